@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin, Listener};
 use crate::cdi::CdiTask;
-use crate::clock::Clock;
 use crate::discovery::{DiscoveryConfig, DiscoveryTask};
 use crate::document::{AgentState, Identity};
 use crate::loader::LoaderTask;
@@ -28,6 +27,7 @@ use crate::node_report;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
 use crate::slots::SlotPorts;
+use crate::system_clock;
 
 mod kubelet;
 mod tasks;
@@ -158,7 +158,7 @@ impl Agent {
             DiscoveryConfig {
                 node: node.clone(),
                 eviction: config.handler_eviction,
-                clock: Clock::system(),
+                clock: system_clock::system(),
             },
             Arc::clone(&metrics),
             ports.configurations.configurations(),

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::clock::later;
 use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::timeouts;
-
-use crate::clock::later;
 
 mod bucket;
 mod budget;
@@ -21,7 +20,7 @@ mod merge;
 
 pub use bucket::Bucket;
 pub use budget::Budget;
-pub use merge::{DeviceView, Lost, Part, SourceRank, merge};
+pub use merge::{Lost, Part, SourceRank, merge};
 
 /// How long a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,21 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::clock::{Clock, later};
 use leafhost_core::device::DeviceKey;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfigurationSet, Handler, InstanceSet};
+use leafhost_core::presence::Absent;
+use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, later};
 use crate::devices::Unseen;
 use crate::loader::HandlerSet;
 use crate::metrics::Metrics;
-use crate::presence::Absent;
 use crate::registry::{Event, HandlerKey, Registry};
-use crate::wait::{SourceEnded, until};
 
 mod answers;
 mod events;
@@ -32,10 +33,7 @@ mod served;
 mod session;
 mod sync;
 
-pub use published::{
-    ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
-    SessionReport,
-};
+pub use published::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
 
 use served::Served;
 use session::{Answer, SessionId};

@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, MAX_HOLDER, MAX_HOLDERS};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
 use leafhost_core::text::{abridge, chain};
+use leafhost_core::wait::until;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::backoff;
 use crate::slots::report::SlotReport;
-use crate::wait::until;
 
 /// Bounds how often an Instance is written.
 const SPACING: Duration = Duration::from_secs(1);

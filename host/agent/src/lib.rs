@@ -13,9 +13,7 @@
 
 pub mod admin;
 pub mod agent;
-pub mod backoff;
 pub mod cdi;
-pub mod clock;
 pub mod devices;
 pub mod discovery;
 pub mod document;
@@ -25,14 +23,12 @@ pub mod loader;
 pub mod metrics;
 mod node_report;
 pub mod plan;
-pub mod presence;
 mod problems;
 pub mod reconcile;
 pub mod registry;
-mod repeats;
 pub mod slots;
 pub mod status;
-pub mod wait;
+mod system_clock;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
 pub use document::AgentState;

@@ -16,6 +16,7 @@ use leafhost_core::ports::{
 };
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
+use leafhost_core::wait::until;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
@@ -27,8 +28,6 @@ mod published;
 use attempt::Attempt;
 use owners::{Candidate, Owners};
 pub use published::{HandlerSet, LoadedSource, TrustedSource};
-
-use crate::wait::until;
 
 /// How many files are loaded at once, of those that have just begun.
 const AT_ONCE: usize = 2;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leafhost_core::device::Health;
+use leafhost_core::device_view::{DeviceSnapshot, DeviceView};
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::State;
@@ -18,9 +19,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 use strum::VariantArray as _;
-
-use crate::devices::DeviceView;
-use crate::discovery::DeviceSnapshot;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -15,11 +15,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::clock::later;
 use leafhost_core::handler::HandlerStatus;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::timeouts;
-
-use crate::clock::later;
 
 /// A handler's name and the source that serves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

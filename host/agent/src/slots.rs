@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::clock::Clock;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
 use leafhost_core::problem::Problem;
+use leafhost_core::repeats::Repeats;
+use leafhost_core::wait::{SourceEnded, until};
 use leafhost_kubelet::Offers;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
-use crate::repeats::Repeats;
-use crate::wait::{SourceEnded, until};
 
 mod allocate;
 pub mod model;

@@ -5,10 +5,14 @@
 //! rules on it.
 
 pub mod attribute;
+pub mod backoff;
 pub mod brokers;
+pub mod clock;
 pub mod cluster;
 pub mod configuration;
 pub mod device;
+pub mod device_view;
+pub mod edits;
 pub mod fair;
 pub mod fault;
 pub mod grants_file;
@@ -21,13 +25,17 @@ pub mod mounts;
 pub mod names;
 pub mod node_report;
 pub mod ports;
+pub mod presence;
 pub mod problem;
 pub mod properties;
+pub mod repeats;
 pub mod resource_names;
 pub mod session;
 pub mod slot;
 pub mod status_store;
 pub mod text;
 pub mod timeouts;
+pub mod unit;
 pub mod variables;
+pub mod wait;
 pub mod yaml_cost;

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::clock::later;
 use leafhost_core::device::{DeviceKey, Health};
+use leafhost_core::device_view::DeviceView;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
-
-use super::DeviceView;
-use crate::clock::later;
 
 /// So many changes at once for each device there is, and so many in an hour…
 const FOR_EACH: f64 = 4.0;

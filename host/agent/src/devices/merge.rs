@@ -4,19 +4,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use leafhost_core::device::{Device, DeviceKey};
+use leafhost_core::device::DeviceKey;
+use leafhost_core::device_view::DeviceView;
 
 use super::{SessionDevices, Unseen};
-
-/// A device of a Configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceView {
-    /// As last reported; nothing if it has not been since the agent started.
-    pub device: Option<Arc<Device>>,
-    /// Since when it is missing.
-    pub missing_since: Option<Timestamp>,
-}
 
 /// How a source stands among those of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

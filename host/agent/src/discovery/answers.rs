@@ -1,13 +1,13 @@
 //! Takes in the sessions' answers: into their devices, the registry and the metrics.
 
+use leafhost_core::backoff;
+use leafhost_core::clock::later;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
 use super::served::{SourceSession, Taken};
 use super::session::{Answer, Said, SessionId};
-use crate::backoff;
-use crate::clock::later;
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::clock::later;
 use leafhost_core::device::{DeviceKey, Health};
+use leafhost_core::device_view::DeviceView;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::ConfigurationKey;
 
-use crate::clock::later;
-use crate::devices::{DeviceView, Grace};
+use crate::devices::Grace;
 
 /// So many lines of a Configuration are written in [`WINDOW`]; then one has the number of the others.
 const LINES: usize = 20;

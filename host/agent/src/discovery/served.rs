@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use leafhost_core::backoff;
+use leafhost_core::clock::later;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::DeviceKey;
+use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
+use leafhost_core::presence::Absent;
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Explanation, Opening, Outcome, Property, Report,
 };
 use tokio::sync::watch;
 
 use super::events::{self, Event};
-use super::published::{CallResult, ConfigurationDevices, SessionReport};
+use super::published::{CallResult, SessionReport};
 use super::session::Order;
-use crate::backoff;
-use crate::clock::later;
-use crate::devices::DeviceView;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
-use crate::presence::Absent;
 
 /// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
 const MOST_GONE: usize = 10_000;

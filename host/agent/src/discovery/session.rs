@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
 use leafhost_core::names::ConfigurationKey;
@@ -14,7 +15,6 @@ use leafhost_core::timeouts;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::backoff;
 use crate::registry::HandlerKey;
 
 /// A Configuration and the handler it is served by.

@@ -6,6 +6,7 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{ConfiguredDiscovery, LoadError};
+use leafhost_core::presence::Presence;
 use leafhost_core::session::{Devices, Discovery, Explanation, Outcome, Property, Report};
 
 use super::*;
@@ -14,7 +15,6 @@ use crate::fakes::{
     report, wait_for,
 };
 use crate::loader::LoadedSource;
-use crate::presence::Presence;
 
 struct Bench {
     configurations: watch::Sender<Arc<ConfigurationSet>>,
@@ -164,7 +164,7 @@ fn shown(snapshot: &DeviceSnapshot, configuration: &str) -> Vec<String> {
     let Some(view) = snapshot.configurations.get(&key(configuration)) else {
         return Vec::new();
     };
-    let shown = |(key, view): (&DeviceKey, &crate::devices::DeviceView)| {
+    let shown = |(key, view): (&DeviceKey, &leafhost_core::device_view::DeviceView)| {
         let missing = if view.missing_since.is_some() {
             "?"
         } else {

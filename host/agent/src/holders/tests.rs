@@ -1,8 +1,8 @@
+use leafhost_core::unit::Unit;
 use serde_json::json;
 
 use super::*;
 use crate::fakes::Store;
-use crate::slots::model::unit::Unit;
 use crate::slots::report::SlotView;
 
 struct Bench {

@@ -1,9 +1,8 @@
 //! One version that is to serve: how often it failed, and when it is tried again. Knows no file.
 
+use leafhost_core::backoff;
 use leafhost_core::ports::{LoadError, SourceVersion};
 use tokio::time::Instant;
-
-use crate::backoff;
 
 /// So many deaths of the agent while it was being loaded are no coincidence.
 const MOST_DEATHS: u32 = 3;

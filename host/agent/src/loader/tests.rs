@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use leafhost_core::backoff;
+
 use super::*;
-use crate::backoff;
 use crate::fakes::{FakeLoader, Files, file, version, wait_for};
 
 mod neighbours;

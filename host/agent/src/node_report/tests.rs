@@ -1,4 +1,5 @@
 use jiff::Timestamp;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::node_report::ObjectName;
@@ -6,7 +7,7 @@ use leafhost_core::ports::{InstanceSet, LeftOutConfiguration, LoadError, SourceP
 use leafhost_core::session::{CallStats, Explanation};
 
 use super::*;
-use crate::discovery::{DeviceSnapshot, DiscoveryReport, SessionReport};
+use crate::discovery::{DiscoveryReport, SessionReport};
 use crate::document::Identity;
 use crate::fakes::{FakeHandler, key};
 use crate::loader::HandlerSet;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use leafhost_core::ports::StoreError;
 use leafhost_core::slot::slot_number;
 use leafhost_core::text::chain;
+use leafhost_core::unit::{Unit, resource_name};
+use leafhost_core::wait::SourceEnded;
 use leafhost_kubelet::{KubeletRun, Refusal};
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -14,13 +16,11 @@ use super::SlotTask;
 use super::model::claim::{self, Chosen, Turns};
 use super::model::context::SlotContext;
 use super::model::hold::{Hold, Holder, Place, Reason};
-use super::model::unit::{Unit, resource_name};
 use super::questions::Answer;
 use super::queue::Request;
 use super::release::SOON;
 use super::submounts;
 use super::writes::Purpose;
-use crate::wait::SourceEnded;
 
 impl SlotTask {
     /// Decides these allocations, but for those of units of which something is being written: they wait for it.

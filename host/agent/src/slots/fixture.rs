@@ -7,22 +7,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::configuration::Resources;
 use leafhost_core::device::{Device, DeviceNode};
+use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
+use leafhost_core::unit::Unit;
 use leafhost_kubelet::KubeletRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::model::snapshot::{Checked, Pod, Snapshot};
-use super::model::unit::Unit;
 use super::model::view::Owners;
 use super::records::Records;
-use crate::devices::DeviceView;
-use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 use crate::fakes::{configured_as, key};
-use crate::presence::Absent;
 
 /// This node.
 pub(crate) const NODE: &str = "node-a";

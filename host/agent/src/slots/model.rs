@@ -8,5 +8,4 @@ pub mod holds;
 pub mod newcomers;
 pub mod offers;
 pub mod snapshot;
-pub mod unit;
 pub mod view;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use leafhost_core::ports::LedgerError;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
+use leafhost_core::wait::SourceEnded;
 use leafhost_kubelet::KubeletRun;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::SlotTask;
-use crate::wait::SourceEnded;
 
 /// Delays the next attempt to write what could not be written.
 const AGAIN: Duration = Duration::from_secs(10);

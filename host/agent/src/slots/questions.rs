@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::unit::Unit;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::SlotTask;
 use super::model::snapshot::{Pod, Snapshot};
-use super::model::unit::Unit;
 use super::queue::Request;
 
 /// Time limit for a request to PodResources while an allocation waits.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
+use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::records::{
     Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
 };
@@ -18,7 +19,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
-use super::model::unit::{Unit, resource_name};
 
 /// Where the kubelet takes registrations, below its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";

@@ -8,13 +8,13 @@ use leafhost_core::ports::{Change, Written};
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
+use leafhost_core::unit::{Unit, unit_of};
 use tokio::time::Instant;
 
 use super::SlotTask;
 use super::model::claim::claim;
 use super::model::hold::{Place, Reason};
 use super::model::snapshot::Snapshot;
-use super::model::unit::{Unit, unit_of};
 use super::queue::Request;
 use super::writes::Purpose;
 

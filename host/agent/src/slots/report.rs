@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::problem::Problem;
-
-use super::model::unit::Unit;
+use leafhost_core::unit::Unit;
 
 /// The slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

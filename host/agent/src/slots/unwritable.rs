@@ -7,13 +7,12 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError, Written};
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
 use tokio::time::Instant;
-
-use crate::backoff;
 
 /// The longest time between two attempts while nothing can be written.
 const LONGEST: Duration = Duration::from_secs(10);

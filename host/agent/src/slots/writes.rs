@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, StoreError, Written};
+use leafhost_core::unit::Unit;
+use leafhost_core::wait::SourceEnded;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
 use super::model::claim::Chosen;
 use super::model::hold::{Place, Reason};
-use super::model::unit::Unit;
 use super::queue::Request;
 use super::unwritable::News;
-use crate::wait::SourceEnded;
 
 /// Time limit for the writes of one decision. Afterwards it is unknown whether they were made.
 const WRITE: Duration = Duration::from_secs(5);

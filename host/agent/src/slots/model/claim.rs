@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::edits::Edits;
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::Change;
 use leafhost_core::slot::{DeviceUsage, slot_number};
+use leafhost_core::unit::{Unit, resource, resource_name};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
@@ -14,9 +16,7 @@ use super::hold::{Hold, Place};
 use super::newcomers::WAIT;
 use super::offers::{free_slots, in_order, left, place};
 use super::snapshot::SLOTS_ANNOTATION;
-use super::unit::{Unit, resource, resource_name};
 use super::view::Seen;
-use crate::cdi::device_edits::DeviceEdits;
 
 /// By Configuration, how often one of several equal Instances was chosen: the next time it is another one's turn.
 pub type Turns = BTreeMap<ConfigurationKey, usize>;
@@ -365,14 +365,14 @@ pub fn claim(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> 
 
 /// What the container gets: everything for all its devices. Plain variables are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
-    let mut all = DeviceEdits::default();
+    let mut all = Edits::default();
     for one in chosen {
         let (Some(device), Some(configured)) = (&one.seen.device, &one.seen.configured) else {
             continue;
         };
         let own = &configured.configuration.broker_properties;
         let hash = one.instance.hash().unwrap_or_default();
-        all.add(DeviceEdits::of(hash, device, own));
+        all.add(Edits::of(hash, device, own));
     }
     let pairs: Vec<String> = chosen
         .iter()

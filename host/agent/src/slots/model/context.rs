@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::KubeletRun;
@@ -10,7 +11,6 @@ use leafhost_kubelet::KubeletRun;
 use super::hold::Hold;
 use super::holds::Holds;
 use super::view::Owners;
-use crate::discovery::DeviceSnapshot;
 
 impl SlotContext<'_> {
     /// Returns the slots of an Instance that are in use although it does not say so: those of `holds` that are not stored in it, and those of

@@ -9,12 +9,12 @@ use std::time::Duration;
 use leafhost_core::instance::{HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::{DeviceUsage, slot_number};
+use leafhost_core::unit::{Unit, resource_name, unit_of};
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use super::hold::{Absence, Hold, Holder, RECORD_WAIT, Reason};
 use super::snapshot::{Presence, Snapshot};
-use super::unit::{Unit, resource_name, unit_of};
 use super::view::Owners;
 
 /// All slots of this node.

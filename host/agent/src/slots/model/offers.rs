@@ -9,18 +9,18 @@ use std::sync::Arc;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::fair::in_turns;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::{slot_id, slot_number};
+use leafhost_core::unit::{Unit, resource, resource_name, virtual_id};
 use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 
 use super::context::SlotContext;
 use super::hold::Hold;
-use super::unit::{Unit, resource, resource_name, virtual_id};
 use super::view::Seen;
-use crate::discovery::DeviceSnapshot;
 
 /// Names of resources a node offers for Instances in its life: the Node object keeps every name, and is of a limited size.
 pub const NAMES_EVER: usize = 1000;

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use leafhost_core::problem::Problem;
+use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
-
-use super::unit::{Unit, resource_name};
 
 /// The annotation that says which slots are behind virtual devices: `<this>/<configuration>`, with `<virtual>=<slot>` pairs.
 /// The kubelet's checkpoint keeps it, so that it outlives the agent and the Instance.

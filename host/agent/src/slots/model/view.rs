@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use leafhost_core::configuration::Resources;
 use leafhost_core::device::{Device, DeviceKey, Health};
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
+use leafhost_core::presence::Presence;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
-
-use crate::discovery::DeviceSnapshot;
-use crate::presence::Presence;
 
 /// Says which object a resource's name stands for. Objects of two namespaces may have one name: it is that of the namespace that
 /// [`NameOwners`] says. Of two whose age is not known the first has it, and a Configuration goes before an Instance.

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::device::Health as Condition;
+use leafhost_core::device_view::ConfigurationDevices;
 use leafhost_core::instance::Instance;
+use leafhost_core::presence::Absent;
+use leafhost_core::unit::{Unit, resource};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
-use crate::discovery::ConfigurationDevices;
 use crate::fakes::key;
-use crate::presence::Absent;
 use crate::slots::fixture::{kubelet, snapshot, unit};
 use crate::slots::model::claim::Turns;
 use crate::slots::model::context::SlotContext;
 use crate::slots::model::offers::{Limits, Offerer};
 use crate::slots::model::snapshot::Snapshot;
-use crate::slots::model::unit::{Unit, resource};
 
 const SEEDS: u64 = 3000;
 const HASHES: [&str; 4] = ["a", "b", "c", "d"];

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use leafhost_core::unit::Unit;
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 use crate::fakes::Trouble;
-use crate::slots::model::unit::Unit;
 
 const SEEDS: u64 = 100;
 const STEPS: usize = 120;

@@ -3,10 +3,10 @@
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::Resources;
 use leafhost_core::device::Health as Condition;
+use leafhost_core::device_view::DeviceSnapshot;
 use std::time::Duration;
 
 use super::*;
-use crate::discovery::DeviceSnapshot;
 use crate::fakes::key;
 use crate::slots::fixture::{Fixture, NODE, instance, snapshot, unit};
 use crate::slots::model::holds::Holds;

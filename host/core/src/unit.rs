@@ -1,8 +1,8 @@
 //! How slots are called towards the kubelet. Pure.
 
-use leafhost_core::instance::Instance;
-use leafhost_core::names::GROUP;
-use leafhost_core::slot::DeviceUsage;
+use crate::instance::Instance;
+use crate::names::GROUP;
+use crate::slot::DeviceUsage;
 
 /// One device id of one resource, as the kubelet knows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

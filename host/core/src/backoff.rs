@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leafhost_core::timeouts;
+use crate::timeouts;
 use rand::RngExt as _;
 
 /// The wait after the `failures`-th failure in a row: doubling from one second to five minutes, the last quarter by chance,

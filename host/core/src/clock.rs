@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
+use crate::instance::{NodeStatus, Uptime};
 use jiff::{SignedDuration, Timestamp};
-use leafhost_core::instance::{NodeStatus, Uptime};
-use nix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 /// Two readings of wall time and uptime differ by this much although no clock was corrected.
@@ -55,20 +54,8 @@ impl Clock {
         }
     }
 
-    /// The clock of this machine.
-    pub fn system() -> Self {
-        let clock = Self::new(Timestamp::now());
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let id = u128::from_str_radix(&id.trim().replace('-', ""), 16);
-        let up = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-        match (id, up) {
-            (Ok(id), Ok(up)) => clock.booted(id, up),
-            _ => clock,
-        }
-    }
-
     /// The same clock in the boot `id`, which has been up for `up`.
-    pub(crate) fn booted(self, id: u128, up: Duration) -> Self {
+    pub fn booted(self, id: u128, up: Duration) -> Self {
         let up = SignedDuration::try_from(up).unwrap_or_default();
         let started = self.wall.checked_sub(up).unwrap_or(Timestamp::MIN);
         Self {
@@ -143,7 +130,7 @@ mod tests {
                 boot: format!("{boot:032x}"),
                 seconds,
             }),
-            ..NodeStatus::new(leafhost_core::device::Health::Healthy)
+            ..NodeStatus::new(crate::device::Health::Healthy)
         };
         let clock = Clock::new("2026-01-01T01:00:00Z".parse().unwrap());
         let clock = clock.booted(7, Duration::from_hours(1));

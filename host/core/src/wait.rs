@@ -8,7 +8,7 @@ use tokio::time::Instant;
 pub struct SourceEnded(pub &'static str);
 
 /// Waits until then; for ever if there is no then.
-pub(crate) async fn until(then: Option<Instant>) {
+pub async fn until(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
         None => std::future::pending().await,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use leafhost_core::device::{Device, DeviceNode, Mount};
+use crate::device::{Device, DeviceNode, Mount};
 
 /// Variables, nodes and mounts, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeviceEdits {
+pub struct Edits {
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Device nodes by their path in the container.
@@ -15,7 +15,7 @@ pub struct DeviceEdits {
     pub mounts: BTreeMap<String, Mount>,
 }
 
-impl DeviceEdits {
+impl Edits {
     /// What comes with one device: each property plain and with the hash behind its name, as Akri does it. Those of the
     /// Configuration win.
     pub fn of(hash: &str, device: &Device, own: &BTreeMap<String, String>) -> Self {
@@ -73,7 +73,8 @@ impl DeviceEdits {
     }
 }
 
-pub(super) fn union(one: &str, two: &str) -> String {
+/// Returns what either permission allows, as letters of `rwm`.
+pub fn union(one: &str, two: &str) -> String {
     "rwm"
         .chars()
         .filter(|&c| one.contains(c) || two.contains(c))
@@ -101,12 +102,12 @@ mod tests {
     #[test]
     fn the_first_device_gives_the_plain_variables_and_each_its_own() {
         let own = BTreeMap::from([("MODE".to_owned(), "fast".to_owned())]);
-        let mut all = DeviceEdits::of(
+        let mut all = Edits::of(
             "aa11",
             &mk_device("a", &[("ID", "a"), ("MODE", "slow")], "r"),
             &own,
         );
-        all.add(DeviceEdits::of(
+        all.add(Edits::of(
             "bb22",
             &mk_device("b", &[("ID", "b")], "w"),
             &own,
