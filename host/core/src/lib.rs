@@ -4,6 +4,7 @@
 //! reaches the world. Knows no file, socket, clock, cluster or Wasm runtime; everything here is plain data and
 //! rules on it.
 
+pub mod allocation;
 pub mod attribute;
 pub mod backoff;
 pub mod brokers;
@@ -15,6 +16,7 @@ pub mod device_view;
 pub mod edits;
 pub mod fair;
 pub mod fault;
+pub mod free_slots;
 pub mod grants_file;
 pub mod handler;
 pub mod instance;
@@ -23,6 +25,7 @@ pub mod left_out;
 pub mod lenient;
 pub mod mounts;
 pub mod names;
+pub mod node_order;
 pub mod node_report;
 pub mod ports;
 pub mod presence;
@@ -36,6 +39,7 @@ pub mod status_store;
 pub mod text;
 pub mod timeouts;
 pub mod unit;
+pub mod usable;
 pub mod variables;
 pub mod wait;
 pub mod yaml_cost;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::node_order::{first, place};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::model::offers::{first, place};
 use super::report::SlotReport;
 
 /// Allocations that wait; the kubelet admits pods one after the other.

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::instance::Edit;
+use leafhost_core::allocation::{give_back, take};
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::problem::Problem;
-use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_core::unit::{Unit, unit_of};
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::model::claim::claim;
 use super::model::hold::{Place, Reason};
 use super::model::snapshot::Snapshot;
 use super::queue::Request;
@@ -119,11 +117,7 @@ impl SlotTask {
             changes.push(Change::Update {
                 key: instance.key(),
                 uid: instance.metadata.uid.clone(),
-                edits: vec![Edit::Slot {
-                    id: hold.slot.clone(),
-                    held: hold.usage.clone(),
-                    new: DeviceUsage::Unused,
-                }],
+                edits: vec![give_back(&hold.slot, &hold.usage)],
             });
             slots.push((unit, place, reason));
         }
@@ -188,7 +182,7 @@ impl SlotTask {
                     changes.push(Change::Update {
                         key: instance.key(),
                         uid: instance.metadata.uid.clone(),
-                        edits: claim(instance, &hold.slot, &hold.usage),
+                        edits: take(instance, &hold.slot, &hold.usage),
                     });
                     places.push((unit.clone(), place));
                 }

@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leafhost_core::edits::Edits;
+use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
+use leafhost_core::free_slots::{free_slots, left};
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::names::ConfigurationKey;
+use leafhost_core::node_order::{in_order, place};
 use leafhost_core::ports::Change;
 use leafhost_core::slot::{DeviceUsage, slot_number};
 use leafhost_core::unit::{Unit, resource, resource_name};
+use leafhost_core::usable::{Unusable, Usable, usable};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
 use super::hold::{Hold, Place};
 use super::newcomers::WAIT;
-use super::offers::{free_slots, in_order, left, place};
 use super::snapshot::SLOTS_ANNOTATION;
-use super::view::Seen;
 
 /// By Configuration, how often one of several equal Instances was chosen: the next time it is another one's turn.
 pub type Turns = BTreeMap<ConfigurationKey, usize>;
@@ -32,7 +33,7 @@ pub struct Chosen {
     pub slot: String,
     /// The value that is written; nothing if this node has the slot already.
     pub claim: Option<DeviceUsage>,
-    seen: Seen,
+    usable: Usable,
 }
 
 impl Chosen {
@@ -133,13 +134,13 @@ impl SlotContext<'_> {
         let instance = key
             .and_then(|key| self.instances.instances.get(key))
             .ok_or_else(|| gone(&hold.instance))?;
-        let seen = self.visible(instance)?;
+        let usable = self.visible(instance)?;
         Ok(Chosen {
             unit,
             instance: Arc::clone(instance),
             slot: hold.slot.clone(),
             claim: None,
-            seen,
+            usable,
         })
     }
 
@@ -152,7 +153,7 @@ impl SlotContext<'_> {
         let name = &instance.metadata.name;
         let number =
             slot_number(name, &unit.id).ok_or_else(|| unknown(&unit.resource, &unit.id))?;
-        let seen = self.visible(instance)?;
+        let usable = self.visible(instance)?;
         if self.new.contains(&instance.metadata.uid) {
             return Err(Refusal::Unavailable(format!(
                 "Instance {name} was made a moment ago, and other nodes may claim first what their pods hold of it; try again in {} seconds",
@@ -181,7 +182,7 @@ impl SlotContext<'_> {
             unit,
             instance: Arc::clone(instance),
             slot,
-            seen,
+            usable,
         })
     }
 
@@ -229,7 +230,7 @@ impl SlotContext<'_> {
         let mut order = order.into_iter();
         for unit in units {
             let one = order.find_map(|instance| {
-                let seen = self.visible(instance).ok()?;
+                let usable = self.visible(instance).ok()?;
                 if self.is_held_back(instance) {
                     return None;
                 }
@@ -245,7 +246,7 @@ impl SlotContext<'_> {
                         device: unit.id.clone(),
                         node: self.node.to_owned(),
                     }),
-                    seen,
+                    usable,
                 })
             });
             let one = one.ok_or_else(|| self.none_free(key))?;
@@ -274,23 +275,17 @@ impl SlotContext<'_> {
     }
 
     /// The device as it is seen now, if a container may get it.
-    fn visible(&self, instance: &Instance) -> Result<Seen, Refusal> {
+    fn visible(&self, instance: &Instance) -> Result<Usable, Refusal> {
         let name = &instance.metadata.name;
-        let seen = Seen::new(self.node, self.devices, instance);
-        if let Some(why) = &seen.unhealthy {
-            return Err(Refusal::Unavailable(format!(
-                "the device of Instance {name} is unhealthy: {why}"
-            )));
-        }
-        if seen.missing {
-            return Err(gone(name));
-        }
-        if !seen.is_offered() {
-            return Err(Refusal::Unavailable(format!(
+        usable(self.node, self.devices, instance).map_err(|unusable| match unusable {
+            Unusable::Unhealthy { why, .. } => {
+                Refusal::Unavailable(format!("the device of Instance {name} is unhealthy: {why}"))
+            }
+            Unusable::Gone => gone(name),
+            Unusable::NotSeen => Refusal::Unavailable(format!(
                 "the device of Instance {name} has not been seen since the agent started"
-            )));
-        }
-        Ok(seen)
+            )),
+        })
     }
 }
 
@@ -338,7 +333,7 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
             let (_, edits) = by_instance
                 .entry(one.instance.key())
                 .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
-            edits.extend(claim(&one.instance, &one.slot, usage));
+            edits.extend(take(&one.instance, &one.slot, usage));
         }
     }
     by_instance
@@ -347,33 +342,24 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
         .collect()
 }
 
-/// Returns the edits that claim one slot. Only a node in the list of nodes may claim.
-pub fn claim(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
-    let nodes = &instance.spec.nodes;
-    let joins = usage.node().filter(|node| {
-        let is_there = nodes.iter().any(|seen| seen == node);
-        instance.spec.shared && !is_there
-    });
-    let joins = joins.map(|node| Edit::AddNode(node.to_owned()));
-    let claims = Edit::Slot {
-        id: slot.to_owned(),
-        held: DeviceUsage::Unused,
-        new: usage.clone(),
-    };
-    joins.into_iter().chain([claims]).collect()
-}
-
 /// What the container gets: everything for all its devices. Plain variables are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
-    let mut all = Edits::default();
-    for one in chosen {
-        let (Some(device), Some(configured)) = (&one.seen.device, &one.seen.configured) else {
-            continue;
-        };
-        let own = &configured.configuration.broker_properties;
-        let hash = one.instance.hash().unwrap_or_default();
-        all.add(Edits::of(hash, device, own));
-    }
+    let share = |one: &Chosen| Share {
+        instance: one.instance.key(),
+        uid: one.instance.metadata.uid.clone(),
+        part: Part::Slot(one.slot.clone()),
+    };
+    let allocation = core::Allocation {
+        // The kubelet does not say for which pod it asks.
+        consumer: Consumer::NotKnownYet,
+        shares: chosen.iter().map(share).collect(),
+    };
+    let all = allocation.edits(|share| {
+        let one = chosen
+            .iter()
+            .find(|one| one.instance.metadata.uid == share.uid)?;
+        Some((one.instance.hash().unwrap_or_default(), &one.usable))
+    });
     let pairs: Vec<String> = chosen
         .iter()
         .map(|one| format!("{}={}", one.unit.id, one.slot))

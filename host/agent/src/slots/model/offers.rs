@@ -11,81 +11,23 @@ use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::fair::in_turns;
+use leafhost_core::free_slots::free_slots;
 use leafhost_core::instance::{Instance, InstanceKey};
-use leafhost_core::names::{ConfigurationKey, DigestLength, device_hash};
+use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::{slot_id, slot_number};
 use leafhost_core::unit::{Unit, resource, resource_name, virtual_id};
+use leafhost_core::usable::{Unusable, configured, usable};
 use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 
 use super::context::SlotContext;
 use super::hold::Hold;
-use super::view::Seen;
 
 /// Names of resources a node offers for Instances in its life: the Node object keeps every name, and is of a limited size.
 pub const NAMES_EVER: usize = 1000;
 
 /// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
-
-/// The free slots of an Instance that may be taken now; none of `taken`.
-///
-/// At most as many as the capacity leaves: slots beyond a capacity that was lowered count until they are released.
-pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> {
-    let (name, spec) = (&instance.metadata.name, &instance.spec);
-    let left = left(instance, taken);
-    if left == 0 {
-        return Vec::new();
-    }
-    (0..spec.capacity.min(MAX_CAPACITY))
-        .map(|slot| slot_id(name, slot))
-        .filter(|id| !is_used(instance, id) && !taken.contains(id))
-        .take(left)
-        .collect()
-}
-
-/// How many free slots an Instance has, those of `taken` not counted.
-pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
-    let spec = &instance.spec;
-    let used = spec.device_usage.values().filter(|usage| !usage.is_empty());
-    let also = taken
-        .iter()
-        .filter(|id| slot_number(&instance.metadata.name, id).is_some() && !is_used(instance, id));
-    let capacity = usize::try_from(spec.capacity.min(MAX_CAPACITY)).unwrap_or(usize::MAX);
-    capacity.saturating_sub(used.count().saturating_add(also.count()))
-}
-
-/// Tells that somebody has a slot of an Instance, as it says.
-pub fn is_used(instance: &Instance, slot: &str) -> bool {
-    let usage = instance.spec.device_usage.get(slot);
-    usage.is_some_and(|usage| !usage.is_empty())
-}
-
-/// The place of a node among `nodes`, another order for each name.
-pub fn place(node: &str, name: &str, nodes: &[String]) -> usize {
-    let rank = |node: &str| (first(node, name), node.to_owned());
-    let own = rank(node);
-    nodes.iter().filter(|other| rank(other) < own).count()
-}
-
-/// A number of a node, another for each name.
-pub fn first(node: &str, name: &str) -> u64 {
-    let hash = device_hash(name, Some(node), DigestLength::Eight);
-    u64::from_str_radix(&hash, 16).unwrap_or_default()
-}
-
-/// Puts what is chosen from into the order in which the node at `place` among so many tries it. Two nodes begin at opposite ends; of more,
-/// each further two begin further inside.
-pub fn in_order<T>(mut all: Vec<T>, place: usize, nodes: usize) -> Vec<T> {
-    let (pair, is_second) = (place / 2, place % 2 == 1);
-    if is_second {
-        all.reverse();
-    }
-    let pairs = nodes.max(place.saturating_add(1)).div_ceil(2);
-    let inside = all.len().saturating_mul(pair).checked_div(pairs);
-    all.rotate_left(inside.unwrap_or_default());
-    all
-}
 
 /// Computes offers and remembers what it computed.
 #[derive(Debug, Default)]
@@ -426,6 +368,38 @@ impl Offerer {
     }
 }
 
+/// What the device of an Instance decides about its list.
+struct Seen {
+    device: Option<Arc<Device>>,
+    /// Tells that a container that has it may go on.
+    kept: bool,
+    /// Tells that a container may get it.
+    offered: bool,
+    resources: Option<Resources>,
+}
+
+impl Seen {
+    fn new(node: &str, devices: &DeviceSnapshot, instance: &Instance) -> Self {
+        let configured = configured(devices, instance);
+        let usable = usable(node, devices, instance);
+        let (kept, offered) = match &usable {
+            Ok(_) => (true, true),
+            Err(unusable) => (unusable.is_kept(), false),
+        };
+        let device = match usable {
+            Ok(usable) => Some(usable.device),
+            Err(Unusable::Unhealthy { device, .. }) => device,
+            Err(Unusable::Gone | Unusable::NotSeen) => None,
+        };
+        Self {
+            device,
+            kept,
+            offered,
+            resources: configured.map(|one| one.configuration.resources),
+        }
+    }
+}
+
 impl Computed {
     /// Whether the device is seen as it was.
     fn is_as(&self, node: &str, devices: &DeviceSnapshot) -> bool {
@@ -436,7 +410,7 @@ impl Computed {
             _ => false,
         };
         same && (self.kept, self.offered, self.resources)
-            == (seen.is_kept(), seen.is_offered(), seen.resources())
+            == (seen.kept, seen.offered, seen.resources)
     }
 
     fn is_healthy(&self, held: &Held) -> bool {
@@ -475,9 +449,14 @@ fn compute(
     (holds, taken): (Vec<Held>, BTreeSet<String>),
     is_writable: bool,
 ) -> Computed {
-    let (kept, offered, resources) = (seen.is_kept(), seen.is_offered(), seen.resources());
+    let Seen {
+        device: reported,
+        kept,
+        offered,
+        resources,
+    } = seen;
     let spec = &instance.spec;
-    let numa = seen.device.as_ref().and_then(|device| numa(device));
+    let numa = reported.as_ref().and_then(|device| numa(device));
     let free: BTreeSet<String> = free_slots(instance, &taken).into_iter().collect();
     let own = resource(&instance.metadata.name);
     let mut list = Devices::new();
@@ -495,7 +474,7 @@ fn compute(
     let mut computed = Computed {
         has_free: offered && is_writable && !free.is_empty(),
         instance: Arc::clone(instance),
-        device: seen.device,
+        device: reported,
         is_held_back: false,
         kept,
         offered,

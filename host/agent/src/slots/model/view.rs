@@ -1,15 +1,12 @@
-//! What stands behind a resource's name: the Instance or Configuration, and the device as this node sees it now. Pure.
+//! Tells which Instance or Configuration a resource's name stands for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leafhost_core::configuration::Resources;
-use leafhost_core::device::{Device, DeviceKey, Health};
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{ConfiguredDiscovery, InstanceSet};
-use leafhost_core::presence::Presence;
+use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
 
@@ -146,84 +143,6 @@ pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
         && before.iter().zip(after).all(|((one, old), (two, new))| {
             one == two && (Arc::ptr_eq(old, new) || place(old) == place(new))
         })
-}
-
-/// An Instance as this node sees it.
-#[derive(Debug, Clone)]
-pub struct Seen {
-    /// The Configuration, if it is in force.
-    pub configured: Option<Arc<ConfiguredDiscovery>>,
-    /// The device as last reported, unless it is missing.
-    pub device: Option<Arc<Device>>,
-    /// Whether the device is known to be missing. One that has not been reported since the start is not.
-    pub missing: bool,
-    /// What is wrong with it.
-    pub unhealthy: Option<String>,
-}
-
-impl Seen {
-    /// Looks the device up. What has not been reported since the agent started is as the Instance's status says.
-    pub fn new(node: &str, devices: &DeviceSnapshot, instance: &Instance) -> Self {
-        let key = ConfigurationKey::new(
-            &instance.metadata.namespace,
-            &instance.spec.configuration_name,
-        );
-        let key = key.ok();
-        let configuration = key.as_ref().and_then(|key| devices.configurations.get(key));
-        let presence = match (&key, instance.device_id()) {
-            (Some(key), Some(id)) => devices.device(
-                key,
-                &DeviceKey {
-                    id: id.to_owned(),
-                    shared: instance.spec.shared,
-                },
-            ),
-            // Akri's agent wrote no id.
-            (Some(key), None) => match devices.presence(key) {
-                Presence::Seen(view) if view.absent.is_gone() => Presence::Gone,
-                Presence::Seen(_) | Presence::Unknown => Presence::Unknown,
-                Presence::Gone => Presence::Gone,
-            },
-            (None, _) if devices.absent.is_gone() => Presence::Gone,
-            (None, _) => Presence::Unknown,
-        };
-        let (device, missing) = match presence {
-            Presence::Seen(view) => (Some(view), view.missing_since.is_some()),
-            Presence::Unknown => (None, false),
-            Presence::Gone => (None, true),
-        };
-        let reported = device.and_then(|device| device.device.as_ref());
-        let health = match reported {
-            Some(device) => Some(&device.health),
-            None => instance.status.nodes.get(node).map(|status| &status.health),
-        };
-        let unhealthy = match health {
-            Some(Health::Unhealthy(why)) => Some(why.clone()),
-            _ => None,
-        };
-        Self {
-            configured: configuration.map(|view| Arc::clone(&view.configured)),
-            device: reported.filter(|_| !missing).cloned(),
-            missing,
-            unhealthy,
-        }
-    }
-
-    /// Whether a container may get the device now.
-    pub fn is_offered(&self) -> bool {
-        self.device.is_some() && self.unhealthy.is_none() && self.configured.is_some()
-    }
-
-    /// Which resources its Configuration has; nothing while that is not in force.
-    pub fn resources(&self) -> Option<Resources> {
-        let configured = self.configured.as_ref();
-        configured.map(|configured| configured.configuration.resources)
-    }
-
-    /// Whether a container that has it may go on.
-    pub fn is_kept(&self) -> bool {
-        !self.missing && self.unhealthy.is_none()
-    }
 }
 
 #[cfg(test)]

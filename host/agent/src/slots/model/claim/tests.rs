@@ -410,7 +410,7 @@ fn who_claims_a_slot_of_a_shared_instance_joins_its_nodes_with_the_same_write() 
         let mut instance = instance("cams", "a", 1, &[]);
         instance.spec.shared = shared;
         instance.spec.nodes = nodes.into_iter().map(str::to_owned).collect();
-        let edits = claim(&instance, "cams-a-0", &usage);
+        let edits = take(&instance, "cams-a-0", &usage);
         let joined = matches!(&edits[0], Edit::AddNode(node) if node == "node-a");
         assert_eq!(joined, joins, "{edits:?}");
         assert!(matches!(edits.last(), Some(Edit::Slot { .. })));
