@@ -13,20 +13,20 @@ use leafhost_core::ports::{
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::timeouts;
+use leafhost_discovery::loader::LoaderTask;
+use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
+use leafhost_slots::SlotPorts;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin, Listener};
 use crate::cdi::CdiTask;
-use crate::discovery::{DiscoveryConfig, DiscoveryTask};
 use crate::document::{AgentState, Identity};
-use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
 use crate::node_report;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
-use crate::slots::SlotPorts;
 use crate::system_clock;
 
 mod kubelet;
@@ -160,7 +160,7 @@ impl Agent {
                 eviction: config.handler_eviction,
                 clock: system_clock::system(),
             },
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.discovery),
             ports.configurations.configurations(),
             handlers.clone(),
             instances.clone(),

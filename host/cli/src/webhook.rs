@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use leafhost_agent::loader::LoaderTask;
 use leafhost_core::ports::HandlerSource;
+use leafhost_discovery::loader::LoaderTask;
 use leafhost_files::{FileHandlers, FileLoaderStore};
 use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};

@@ -55,6 +55,7 @@ impl Clock {
     }
 
     /// The same clock in the boot `id`, which has been up for `up`.
+    #[must_use]
     pub fn booted(self, id: u128, up: Duration) -> Self {
         let up = SignedDuration::try_from(up).unwrap_or_default();
         let started = self.wall.checked_sub(up).unwrap_or(Timestamp::MIN);

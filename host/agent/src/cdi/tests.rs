@@ -9,10 +9,10 @@ use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
 use leafhost_core::ports::{Change, ConfiguredDiscovery};
 use leafhost_core::presence::Absent;
 use leafhost_core::resource_names::Reservation;
+use leafhost_fakes::{configured, configured_as, key, wait_for};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{configured, configured_as, key, wait_for};
 use crate::plan::Reservations;
 use crate::plan::plan;
 
