@@ -13,12 +13,12 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::SlotTask;
+use super::looks::SOON;
 use super::model::claim::{self, Chosen, Turns};
 use super::model::context::SlotContext;
 use super::model::hold::{Hold, Holder, Place, Reason};
 use super::questions::Answer;
 use super::queue::Request;
-use super::release::SOON;
 use super::submounts;
 use super::writes::Purpose;
 
@@ -51,7 +51,7 @@ impl SlotTask {
             units.any(|unit| self.writes.has_unit(&unit) || self.questions.has_unit(&unit))
         };
         let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
-        self.waiting.extend(busy);
+        self.pending.busy.extend(busy);
         free
     }
 
@@ -78,7 +78,7 @@ impl SlotTask {
         // What was just found free is being released.
         let batch = self.hold_back(vec![answer.request]);
         self.choose(batch, checked).await;
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.pending.busy);
         self.allocate(waiting).await;
         Ok(())
     }
@@ -97,7 +97,7 @@ impl SlotTask {
             holds: &self.holds,
             new: self.newcomers.uids(),
             barred: self.unwritable.barred(),
-            kubelet: self.records.kubelet_run(),
+            kubelet: self.looks.records.kubelet_run(),
         };
         let mut reserved = self.writes.slots();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
@@ -112,7 +112,7 @@ impl SlotTask {
         }
         for (request, chosen) in decided {
             match chosen {
-                Err(_) if self.may_wait(&request) => self.patient.push(request),
+                Err(_) if self.may_wait(&request) => self.pending.patient.push(request),
                 Err(refusal) => {
                     let refusal = request.lost_with(refusal);
                     self.refuse(request, refusal);
@@ -134,17 +134,9 @@ impl SlotTask {
             })
     }
 
-    /// Returns when the first of the allocations that wait for a free slot has waited for long enough.
-    pub(super) fn patience(&self) -> Option<Instant> {
-        let waiting = self.patient.iter();
-        waiting
-            .map(|request| request.again_until().unwrap_or(request.asked))
-            .min()
-    }
-
     /// Decides again the allocations that wait for a free slot.
     pub(super) async fn decide_patient(&mut self) {
-        let patient = std::mem::take(&mut self.patient);
+        let patient = std::mem::take(&mut self.pending.patient);
         self.allocate(patient).await;
     }
 
@@ -183,7 +175,7 @@ impl SlotTask {
         let mut redeemed = BTreeSet::new();
         for one in &chosen {
             // From here on it is this allocation's.
-            if self.void.remove(&one.place()).is_some() {
+            if self.writes.void.remove(&one.place()).is_some() {
                 redeemed.insert(one.place());
             }
             if one.claim.is_some() {
@@ -249,7 +241,7 @@ impl SlotTask {
 
     /// Tells that somebody was seen to have it, by another kubelet than that of now.
     pub(super) fn is_of_older_kubelet(&self, unit: &Unit) -> bool {
-        let current = self.records.kubelet_run();
+        let current = self.looks.records.kubelet_run();
         self.is_seen(unit, |kubelet_run| kubelet_run != current)
     }
 
@@ -330,13 +322,13 @@ impl SlotTask {
             }
         };
         self.metrics.allocated("ok", request.asked.elapsed());
-        self.refusals.granted(&request.resource);
+        self.shown.refusals.granted(&request.resource);
         let is_sent = request.answer.send(Ok(allocation)).is_ok();
         // What waits for the answer is next on this very thread: it goes before the records are brought up to date.
         tokio::task::yield_now().await;
         self.refresh();
         let units = chosen.iter().map(|one| one.unit.clone()).collect();
-        let kubelet = self.records.kubelet_run();
+        let kubelet = self.looks.records.kubelet_run();
         self.holds.allocated(&units, kubelet, Instant::now());
         let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
         tracing::info!(
@@ -355,7 +347,8 @@ impl SlotTask {
         self.metrics.allocated("refused", request.asked.elapsed());
         let reason = refusal.to_string();
         tracing::warn!(resource = request.resource, reason, "allocation refused");
-        self.refusals
+        self.shown
+            .refusals
             .add(&request.resource, reason, self.clock.now());
         self.holds.refused(request.units());
         drop(request.answer.send(Err(refusal)));
@@ -372,18 +365,18 @@ impl SlotTask {
             .iter()
             .filter(|one| one.claim.is_some() || redeemed.contains(&one.place()))
             .map(|one| (one.place(), until));
-        self.void.extend(places);
+        self.writes.void.extend(places);
         self.take_back_void();
     }
 
     /// Releases claims that nobody can have, as far as the store shows them. Later than the grace they come back like any
     /// other that nobody was seen to have.
     pub(super) fn take_back_void(&mut self) {
-        if self.void.is_empty() {
+        if self.writes.void.is_empty() {
             return;
         }
         let now = Instant::now();
-        self.void.retain(|_, until| *until > now);
+        self.writes.void.retain(|_, until| *until > now);
         let back: Vec<(Unit, Reason)> = self
             .holds
             .by_unit
@@ -391,7 +384,7 @@ impl SlotTask {
             .filter(|(_, hold)| {
                 let place = hold.place();
                 matches!(hold.holder, Holder::Unseen(_))
-                    && place.is_some_and(|place| self.void.contains_key(&place))
+                    && place.is_some_and(|place| self.writes.void.contains_key(&place))
             })
             .map(|(unit, _)| (unit.clone(), Reason::Refused))
             .collect();

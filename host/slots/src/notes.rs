@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::ports::LedgerError;
+use leafhost_core::ports::{LedgerError, ResourceLedger};
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
 use leafhost_core::wait::SourceEnded;
@@ -26,8 +26,8 @@ pub(super) enum Note {
 }
 
 /// The writes that run, of each kind one.
-#[derive(Default)]
 pub(super) struct Notes {
+    ledger: Arc<dyn ResourceLedger>,
     running: JoinSet<Note>,
     has_names: bool,
     has_kubelet: bool,
@@ -40,6 +40,19 @@ pub(super) struct Notes {
 }
 
 impl Notes {
+    /// Returns those of a ledger, of which none runs.
+    pub fn new(ledger: Arc<dyn ResourceLedger>) -> Self {
+        Self {
+            ledger,
+            running: JoinSet::new(),
+            has_names: false,
+            has_kubelet: false,
+            unwritten: BTreeSet::new(),
+            retry: None,
+            problem: None,
+        }
+    }
+
     /// The next that ends.
     pub async fn next(&mut self) -> Option<Result<Note, JoinError>> {
         self.running.join_next().await
@@ -52,7 +65,7 @@ impl SlotTask {
         self.notes.unwritten.extend(names);
         let is_due = !self.notes.unwritten.is_empty() && self.notes.retry.is_none();
         if is_due && !std::mem::replace(&mut self.notes.has_names, true) {
-            let ledger = Arc::clone(&self.ledger);
+            let ledger = Arc::clone(&self.notes.ledger);
             let names = self.notes.unwritten.clone();
             self.notes.running.spawn(async move {
                 let written = ledger.add(names.clone()).await;
@@ -67,7 +80,7 @@ impl SlotTask {
         if let Some(kubelet) = self.holds.news()
             && !std::mem::replace(&mut self.notes.has_kubelet, true)
         {
-            let ledger = Arc::clone(&self.ledger);
+            let ledger = Arc::clone(&self.notes.ledger);
             self.notes.running.spawn(async move {
                 let written = ledger.set_kubelet(kubelet.to_string()).await;
                 Note::Kubelet(kubelet, written)

@@ -3,15 +3,48 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leafhost_core::instance::HeldSlots;
 use leafhost_core::problem::Problem;
-use leafhost_kubelet::KubeletRun;
+use leafhost_kubelet::{KubeletRun, Offers};
+use tokio::sync::watch;
 
 use super::SlotTask;
 use super::model::context::SlotContext;
 use super::model::holds::Holds;
-use super::model::offers::{self, Limits};
+use super::model::offers::{self, Limits, Offerer};
 use super::model::view::Owners;
+use super::refusals::Refusals;
 use super::report::{SlotReport, SlotView};
+
+/// What is shown, to whom.
+pub(super) struct Shown {
+    offers: watch::Sender<Arc<Offers>>,
+    held: watch::Sender<Arc<HeldSlots>>,
+    report: watch::Sender<Arc<SlotReport>>,
+    offerer: Offerer,
+    /// The names that were ever offered.
+    known: BTreeSet<String>,
+    pub refusals: Refusals,
+}
+
+impl Shown {
+    /// Shows nothing yet. `known` are the names that were ever offered.
+    pub fn new(
+        offers: watch::Sender<Arc<Offers>>,
+        held: watch::Sender<Arc<HeldSlots>>,
+        report: watch::Sender<Arc<SlotReport>>,
+        known: BTreeSet<String>,
+    ) -> Self {
+        Self {
+            offers,
+            held,
+            report,
+            offerer: Offerer::default(),
+            known,
+            refusals: Refusals::default(),
+        }
+    }
+}
 
 impl SlotTask {
     /// What a kubelet that was restarted has no record of.
@@ -35,7 +68,7 @@ impl SlotTask {
 
     pub(super) fn publish(&mut self) {
         let held = self.holds.held(&self.owners);
-        self.held.send_if_modified(|old| {
+        self.shown.held.send_if_modified(|old| {
             let differs = **old != held;
             if differs {
                 *old = Arc::new(held);
@@ -43,10 +76,10 @@ impl SlotTask {
             differs
         });
         let is_known = self.instances.borrow().is_known();
-        if self.ready.is_some() || !is_known {
+        if self.looks.ready.is_some() || !is_known {
             return;
         }
-        let kubelet = self.records.kubelet_run();
+        let kubelet = self.looks.records.kubelet_run();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {
@@ -65,21 +98,23 @@ impl SlotTask {
         };
         let is_writable = !self.unwritable.is_all() && instances.complete;
         let offered = self
+            .shown
             .offerer
-            .offer(context, is_writable, &self.known, limits);
+            .offer(context, is_writable, &self.shown.known, limits);
         let mut problems = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         let mut new_names = BTreeSet::new();
         if kubelet.is_some() {
             new_names = offered.new_names;
-            self.known.extend(new_names.iter().cloned());
+            self.shown.known.extend(new_names.iter().cloned());
         }
         self.note_names(new_names);
         problems.extend(self.notes.problem.clone());
         let offers = &offered.offers;
-        self.refusals
+        self.shown
+            .refusals
             .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
-        self.offers.send_if_modified(|old| {
+        self.shown.offers.send_if_modified(|old| {
             let same = old.len() == offered.offers.len()
                 && old
                     .iter()
@@ -91,9 +126,9 @@ impl SlotTask {
             !same
         });
         problems.extend(self.owners.problems.iter().cloned());
-        problems.extend(self.problems.iter().cloned());
-        problems.extend(self.adopt_problem.iter().cloned());
-        problems.extend(self.record_problems.iter().cloned());
+        problems.extend(self.adoptions.conflicts.iter().cloned());
+        problems.extend(self.adoptions.problem.iter().cloned());
+        problems.extend(self.looks.problems.iter().cloned());
         problems.extend(withdrawn(&self.holds, &self.owners));
         problems.extend(self.unwritable.problem());
         problems.extend(self.lost(kubelet));
@@ -112,11 +147,11 @@ impl SlotTask {
         let report = SlotReport {
             is_known: true,
             slots,
-            socket_missing: self.socket_missing,
+            socket_missing: self.looks.is_socket_missing,
             problems: problems.into_iter().collect(),
-            refusals: self.refusals.views(),
+            refusals: self.shown.refusals.views(),
         };
-        self.report.send_if_modified(|old| {
+        self.shown.report.send_if_modified(|old| {
             let differs = **old != report;
             if differs {
                 *old = Arc::new(report);

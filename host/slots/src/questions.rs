@@ -57,7 +57,7 @@ impl SlotTask {
         let is_older = units.iter().any(|unit| self.is_of_older_kubelet(unit));
         let uids = is_older.then(|| self.uids(units.iter()));
         self.questions.units.extend(units);
-        let records = Arc::clone(&self.records);
+        let records = Arc::clone(&self.looks.records);
         self.questions.running.spawn(async move {
             let snapshot = match uids {
                 Some(uids) => timeout(ASK, records.read(uids, BTreeSet::new())).await.ok(),

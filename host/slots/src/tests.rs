@@ -4,7 +4,10 @@ use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::ports::{Change, LedgerError};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_fakes::{Ledger, Store, idle, wait_for};
+use leafhost_kubelet::Offers;
 use leafhost_kubelet::{Allocation, Allocator as _, Health, Refusal, ResourceName};
+use std::collections::BTreeSet;
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::fixture::{Fixture, Kubelet, NODE, ids, instance, unit};

@@ -1,7 +1,7 @@
 //! The slot task's writes. Each runs beside the task, which never waits for one: what needs no write is answered meanwhile. What is being
 //! written is reserved until it has ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ pub(super) struct Writes {
     running: JoinSet<Done>,
     units: BTreeSet<Unit>,
     places: BTreeSet<Place>,
+    /// Claims whose allocation was answered with an error, until when: nobody can have them.
+    pub void: BTreeMap<Place, Instant>,
 }
 
 impl Writes {
@@ -169,7 +171,7 @@ impl SlotTask {
             self.writes.places.remove(&place);
         }
         // What was reserved may be free.
-        self.is_due |= !self.patient.is_empty();
+        self.is_due |= !self.pending.patient.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {
@@ -193,7 +195,7 @@ impl SlotTask {
             Purpose::Adopt { places } => self.adopted(places, results),
             Purpose::Trial => {}
         }
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.pending.busy);
         self.allocate(waiting).await;
         Ok(())
     }
@@ -201,8 +203,7 @@ impl SlotTask {
     /// Waits for the writes that run. Nothing else is decided any more.
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
-        self.waiting.clear();
-        self.patient.clear();
+        self.pending.clear();
         while let Some(done) = self.writes.next().await {
             self.written(done).await?;
         }

@@ -1,6 +1,7 @@
 //! What is listed and what is granted agree, over scenes made by chance from seeds.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use leafhost_core::device::Health as Condition;
 use leafhost_core::device_view::ConfigurationDevices;

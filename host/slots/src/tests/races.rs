@@ -3,6 +3,7 @@
 //! none is lost.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use leafhost_core::unit::Unit;
 use leafhost_fakes::Trouble;

@@ -1,6 +1,7 @@
 //! What the slot task makes of its looks at the kubelet's records.
 
 use super::*;
+use std::collections::BTreeMap;
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {

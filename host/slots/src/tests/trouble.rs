@@ -1,6 +1,7 @@
 //! A store that takes no claims, and what is shown of refusals.
 
 use super::*;
+use std::collections::BTreeSet;
 
 #[tokio::test(start_paused = true)]
 async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {

@@ -1,6 +1,8 @@
 //! Claims of which no pod has anything: their answer never came to the kubelet, or the kubelet has lost its record.
 
 use super::*;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// So soon what nobody can have is free again.
 const SOON: u64 = 15;
