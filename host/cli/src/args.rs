@@ -175,7 +175,7 @@ pub struct ControllerArgs {
     pub no_brokers: bool,
 
     /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall nobody renews them
-    #[arg(long)]
+    #[arg(long, env = "LEAFHOST_CLEAR")]
     pub clear: bool,
 
     /// How long a name stays with its namespace after the last Configuration with that name was deleted there

@@ -1,8 +1,8 @@
 //! Floor 0: what the rest of Leafhost talks about.
 //!
 //! Names, devices, Configurations, Instances, slots, handler status, faults, and the ports through which the agent
-//! reaches the world. Knows no file, socket, clock, cluster or Wasm runtime; everything here is plain data and
-//! rules on it.
+//! reaches the world. Knows no file, socket, cluster or Wasm runtime, and of clocks tokio's alone; nearly everything here is plain
+//! data and rules on it.
 
 pub mod allocation;
 pub mod attribute;
@@ -36,6 +36,7 @@ pub mod resource_names;
 pub mod session;
 pub mod slot;
 pub mod status_store;
+pub mod tasks;
 pub mod text;
 pub mod timeouts;
 pub mod unit;

@@ -27,10 +27,9 @@ use crate::socket::{self, SocketFile};
 use crate::timeouts::{CONNECT, REGISTER_AGAIN};
 use crate::{SOCKET, wire};
 
-mod availability;
+pub mod availability;
 mod discovery;
 
-pub use availability::Availability;
 pub(crate) use discovery::Discovering;
 
 /// How many streams may be open at a time: one for each Configuration that names the handler.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use leafhost_core::tasks::Tasks;
 use leafhost_kubelet::records::PodsFolder;
 use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
 use leafhost_slots::holders::HoldersTask;
@@ -10,7 +11,6 @@ use leafhost_slots::records::KubeletRecords;
 use leafhost_slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 use tokio::sync::watch;
 
-use super::tasks::Tasks;
 use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
 

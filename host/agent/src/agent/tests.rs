@@ -341,10 +341,10 @@ async fn a_source_that_ends_ends_the_agent_by_name() {
     assert!(
         matches!(
             error,
-            Error::Ended {
+            Error::Task(leafhost_core::tasks::Error::Ended {
                 task: "discovery",
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -1,6 +1,7 @@
 //! Handlers that do what none should: each ends in a fault or a bound, and others serve on.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 
 use super::*;
 

@@ -1,19 +1,47 @@
 //! Tasks by name: every one is joined, and its end is a decision.
 
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::time::Duration;
 
-use leafhost_core::timeouts;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::Error;
+use crate::timeouts;
 
 /// Why a task ended.
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why tasks ended although nobody asked them to, or did not when they were asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A task ended by itself.
+    #[error("task {task} has ended")]
+    Ended {
+        /// Which.
+        task: &'static str,
+        /// Why, if it said so.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// A task panicked.
+    #[error("task {task} panicked; this is a bug, see the log")]
+    Panicked {
+        /// Which.
+        task: &'static str,
+    },
+    /// Not everything ended in time.
+    #[error("still running {} seconds after the signal: {}", limit.as_secs(), tasks.join(", "))]
+    StillRunning {
+        /// What.
+        tasks: Vec<&'static str>,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+}
 
 /// What a task returns: nothing, or a result.
-pub(super) trait Outcome {
+pub trait Outcome {
+    /// Returns why it ended, if it says so.
     fn into_result(self) -> Result<(), Cause>;
 }
 
@@ -29,29 +57,27 @@ impl<E: Into<Cause>> Outcome for Result<(), E> {
     }
 }
 
-/// Tasks that run until `stop` is cancelled.
-#[derive(Default)]
-pub(super) struct Tasks {
+/// Tasks that run until `stop` is cancelled, or until this is dropped.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    /// Asks all to end.
     pub stop: CancellationToken,
-    pending: Vec<(&'static str, BoxFuture<Result<(), Cause>>)>,
     set: JoinSet<Result<(), Cause>>,
     names: HashMap<Id, &'static str>,
 }
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
 impl Tasks {
-    /// Adds a task that [`Self::run`] starts.
+    /// Starts a task, which ends at `stop` by itself.
     pub fn add<T: Outcome>(
         &mut self,
         name: &'static str,
         task: impl Future<Output = T> + Send + 'static,
     ) {
         let task = async move { task.await.into_result() };
-        self.pending.push((name, Box::pin(task)));
+        self.names.insert(self.set.spawn(task).id(), name);
     }
 
-    /// Adds a task that ends when [`Self::run`] is to stop, wherever it is.
+    /// Starts a task that is ended at `stop`, wherever it is.
     pub fn add_loop(
         &mut self,
         name: &'static str,
@@ -65,30 +91,46 @@ impl Tasks {
 
     /// Runs all tasks until `shutdown`, and waits for every one. The first one that ends by itself ends all.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
-        for (name, task) in std::mem::take(&mut self.pending) {
-            self.names.insert(self.set.spawn(task).id(), name);
-        }
         let first = tokio::select! {
             biased;
             () = shutdown.cancelled() => None,
-            Some(ended) = self.set.join_next_with_id() => self.failure(ended, true),
+            error = self.ended() => Some(error),
         };
+        let drained = self.drain(timeouts::DRAIN).await;
+        first.map_or(drained, Err)
+    }
+
+    /// Waits until one ends by itself; for ever if there is none.
+    pub async fn ended(&mut self) -> Error {
+        match self.set.join_next_with_id().await {
+            Some(ended) => match self.failure(ended) {
+                (_, Some(error)) => error,
+                (task, None) => Error::Ended { task, source: None },
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Asks all to end, and waits for them. What ends with an error then may have seen its source end first.
+    pub async fn drain(&mut self, limit: Duration) -> Result<(), Error> {
         self.stop.cancel();
-        let drained = tokio::time::timeout(timeouts::DRAIN, async {
-            let mut later = None;
+        let drained = tokio::time::timeout(limit, async {
+            let mut panicked = None;
             while let Some(ended) = self.set.join_next_with_id().await {
-                later = later.or(self.failure(ended, false));
+                let (_, error) = self.failure(ended);
+                let error = error.filter(|error| matches!(error, Error::Panicked { .. }));
+                panicked = panicked.or(error);
             }
-            later
+            panicked
         })
         .await;
-        let result = match (first, drained) {
-            (Some(error), _) | (None, Ok(Some(error))) => Err(error),
-            (None, Ok(None)) => Ok(()),
-            (None, Err(_)) => {
+        let result = match drained {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(error),
+            Err(_) => {
                 let mut tasks: Vec<_> = self.names.values().copied().collect();
                 tasks.sort_unstable();
-                Err(Error::StillRunning { tasks })
+                Err(Error::StillRunning { tasks, limit })
             }
         };
         self.set.abort_all();
@@ -98,22 +140,21 @@ impl Tasks {
     fn failure(
         &mut self,
         ended: Result<(Id, Result<(), Cause>), JoinError>,
-        early: bool,
-    ) -> Option<Error> {
+    ) -> (&'static str, Option<Error>) {
         let id = match &ended {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
         let task = self.names.remove(&id).unwrap_or("without a name");
-        match ended {
-            Ok((_, Ok(()))) => early.then_some(Error::Ended { task, source: None }),
-            // What ends together with the rest may see its source end first.
-            Ok((_, Err(source))) => early.then_some(Error::Ended {
+        let error = match ended {
+            Ok((_, Ok(()))) => None,
+            Ok((_, Err(source))) => Some(Error::Ended {
                 task,
                 source: Some(source),
             }),
             Err(_) => Some(Error::Panicked { task }),
-        }
+        };
+        (task, error)
     }
 }
 
