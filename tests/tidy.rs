@@ -112,6 +112,29 @@ fn no_source_file_has_a_todo() {
 }
 
 #[test]
+fn no_struct_keeps_tasks_that_nobody_joins() {
+    // What a field of this kind has is ended when it is dropped, and a panic of it is seen by nobody.
+    let is_bare = |line: &str| {
+        let field = line.trim_start().trim_start_matches("pub ");
+        let (name, kind) = field.split_once(": ").unwrap_or_default();
+        name.starts_with('_')
+            && ["JoinSet<", "JoinHandle<"]
+                .iter()
+                .any(|bare| kind.contains(bare))
+    };
+    let is_program = |path: &Path| {
+        let path = path
+            .strip_prefix(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .unwrap();
+        path.starts_with("host") && !path.ends_with("stub.rs")
+    };
+    assert_eq!(
+        offenders(|path, text| is_program(path) && text.lines().any(is_bare)),
+        Vec::<PathBuf>::new()
+    );
+}
+
+#[test]
 fn the_service_may_confine_the_compiler() {
     let unit = concat!(
         env!("CARGO_MANIFEST_DIR"),
