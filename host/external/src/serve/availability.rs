@@ -8,8 +8,6 @@ use inotify::WatchMask;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::socket;
-
 /// What the file says while there are no devices.
 const OFFLINE: &str = "OFFLINE";
 /// It is written, removed, or another one gets its name.
@@ -32,7 +30,7 @@ impl Availability {
     /// The folder of the file cannot be watched.
     pub fn follow(file: PathBuf) -> io::Result<Self> {
         let folder = file.parent().unwrap_or(Path::new("/"));
-        let mut events = socket::events(folder, CHANGES)?;
+        let mut events = leafhost_uds::events(folder, CHANGES)?;
         let (sender, is_available) = watch::channel(!is_offline(&file));
         let mut task = JoinSet::new();
         task.spawn(async move {
