@@ -21,11 +21,11 @@ use leafhost_core::ports::{
 use leafhost_core::tasks::Tasks;
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
+use leafhost_uds::SocketFile;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 mod answer;
-mod authority;
 mod book;
 mod endpoint;
 mod first_connection;
@@ -48,7 +48,6 @@ mod wire;
 use book::{Book, Registered, Source};
 use folder::Folder;
 use handler::{ExternalHandler, Loaded};
-use socket::SocketFile;
 use threads::Threads;
 
 /// The agent's socket in the folder.

@@ -8,8 +8,6 @@ use inotify::WatchMask;
 use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 
-use crate::socket;
-
 /// What the file says while there are no devices.
 const OFFLINE: &str = "OFFLINE";
 /// It is written, removed, or another one gets its name.
@@ -25,7 +23,7 @@ const READ: u64 = 64;
 /// The folder of the file cannot be watched.
 pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bool>> {
     let folder = file.parent().unwrap_or(Path::new("/"));
-    let mut events = socket::events(folder, CHANGES)?;
+    let mut events = leafhost_uds::events(folder, CHANGES)?;
     let (sender, is_available) = watch::channel(!is_offline(&file));
     tasks.add_loop("availability file", async move {
         while events.next().await.is_some() {

@@ -11,8 +11,8 @@ const BUFFER: usize = 512;
 /// How many bytes are encoded before they are sent.
 const YIELD: usize = 32 << 10;
 
-/// The codec that the generated code uses.
-pub(crate) struct Codec<T, U>(PhantomData<(T, U)>);
+/// A codec for generated code: `codec_path("leafhost_uds::Codec")` in a build script.
+pub struct Codec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for Codec<T, U> {
     fn default() -> Self {
