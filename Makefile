@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build programs handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -15,8 +15,10 @@ help:
 	@echo 'programs  the same in $(TARGET)/dist, as they are released: optimised across crates, which takes several times as long'
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
+	@echo 'check     format, clippy and the unit tests of what changed since the branch began, in minutes'
 	@echo 'test      all tests that need no root'
-	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
+	@echo 'test-all  those, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
+	@echo 'ci        what every change must pass: check of everything, lint, then the tests from cheap to dear (root)'
 	@echo 'test-release  the releases, installed and run (root)'
 	@echo 'image     the image of the agent in $(TARGET)/image, for nodes and registries; needs no container engine [ARCH=arm64]'
 	@echo 'cluster   a Kubernetes on this machine with the chart installed [NODES=2]; cluster-stop ends it (root)'
@@ -71,22 +73,30 @@ guests: setup
 run: build handlers
 	@deploy/run.sh $(TARGET)
 
-test: handlers guests
-	cargo build --locked --workspace
-	cargo test --locked --workspace
+check: setup
+	@tests/run.sh check
 
-test-all: setup-cluster setup-test test
-	cargo test --locked --workspace --test guests -- --ignored
-	cargo test --locked --workspace --test system
-	cargo build --locked -p leafhost-peers --features peers
-	cargo test --locked --workspace --test peers
-	cargo test --locked --workspace --test cluster
+# From cheap to dear.
+SUITES := doc crates contract standalone sandbox kubelet crashes
+DEAR   := system peers cluster
+
+test: setup
+	@tests/run.sh tidy unit $(SUITES)
+
+test-all: setup-cluster setup-test
+	@tests/run.sh tidy unit $(SUITES) $(DEAR)
+
+ci: setup-lint setup-test
+	@tests/run.sh check-all lint $(SUITES) setup-cluster $(DEAR)
+
+# The programs that tests run, with the features that the tests have: otherwise cargo compiles most dependencies twice.
+TESTED := cargo build --locked --workspace --bins --tests
 
 # The releases and images, each unpacked and run; those for arm64 in an emulator.
 test-release: dist
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory image ARCH=arm64
-	cargo build --locked --workspace
+	$(TESTED)
 	cargo test --locked --workspace --test system -- --ignored release
 
 # As the chart names it.
@@ -111,7 +121,7 @@ akri-e2e: setup-cluster setup-test handlers guests
 	@[ -n "$(AKRI_E2E)" ] || { echo 'name the folder with the tests, test/e2e of a checkout of Akri: make akri-e2e AKRI_E2E=DIR' >&2; exit 2; }
 	@[ -x $(TARGET)/akri-e2e/bin/pytest ] || { python3 -m venv --clear $(TARGET)/akri-e2e && \
 	  $(TARGET)/akri-e2e/bin/pip --quiet install 'pytest<8' 'kubernetes<27' 'pyyaml<7' 'faker<19' setuptools; }
-	cargo build --locked --workspace
+	$(TESTED)
 	AKRI_E2E=$(abspath $(AKRI_E2E)) AKRI_E2E_PYTHON=$(abspath $(TARGET))/akri-e2e/bin/python \
 	  cargo test --locked --workspace --test cluster -- --ignored --nocapture akri_e2e
 
@@ -129,7 +139,7 @@ bench: setup-cluster programs handlers guests
 	$(BENCH) -p leafhost-tests --bench network
 
 soak: setup-cluster setup-test programs handlers guests
-	cargo build --locked --workspace
+	$(TESTED)
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 $(BENCH) -p leafhost-tests --bench agent -- memory
 
@@ -148,9 +158,8 @@ lint: setup-lint
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --workspace --test guests --test system --test peers --test cluster -- -D warnings
-	cargo clippy --locked --workspace --features leafhost-wasm/fuzzing -- -D warnings
-	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features leafhost-wasm/fuzzing -- -D warnings
+	cargo clippy --locked -p leafhost-peers --all-features --all-targets -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
