@@ -126,7 +126,8 @@ fn no_struct_keeps_tasks_that_nobody_joins() {
         let path = path
             .strip_prefix(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
             .unwrap();
-        path.starts_with("host") && !path.ends_with("stub.rs")
+        // Its tasks are those of watches, whose receivers see their end.
+        path.starts_with("host") && !path.starts_with("host/k8s")
     };
     assert_eq!(
         offenders(|path, text| is_program(path) && text.lines().any(is_bare)),
