@@ -7,21 +7,24 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
-	@echo 'build     $(TARGET)/release/leafhost and leafhost-compile'
+	@echo 'build     $(TARGET)/release/leafhost and leafhost-compile, to try them'
+	@echo 'programs  the same in $(TARGET)/dist, as they are released: optimised across crates, which takes several times as long'
 	@echo 'handlers  $(TARGET)/handlers/<name>.wasm with <name>.grants.yaml beside it'
 	@echo 'run       the agent on this machine with a live table; Ctrl-C ends both'
+	@echo 'check     format, clippy and the unit tests of what changed since the branch began, in minutes'
 	@echo 'test      all tests that need no root'
-	@echo 'test-all  those, the slow ones, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
+	@echo 'test-all  those, and the ones with podman, real hot-plug, real peers and a real Kubernetes'
+	@echo 'ci        what every change must pass: check of everything, lint, then the tests from cheap to dear (root)'
 	@echo 'test-release  the releases, installed and run (root)'
 	@echo 'image     the image of the agent in $(TARGET)/image, for nodes and registries; needs no container engine [ARCH=arm64]'
 	@echo 'cluster   a Kubernetes on this machine with the chart installed [NODES=2]; cluster-stop ends it (root)'
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
-	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/dist'
+	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/archives'
 	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
 	@echo 'advisories  known weaknesses of what comes in with dependencies; fetches the list of them'
 	@echo 'bench, soak, lint, doc'
@@ -49,6 +52,10 @@ build: setup
 	cargo build --release --locked -p leafhost
 	cargo build --release --locked -p leafhost-compile
 
+programs: setup
+	cargo build --profile dist --locked -p leafhost
+	cargo build --profile dist --locked -p leafhost-compile
+
 handlers: setup
 	cargo build --locked --profile handler --target wasm32-wasip2 $(HANDLERS:%=-p handler-%)
 	@mkdir -p $(TARGET)/handlers
@@ -66,22 +73,30 @@ guests: setup
 run: build handlers
 	@deploy/run.sh $(TARGET)
 
-test: handlers guests
-	cargo build --locked --workspace
-	cargo test --locked --workspace
+check: setup
+	@tests/run.sh check
 
-test-all: setup-cluster setup-test test
-	cargo test --locked --workspace --test guests -- --ignored
-	cargo test --locked --workspace --test system
-	cargo build --locked -p leafhost-peers --features peers
-	cargo test --locked --workspace --test peers
-	cargo test --locked --workspace --test cluster
+# From cheap to dear.
+SUITES := doc crates contract standalone sandbox kubelet crashes
+DEAR   := system peers cluster
+
+test: setup
+	@tests/run.sh tidy unit $(SUITES)
+
+test-all: setup-cluster setup-test
+	@tests/run.sh tidy unit $(SUITES) $(DEAR)
+
+ci: setup-lint setup-test
+	@tests/run.sh check-all lint $(SUITES) setup-cluster $(DEAR)
+
+# The programs that tests run, with the features that the tests have: otherwise cargo compiles most dependencies twice.
+TESTED := cargo build --locked --workspace --bins --tests
 
 # The releases and images, each unpacked and run; those for arm64 in an emulator.
 test-release: dist
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory image ARCH=arm64
-	cargo build --locked --workspace
+	$(TESTED)
 	cargo test --locked --workspace --test system -- --ignored release
 
 # As the chart names it.
@@ -89,13 +104,13 @@ IMAGE := docker.io/library/leafhost:$(VERSION)
 HOST  := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
 ARCH  := $(HOST)
 
-image: $(if $(filter $(HOST),$(ARCH)),build,programs-$(ARCH)) handlers
-	@deploy/image.sh $(TARGET)/$(if $(filter $(HOST),$(ARCH)),,$(ARM64)/)release $(TARGET)/handlers $(ARCH) $(IMAGE) $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar
+image: $(if $(filter $(HOST),$(ARCH)),programs,programs-$(ARCH)) handlers
+	@deploy/image.sh $(TARGET)/$(if $(filter $(HOST),$(ARCH)),,$(ARM64)/)dist $(TARGET)/handlers $(ARCH) $(IMAGE) $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar
 
-cluster: setup-cluster image
+cluster: setup-cluster build handlers
+	@deploy/image.sh $(TARGET)/release $(TARGET)/handlers $(HOST) $(IMAGE) $(TARGET)/image/cluster.tar
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
-	@$(TARGET)/debug/leafhost-cluster start --nodes $(or $(NODES),1) \
-	  --image $(TARGET)/image/leafhost-$(VERSION)-linux-$(ARCH).tar --chart deploy/chart
+	@$(TARGET)/debug/leafhost-cluster start --nodes $(or $(NODES),1) --image $(TARGET)/image/cluster.tar --chart deploy/chart
 
 cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
@@ -106,24 +121,27 @@ akri-e2e: setup-cluster setup-test handlers guests
 	@[ -n "$(AKRI_E2E)" ] || { echo 'name the folder with the tests, test/e2e of a checkout of Akri: make akri-e2e AKRI_E2E=DIR' >&2; exit 2; }
 	@[ -x $(TARGET)/akri-e2e/bin/pytest ] || { python3 -m venv --clear $(TARGET)/akri-e2e && \
 	  $(TARGET)/akri-e2e/bin/pip --quiet install 'pytest<8' 'kubernetes<27' 'pyyaml<7' 'faker<19' setuptools; }
-	cargo build --locked --workspace
+	$(TESTED)
 	AKRI_E2E=$(abspath $(AKRI_E2E)) AKRI_E2E_PYTHON=$(abspath $(TARGET))/akri-e2e/bin/python \
 	  cargo test --locked --workspace --test cluster -- --ignored --nocapture akri_e2e
 
-bench: setup-cluster build handlers guests
-	RUST_LIB_BACKTRACE=0 cargo bench --locked -p leafhost-compile --bench call
-	cargo bench --locked -p leafhost-agent --bench plan
-	cargo bench --locked -p leafhost-controller --bench brokers
-	cargo bench --locked -p leafhost-tests --bench agent
-	cargo bench --locked -p leafhost-tests --bench kubelet
-	cargo bench --locked -p leafhost-tests --bench cluster
-	cargo build --locked --release -p leafhost-peers --features peers
-	cargo bench --locked -p leafhost-tests --bench network
+# As what they measure is built.
+BENCH := cargo bench --profile dist --locked
 
-soak: setup-cluster setup-test build handlers guests
-	cargo build --locked --workspace
+bench: setup-cluster programs handlers guests
+	RUST_LIB_BACKTRACE=0 $(BENCH) -p leafhost-compile --bench call
+	$(BENCH) -p leafhost-agent --bench plan
+	$(BENCH) -p leafhost-controller --bench brokers
+	$(BENCH) -p leafhost-tests --bench agent
+	$(BENCH) -p leafhost-tests --bench kubelet
+	$(BENCH) -p leafhost-tests --bench cluster
+	cargo build --profile dist --locked -p leafhost-peers --features peers
+	$(BENCH) -p leafhost-tests --bench network
+
+soak: setup-cluster setup-test programs handlers guests
+	$(TESTED)
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
-	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
+	CALLS=100000 $(BENCH) -p leafhost-tests --bench agent -- memory
 
 # What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. What an input may cost is in each target.
 FUZZED := answer cache_seal configuration device_usage grants opcua_reader soap_reader udev_rule wsd_reader
@@ -140,9 +158,8 @@ lint: setup-lint
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --workspace --test guests --test system --test peers --test cluster -- -D warnings
-	cargo clippy --locked --workspace --features leafhost-wasm/fuzzing -- -D warnings
-	cargo clippy --locked -p leafhost-peers --all-features -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features leafhost-wasm/fuzzing -- -D warnings
+	cargo clippy --locked -p leafhost-peers --all-features --all-targets -- -D warnings
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
@@ -157,8 +174,8 @@ doc: setup
 	  grep -qs "$${anchor:+id=\"$$anchor\"}" $(TARGET)/doc/$$page || { echo "sdk/README.md: no $$page#$$anchor"; exit 1; }; done
 
 # One way to install: from a source tree as from a release.
-install: build handlers
-	@deploy/stage.sh $(TARGET)/release $(TARGET)/release/leafhost $(TARGET)/handlers $(TARGET)/stage/install
+install: programs handlers
+	@deploy/stage.sh $(TARGET)/dist $(TARGET)/dist/leafhost $(TARGET)/handlers $(TARGET)/stage/install
 	@$(MAKE) --no-print-directory -C $(TARGET)/stage/install install PREFIX=$(PREFIX) DESTDIR=$(abspath $(DESTDIR))
 
 # For the other machines: the cross compiler and libudev of Debian.
@@ -167,18 +184,18 @@ CROSS := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_
 	PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig
 
 programs-arm64: setup-dist
-	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost
-	$(CROSS) cargo build --release --locked --target $(ARM64) -p leafhost-compile
+	$(CROSS) cargo build --profile dist --locked --target $(ARM64) -p leafhost
+	$(CROSS) cargo build --profile dist --locked --target $(ARM64) -p leafhost-compile
 
-dist: build programs-arm64 handlers
-	@mkdir -p $(TARGET)/dist && rm -f $(TARGET)/dist/*
+dist: programs programs-arm64 handlers
+	@mkdir -p $(TARGET)/archives && rm -f $(TARGET)/archives/*
 	@for arch in amd64 arm64; do \
-	  case $$arch in amd64) programs=$(TARGET)/release ;; arm64) programs=$(TARGET)/$(ARM64)/release ;; esac; \
+	  case $$arch in amd64) programs=$(TARGET)/dist ;; arm64) programs=$(TARGET)/$(ARM64)/dist ;; esac; \
 	  name=leafhost-$(VERSION)-linux-$$arch; \
-	  deploy/stage.sh $$programs $(TARGET)/release/leafhost $(TARGET)/handlers $(TARGET)/stage/$$name && \
-	  tar -C $(TARGET)/stage --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf $(TARGET)/dist/$$name.tar.gz $$name && \
-	  (cd $(TARGET)/dist && sha256sum $$name.tar.gz >>SHA256SUMS) || exit 1; done
-	@ls -sh $(TARGET)/dist
+	  deploy/stage.sh $$programs $(TARGET)/dist/leafhost $(TARGET)/handlers $(TARGET)/stage/$$name && \
+	  tar -C $(TARGET)/stage --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf $(TARGET)/archives/$$name.tar.gz $$name && \
+	  (cd $(TARGET)/archives && sha256sum $$name.tar.gz >>SHA256SUMS) || exit 1; done
+	@ls -sh $(TARGET)/archives
 
 clean:
 	cargo clean

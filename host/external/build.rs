@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Both sides: tests are handlers, too.
     tonic_prost_build::configure()
         .btree_map(".")
+        .codec_path("leafhost_uds::Codec")
         .out_dir(out)
         .compile_fds(descriptors)?;
     Ok(())

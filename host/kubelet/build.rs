@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     for (name, codec) in [
-        ("deviceplugin", "crate::wire::Codec"),
+        ("deviceplugin", "leafhost_uds::Codec"),
         ("podresources", "tonic_prost::ProstCodec"),
     ] {
         let descriptors = protox::compile([format!("proto/{name}.proto")], ["proto"])?;

@@ -1,7 +1,7 @@
 //! Benchmarks of the agent, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
-//! some of them: `cargo bench --bench agent -- memory idle`.
+//! some of them: `cargo bench --profile dist --bench agent -- memory idle`.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod busy_agent;

@@ -1,7 +1,7 @@
 //! Benchmarks of the agent in a cluster, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root. Requests are counted in the API server's audit log. Names of measures as arguments choose
-//! some of them: `cargo bench --bench cluster -- writes claims`. `many-nodes` is taken only by its name, because it takes long.
+//! some of them: `cargo bench --profile dist --bench cluster -- writes claims`. `many-nodes` is taken only by its name, because it takes long.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod brokers;

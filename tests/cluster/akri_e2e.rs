@@ -18,7 +18,7 @@ const VALUES: [(&str, &str); 2] = [
     ("nameOverride: \"\"", "nameOverride: akri"),
     (
         "  args: []",
-        "  args: [\"--log-level=info,leafhost_agent=debug\"]",
+        "  args: [\"--log-level=info,leafhost_slots=debug\"]",
     ),
 ];
 /// The image that their brokers have.

@@ -126,7 +126,7 @@ fn with_handlers_in_pods_and_the_names_of_akri_the_chart_does_what_akri_does() -
     let chart = source_tree().join("deploy/chart");
     let chart = chart.to_string_lossy();
     let values = format!(
-        "nameOverride=akri,agent.image.tag={TAG},agent.image.pullPolicy=Never,agent.args={{--log-level=info\\,leafhost_agent=debug}},\
+        "nameOverride=akri,agent.image.tag={TAG},agent.image.pullPolicy=Never,agent.args={{--log-level=info\\,leafhost_slots=debug}},\
         debugEcho.discovery.enabled=true,udev.discovery.enabled=true"
     );
     let install = ["install", "akri", &chart, "--namespace", "default"];

@@ -21,7 +21,7 @@ pub fn leafhost() -> Result<PathBuf> {
     let path = build_folder()?.join("leafhost");
     ensure!(
         path.is_file(),
-        "{} is not there: run `cargo build --workspace` first",
+        "{} is not there: run `cargo build --workspace --bins --tests` first",
         path.display()
     );
     Ok(path)

@@ -31,7 +31,7 @@ const IMAGE_BYTES: u64 = 60_000_000;
 
 /// The archive for an architecture.
 fn archive(architecture: &str) -> Result<PathBuf> {
-    made("dist", architecture, "tar.gz")
+    made("archives", architecture, "tar.gz")
 }
 
 /// What is made for an architecture.

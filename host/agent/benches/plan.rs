@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use leafhost_agent::devices::DeviceView;
-use leafhost_agent::discovery::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_agent::plan::{Reservations, plan};
-use leafhost_agent::presence::Absent;
 use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::device::Device;
+use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
 use leafhost_core::ports::{Change, ConfiguredDiscovery, InstanceSet};
+use leafhost_core::presence::Absent;
 
 const NODE: &str = "node-a";
 

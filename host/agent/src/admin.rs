@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use leafhost_metrics::CONTENT_TYPE;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::document::AgentState;
 use crate::fd_reserve;
-use crate::metrics::{CONTENT_TYPE, Metrics};
+use crate::metrics::Metrics;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
@@ -133,7 +134,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.count_problems(&admin.board.count_problems());
     let devices = Arc::clone(&admin.board.devices.borrow());
-    admin.metrics.count_devices(&devices);
+    admin.metrics.discovery.count_devices(&devices);
     admin.metrics.lost_log_lines((admin.lost_log_lines)());
     (
         [(header::CONTENT_TYPE, CONTENT_TYPE)],

@@ -12,29 +12,27 @@ use leafhost_core::ports::{
     ResourceLedger,
 };
 use leafhost_core::problem::Problem;
+use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
+use leafhost_discovery::loader::LoaderTask;
+use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
+use leafhost_slots::SlotPorts;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin, Listener};
 use crate::cdi::CdiTask;
-use crate::clock::Clock;
-use crate::discovery::{DiscoveryConfig, DiscoveryTask};
 use crate::document::{AgentState, Identity};
-use crate::loader::LoaderTask;
 use crate::metrics::Metrics;
 use crate::node_report;
 use crate::problems;
 use crate::reconcile::ReconcileTask;
-use crate::slots::SlotPorts;
+use crate::system_clock;
 
 mod kubelet;
-mod tasks;
 
 pub use kubelet::KubeletConfig;
-
-use tasks::Tasks;
 
 /// How the agent runs.
 #[derive(Debug)]
@@ -111,27 +109,9 @@ pub enum Error {
     /// Another agent uses the CDI folder.
     #[error(transparent)]
     CdiInUse(leafhost_cdi::Error),
-    /// A task ended by itself.
-    #[error("task {task} has ended")]
-    Ended {
-        /// Which.
-        task: &'static str,
-        /// Why, if it said so.
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
-    },
-    /// A task panicked.
-    #[error("task {task} panicked; this is a bug, see the log")]
-    Panicked {
-        /// Which.
-        task: &'static str,
-    },
-    /// Not everything ended in time.
-    #[error("still running {} seconds after the signal: {}", timeouts::DRAIN.as_secs(), tasks.join(", "))]
-    StillRunning {
-        /// What.
-        tasks: Vec<&'static str>,
-    },
+    /// A task ended by itself, or did not end.
+    #[error(transparent)]
+    Task(#[from] leafhost_core::tasks::Error),
 }
 
 /// All tasks, ready to run.
@@ -144,7 +124,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Puts the parts together and holds the folder of CDI specs. Nothing runs, and nothing else is read or written yet.
+    /// Puts the parts together, holds the folder of CDI specs, and starts all tasks, which work from when this is awaited for.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
         let node = config.node;
         let metrics = Arc::new(Metrics::default());
@@ -158,9 +138,9 @@ impl Agent {
             DiscoveryConfig {
                 node: node.clone(),
                 eviction: config.handler_eviction,
-                clock: Clock::system(),
+                clock: system_clock::system(),
             },
-            Arc::clone(&metrics),
+            Arc::clone(&metrics.discovery),
             ports.configurations.configurations(),
             handlers.clone(),
             instances.clone(),
@@ -275,7 +255,7 @@ impl Agent {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let ended = self.tasks.run(shutdown).await;
         drop((self.configurations, self.unreported));
-        ended
+        Ok(ended?)
     }
 }
 

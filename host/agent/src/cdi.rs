@@ -9,21 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_cdi::{Error, SpecDir, SpecLock};
+use leafhost_core::backoff;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
+use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff;
-use crate::discovery::DeviceSnapshot;
-use crate::presence::Absent;
-use crate::wait::{SourceEnded, until};
-
-pub mod device_edits;
 pub mod spec;
 
 /// How often the folder is read although nothing changed, because others write there, too.

@@ -6,24 +6,22 @@ use std::sync::Arc;
 
 use leafhost_core::attribute;
 use leafhost_core::device::Health;
+use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
 use leafhost_core::text;
+use leafhost_core::unit::resource;
+use leafhost_discovery::loader::{HandlerSet, LoadedSource};
+use leafhost_discovery::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
 use leafhost_kubelet::{Report, State};
+use leafhost_slots::report::SlotReport;
 use tokio::sync::watch;
 
 use crate::cdi::CdiReport;
-use crate::discovery::{
-    ConfigurationDevices, ConfigurationReport, DeviceSnapshot, DiscoveryReport, HandlerReport,
-    SessionReport,
-};
-use crate::loader::{HandlerSet, LoadedSource};
 use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
-use crate::slots::model::unit::resource;
-use crate::slots::report::SlotReport;
 use crate::status::{
     ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
     Status,

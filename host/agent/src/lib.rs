@@ -1,4 +1,4 @@
-//! The node agent as a library: registry, sessions, plan, reconcile, offers, admin endpoint. Joins the adapters; no
+//! The node agent as a library: discovery, plan, reconcile, offers, slots, admin endpoint. Joins the adapters; no
 //! adapter knows it.
 //!
 //! ```text
@@ -13,31 +13,18 @@
 
 pub mod admin;
 pub mod agent;
-pub mod backoff;
 pub mod cdi;
-pub mod clock;
-pub mod devices;
-pub mod discovery;
 pub mod document;
 pub mod fd_reserve;
-pub mod holders;
-pub mod loader;
 pub mod metrics;
 mod node_report;
 pub mod plan;
-pub mod presence;
 mod problems;
 pub mod reconcile;
-pub mod registry;
-mod repeats;
-pub mod slots;
 pub mod status;
-pub mod wait;
+mod system_clock;
 
 pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
 pub use document::AgentState;
 pub use leafhost_cdi::Readers as CdiReaders;
-pub use slots::SlotConfig;
-
-#[cfg(test)]
-mod fakes;
+pub use leafhost_slots::SlotConfig;

@@ -13,13 +13,13 @@ use leafhost_core::node_report::{
 };
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::{Problem, Reason, Subject};
+use leafhost_core::unit::resource;
+use leafhost_discovery::loader::LoadedSource;
+use leafhost_discovery::{ConfigurationReport, HandlerReport};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::discovery::{ConfigurationReport, HandlerReport};
 use crate::document::AgentState;
-use crate::loader::LoadedSource;
-use crate::slots::model::unit::resource;
 
 /// Changes that come together are reported together.
 const SPACING: Duration = Duration::from_secs(1);

@@ -7,8 +7,10 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::clock::Boot;
 use leafhost_core::configuration::Configuration;
 use leafhost_core::device::{Device, DeviceKey, Health};
+use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
 use leafhost_core::instance::{
     CONFIGURATION_LABEL, Edit, GENERATION_ANNOTATION, HeldSlots, Instance, InstanceKey,
     InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost, MAX_REASON, NODE_LABEL, NodeStatus,
@@ -20,10 +22,6 @@ use leafhost_core::names::{
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::slot_id;
-
-use crate::clock::Boot;
-use crate::devices::DeviceView;
-use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// Names and slots that are in use although the Instances do not show it.
 #[derive(Debug, Clone, Default)]

@@ -5,22 +5,22 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::fair::in_turns;
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
+use leafhost_core::repeats::Repeats;
 use leafhost_core::text::chain;
 use leafhost_core::timeouts;
+use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff;
-use crate::discovery::DeviceSnapshot;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
-use crate::repeats::Repeats;
-use crate::wait::{SourceEnded, until};
 
 /// After this many conflicts in a row the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;

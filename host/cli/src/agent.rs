@@ -70,14 +70,14 @@ async fn serve(settings: Settings) -> Result<()> {
         None => None,
     };
     let file = AgentFile::of_this_process(address);
-    let home = tokio::select! {
+    let mut home = tokio::select! {
         home = open(&settings, &listener, &file) => home?,
         name = signals.next() => {
             tracing::info!(signal = name, "agent stops");
             return Ok(());
         }
     };
-    let (agent, socket) = assemble::agent(&settings, &home, listener, metrics).await?;
+    let (agent, socket) = assemble::agent(&settings, &mut home, listener, metrics).await?;
     let published = file.publish(&settings.state_dir).map_err(|error| {
         // What there is is served all the same.
         tracing::warn!(
@@ -88,7 +88,10 @@ async fn serve(settings: Settings) -> Result<()> {
     let folder = settings.dir.as_deref();
     tracing::info!(node = home.node, mode = home.mode, %address, folder = folder.map(|dir| tracing::field::display(dir.display())),
         state = %settings.state_dir.display(), "agent starts");
-    let result = run_until_signal(agent, &mut signals, file.address).await;
+    let result = tokio::select! {
+        result = run_until_signal(agent, &mut signals, file.address) => result,
+        error = home.tasks.ended() => Err(error.into()),
+    };
     drop((published, socket, home));
     result
 }

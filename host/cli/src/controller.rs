@@ -7,12 +7,12 @@ use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 use leafhost_agent::admin::{self, Listener};
-use leafhost_agent::metrics::CONTENT_TYPE;
 use leafhost_controller::brokers::BrokerTask;
 use leafhost_controller::{Controller, Metrics};
 use leafhost_core::brokers::Brokers as _;
 use leafhost_core::cluster::Cluster as _;
 use leafhost_k8s::{KubeBrokers, KubeCluster};
+use leafhost_metrics::CONTENT_TYPE;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -13,34 +13,33 @@ use leafhost_core::grants_file;
 use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-/// The sources, in their order. Dropping it ends its task.
+/// The sources, in their order.
 pub struct HandlerSources {
     sources: Vec<Arc<dyn HandlerSource>>,
     set: watch::Receiver<Arc<SourceSet>>,
-    _task: JoinSet<()>,
 }
 
 impl HandlerSources {
     /// Joins the sources.
-    pub fn new(sources: Vec<Arc<dyn HandlerSource>>) -> Self {
-        Self::without(sources, &[])
+    pub fn new(sources: Vec<Arc<dyn HandlerSource>>, tasks: &mut Tasks) -> Self {
+        Self::without(sources, &[], tasks)
     }
 
     /// Joins the sources, but for the files with these names.
-    pub fn without(sources: Vec<Arc<dyn HandlerSource>>, without: &[String]) -> Self {
+    pub fn without(
+        sources: Vec<Arc<dyn HandlerSource>>,
+        without: &[String],
+        tasks: &mut Tasks,
+    ) -> Self {
         let sets = sources.iter().map(|source| source.handlers()).collect();
         let (sender, set) = watch::channel(Arc::default());
-        let mut task = JoinSet::new();
         let without = without.iter().map(|name| plain(name).to_owned());
-        task.spawn(follow(sets, without.collect(), sender));
-        Self {
-            sources,
-            set,
-            _task: task,
-        }
+        let following = follow(sets, without.collect(), sender);
+        tasks.add_loop("sources of handlers", following);
+        Self { sources, set }
     }
 }
 
@@ -221,7 +220,7 @@ mod tests {
 
     type Sender = watch::Sender<Arc<SourceSet>>;
 
-    fn mk_sources<const N: usize>(sets: [SourceSet; N]) -> (HandlerSources, [Sender; N]) {
+    fn mk_sources<const N: usize>(sets: [SourceSet; N]) -> (HandlerSources, [Sender; N], Tasks) {
         let mut sources: Vec<Arc<dyn HandlerSource>> = Vec::new();
         let senders = sets.map(|set| {
             let (sender, receiver) = watch::channel(Arc::new(set));
@@ -229,7 +228,9 @@ mod tests {
             sender
         });
         let without = ["left-out.wasm".to_owned()];
-        (HandlerSources::without(sources, &without), senders)
+        let mut tasks = Tasks::default();
+        let sources = HandlerSources::without(sources, &without, &mut tasks);
+        (sources, senders, tasks)
     }
 
     #[tokio::test]
@@ -241,7 +242,7 @@ mod tests {
             ("opcua.wasm.gz", "i3"),
             ("left-out.wasm.gz", "i4"),
         ]);
-        let (sources, [maps, _image]) = mk_sources([maps, image]);
+        let (sources, [maps, _image], _tasks) = mk_sources([maps, image]);
         let mut set = sources.handlers();
         let first = Arc::clone(&set.wait_for(|set| set.complete).await.unwrap());
         let expected = [
@@ -322,7 +323,7 @@ mod tests {
             ("by_id.wasm", "2"),
             ("udev.wasm", "3"),
         ]);
-        let (sources, _senders) = mk_sources([maps, image]);
+        let (sources, _senders, _tasks) = mk_sources([maps, image]);
         let mut set = sources.handlers();
         let set = Arc::clone(&set.wait_for(|set| set.complete).await.unwrap());
         let grants = |name: &str| set.files[name].as_ref().unwrap().grants.as_deref();

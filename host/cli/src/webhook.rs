@@ -1,22 +1,19 @@
 //! `leafhost webhook`: answers the API server's question whether a Configuration may be stored, until it is told to stop.
 
-use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
-use leafhost_agent::loader::LoaderTask;
+use anyhow::{Context as _, Result};
 use leafhost_core::ports::HandlerSource;
+use leafhost_core::tasks::Tasks;
+use leafhost_discovery::loader::LoaderTask;
 use leafhost_files::{FileHandlers, FileLoaderStore};
 use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_k8s::{KubeHandlers, Origins};
 use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
-use tokio::task::{Id, JoinSet};
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::args::WebhookArgs;
 use crate::handler_sources::HandlerSources;
@@ -46,6 +43,8 @@ pub fn run(args: WebhookArgs) -> Result<()> {
 
 async fn serve(args: WebhookArgs) -> Result<()> {
     let mut signals = Signals::new()?;
+    let mut tasks = Tasks::default();
+    let stop = tasks.stop.clone();
     let client = leafhost_k8s::connect().await?;
     let own = client.default_namespace().to_owned();
     let names = Names {
@@ -70,9 +69,9 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     let mut sources: Vec<Arc<dyn HandlerSource>> =
         vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
     for dir in args.folders.handlers_dir {
-        sources.push(Arc::new(FileHandlers::open(vec![dir])));
+        sources.push(Arc::new(FileHandlers::open(vec![dir], &mut tasks)));
     }
-    let source = HandlerSources::without(sources, &args.without.without_handlers);
+    let source = HandlerSources::without(sources, &args.without.without_handlers, &mut tasks);
     let accepted = args.state_dir.join("accepted/handlers");
     let store = FileLoaderStore::open(accepted, args.state_dir.clone()).await;
     let store = store.with_context(|| {
@@ -101,70 +100,18 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         NameCheck::new(client.clone()),
     )?;
     tracing::info!(namespace = names.namespace, service = names.service, %address, "webhook starts");
-    let stop = CancellationToken::new();
-    let mut tasks = Tasks::default();
-    tasks.spawn("the loader of handlers", loading.run(stop.clone()));
+    tasks.add("loader of handlers", loading.run(stop.clone()));
     let certificate = serving::keep(client, names, sender);
-    let stopped = stop.clone().cancelled_owned();
-    tasks.spawn("the keeper of the certificate", async {
-        tokio::select! {
-            () = certificate => {}
-            () = stopped => {}
-        }
-    });
-    tasks.spawn("the server", server.run(stop.clone()));
+    tasks.add_loop("keeper of the certificate", certificate);
+    tasks.add("server", server.run(stop));
     let ended = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "webhook stops");
             Ok(())
         }
-        ended = tasks.ended() => Err(anyhow!("{ended} has ended; this is a bug")),
+        error = tasks.ended() => Err(error.into()),
     };
-    stop.cancel();
     // A handler that is being loaded is no cause of the end: the loader says so before it ends.
-    let _ = timeout(LAST, tasks.all_ended()).await;
+    let _ = tasks.drain(LAST).await;
     ended
-}
-
-/// The tasks of the webhook, by name. Dropping them ends them.
-#[derive(Default)]
-struct Tasks {
-    tasks: JoinSet<()>,
-    names: HashMap<Id, &'static str>,
-}
-
-impl Tasks {
-    fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let id = self.tasks.spawn(task).id();
-        self.names.insert(id, name);
-    }
-
-    /// Waits until one has ended, or has panicked, and says which.
-    async fn ended(&mut self) -> &'static str {
-        let id = match self.tasks.join_next_with_id().await {
-            Some(Ok((id, ()))) => id,
-            Some(Err(error)) => error.id(),
-            None => return "each task",
-        };
-        self.names.get(&id).copied().unwrap_or("a task")
-    }
-
-    async fn all_ended(&mut self) {
-        while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_task_that_ends_or_panics_is_named() {
-        let mut tasks = Tasks::default();
-        tasks.spawn("one that stays", std::future::pending());
-        tasks.spawn("one that ends", async {});
-        assert_eq!(tasks.ended().await, "one that ends");
-        tasks.spawn("one that panics", async { panic!("as it must not") });
-        assert_eq!(tasks.ended().await, "one that panics");
-    }
 }

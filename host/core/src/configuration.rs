@@ -8,10 +8,12 @@ use crate::names::ConfigurationKey;
 use crate::text;
 use crate::yaml_cost;
 
+mod backend;
 mod broker_properties;
 mod resources;
 mod workloads;
 
+pub use backend::{ALLOCATION_ANNOTATION, Backend};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
@@ -195,6 +197,8 @@ pub struct Configuration {
     pub grace: Option<std::time::Duration>,
     /// Which resources the kubelet is offered for its devices.
     pub resources: Resources,
+    /// What gives its devices to pods.
+    pub backend: Backend,
     /// The object's version of its spec; nothing where the home has none, such as files.
     pub generation: Option<i64>,
     /// When the object was created, RFC 3339; nothing where the home does not say.
@@ -320,6 +324,15 @@ impl TryFrom<Manifest> for Configuration {
                 Resources::default()
             }
         };
+        let backend = metadata.annotations.get(ALLOCATION_ANNOTATION);
+        let backend = match backend.map(|text| Backend::parse(text)) {
+            None => Backend::default(),
+            Some(Ok(backend)) => backend,
+            Some(Err(problem)) => {
+                problems.push(problem);
+                Backend::default()
+            }
+        };
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -330,6 +343,7 @@ impl TryFrom<Manifest> for Configuration {
                 broker_properties: spec.broker_properties,
                 grace: grace.and_then(Result::ok),
                 resources,
+                backend,
                 generation: metadata.generation,
                 created: metadata.creation_timestamp,
                 deleting: metadata.deletion_timestamp.is_some(),
@@ -488,7 +502,11 @@ mod tests {
         wrong.kind = "Instance".into();
         wrong.api_version = "v1".into();
         wrong.metadata.name = "A".into();
-        let annotations = [(GRACE_ANNOTATION, "soon"), (RESOURCES_ANNOTATION, "all")];
+        let annotations = [
+            (GRACE_ANNOTATION, "soon"),
+            (RESOURCES_ANNOTATION, "all"),
+            (ALLOCATION_ANNOTATION, "dra"),
+        ];
         let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
         wrong.metadata.annotations.extend(annotations);
         assert_eq!(
@@ -499,6 +517,7 @@ mod tests {
                 "metadata.name",
                 "metadata.annotations.leafhost.dev/grace",
                 "metadata.annotations.leafhost.dev/resources",
+                "metadata.annotations.leafhost.dev/allocation",
             ]
         );
     }

@@ -1,16 +1,22 @@
 //! Floor 0: what the rest of Leafhost talks about.
 //!
 //! Names, devices, Configurations, Instances, slots, handler status, faults, and the ports through which the agent
-//! reaches the world. Knows no file, socket, clock, cluster or Wasm runtime; everything here is plain data and
-//! rules on it.
+//! reaches the world. Knows no file, socket, cluster or Wasm runtime, and of clocks tokio's alone; nearly everything here is plain
+//! data and rules on it.
 
+pub mod allocation;
 pub mod attribute;
+pub mod backoff;
 pub mod brokers;
+pub mod clock;
 pub mod cluster;
 pub mod configuration;
 pub mod device;
+pub mod device_view;
+pub mod edits;
 pub mod fair;
 pub mod fault;
+pub mod free_slots;
 pub mod grants_file;
 pub mod handler;
 pub mod instance;
@@ -19,15 +25,22 @@ pub mod left_out;
 pub mod lenient;
 pub mod mounts;
 pub mod names;
+pub mod node_order;
 pub mod node_report;
 pub mod ports;
+pub mod presence;
 pub mod problem;
 pub mod properties;
+pub mod repeats;
 pub mod resource_names;
 pub mod session;
 pub mod slot;
 pub mod status_store;
+pub mod tasks;
 pub mod text;
 pub mod timeouts;
+pub mod unit;
+pub mod usable;
 pub mod variables;
+pub mod wait;
 pub mod yaml_cost;

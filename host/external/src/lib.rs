@@ -18,14 +18,14 @@ use async_trait::async_trait;
 use leafhost_core::ports::{
     Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
+use leafhost_core::tasks::Tasks;
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
+use leafhost_uds::SocketFile;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 mod answer;
-mod authority;
 mod book;
 mod endpoint;
 mod first_connection;
@@ -48,7 +48,6 @@ mod wire;
 use book::{Book, Registered, Source};
 use folder::Folder;
 use handler::{ExternalHandler, Loaded};
-use socket::SocketFile;
 use threads::Threads;
 
 /// The agent's socket in the folder.
@@ -142,13 +141,12 @@ impl Shared {
     }
 }
 
-/// Components and external handlers as one source, and their loader. Dropping it ends its tasks.
+/// Components and external handlers as one source, and their loader.
 pub struct External {
     shared: Arc<Shared>,
     components: Arc<dyn HandlerSource>,
     loader: Arc<dyn Loader>,
     set: watch::Receiver<Arc<SourceSet>>,
-    _tasks: JoinSet<()>,
 }
 
 impl External {
@@ -158,6 +156,7 @@ impl External {
         config: Config,
         components: Arc<dyn HandlerSource>,
         loader: Arc<dyn Loader>,
+        tasks: &mut Tasks,
     ) -> Arc<Self> {
         let Config {
             folder,
@@ -186,19 +185,17 @@ impl External {
             made: watch::Sender::new(None),
         });
         let (sender, set) = watch::channel(Arc::default());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(registration::serve(Arc::clone(&shared)));
-        tasks.spawn(follow::run(
-            Arc::clone(&shared),
-            components.handlers(),
-            sender,
-        ));
+        tasks.add_loop(
+            "registration of external handlers",
+            registration::serve(Arc::clone(&shared)),
+        );
+        let following = follow::run(Arc::clone(&shared), components.handlers(), sender);
+        tasks.add_loop("external handlers", following);
         Arc::new(Self {
             shared,
             components,
             loader,
             set,
-            _tasks: tasks,
         })
     }
 }

@@ -12,6 +12,8 @@ use futures::Stream;
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::text::clean;
+use leafhost_uds::Accepting;
+use leafhost_uds::authority::{Localhost, PREFACE};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,7 +23,6 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::Shared;
-use crate::authority::{Localhost, PREFACE};
 use crate::book::Registered;
 use crate::endpoint::Endpoint;
 use crate::paced::Paced;
@@ -38,8 +39,8 @@ const CONNECTIONS: usize = 16;
 const CALLS: u32 = 8;
 /// The least time from one registration to the next, whoever makes them.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long to wait after a failed `accept`, which most likely found no free file descriptor, and before the socket is made anew.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait before the socket is made anew.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves the socket, for ever. As long as another process serves it, that is told, and tried again.
 pub async fn serve(shared: Arc<Shared>) {
@@ -71,7 +72,7 @@ pub async fn serve(shared: Arc<Shared>) {
             () = made.gone() => {}
         }
         made.remove();
-        sleep(ACCEPT_PAUSE).await;
+        sleep(AGAIN).await;
     }
 }
 
@@ -201,27 +202,17 @@ impl AsyncWrite for Incoming {
 /// The connections that are made to the socket.
 fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, Infallible>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    futures::stream::unfold((listener, places), async |(listener, places)| {
-        loop {
-            // The semaphore is never closed.
-            let place = Arc::clone(&places).acquire_owned().await.ok()?;
-            let accepted = listener.accept().await;
-            let accepted = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
-            match accepted {
-                Ok((user, stream)) => {
-                    let incoming = Incoming {
-                        stream: Localhost::new(Paced::after(stream, PREFACE)),
-                        client: Client { user },
-                        end: Box::pin(sleep(REGISTRATION)),
-                        _place: place,
-                    };
-                    return Some((Ok(incoming), (listener, places)));
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection of an external handler; trying again");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
+    let accepting = Accepting::new(listener, "external handlers");
+    futures::stream::unfold((accepting, places), async |(mut accepting, places)| {
+        // The semaphore is never closed.
+        let place = Arc::clone(&places).acquire_owned().await.ok()?;
+        let (stream, user) = accepting.next().await;
+        let incoming = Incoming {
+            stream: Localhost::new(Paced::after(stream, PREFACE)),
+            client: Client { user },
+            end: Box::pin(sleep(REGISTRATION)),
+            _place: place,
+        };
+        Some((Ok(incoming), (accepting, places)))
     })
 }

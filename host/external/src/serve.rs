@@ -13,7 +13,8 @@ use leafhost_core::ports::Handler;
 use leafhost_core::session::{Opening, Property, SessionSpec};
 use leafhost_core::text::chain;
 use leafhost_core::timeouts::BACKOFF_LAST;
-use tokio::net::{UnixListener, UnixStream};
+use leafhost_uds::{Accepting, RemovedOnDrop, SocketFile, names_of};
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -23,14 +24,13 @@ use crate::proto::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerS
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::proto::registration_client::RegistrationClient;
 use crate::proto::{DiscoverRequest, DiscoverResponse, RegisterDiscoveryHandlerRequest};
-use crate::socket::{self, SocketFile};
+use crate::socket;
 use crate::timeouts::{CONNECT, REGISTER_AGAIN};
 use crate::{SOCKET, wire};
 
-mod availability;
+pub mod availability;
 mod discovery;
 
-pub use availability::Availability;
 pub(crate) use discovery::Discovering;
 
 /// How many streams may be open at a time: one for each Configuration that names the handler.
@@ -90,28 +90,16 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         config,
         ended: Arc::clone(&ended),
     };
-    let connections = futures::stream::unfold(listener, async |listener: UnixListener| {
-        let accepted = listener.accept().await.map(|(stream, _)| stream);
-        Some((accepted, listener))
-    });
+    let connections = Accepting::new(listener, "the agent").connections();
     let server = Server::builder()
         .max_concurrent_streams(STREAMS)
         .add_service(DiscoveryHandlerServer::new(service))
         .serve_with_incoming(connections);
-    let removed = Removed(made);
+    let removed = RemovedOnDrop(made);
     tokio::select! {
         Err(source) = server => Error::Ended { path: own, source },
         () = removed.0.gone() => Error::Gone(own),
         () = register(&agent, &request, &ended) => Error::Gone(agent),
-    }
-}
-
-/// A socket that goes with this.
-struct Removed(SocketFile);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        self.0.remove();
     }
 }
 
@@ -121,7 +109,7 @@ async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended
     let folder = agent.parent().unwrap_or(Path::new("/"));
     loop {
         // Before anything is tried, so that nothing is missed.
-        let names = socket::names_of(folder);
+        let names = names_of(folder);
         let socket = SocketFile::at(agent);
         match tried(agent, request.clone()).await {
             Ok(()) => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -12,6 +13,7 @@ use leafhost_core::ports::GrantsFile;
 use leafhost_core::session::{
     Devices, Discovery, Opening, Outcome, Property, Report, Session, SessionSpec,
 };
+use leafhost_core::tasks::Tasks;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tonic::transport::{Endpoint, Server};
@@ -167,6 +169,7 @@ struct Node {
     components: Arc<Components>,
     external: Arc<External>,
     set: watch::Receiver<Arc<SourceSet>>,
+    _tasks: Tasks,
 }
 
 impl Node {
@@ -193,12 +196,14 @@ impl Node {
             own_folders: Vec::new(),
             network,
         };
-        let external = External::start(config, components.clone(), components.clone());
+        let mut tasks = Tasks::default();
+        let external = External::start(config, components.clone(), components.clone(), &mut tasks);
         Self {
             dir,
             components,
             set: external.handlers(),
             external,
+            _tasks: tasks,
         }
     }
 

@@ -13,10 +13,10 @@ use leafhost_core::ports::{
     ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
 };
 use leafhost_core::properties::invalid_references;
+use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::blocking::{blocking, publish};
 use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
@@ -80,27 +80,25 @@ impl Memory {
     }
 }
 
-/// The Configurations of a standalone folder. Dropping it ends its tasks.
+/// The Configurations of a standalone folder.
 pub struct FileConfigurations {
     set: watch::Receiver<Arc<ConfigurationSet>>,
     problems: Vec<SourceProblem>,
-    _tasks: JoinSet<()>,
 }
 
 impl FileConfigurations {
     /// Watches `configurations`, `secrets` and `configmaps` in `folder`; what was last good is in `kept`.
-    pub async fn open(folder: PathBuf, kept: PathBuf) -> std::io::Result<Self> {
+    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> std::io::Result<Self> {
         let (path, memory) = blocking(move || {
             let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
             (kept, memory)
         })
         .await;
         let (memory, problems) = memory?;
-        let mut tasks = JoinSet::new();
         let mut watched = |name: &str, rules| {
             let watched = Folder::new(folder.join(name), rules);
             let snapshots = watched.snapshots();
-            tasks.spawn(watched.watch());
+            tasks.add_loop("folder of Configurations", watched.watch());
             snapshots
         };
         let folders = Folders {
@@ -109,12 +107,11 @@ impl FileConfigurations {
             configmaps: watched("configmaps", properties::RULES),
         };
         let (sender, set) = watch::channel(Arc::default());
-        tasks.spawn(follow(folder, folders, path, memory, sender));
-        Ok(Self {
-            set,
-            problems,
-            _tasks: tasks,
-        })
+        tasks.add_loop(
+            "Configurations",
+            follow(folder, folders, path, memory, sender),
+        );
+        Ok(Self { set, problems })
     }
 
     /// What was wrong with what was kept when it was opened.

@@ -9,8 +9,8 @@ use leafhost_core::grants_file;
 use leafhost_core::ports::{
     GrantsFile, HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::blocking::publish;
 use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
@@ -45,31 +45,25 @@ const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// The handler files of some folders. Dropping it ends its tasks.
+/// The handler files of some folders.
 pub struct FileHandlers {
     folders: Vec<PathBuf>,
     set: watch::Receiver<Arc<SourceSet>>,
-    _tasks: JoinSet<()>,
 }
 
 impl FileHandlers {
     /// Watches the folders. Of files with one name the one in the first folder counts.
-    pub fn open(folders: Vec<PathBuf>) -> Self {
-        let mut tasks = JoinSet::new();
+    pub fn open(folders: Vec<PathBuf>, tasks: &mut Tasks) -> Self {
         let watched = folders.iter().map(|path| {
             let folder = Folder::new(path.clone(), RULES);
             let snapshots = folder.snapshots();
-            tasks.spawn(folder.watch());
+            tasks.add_loop("folder of handlers", folder.watch());
             (path.clone(), snapshots)
         });
         let watched = watched.collect();
         let (sender, set) = watch::channel(Arc::default());
-        tasks.spawn(follow(watched, sender));
-        Self {
-            folders,
-            set,
-            _tasks: tasks,
-        }
+        tasks.add_loop("handlers", follow(watched, sender));
+        Self { folders, set }
     }
 }
 

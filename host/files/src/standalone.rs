@@ -1,5 +1,6 @@
 //! The whole standalone home: one folder that an operator writes, one that is the agent's.
 
+use leafhost_core::tasks::Tasks;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,7 +101,7 @@ pub struct Standalone {
 
 impl Standalone {
     /// Opens it for the node of that name.
-    pub async fn open(places: Places, node_name: &str) -> Result<Self, Error> {
+    pub async fn open(places: Places, node_name: &str, tasks: &mut Tasks) -> Result<Self, Error> {
         let Places {
             folder,
             state_dir,
@@ -109,7 +110,7 @@ impl Standalone {
         let state = NodeState::open(state_dir, node_name).await?;
         let instances = FileInstances::open(state.path().join("instances")).await?;
         let kept = state.path().join("accepted/configurations");
-        let configurations = FileConfigurations::open(folder.clone(), kept.clone())
+        let configurations = FileConfigurations::open(folder.clone(), kept.clone(), tasks)
             .await
             .map_err(|source| Error::Accepted { path: kept, source })?;
         let mut folders = vec![folder.join("handlers")];
@@ -119,7 +120,7 @@ impl Standalone {
         Ok(Self {
             problems: problems.cloned().collect(),
             configurations: Arc::new(configurations),
-            handlers: Arc::new(FileHandlers::open(folders)),
+            handlers: Arc::new(FileHandlers::open(folders, tasks)),
             instances: Arc::new(instances),
             state,
         })
@@ -150,8 +151,11 @@ mod tests {
             state_dir: folder.path().join("state"),
             handlers: Vec::new(),
         };
-        let home = Standalone::open(places.clone(), "edge-1").await.unwrap();
-        let second = Standalone::open(places.clone(), "edge-1").await;
+        let mut tasks = Tasks::default();
+        let home = Standalone::open(places.clone(), "edge-1", &mut tasks)
+            .await
+            .unwrap();
+        let second = Standalone::open(places.clone(), "edge-1", &mut tasks).await;
         assert!(matches!(
             second.err(),
             Some(Error::State(state::Error::InUse { .. }))
@@ -185,6 +189,8 @@ mod tests {
         );
         assert!(home.problems().is_empty());
         drop(home);
-        Standalone::open(places, "edge-1").await.unwrap();
+        Standalone::open(places, "edge-1", &mut tasks)
+            .await
+            .unwrap();
     }
 }

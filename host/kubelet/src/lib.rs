@@ -3,7 +3,7 @@
 //!
 //! The API prevents mistakes that a kubelet does not forgive: a device id cannot leave a list while an allocation of it may
 //! be under way, an empty list cannot be sent, and a resource is registered once with each kubelet. The crate knows nothing
-//! of what a device is, and depends on no other crate of this workspace.
+//! of what a device is, and depends on no other crate of this workspace but `leafhost-uds`.
 
 pub mod allocator;
 mod causes;
@@ -23,7 +23,6 @@ mod service;
 mod serving;
 mod session;
 mod sockets;
-mod wire;
 
 pub use allocator::{Allocation, Allocator, DeviceSpec, Mount, Refusal};
 pub use config::{PluginConfig, Times};

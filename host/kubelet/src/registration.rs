@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leafhost_uds::{MORE_FILES, lacks_files};
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::causes::{MORE_FILES, causes, io_cause, lacks_files, owned};
+use crate::causes::{causes, io_cause, owned};
 use crate::proto::device_plugin as proto;
 use crate::service;
 use crate::{KubeletRun, ResourceName};

@@ -3,12 +3,11 @@
 //! Only root can reach the socket, since the kubelet makes its folder with mode 0750. So the limits bound what one faulty
 //! client costs; they do not fend off an attacker.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
-use tokio::net::{UnixListener, UnixStream};
+use leafhost_uds::{Accepting, RemovedOnDrop};
+use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
 use tonic::transport::{self, Server};
@@ -17,18 +16,15 @@ use crate::endpoint::MAX_LIST;
 use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::service::Service;
 use crate::session::Session;
-use crate::sockets::Socket;
 
 /// The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
-/// How long to wait after a failed `accept`, which most likely found no free file descriptor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A resource that is being served.
 pub(crate) struct Serving {
     pub session: Arc<Session>,
     drain: Duration,
-    socket: Socket,
+    socket: RemovedOnDrop,
     server: JoinHandle<Result<(), transport::Error>>,
     _end: DropGuard,
 }
@@ -36,7 +32,7 @@ pub(crate) struct Serving {
 impl Serving {
     pub fn start(
         listener: UnixListener,
-        socket: Socket,
+        socket: RemovedOnDrop,
         service: Service,
         drain: Duration,
     ) -> Self {
@@ -48,7 +44,7 @@ impl Serving {
             .max_concurrent_streams(MAX_CALLS)
             .serve_with_incoming_shutdown(
                 service,
-                connections(listener),
+                Accepting::new(listener, "the kubelet").connections(),
                 session.end.clone().cancelled_owned(),
             );
         Self {
@@ -71,22 +67,4 @@ impl Serving {
             tracing::warn!(socket = ?self.socket, "a client of a device-plugin socket does not close its connection");
         }
     }
-}
-
-/// The connections that are made to a socket. An error of `accept` is waited out here, because tonic tries again at once.
-fn connections(listener: UnixListener) -> impl Stream<Item = Result<UnixStream, Infallible>> {
-    futures::stream::unfold((listener, false), async |(listener, mut is_told)| {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => return Some((Ok(stream), (listener, false))),
-                Err(error) => {
-                    if !is_told {
-                        tracing::warn!(%error, "cannot accept a connection of the kubelet; trying again");
-                    }
-                    is_told = true;
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    })
 }

@@ -1,50 +1,41 @@
 //! The plugin's sockets in the kubelet's folder: names them, makes them, and removes those that an earlier process left.
 //! Files of others are never touched.
 
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use leafhost_uds::{MAX_PATH, MORE_FILES, RemovedOnDrop, remove_stale};
 use sha2::{Digest as _, Sha256};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 
 use crate::ResourceName;
-use crate::causes::{MORE_FILES, lacks_files};
-
-/// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
-const MAX_PATH: usize = 107;
-/// How long to probe an existing socket before calling it served.
-const PROBE: Duration = Duration::from_secs(1);
 
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file that is no socket has the name.
-    #[error("{} exists and is not a socket: remove it, and the resource is registered", .0.display())]
-    Foreign(PathBuf),
-    /// Another process serves it.
-    #[error("another process serves {}: only one agent may run on a node; stop the other one", .0.display())]
-    Served(PathBuf),
-    /// No socket can have the path.
-    #[error("{} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix", .0.display())]
-    TooLong(PathBuf),
-    /// No more files may be open.
-    #[error("cannot make the socket {} ({source}): {MORE_FILES}", path.display())]
-    Files {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The system refused.
-    #[error("cannot make the socket {} ({source}): the folder must be there and writable, run as root", path.display())]
-    Refused {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+#[error("{}", told(path, why))]
+pub struct Error {
+    path: PathBuf,
+    why: leafhost_uds::Error,
+}
+
+fn told(path: &Path, why: &leafhost_uds::Error) -> String {
+    use leafhost_uds::Error as Why;
+    let path = path.display();
+    match why {
+        Why::Foreign => {
+            format!("{path} exists and is not a socket: remove it, and the resource is registered")
+        }
+        Why::Served => format!(
+            "another process serves {path}: only one agent may run on a node; stop the other one"
+        ),
+        Why::TooLong => format!(
+            "{path} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix"
+        ),
+        Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
+        Why::Refused(error) => format!(
+            "cannot make the socket {path} ({error}): the folder must be there and writable, run as root"
+        ),
+    }
 }
 
 /// Result of this module.
@@ -70,58 +61,11 @@ pub(crate) fn name(
     format!("{prefix}-{digest}.sock")
 }
 
-/// A socket that this process made. It is removed when this is dropped, unless another file has its name by then.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    path: PathBuf,
-    made: (u64, u64),
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.made) {
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok((found.dev(), found.ino()))
-}
-
 /// Makes a socket and listens on it. A socket that no process serves is replaced.
-pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
-    if path.as_os_str().len() > MAX_PATH {
-        return Err(Error::TooLong(path));
-    }
-    match std::fs::symlink_metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(refused(path, source)),
-        Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign(path)),
-        Ok(_) => {
-            match is_stale(&path).await {
-                Ok(true) => {}
-                Ok(false) => return Err(Error::Served(path)),
-                Err(source) => return Err(refused(path, source)),
-            }
-            if let Err(source) = remove(&path) {
-                return Err(refused(path, source));
-            }
-        }
-    }
-    let bound = UnixListener::bind(&path).and_then(|listener| Ok((listener, identity(&path)?)));
-    match bound {
-        Ok((listener, made)) => Ok((listener, Socket { path, made })),
-        Err(source) => Err(refused(path, source)),
-    }
-}
-
-fn refused(path: PathBuf, source: io::Error) -> Error {
-    if lacks_files(&source) {
-        Error::Files { path, source }
-    } else {
-        Error::Refused { path, source }
+pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, RemovedOnDrop)> {
+    match leafhost_uds::bind(&path).await {
+        Ok((listener, file)) => Ok((listener, RemovedOnDrop(file))),
+        Err(why) => Err(Error { path, why }),
     }
 }
 
@@ -136,10 +80,10 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
         let name = name.to_str();
         let is_ours = name.is_some_and(|name| has_our_name(name, &begin));
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        if is_ours && is_socket && matches!(is_stale(&entry.path()).await, Ok(true)) {
+        if is_ours && is_socket {
             let socket = entry.path();
-            let removed = remove(&socket);
-            tracing::debug!(socket = %socket.display(), ?removed, "removed a socket that no process serves");
+            let removed = remove_stale(&socket).await;
+            tracing::debug!(socket = %socket.display(), ?removed, "looked whether a process serves a socket");
         }
     }
 }
@@ -147,25 +91,4 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
 fn has_our_name(name: &str, begin: &str) -> bool {
     let end = name.strip_prefix(begin);
     end.is_some_and(|name| name.strip_suffix(".sock").is_some())
-}
-
-/// Whether no process listens on a socket any more; an error where that cannot be determined.
-async fn is_stale(path: &Path) -> io::Result<bool> {
-    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
-        Ok(Err(error)) => match error.kind() {
-            // A kubelet that starts removes all sockets, perhaps this one just now.
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
-            io::ErrorKind::PermissionDenied => Err(error),
-            _ if lacks_files(&error) => Err(error),
-            _ => Ok(false),
-        },
-        Ok(Ok(_)) | Err(_) => Ok(false),
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -1,15 +1,15 @@
 //! The endpoint as a client sees it.
 
 use leafhost_core::problem::Problem;
+use leafhost_discovery::loader::{HandlerSet, LoadedSource};
+use leafhost_slots::report::SlotReport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::document::{Identity, KubeletBoard};
-use crate::loader::{HandlerSet, LoadedSource};
 use crate::reconcile::ReconcileReport;
-use crate::slots::report::SlotReport;
 
 struct Bench {
     address: std::net::SocketAddr,

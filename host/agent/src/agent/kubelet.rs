@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use leafhost_core::tasks::Tasks;
 use leafhost_kubelet::records::PodsFolder;
 use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
+use leafhost_slots::holders::HoldersTask;
+use leafhost_slots::records::KubeletRecords;
+use leafhost_slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 use tokio::sync::watch;
 
-use super::tasks::Tasks;
 use crate::document::KubeletBoard;
-use crate::holders::HoldersTask;
 use crate::metrics::Metrics;
-use crate::slots::records::KubeletRecords;
-use crate::slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 
 /// What the names of our sockets begin with.
 const SOCKET_PREFIX: &str = "leafhost";
@@ -44,7 +44,8 @@ pub(super) fn add(
     let report = handle.report();
     let store = Arc::clone(&ports.store);
     let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
-    let (slots, slots_report) = SlotTask::new(queue, slots, ports, records, Arc::clone(metrics));
+    let (slots, slots_report) =
+        SlotTask::new(queue, slots, ports, records, Arc::clone(&metrics.slots));
     // On a machine of its own `leafhost status slots` says it.
     if store.has_other_nodes() {
         let holders = HoldersTask::new(node.into(), store, slots_report.clone());

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use leafhost_core::device::Device;
 use leafhost_core::ports::ConfigurationSet;
+use leafhost_fakes::{
+    Configurations, FakeLoader, Files, Ledger, Store, complete, configuration_set, configured,
+    file, wait_for,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::fakes::{
-    Configurations, FakeLoader, Files, Ledger, Store, complete, configuration_set, configured,
-    file, wait_for,
-};
 use crate::status::Status;
 
 struct Bench {
@@ -341,10 +341,10 @@ async fn a_source_that_ends_ends_the_agent_by_name() {
     assert!(
         matches!(
             error,
-            Error::Ended {
+            Error::Task(leafhost_core::tasks::Error::Ended {
                 task: "discovery",
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leafhost_cdi::{ContainerEdits, Device as CdiDevice, DeviceNode, Mount, Spec};
 use leafhost_core::device::{Device, DeviceKey};
+use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
+use leafhost_core::edits::Edits;
 use leafhost_core::names::{ConfigurationKey, GROUP, is_cdi_class};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
-
-use super::device_edits::DeviceEdits;
-use crate::devices::DeviceView;
-use crate::discovery::{ConfigurationDevices, DeviceSnapshot};
 
 /// The device that stands for all devices of its Configuration.
 pub const ALL: &str = "all";
@@ -207,7 +205,7 @@ fn edits(
     device: &Device,
     own: &BTreeMap<String, String>,
 ) -> ContainerEdits {
-    let device_edits = DeviceEdits::of(hash, device, own);
+    let device_edits = Edits::of(hash, device, own);
     let mut edits = ContainerEdits {
         env: device_edits
             .env
@@ -279,5 +277,5 @@ impl All {
 
 /// The permissions of both, where absent means all.
 fn union(one: Option<&str>, two: Option<&str>) -> Option<String> {
-    Some(super::device_edits::union(one?, two?))
+    Some(leafhost_core::edits::union(one?, two?))
 }

@@ -5,17 +5,16 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use leafhost_cdi::{Readers, Spec};
 use leafhost_core::device::{Device, DeviceNode, Mount};
+use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
 use leafhost_core::ports::{Change, ConfiguredDiscovery};
+use leafhost_core::presence::Absent;
 use leafhost_core::resource_names::Reservation;
+use leafhost_fakes::{configured, configured_as, key, wait_for};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::devices::DeviceView;
-use crate::discovery::ConfigurationDevices;
-use crate::fakes::{configured, configured_as, key, wait_for};
 use crate::plan::Reservations;
 use crate::plan::plan;
-use crate::presence::Absent;
 
 const NODE: &str = "node-a";
 

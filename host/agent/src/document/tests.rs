@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use leafhost_core::device::Device;
+use leafhost_core::device_view::DeviceView;
 use leafhost_core::ports::{LoadError, SourceProblem};
+use leafhost_core::presence::Absent;
+use leafhost_fakes::{FakeHandler, configured, key};
 
 use super::*;
-use crate::devices::DeviceView;
-use crate::fakes::{FakeHandler, configured, key};
-use crate::presence::Absent;
 use crate::status::ProblemView;
 
 #[derive(Default)]

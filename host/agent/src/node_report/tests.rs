@@ -1,15 +1,16 @@
 use jiff::Timestamp;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{InstanceSet, LeftOutConfiguration, LoadError, SourceProblem};
 use leafhost_core::session::{CallStats, Explanation};
+use leafhost_discovery::loader::HandlerSet;
+use leafhost_discovery::{DiscoveryReport, SessionReport};
+use leafhost_fakes::{FakeHandler, key};
 
 use super::*;
-use crate::discovery::{DeviceSnapshot, DiscoveryReport, SessionReport};
 use crate::document::Identity;
-use crate::fakes::{FakeHandler, key};
-use crate::loader::HandlerSet;
 use crate::reconcile::ReconcileReport;
 
 /// The board, and the senders of what it shows.

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::ports::ConfiguredDiscovery;
+use leafhost_core::presence::Absent;
+use leafhost_fakes::{configured, configured_as, key};
 
 use super::*;
-use crate::fakes::{configured, configured_as, key};
-use crate::presence::Absent;
 
 const NODE: &str = "node-a";
 

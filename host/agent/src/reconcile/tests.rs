@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::device::Device;
+use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
 use leafhost_core::names::ConfigurationKey;
+use leafhost_core::presence::Absent;
+use leafhost_fakes::{HANGS, Store, Trouble, configured, idle, key, wait_for};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::devices::DeviceView;
-use crate::discovery::ConfigurationDevices;
-use crate::fakes::{HANGS, Store, Trouble, configured, idle, key, wait_for};
-use crate::presence::Absent;
 
 struct Bench {
     devices: watch::Sender<Arc<DeviceSnapshot>>,

@@ -23,7 +23,7 @@ use crate::handler_sources::HandlerSources;
 /// The agent, ready to run. The home must outlive it.
 pub async fn agent(
     settings: &Settings,
-    home: &Home,
+    home: &mut Home,
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
 ) -> Result<(Agent, Option<Bound>)> {
@@ -81,14 +81,18 @@ pub async fn agent(
 /// Where handlers come from and what loads them: components, and external handlers where they may register.
 fn sources(
     settings: &Settings,
-    home: &Home,
+    home: &mut Home,
     runtime: Arc<Runtime>,
     network: Result<Network, String>,
 ) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
     let mut components = Arc::clone(&home.handlers);
     let without = &settings.args.without.without_handlers;
     if !without.is_empty() {
-        components = Arc::new(HandlerSources::without(vec![components], without));
+        components = Arc::new(HandlerSources::without(
+            vec![components],
+            without,
+            &mut home.tasks,
+        ));
     }
     let Some(folder) = settings.external_dir.clone() else {
         return (components, runtime);
@@ -99,7 +103,7 @@ fn sources(
         own_folders: settings.own_folders(),
         network,
     };
-    let external = External::start(config, components, runtime);
+    let external = External::start(config, components, runtime, &mut home.tasks);
     (Arc::clone(&external) as _, external)
 }
 
@@ -183,8 +187,8 @@ mod tests {
         let listener = TcpListener::bind(settings.args.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (waits, _told) = tokio::sync::watch::channel(None);
-        let home = Home::open(&settings, &waits).await.unwrap();
-        let (agent, _socket) = agent(&settings, &home, listener, None).await.unwrap();
+        let mut home = Home::open(&settings, &waits).await.unwrap();
+        let (agent, _socket) = agent(&settings, &mut home, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
         let ready = async {

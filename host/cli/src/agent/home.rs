@@ -9,6 +9,7 @@ use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
     SourceProblem,
 };
+use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileHandlers, NodeState, Places, Standalone};
 use leafhost_k8s::{KubeConfigurations, KubeHandlers, KubeInstances, KubeReport};
 
@@ -34,26 +35,29 @@ pub struct Home {
     pub reports: Option<Arc<dyn ReportSink>>,
     /// What was found wrong when it was opened.
     pub problems: Vec<SourceProblem>,
+    /// What reads and keeps all that: it runs as long as the agent does.
+    pub tasks: Tasks,
     _state: NodeState,
 }
 
 impl Home {
     /// Opens the home that the flags name. `waits` says for what that waits.
     pub async fn open(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
+        let tasks = Tasks::default();
         match &settings.dir {
-            Some(dir) => Self::standalone(settings, dir).await,
-            None => Self::cluster(settings, waits).await,
+            Some(dir) => Self::standalone(settings, dir, tasks).await,
+            None => Self::cluster(settings, waits, tasks).await,
         }
     }
 
-    async fn standalone(settings: &Settings, dir: &Path) -> Result<Self> {
+    async fn standalone(settings: &Settings, dir: &Path, mut tasks: Tasks) -> Result<Self> {
         let node = settings.node.clone().unwrap_or_default();
         let places = Places {
             folder: dir.to_owned(),
             state_dir: settings.state_dir.clone(),
             handlers: settings.handlers_dirs.clone(),
         };
-        let home = Standalone::open(places, &node).await?;
+        let home = Standalone::open(places, &node, &mut tasks).await?;
         Ok(Self {
             node,
             mode: "standalone",
@@ -65,11 +69,16 @@ impl Home {
             instances: home.instances,
             ledger: home.state.ledger.clone(),
             reports: None,
+            tasks,
             _state: home.state,
         })
     }
 
-    async fn cluster(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
+    async fn cluster(
+        settings: &Settings,
+        waits: &watch::Sender<Option<String>>,
+        mut tasks: Tasks,
+    ) -> Result<Self> {
         let client = leafhost_k8s::connect().await?;
         let memory = |name: &str| settings.state_dir.join("cluster").join(name);
         let given = settings.node.as_deref();
@@ -85,7 +94,7 @@ impl Home {
         let mut handlers: Vec<Arc<dyn HandlerSource>> =
             vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
         for dir in &settings.handlers_dirs {
-            handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()])));
+            handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()], &mut tasks)));
         }
         let reports = KubeReport::new(client.clone(), &node, &identity.node_uid, given);
         let namespaces = settings
@@ -103,12 +112,13 @@ impl Home {
                 namespaces,
                 memory("configurations.json"),
             )),
-            handlers: Arc::new(HandlerSources::new(handlers)),
+            handlers: Arc::new(HandlerSources::new(handlers, &mut tasks)),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),
             ledger: state.ledger.clone(),
             reports: Some(Arc::new(reports)),
             node,
+            tasks,
             _state: state,
         })
     }

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::Loader as _;
-use leafhost_external::serve::{Availability, Config, serve};
+use leafhost_core::tasks::Tasks;
+use leafhost_external::serve::{Config, availability, serve};
 use tokio::sync::watch;
 
 use super::{open, run::input};
@@ -33,17 +34,15 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         for warning in handler.warnings() {
             tracing::warn!(warning, "handler serves with a warning");
         }
+        let mut tasks = Tasks::default();
         let availability = args.availability_file.clone().map(|file| {
             let shown = file.display().to_string();
-            Availability::follow(file).with_context(|| {
+            availability::follow(file, &mut tasks).with_context(|| {
                 format!("cannot follow {shown}; give a file in a folder that is there")
             })
         });
-        let availability = availability.transpose()?;
-        let is_available = match &availability {
-            Some(followed) => followed.is_available.clone(),
-            None => watch::channel(true).1,
-        };
+        let is_available = availability.transpose()?;
+        let is_available = is_available.unwrap_or_else(|| watch::channel(true).1);
         let config = Config {
             folder,
             node,
@@ -52,6 +51,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         };
         tokio::select! {
             error = serve(config, handler) => Err(error.into()),
+            error = tasks.ended() => Err(error.into()),
             signal = signals.next() => {
                 tracing::info!(signal, "the handler stops");
                 Ok(())

@@ -1,7 +1,7 @@
 //! The kubelet in the status: a line of the overview, the table of resources, and what a pod must request.
 
-use leafhost_agent::slots::model::unit::resource;
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
+use leafhost_core::unit::resource;
 
 use super::tables;
 use crate::table::{Cell, Table};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use leafhost_agent::slots::model::unit::unit_of;
 use leafhost_agent::status::{SlotView, Status};
 use leafhost_core::instance::Instance;
 use leafhost_core::slot::{DeviceUsage, slot_id};
+use leafhost_core::unit::unit_of;
 use serde::Serialize;
 
 use super::tables::qualified;

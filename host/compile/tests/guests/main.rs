@@ -413,7 +413,6 @@ async fn a_dropped_session_ends_its_call_and_gives_its_place_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "waits for the whole thirty seconds a call may take"]
 async fn a_guest_that_sleeps_is_ended_by_the_clock_and_pays_no_computing() {
     let bench = Bench::new();
     let report = bench.first(&Guest::that(ASLEEP), "").await;

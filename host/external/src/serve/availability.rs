@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use futures::StreamExt as _;
 use inotify::WatchMask;
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-
-use crate::socket;
 
 /// What the file says while there are no devices.
 const OFFLINE: &str = "OFFLINE";
@@ -19,33 +17,21 @@ const CHANGES: WatchMask = WatchMask::CLOSE_WRITE
 /// How much of it is read, in bytes.
 const READ: u64 = 64;
 
-/// Follows a file. Dropping it ends that.
-#[derive(Debug)]
-pub struct Availability {
-    /// False while the file says `OFFLINE`.
-    pub is_available: watch::Receiver<bool>,
-    _task: JoinSet<()>,
-}
-
-impl Availability {
-    /// # Errors
-    /// The folder of the file cannot be watched.
-    pub fn follow(file: PathBuf) -> io::Result<Self> {
-        let folder = file.parent().unwrap_or(Path::new("/"));
-        let mut events = socket::events(folder, CHANGES)?;
-        let (sender, is_available) = watch::channel(!is_offline(&file));
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            while events.next().await.is_some() {
-                let is_available = !is_offline(&file);
-                sender.send_if_modified(|was| std::mem::replace(was, is_available) != is_available);
-            }
-        });
-        Ok(Self {
-            is_available,
-            _task: task,
-        })
-    }
+/// Follows a file, and returns what is false while the file says `OFFLINE`.
+///
+/// # Errors
+/// The folder of the file cannot be watched.
+pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bool>> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let mut events = leafhost_uds::events(folder, CHANGES)?;
+    let (sender, is_available) = watch::channel(!is_offline(&file));
+    tasks.add_loop("availability file", async move {
+        while events.next().await.is_some() {
+            let is_available = !is_offline(&file);
+            sender.send_if_modified(|was| std::mem::replace(was, is_available) != is_available);
+        }
+    });
+    Ok(is_available)
 }
 
 /// One that cannot be read says nothing.

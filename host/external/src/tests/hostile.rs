@@ -1,6 +1,7 @@
 //! Handlers that do what none should: each ends in a fault or a bound, and others serve on.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 
 use super::*;
 
@@ -135,7 +136,7 @@ async fn what_is_no_set_is_a_fault_that_says_so() {
     task.spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         // An answer that comes before its request would be an error of the connection.
-        let mut preface = [0; crate::authority::PREFACE];
+        let mut preface = [0; leafhost_uds::authority::PREFACE];
         stream.read_exact(&mut preface).await.unwrap();
         loop {
             let mut head = [0; 9];

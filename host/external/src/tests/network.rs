@@ -1,6 +1,7 @@
 //! Handlers that register an address.
 
 use std::net::SocketAddr;
+use tokio::task::JoinSet;
 
 use futures::FutureExt as _;
 use leafhost_net::{Interfaces, Network};

@@ -7,10 +7,12 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::left_out::{Collector, LeftOut};
 use leafhost_core::session::CallStats;
+use leafhost_core::tasks::Tasks;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use super::*;
-use crate::serve::{self, Availability, Discovering, serve};
+use crate::serve::{self, Discovering, availability, serve};
 
 type Outcomes = mpsc::UnboundedReceiver<Outcome>;
 
@@ -303,14 +305,15 @@ async fn a_socket_that_another_process_serves_is_left_alone_and_one_that_is_take
 async fn a_file_says_whether_devices_are_there() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("availability.txt");
-    let mut followed = Availability::follow(file.clone()).unwrap();
-    assert!(*followed.is_available.borrow());
+    let mut tasks = Tasks::default();
+    let mut followed = availability::follow(file.clone(), &mut tasks).unwrap();
+    assert!(*followed.borrow());
     for (text, is_available) in [("OFFLINE\n", false), ("ONLINE\n", true), ("OFFLINE", false)] {
         std::fs::write(&file, text).unwrap();
-        let turned = followed.is_available.wait_for(|is| *is == is_available);
+        let turned = followed.wait_for(|is| *is == is_available);
         tokio::time::timeout(LIMIT, turned).await.unwrap().unwrap();
     }
     std::fs::remove_file(&file).unwrap();
-    let turned = followed.is_available.wait_for(|is| *is);
+    let turned = followed.wait_for(|is| *is);
     tokio::time::timeout(LIMIT, turned).await.unwrap().unwrap();
 }

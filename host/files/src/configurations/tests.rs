@@ -311,15 +311,21 @@ fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details()
 struct Home {
     folder: TempDir,
     source: FileConfigurations,
+    tasks: Tasks,
 }
 
 impl Home {
     async fn open(folder: TempDir) -> Self {
         let path = folder.path();
-        let source = FileConfigurations::open(path.join("etc"), path.join("kept"))
+        let mut tasks = Tasks::default();
+        let source = FileConfigurations::open(path.join("etc"), path.join("kept"), &mut tasks)
             .await
             .unwrap();
-        Self { folder, source }
+        Self {
+            folder,
+            source,
+            tasks,
+        }
     }
 
     fn write(&self, file: &str, text: &str) {
@@ -370,8 +376,12 @@ async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_f
     home.write("configurations/a.yaml", "half: [");
     let set = home.until(|set| !set.problems.is_empty()).await;
     assert_eq!(shown(&set), pairs(&[("a", 1)]));
-    let Home { folder, source } = home;
-    drop(source);
+    let Home {
+        folder,
+        source,
+        tasks,
+    } = home;
+    drop((source, tasks));
     let home = Home::open(folder).await;
     let set = home.until(|set| set.complete).await;
     assert_eq!(shown(&set), pairs(&[("a", 1)]));
@@ -466,8 +476,12 @@ async fn a_file_beyond_those_that_are_read_keeps_serving_also_after_a_restart() 
     };
     let set = home.until(full).await;
     assert_eq!(shown(&set), pairs(&[("z", 1)]));
-    let Home { folder, source } = home;
-    drop(source);
+    let Home {
+        folder,
+        source,
+        tasks,
+    } = home;
+    drop((source, tasks));
     let home = Home::open(folder).await;
     let set = home.until(|set| set.complete && full(set)).await;
     assert_eq!(shown(&set), pairs(&[("z", 1)]));

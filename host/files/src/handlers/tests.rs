@@ -167,7 +167,8 @@ async fn a_file_is_listed_once_it_has_settled_and_read_as_listed() {
     let path = folder.path().join("a.wasm");
     fs::write(folder.path().join("a.grants.yaml"), "g").unwrap();
     fs::write(&path, "good").unwrap();
-    let source = FileHandlers::open(vec![folder.path().to_owned()]);
+    let mut tasks = Tasks::default();
+    let source = FileHandlers::open(vec![folder.path().to_owned()], &mut tasks);
     let (mut sets, version) = (source.handlers(), mk_version("good", Some("g")));
     let listed = Some(&Some(version.clone()));
     let wait = sets.wait_for(|set| set.files.get("a.wasm") == listed);

@@ -5,11 +5,11 @@ use async_trait::async_trait;
 use axum::body::{Bytes, to_bytes};
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt as _, stream};
-use leafhost_agent::loader::LoadedSource;
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;
 use leafhost_core::session::{Session, SessionSpec};
+use leafhost_discovery::loader::LoadedSource;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

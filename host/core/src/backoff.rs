@@ -1,0 +1,45 @@
+//! Backoff: how long to wait after failures in a row, and which of them are worth a log line.
+
+use std::time::Duration;
+
+use crate::timeouts;
+use rand::RngExt as _;
+
+/// The wait after the `failures`-th failure in a row: doubling from one second to five minutes, the last quarter by chance,
+/// so that what failed together does not come back together.
+pub fn wait(failures: u32) -> Duration {
+    timeouts::backoff(failures).mul_f64(rand::rng().random_range(0.75..=1.0))
+}
+
+/// Whether the `failures`-th failure in a row is told: the first, then ever rarer.
+pub fn is_told(failures: u64) -> bool {
+    failures.is_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_from_a_second_to_five_minutes() {
+        for (failures, seconds) in [
+            (1, 1.0),
+            (2, 2.0),
+            (5, 16.0),
+            (9, 256.0),
+            (10, 300.0),
+            (99, 300.0),
+        ] {
+            let wait = wait(failures).as_secs_f64();
+            assert!(
+                (seconds * 0.75..=seconds).contains(&wait),
+                "{failures}: {wait}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_thousand_failures_make_ten_lines() {
+        assert_eq!((1..=1000).filter(|&n| is_told(n)).count(), 10);
+    }
+}

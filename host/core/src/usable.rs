@@ -1,0 +1,108 @@
+//! Tells what a container may get of an Instance on this node now. Knows nothing of who asks for it.
+
+use std::sync::Arc;
+
+use crate::device::{Device, DeviceKey, Health};
+use crate::device_view::DeviceSnapshot;
+use crate::instance::Instance;
+use crate::names::ConfigurationKey;
+use crate::ports::ConfiguredDiscovery;
+use crate::presence::Presence;
+
+/// A device that a container may get.
+#[derive(Debug, Clone)]
+pub struct Usable {
+    /// The device as last reported.
+    pub device: Arc<Device>,
+    /// The Configuration, which is in force.
+    pub configured: Arc<ConfiguredDiscovery>,
+}
+
+/// Says why a container may not get a device.
+#[derive(Debug, Clone)]
+pub enum Unusable {
+    /// It does not work.
+    Unhealthy {
+        /// What is wrong with it.
+        why: String,
+        /// The device as last reported, unless it is missing.
+        device: Option<Arc<Device>>,
+    },
+    /// It is known not to be there.
+    Gone,
+    /// It has not been reported since the agent started, or its Configuration is not in force.
+    NotSeen,
+}
+
+impl Unusable {
+    /// Tells that a container that has the device may go on.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Self::NotSeen)
+    }
+}
+
+/// Returns the Configuration of an Instance, if it is in force.
+pub fn configured<'a>(
+    devices: &'a DeviceSnapshot,
+    instance: &Instance,
+) -> Option<&'a Arc<ConfiguredDiscovery>> {
+    let view = devices.configurations.get(&configuration(instance)?);
+    view.map(|view| &view.configured)
+}
+
+/// Looks the device of an Instance up. What has not been reported since the agent started is as healthy as the Instance's status says.
+pub fn usable(
+    node: &str,
+    devices: &DeviceSnapshot,
+    instance: &Instance,
+) -> Result<Usable, Unusable> {
+    let key = configuration(instance);
+    let presence = match (&key, instance.device_id()) {
+        (Some(key), Some(id)) => devices.device(
+            key,
+            &DeviceKey {
+                id: id.to_owned(),
+                shared: instance.spec.shared,
+            },
+        ),
+        // Akri's agent wrote no id.
+        (Some(key), None) => match devices.presence(key) {
+            Presence::Seen(view) if view.absent.is_gone() => Presence::Gone,
+            Presence::Seen(_) | Presence::Unknown => Presence::Unknown,
+            Presence::Gone => Presence::Gone,
+        },
+        (None, _) if devices.absent.is_gone() => Presence::Gone,
+        (None, _) => Presence::Unknown,
+    };
+    let (view, is_missing) = match presence {
+        Presence::Seen(view) => (Some(view), view.missing_since.is_some()),
+        Presence::Unknown => (None, false),
+        Presence::Gone => (None, true),
+    };
+    let reported = view.and_then(|view| view.device.as_ref());
+    let health = match reported {
+        Some(device) => Some(&device.health),
+        None => instance.status.nodes.get(node).map(|status| &status.health),
+    };
+    let device = reported.filter(|_| !is_missing).cloned();
+    if let Some(Health::Unhealthy(why)) = health {
+        let why = why.clone();
+        return Err(Unusable::Unhealthy { why, device });
+    }
+    if is_missing {
+        return Err(Unusable::Gone);
+    }
+    let configured = configured(devices, instance).cloned();
+    match (device, configured) {
+        (Some(device), Some(configured)) => Ok(Usable { device, configured }),
+        _ => Err(Unusable::NotSeen),
+    }
+}
+
+fn configuration(instance: &Instance) -> Option<ConfigurationKey> {
+    let (namespace, name) = (
+        &instance.metadata.namespace,
+        &instance.spec.configuration_name,
+    );
+    ConfigurationKey::new(namespace, name).ok()
+}

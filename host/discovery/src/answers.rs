@@ -1,0 +1,143 @@
+//! Takes in the sessions' answers: into their devices, the registry and the metrics.
+
+use leafhost_core::backoff;
+use leafhost_core::clock::later;
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::session::Outcome;
+
+use super::DiscoveryTask;
+use super::served::{SourceSession, Taken};
+use super::session::{Answer, Said, SessionId};
+use crate::devices::Budget;
+use crate::metrics::{Call, CallResult};
+
+/// The most bytes of explanations that are kept of all sessions.
+const EXPLANATIONS: usize = 16 << 20;
+
+impl DiscoveryTask {
+    /// How many bytes of explanations a session may leave: all have the same part of [`EXPLANATIONS`].
+    pub(super) fn explanations(&self) -> usize {
+        EXPLANATIONS / self.ids.len().max(1)
+    }
+
+    /// What the devices of all sessions have.
+    fn budget(&self) -> Budget {
+        let served = self.served.values();
+        let sessions = served.flat_map(|served| served.sessions.values());
+        Budget::of(sessions.map(|session| &session.devices))
+    }
+
+    /// A session has said something.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let Answer {
+            id,
+            generation,
+            said,
+        } = answer;
+        let (now, explanations) = (self.now(), self.explanations());
+        let budget = self.budget();
+        let Some(served) = self.served.get_mut(&id.configuration) else {
+            return;
+        };
+        let grace = served.grace();
+        let source = &id.handler.source;
+        let session = match served.sessions.get_mut(source) {
+            Some(session) if session.generation() == Some(generation) => session,
+            _ => return,
+        };
+        let Taken {
+            answered,
+            differs,
+            left_out,
+        } = match said {
+            Said::Report(mut report) => {
+                if let Outcome::Discovered(discovery) = &report.outcome
+                    && let Err(why) = budget.admit(&session.devices, discovery, grace)
+                {
+                    // No fault of the handler: others may have filled the budget.
+                    report.outcome = Outcome::Unavailable(why);
+                    session.refuse(now);
+                }
+                let result = match &report.outcome {
+                    Outcome::Discovered(discovery) if session.is_partial(discovery) => {
+                        CallResult::Partial
+                    }
+                    Outcome::Discovered(_) => CallResult::Discovered,
+                    Outcome::Faulted(fault) => CallResult::Faulted(fault),
+                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => CallResult::Refused,
+                };
+                self.metrics.called(Call {
+                    handler: &id.handler.name,
+                    configuration: id.configuration.name(),
+                    seconds: report.call.wall.as_secs_f64(),
+                    late: report.call.late.as_secs_f64(),
+                    result,
+                    denied: report.call.denied.len(),
+                });
+                session.take(source, *report, explanations, grace, now)
+            }
+            Said::Refused(problems) => {
+                session.refused(source, problems, now);
+                Taken {
+                    answered: true,
+                    differs: false,
+                    left_out: Vec::new(),
+                }
+            }
+            Said::NotValidated { fault, took } => {
+                self.metrics.called(Call {
+                    handler: &id.handler.name,
+                    configuration: id.configuration.name(),
+                    seconds: took.as_secs_f64(),
+                    late: 0.0,
+                    result: CallResult::Faulted(&fault),
+                    denied: 0,
+                });
+                session.failed(source, &fault, now);
+                Taken {
+                    answered: false,
+                    differs: false,
+                    left_out: Vec::new(),
+                }
+            }
+        };
+        if answered {
+            self.registry.answered(&id.handler, &id.configuration, now);
+        } else {
+            self.registry.failed(&id.handler, &id.configuration, now);
+        }
+        let all_known = self.all_known;
+        if let Some(served) = self.served.get_mut(&id.configuration) {
+            served.stale |= differs;
+            served.log(left_out, now);
+            served.expire(all_known, now);
+        }
+    }
+
+    /// A session's task panicked: a bug of ours, for which no other session pays.
+    pub(super) fn broken(&mut self, id: &SessionId) {
+        let now = self.now();
+        let fault = Fault::new(
+            FaultReason::Host,
+            "the session panicked; this is a bug, see the log",
+        );
+        tracing::error!(configuration = %id.configuration, handler = id.handler.name, source = id.handler.source,
+            "a session panicked; this is a bug");
+        if let Some(served) = self.served.get_mut(&id.configuration)
+            && let Some(session) = served.sessions.get_mut(&id.handler.source)
+        {
+            session.running = None;
+            session.failed(&id.handler.source, &fault, now);
+            let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
+            session.restart = Some(later(now, backoff::wait(failures)));
+            served.touched = true;
+            self.registry.failed(&id.handler, &id.configuration, now);
+        }
+    }
+}
+
+impl SourceSession {
+    fn generation(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.generation)
+    }
+}

@@ -1,0 +1,584 @@
+//! The loader task: handler files in, handlers that serve out.
+//!
+//! Any failure keeps what served before; after a restart that is the version accepted last. The bytes of a file are held
+//! until it is loaded and stored. Knows neither Configurations nor sessions.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::iter;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::handler::{MOST_HANDLERS, Registration};
+use leafhost_core::node_report::ObjectName;
+use leafhost_core::ports::{
+    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, Place, SourceFile,
+    SourceProblem, SourceSet, SourceVersion,
+};
+use leafhost_core::text;
+use leafhost_core::timeouts::FOLDER_BACKSTOP;
+use leafhost_core::wait::until;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet, spawn_blocking};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+mod attempt;
+mod owners;
+mod published;
+use attempt::Attempt;
+use owners::{Candidate, Owners};
+pub use published::{HandlerSet, LoadedSource, TrustedSource};
+
+/// How many files are loaded at once, of those that have just begun.
+const AT_ONCE: usize = 2;
+/// What takes longer than this does not keep others from being loaded: it waits for the compiler, or for a handler that is slow to say who it is.
+const SLOW: Duration = Duration::from_millis(500);
+/// How many files are loaded at once, the slow ones included.
+const MOST_AT_ONCE: usize = 16;
+
+/// What is to be loaded.
+#[derive(Debug, Clone)]
+struct Job {
+    name: String,
+    version: SourceVersion,
+    /// The version accepted before, not what lies there now.
+    fallback: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    newest: Attempt,
+    /// The version accepted before, until it or a newer one serves or it is known not to load.
+    fallback: Option<Attempt>,
+    loaded: LoadedSource,
+}
+
+impl Entry {
+    /// Whether what comes of the job is still of use.
+    fn wants(&self, job: &Job) -> bool {
+        let attempt = if job.fallback {
+            self.fallback.as_ref()
+        } else {
+            Some(&self.newest)
+        };
+        attempt.is_some_and(|attempt| attempt.version == job.version)
+    }
+
+    fn retry(&self) -> Option<Instant> {
+        let fallback = self.fallback.as_ref().and_then(|fallback| fallback.retry);
+        self.newest.retry.into_iter().chain(fallback).min()
+    }
+}
+
+/// What was loaded, with the bytes it was made of.
+type Loaded = (Arc<dyn Handler>, SourceFile);
+
+/// The task.
+pub struct LoaderTask {
+    source: Arc<dyn HandlerSource>,
+    store: Arc<dyn LoaderStore>,
+    loader: Arc<dyn Loader>,
+    handlers: watch::Sender<Arc<HandlerSet>>,
+    accepted: BTreeMap<String, AcceptedVersion>,
+    /// Accepted files that are not in the store yet.
+    unstored: BTreeMap<String, SourceFile>,
+    /// When the store is to be written, if it does not hold what was accepted.
+    store_at: Option<Instant>,
+    /// Why the store could not be written.
+    store_problem: Option<SourceProblem>,
+    entries: BTreeMap<String, Entry>,
+    /// Accepted versions: they do not wait for new ones.
+    proven: VecDeque<Job>,
+    queue: VecDeque<Job>,
+    running: JoinSet<Result<Loaded, LoadError>>,
+    /// What is being loaded, and since when.
+    jobs: HashMap<Id, (Job, Instant)>,
+    read: bool,
+    owners: Owners,
+    /// The files that are there, as far as they can be read.
+    there: BTreeSet<String>,
+    objects: BTreeMap<String, ObjectName>,
+    problems: Vec<SourceProblem>,
+}
+
+impl LoaderTask {
+    /// The task and what it publishes.
+    pub fn new(
+        source: Arc<dyn HandlerSource>,
+        store: Arc<dyn LoaderStore>,
+        loader: Arc<dyn Loader>,
+    ) -> (Self, watch::Receiver<Arc<HandlerSet>>) {
+        let (handlers, receiver) = watch::channel(Arc::default());
+        let task = Self {
+            source,
+            store,
+            loader,
+            handlers,
+            accepted: BTreeMap::new(),
+            unstored: BTreeMap::new(),
+            store_at: None,
+            store_problem: None,
+            entries: BTreeMap::new(),
+            proven: VecDeque::new(),
+            queue: VecDeque::new(),
+            running: JoinSet::new(),
+            jobs: HashMap::new(),
+            read: false,
+            owners: Owners::default(),
+            there: BTreeSet::new(),
+            objects: BTreeMap::new(),
+            problems: Vec::new(),
+        };
+        (task, receiver)
+    }
+
+    /// Runs until `shutdown`, or until the source of files is gone.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let store = Arc::clone(&self.store);
+        let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
+        if let Ok((accepted, owners)) = kept {
+            self.accepted = accepted;
+            self.owners = Owners::new(owners);
+        } else {
+            tracing::error!("reading accepted handlers panicked; this is a bug");
+        }
+        // The first write removes what a crash has left.
+        self.store_at = Some(Instant::now());
+        let mut files = self.source.handlers();
+        files.mark_changed();
+        loop {
+            let retry = self.entries.values().filter_map(Entry::retry).min();
+            let next_slow = self.next_slow();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                changed = files.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let set = Arc::clone(&files.borrow_and_update());
+                    self.update(&set);
+                }
+                Some(ended) = self.running.join_next_with_id() => {
+                    let (id, result) = match ended {
+                        Ok((id, result)) => (id, Some(result)),
+                        Err(error) if error.is_cancelled() => (error.id(), None),
+                        Err(error) => (error.id(), Some(Err(self.broken(error.id())))),
+                    };
+                    if let (Some((job, _)), Some(result)) = (self.jobs.remove(&id), result) {
+                        self.loaded(job, result);
+                    }
+                }
+                () = until(retry) => self.retry(),
+                // Another may be loaded beside those that are slow.
+                () = until(next_slow) => {}
+                () = until(self.store_at.filter(|_| self.read)) => self.store().await,
+            }
+            self.start().await;
+            let mut owners = std::mem::take(&mut self.owners);
+            if owners.record(&self.candidates()) {
+                self.store_at.get_or_insert_with(Instant::now);
+            }
+            self.owners = owners;
+            self.publish();
+        }
+        self.running.shutdown().await;
+        self.jobs.clear();
+        // A load that is stopped is no death.
+        self.record(&[]).await;
+    }
+
+    /// Queues the versions that are new.
+    fn update(&mut self, set: &SourceSet) {
+        self.problems.clone_from(&set.problems);
+        self.objects.clone_from(&set.objects);
+        if !set.complete {
+            return;
+        }
+        self.read = true;
+        self.there = set.files.keys().cloned().collect();
+        let may_be_there = |name: &String| {
+            set.files.contains_key(name) || (set.partial && !set.gone.contains(name))
+        };
+        self.entries.retain(|name, _| may_be_there(name));
+        self.unstored.retain(|name, _| may_be_there(name));
+        let before = self.accepted.len();
+        self.accepted.retain(|name, _| may_be_there(name));
+        if self.accepted.len() != before {
+            self.store_at = Some(Instant::now());
+        }
+        let accepted = self.accepted.clone();
+        // A file that cannot be used now is loaded as it was last accepted.
+        let unused = accepted
+            .iter()
+            .filter(|(name, _)| !self.entries.contains_key(*name));
+        let mut versions: BTreeMap<&String, &SourceVersion> = unused
+            .map(|(name, accepted)| (name, &accepted.version))
+            .collect();
+        let usable = set.files.iter();
+        versions.extend(usable.filter_map(|(name, version)| Some((name, version.as_ref()?))));
+        versions.retain(|name, version| {
+            let entry = self.entries.get(*name);
+            entry.is_none_or(|entry| entry.newest.version != **version)
+        });
+        let mut changed: Vec<_> = versions
+            .into_iter()
+            .map(|(name, version)| {
+                let known = self.entries.contains_key(name);
+                let accepted = accepted.get(name).filter(|_| !known);
+                (known, accepted, name, version)
+            })
+            .collect();
+        // If there are too many, those that have never served are left out, and of those the ones of ConfigMaps first.
+        changed.sort_by_key(|(known, accepted, name, _)| {
+            let is_of_object = set.objects.contains_key(*name);
+            (!known, accepted.is_none(), is_of_object)
+        });
+        let mut too_many = Vec::new();
+        for (known, accepted, name, version) in changed {
+            if !known && self.entries.len() >= MOST_HANDLERS {
+                too_many.push(name.as_str());
+                continue;
+            }
+            let (newest, error) = self.attempt(name, version);
+            let given_up = error.as_ref().is_some_and(|error| !error.transient);
+            let job = |version: &SourceVersion, fallback| Job {
+                name: name.clone(),
+                version: version.clone(),
+                fallback,
+            };
+            if let Some(entry) = self.entries.get_mut(name) {
+                entry.newest = newest;
+                if error.is_some() {
+                    entry.loaded.error = error;
+                    entry.loaded.given_up = given_up;
+                } else {
+                    self.queue.push_back(job(version, false));
+                }
+                continue;
+            }
+            let is_accepted = accepted.is_some_and(|accepted| accepted.version == *version);
+            let fallback = accepted.filter(|_| !is_accepted);
+            let fallback = fallback.map(|accepted| self.attempt(name, &accepted.version));
+            if let Some((accepted, None)) = &fallback {
+                self.proven.push_back(job(&accepted.version, true));
+            }
+            let queue = if is_accepted {
+                &mut self.proven
+            } else {
+                &mut self.queue
+            };
+            if error.is_none() {
+                queue.push_back(job(version, false));
+            }
+            // One that is given up is none to fall back on.
+            let fallback = fallback.and_then(|(attempt, error)| {
+                let is_tried = error.is_none_or(|error| error.transient);
+                is_tried.then_some(attempt)
+            });
+            self.entries.insert(
+                name.clone(),
+                Entry {
+                    newest,
+                    fallback,
+                    loaded: LoadedSource {
+                        handler: None,
+                        error,
+                        registration: accepted.map(|accepted| accepted.registration.clone()),
+                        given_up,
+                    },
+                },
+            );
+        }
+        if !too_many.is_empty() {
+            let message = format!(
+                "not loaded: there are {MOST_HANDLERS} handlers already, which is the most; remove those that are not wanted"
+            );
+            self.problems
+                .push(SourceProblem::new(text::few(&too_many, 3), message));
+        }
+    }
+
+    /// A version that was not there before; and why it is not loaded now, if the agent has died of it.
+    fn attempt(&self, name: &str, version: &SourceVersion) -> (Attempt, Option<LoadError>) {
+        let deaths = self.store.deaths(version);
+        if deaths == 0 {
+            return (Attempt::new(version.clone()), None);
+        }
+        let (attempt, error) = Attempt::after_deaths(version.clone(), name, deaths);
+        tracing::warn!(source = name, %error, "handler is not loaded now");
+        (attempt, Some(error))
+    }
+
+    /// A load has ended.
+    fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
+        let wanted = self.entries.get_mut(&job.name);
+        let Some(entry) = wanted.filter(|entry| entry.wants(&job)) else {
+            return;
+        };
+        let name = job.name;
+        match (result, job.fallback) {
+            (Ok((handler, _)), true) => {
+                entry.loaded.handler.get_or_insert(handler);
+                entry.fallback = None;
+            }
+            (Ok((handler, file)), false) => {
+                tracing::info!(
+                    source = name,
+                    handler = handler.description().name,
+                    version = handler.description().version,
+                    "handler loaded"
+                );
+                let named = handler.description().name.clone();
+                entry.loaded.handler = Some(handler);
+                entry.loaded.error = None;
+                entry.loaded.given_up = false;
+                entry.newest.succeeded();
+                entry.fallback = None;
+                self.accept(job.version, file, &named);
+            }
+            (Err(error), true) => {
+                let fallback = entry.fallback.as_mut();
+                if fallback.is_some_and(|fallback| fallback.failed(&error)) {
+                    tracing::warn!(source = name, %error, "the version accepted before does not load");
+                }
+                entry.fallback.take_if(|_| !error.transient);
+            }
+            (Err(error), false) => {
+                if entry.newest.failed(&error) {
+                    tracing::warn!(source = name, %error, "handler does not load");
+                }
+                entry.loaded.error = Some(error);
+                entry.loaded.given_up = false;
+            }
+        }
+    }
+
+    /// Records a version that has been loaded and serves. A source keeps its registration while it is the same handler.
+    fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
+        let name = file.name.clone();
+        let registrations = || {
+            self.accepted
+                .values()
+                .map(|accepted| &accepted.registration)
+        };
+        let known = self
+            .accepted
+            .get(&name)
+            .map(|accepted| &accepted.registration);
+        let registration = match known.filter(|known| known.handler == *handler) {
+            Some(known) => known.clone(),
+            None => Registration::after(registrations(), handler),
+        };
+        if let Some(entry) = self.entries.get_mut(&name) {
+            entry.loaded.registration = Some(registration.clone());
+        }
+        let accepted = AcceptedVersion {
+            version,
+            registration,
+        };
+        if self.accepted.get(&name) != Some(&accepted) {
+            self.accepted.insert(name.clone(), accepted);
+            self.unstored.insert(name, file);
+            self.store_at = Some(Instant::now());
+        }
+    }
+
+    /// Writes the accepted versions to the store. If that fails, it is tried again later.
+    async fn store(&mut self) {
+        let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
+        let (files, owners) = (
+            std::mem::take(&mut self.unstored),
+            self.owners.kept().clone(),
+        );
+        let written = spawn_blocking(move || {
+            // A file that goes is not forgotten before it is kept whose name its handler's is.
+            let owners = store.set_owners(&owners);
+            let result = owners.and_then(|()| store.set_accepted(&accepted, &files));
+            (files, result)
+        });
+        self.store_at = None;
+        self.store_problem = None;
+        match written.await {
+            Ok((_, Ok(()))) => {}
+            Ok((files, Err(problem))) => {
+                self.unstored = files;
+                self.store_at = Some(Instant::now() + FOLDER_BACKSTOP);
+                self.store_problem = Some(*problem);
+            }
+            Err(_) => tracing::error!("storing accepted handlers panicked; this is a bug"),
+        }
+    }
+
+    /// Queues again what failed for a reason that may have passed.
+    fn retry(&mut self) {
+        let now = Instant::now();
+        for (name, entry) in &mut self.entries {
+            let accepted = entry.fallback.as_mut().map(|attempt| (attempt, true));
+            for (attempt, fallback) in iter::once((&mut entry.newest, false)).chain(accepted) {
+                if attempt.is_due(now) {
+                    let accepted = self.accepted.get(name);
+                    let is_accepted =
+                        accepted.is_some_and(|accepted| accepted.version == attempt.version);
+                    let queue = if is_accepted {
+                        &mut self.proven
+                    } else {
+                        &mut self.queue
+                    };
+                    queue.push_back(Job {
+                        name: name.clone(),
+                        version: attempt.version.clone(),
+                        fallback,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Starts as many loads as may run at once. A version during whose load the agent died is loaded alone, so that another death
+    /// shows that it is the cause.
+    async fn start(&mut self) {
+        let mut next = Vec::new();
+        let slow = self
+            .jobs
+            .values()
+            .filter(|(_, since)| since.elapsed() >= SLOW)
+            .count();
+        let most = (slow + AT_ONCE).min(MOST_AT_ONCE);
+        while self.jobs.len() + next.len() < most
+            && let Some(job) = self.proven.pop_front().or_else(|| self.queue.pop_front())
+        {
+            let entry = self.entries.get(&job.name);
+            if !entry.is_some_and(|entry| entry.wants(&job)) {
+                continue;
+            }
+            let running = self.jobs.values().map(|(job, _)| job);
+            let mut others = running.chain(&next).peekable();
+            let is_alone = |job: &Job| self.store.deaths(&job.version) > 0;
+            if others.peek().is_some() && (is_alone(&job) || others.any(is_alone)) {
+                self.proven.push_front(job);
+                break;
+            }
+            next.push(job);
+        }
+        self.record(&next).await;
+        for job in next {
+            let (source, loader) = (Arc::clone(&self.source), Arc::clone(&self.loader));
+            let store = Arc::clone(&self.store);
+            let task = self.running.spawn(load(source, store, loader, job.clone()));
+            self.jobs.insert(task.id(), (job, Instant::now()));
+        }
+    }
+
+    /// When the next of what is being loaded becomes slow, if others wait.
+    fn next_slow(&self) -> Option<Instant> {
+        if self.proven.is_empty() && self.queue.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        let slow = self.jobs.values().map(|(_, since)| *since + SLOW);
+        slow.filter(|at| *at > now).min()
+    }
+
+    /// The sources that have said which handler they are.
+    fn candidates(&self) -> Vec<Candidate<'_>> {
+        let entries = self.entries.iter();
+        let candidates = entries.filter_map(|(source, entry)| {
+            Some(Candidate {
+                source,
+                registration: entry.loaded.registration.as_ref()?,
+                place: self.place(source, entry),
+            })
+        });
+        candidates.collect()
+    }
+
+    /// Where a source is, if that is known.
+    fn place(&self, source: &str, entry: &Entry) -> Option<Place> {
+        if entry.loaded.handler.as_ref()?.endpoint().is_some() {
+            return Some(Place::External);
+        }
+        match self.objects.get(source) {
+            Some(object) => Some(Place::ConfigMap {
+                namespace: object.namespace.clone(),
+                name: object.name.clone(),
+            }),
+            None => self.there.contains(source).then_some(Place::Folder),
+        }
+    }
+
+    /// Records what is being loaded now, for the case that the agent dies.
+    async fn record(&self, next: &[Job]) {
+        let jobs = self.jobs.values().map(|(job, _)| job).chain(next);
+        let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();
+        let store = Arc::clone(&self.store);
+        let recorded = spawn_blocking(move || store.set_loading(&versions)).await;
+        if recorded.is_err() {
+            tracing::error!("recording what is being loaded panicked; this is a bug");
+        }
+    }
+
+    fn publish(&self) {
+        let queued = self.proven.iter().chain(&self.queue);
+        let jobs = queued.chain(self.jobs.values().map(|(job, _)| job));
+        let waiting: BTreeSet<&str> = jobs.map(|job| job.name.as_str()).collect();
+        let tried = |(name, entry): (&String, &Entry)| {
+            entry.loaded.handler.is_some()
+                || (entry.loaded.error.is_some() && !waiting.contains(name.as_str()))
+        };
+        let mut problems = self.problems.clone();
+        problems.extend(self.store_problem.clone());
+        problems.sort();
+        let set = HandlerSet {
+            complete: self.read && self.entries.iter().all(tried),
+            sources: self
+                .entries
+                .iter()
+                .map(|(name, entry)| (name.clone(), entry.loaded.clone()))
+                .collect(),
+            trusted: self.owners.trusted(&self.candidates()),
+            objects: self.objects.clone(),
+            problems,
+        };
+        self.handlers.send_if_modified(|held| {
+            let differs = **held != set;
+            if differs {
+                *held = Arc::new(set);
+            }
+            differs
+        });
+    }
+
+    fn broken(&self, id: Id) -> LoadError {
+        broken(self.jobs.get(&id).map_or("", |(job, _)| &job.name))
+    }
+}
+
+/// Reads a version from its source, or as it was stored, and loads it.
+async fn load(
+    source: Arc<dyn HandlerSource>,
+    store: Arc<dyn LoaderStore>,
+    loader: Arc<dyn Loader>,
+    Job { name, version, .. }: Job,
+) -> Result<Loaded, LoadError> {
+    let named = name.clone();
+    let read = spawn_blocking(move || {
+        let read = source.read(&named, &version);
+        read.or_else(|error| store.read(&named, &version).ok_or(error))
+    })
+    .await;
+    let file = read.unwrap_or_else(|_| Err(broken(&name)))?;
+    let handler = loader.load(&file).await?;
+    Ok((handler, file))
+}
+
+fn broken(name: &str) -> LoadError {
+    LoadError {
+        source_name: name.to_owned(),
+        message: "the loader panicked; this is a bug, see the log".to_owned(),
+        missing_grants: Vec::new(),
+        transient: false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

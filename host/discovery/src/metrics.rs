@@ -1,0 +1,217 @@
+//! The metrics of discovery. Names and labels of the first ones are Akri's.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::device::Health;
+use leafhost_core::device_view::{DeviceSnapshot, DeviceView};
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_metrics::{Buckets, Count, Counts, Labels, labels, register};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use strum::VariantArray as _;
+
+/// Akri's buckets, in seconds.
+const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
+/// Calls of components take from microseconds to their wall limit.
+const CALL_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0];
+/// A call that is due waits for the machine, or for calls that last up to their wall limit.
+const LATE_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 30.0];
+
+/// The metrics of discovery.
+#[derive(Debug)]
+pub struct Metrics {
+    devices: Counts,
+    response_time: Family<Labels, Histogram, Buckets>,
+    response_result: Family<Labels, Count>,
+    calls: Family<Labels, Count>,
+    faults: Family<Labels, Count>,
+    call_time: Family<Labels, Histogram, Buckets>,
+    call_late: Family<Labels, Histogram, Buckets>,
+    denied: Family<Labels, Count>,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(all: &mut Registry) -> Self {
+        let times = |buckets| Family::new_with_constructor(Buckets(buckets));
+        Self {
+            devices: register(
+                all,
+                "leafhost_devices",
+                "Devices of Configurations by health",
+                Family::default(),
+            )
+            .into(),
+            response_time: register(
+                all,
+                "akri_discovery_response_time",
+                "Seconds until a handler answered",
+                times(&RESPONSE_BUCKETS),
+            ),
+            response_result: register(
+                all,
+                "akri_discovery_response_result",
+                "Calls of handlers by result",
+                Family::default(),
+            ),
+            calls: register(
+                all,
+                "leafhost_handler_calls_total",
+                "Calls of handlers",
+                Family::default(),
+            ),
+            faults: register(
+                all,
+                "leafhost_handler_faults_total",
+                "Calls of handlers that ended without an answer, by reason",
+                Family::default(),
+            ),
+            call_time: register(
+                all,
+                "leafhost_handler_call_seconds",
+                "Wall clock of calls of handlers",
+                times(&CALL_BUCKETS),
+            ),
+            call_late: register(
+                all,
+                "leafhost_handler_late_seconds",
+                "From when calls of handlers were due until the guest began",
+                times(&LATE_BUCKETS),
+            ),
+            denied: register(
+                all,
+                "leafhost_handler_denied_total",
+                "Capabilities handlers asked for and were denied",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// Counts a call.
+    pub(crate) fn called(&self, call: Call<'_>) {
+        let handler = labels([("handler", call.handler)]);
+        self.calls.get_or_create(&handler).0.inc();
+        self.call_time.get_or_create(&handler).observe(call.seconds);
+        self.call_late.get_or_create(&handler).observe(call.late);
+        self.response_time
+            .get_or_create(&labels([("configuration", call.configuration)]))
+            .observe(call.seconds);
+        let [success, partial, fail] = RESULTS;
+        let result = match call.result {
+            CallResult::Discovered => success,
+            CallResult::Partial => partial,
+            CallResult::Refused | CallResult::Faulted(_) => fail,
+        };
+        self.response_result
+            .get_or_create(&labels([
+                ("discovery_handler_name", call.handler),
+                ("result", result),
+            ]))
+            .0
+            .inc();
+        if let CallResult::Faulted(fault) = call.result {
+            self.faults
+                .get_or_create(&labels([
+                    ("handler", call.handler),
+                    ("reason", fault.reason.label()),
+                ]))
+                .0
+                .inc();
+        }
+        if call.denied > 0 {
+            self.denied
+                .get_or_create(&handler)
+                .0
+                .inc_by(u64::try_from(call.denied).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Removes what is counted of a name that no Configuration has any more.
+    pub(crate) fn forget_configuration(&self, name: &str) {
+        self.response_time
+            .remove(&labels([("configuration", name)]));
+    }
+
+    /// Removes what is counted of a name that no handler has any more.
+    pub(crate) fn forget_handler(&self, name: &str) {
+        let handler = labels([("handler", name)]);
+        self.calls.remove(&handler);
+        self.call_time.remove(&handler);
+        self.call_late.remove(&handler);
+        self.denied.remove(&handler);
+        for reason in FaultReason::VARIANTS {
+            let labels = labels([("handler", name), ("reason", reason.label())]);
+            self.faults.remove(&labels);
+        }
+        for result in RESULTS {
+            let labels = labels([("discovery_handler_name", name), ("result", result)]);
+            self.response_result.remove(&labels);
+        }
+    }
+
+    /// Counts the devices by Configuration and health; of each Configuration also the healths that no device has.
+    pub fn count_devices(&self, snapshot: &DeviceSnapshot) {
+        let mut counts = BTreeMap::<Labels, i64>::new();
+        for (key, view) in &snapshot.configurations {
+            let mut found = HEALTHS.map(|health| (health, 0));
+            for device in view.devices.values() {
+                let is = health(device);
+                for (health, count) in &mut found {
+                    *count += i64::from(*health == is);
+                }
+            }
+            for (health, count) in found {
+                let key = labels([("configuration", key.name()), ("health", health)]);
+                *counts.entry(key).or_default() += count;
+            }
+        }
+        self.devices.set(counts);
+    }
+}
+
+/// How Akri calls what came of a call; the second is our own.
+const RESULTS: [&str; 3] = ["Success", "Partial", "Fail"];
+
+/// All that [`health`] says.
+const HEALTHS: [&str; 4] = ["healthy", "unhealthy", "unknown", "missing"];
+
+fn health(view: &DeviceView) -> &'static str {
+    match (view.missing_since, view.device.as_ref()) {
+        (Some(_), _) => "missing",
+        (None, None) => "unknown",
+        (None, Some(device)) => match device.health {
+            Health::Healthy => "healthy",
+            Health::Unhealthy(_) => "unhealthy",
+            Health::Unknown => "unknown",
+        },
+    }
+}
+
+/// What is counted of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub handler: &'a str,
+    pub configuration: &'a str,
+    pub seconds: f64,
+    /// From when it was due until it began.
+    pub late: f64,
+    pub result: CallResult<'a>,
+    pub denied: usize,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CallResult<'a> {
+    /// With all devices, be they none.
+    Discovered,
+    /// With devices that are perhaps not all.
+    Partial,
+    /// With an error of the handler's own.
+    Refused,
+    /// Without an answer.
+    Faulted(&'a Fault),
+}
+
+#[cfg(test)]
+mod tests;

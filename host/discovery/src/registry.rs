@@ -1,0 +1,284 @@
+//! The registry: which handlers there are and how they fare, one entry a handler name and source.
+//!
+//! ```text
+//!              first answer                 every session failed, or the source is gone
+//!  Waiting ───────────────────► Active ─────────────────────────────► Offline(since)
+//!     ▲  ▲                        │  ▲            an answer               │  │
+//!     │  └── last Configuration ──┘  └────────────────────────────────────┘  │ five minutes
+//!     │      deleted                                                         ▼
+//!     └───────── bytes still there: five minutes later, or new bytes ──── removed
+//! ```
+//!
+//! A pure state machine: knows no task, no device and no clock; whoever owns it says what happened and when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leafhost_core::clock::later;
+use leafhost_core::handler::HandlerStatus;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::timeouts;
+
+/// A handler's name and the source that serves it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandlerKey {
+    /// The name Configurations use.
+    pub name: String,
+    /// The source: a file name.
+    pub source: String,
+}
+
+/// Where an entry stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// In the registry.
+    Registered(HandlerStatus),
+    /// Out of it until then; its bytes are still there.
+    Removed {
+        /// When it is tried again.
+        retry: Timestamp,
+    },
+}
+
+/// What time brought about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The handler was Offline for too long: its sessions end, its devices are withdrawn.
+    Removed(HandlerKey),
+    /// The handler is Waiting again and its sessions may be opened.
+    Returned(HandlerKey),
+}
+
+/// How a session fares. Unavailability and refused details are answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionOutcome {
+    Pending,
+    Answering,
+    Failed,
+}
+
+#[derive(Debug)]
+struct Entry {
+    phase: Phase,
+    since: Timestamp,
+    gone: bool,
+    sessions: BTreeMap<ConfigurationKey, SessionOutcome>,
+}
+
+/// All handlers of this node.
+#[derive(Debug)]
+pub struct Registry {
+    eviction: Duration,
+    entries: BTreeMap<HandlerKey, Entry>,
+}
+
+impl Registry {
+    /// An empty registry that removes what was Offline for `eviction`.
+    pub fn new(eviction: Duration) -> Self {
+        Self {
+            eviction,
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// The source serves, or serves new bytes. One that was Offline or removed is Waiting again.
+    pub fn register(&mut self, key: &HandlerKey, now: Timestamp) {
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
+            phase: Phase::Registered(HandlerStatus::Waiting),
+            since: now,
+            gone: false,
+            sessions: BTreeMap::new(),
+        });
+        entry.gone = false;
+        for fare in entry.sessions.values_mut() {
+            if *fare == SessionOutcome::Failed {
+                *fare = SessionOutcome::Pending;
+            }
+        }
+        match entry.phase {
+            Phase::Registered(HandlerStatus::Offline(_)) | Phase::Removed { .. } => {
+                entry.enter(HandlerStatus::Waiting, now);
+            }
+            Phase::Registered(_) => {}
+        }
+    }
+
+    /// The source is no longer there, or serves another handler.
+    pub fn source_gone(&mut self, key: &HandlerKey, now: Timestamp) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if matches!(entry.phase, Phase::Removed { .. }) {
+            self.entries.remove(key);
+            return;
+        }
+        entry.gone = true;
+        entry.sessions.clear();
+        entry.settle(now);
+    }
+
+    /// A Configuration uses the handler: its session is opened, or opened anew because something changed.
+    pub fn open(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            let fare = entry
+                .sessions
+                .entry(configuration.clone())
+                .or_insert(SessionOutcome::Pending);
+            if *fare == SessionOutcome::Failed {
+                *fare = SessionOutcome::Pending;
+            }
+            entry.settle(now);
+        }
+    }
+
+    /// A Configuration uses the handler no more, or cannot for now.
+    pub fn close(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && entry.sessions.remove(configuration).is_some()
+        {
+            entry.settle(now);
+        }
+    }
+
+    /// A session answered: with devices, with what is wrong in the details, or with what is unavailable.
+    pub fn answered(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
+        self.fare(key, configuration, SessionOutcome::Answering, now);
+    }
+
+    /// A session failed: a fault, or a lost connection.
+    pub fn failed(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
+        self.fare(key, configuration, SessionOutcome::Failed, now);
+    }
+
+    fn fare(
+        &mut self,
+        key: &HandlerKey,
+        configuration: &ConfigurationKey,
+        new: SessionOutcome,
+        now: Timestamp,
+    ) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && let Some(fare) = entry.sessions.get_mut(configuration)
+        {
+            *fare = new;
+            entry.settle(now);
+        }
+    }
+
+    /// Removes and brings back what is due.
+    pub fn tick(&mut self, now: Timestamp) -> Vec<Event> {
+        let due: Vec<HandlerKey> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.deadline(self.eviction).is_some_and(|at| at <= now))
+            .map(|(key, _)| key.clone())
+            .collect();
+        due.into_iter()
+            .filter_map(|key| {
+                let entry = self.entries.get_mut(&key)?;
+                entry.since = now;
+                match entry.phase {
+                    Phase::Removed { .. } => {
+                        entry.phase = Phase::Registered(HandlerStatus::Waiting);
+                        Some(Event::Returned(key))
+                    }
+                    Phase::Registered(_) if entry.gone => {
+                        self.entries.remove(&key);
+                        Some(Event::Removed(key))
+                    }
+                    Phase::Registered(_) => {
+                        entry.sessions.clear();
+                        entry.phase = Phase::Removed {
+                            retry: later(now, timeouts::HANDLER_RETRY),
+                        };
+                        Some(Event::Removed(key))
+                    }
+                }
+            })
+            .collect()
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.entries
+            .values()
+            .filter_map(|entry| entry.deadline(self.eviction))
+            .min()
+    }
+
+    /// Where a handler stands and since when; nothing for one that is not known.
+    pub fn phase(&self, key: &HandlerKey) -> Option<(Phase, Timestamp)> {
+        self.entries
+            .get(key)
+            .map(|entry| (entry.phase, entry.since))
+    }
+
+    /// Whether the handler is in the registry.
+    pub fn is_registered(&self, key: &HandlerKey) -> bool {
+        matches!(self.phase(key), Some((Phase::Registered(_), _)))
+    }
+
+    /// Whether some source of that handler is in the registry.
+    pub fn serves(&self, name: &str) -> bool {
+        let mut keys = self.entries.keys().filter(|key| key.name == name);
+        keys.any(|key| self.is_registered(key))
+    }
+
+    /// All that is known, removed ones included, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &HandlerKey> {
+        self.entries.keys()
+    }
+}
+
+impl Entry {
+    fn settle(&mut self, now: Timestamp) {
+        let Phase::Registered(status) = self.phase else {
+            return;
+        };
+        let offline = if let HandlerStatus::Offline(_) = status {
+            status
+        } else {
+            HandlerStatus::Offline(now)
+        };
+        let mut fares = self.sessions.values();
+        let next = if self.gone {
+            offline
+        } else if self.sessions.is_empty() {
+            HandlerStatus::Waiting
+        } else if fares.clone().any(|&fare| fare == SessionOutcome::Answering) {
+            HandlerStatus::Active
+        } else if fares.all(|&fare| fare == SessionOutcome::Failed) {
+            offline
+        } else {
+            status
+        };
+        if next != status {
+            self.enter(next, now);
+        }
+    }
+
+    fn enter(&mut self, status: HandlerStatus, now: Timestamp) {
+        self.phase = Phase::Registered(status);
+        self.since = now;
+    }
+
+    /// A session that has not been heard yet may still bring an answer: removal waits for it.
+    fn deadline(&self, eviction: Duration) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Removed { retry } => Some(retry),
+            Phase::Registered(HandlerStatus::Offline(since))
+                if !self
+                    .sessions
+                    .values()
+                    .any(|&fare| fare == SessionOutcome::Pending) =>
+            {
+                Some(later(since, eviction))
+            }
+            Phase::Registered(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

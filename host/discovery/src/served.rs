@@ -1,0 +1,493 @@
+//! A Configuration as it is served: its sessions, their devices, and the devices only the store knows.
+//!
+//! Knows no task and no registry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use leafhost_core::backoff;
+use leafhost_core::clock::later;
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::device::DeviceKey;
+use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
+use leafhost_core::fault::Fault;
+use leafhost_core::handler::Digest;
+use leafhost_core::ports::{ConfiguredDiscovery, Handler};
+use leafhost_core::presence::Absent;
+use leafhost_core::session::{
+    CallStats, Devices, Discovery, Explanation, Opening, Outcome, Property, Report,
+};
+use tokio::sync::watch;
+
+use super::events::{self, Event};
+use super::published::{CallResult, SessionReport};
+use super::session::Order;
+use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
+
+/// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
+const MOST_GONE: usize = 10_000;
+
+/// A Configuration.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub configured: Arc<ConfiguredDiscovery>,
+    /// By source. An entry without a running task keeps its devices.
+    pub sessions: BTreeMap<String, Box<SourceSession>>,
+    /// The source of its handler that was accepted first, loaded or not.
+    pub first: Option<String>,
+    pub unseen: Unseen,
+    /// Since when no handler of the name is registered.
+    pub without_handler: Option<Timestamp>,
+    /// What is published of it.
+    published: Option<Arc<ConfigurationDevices>>,
+    /// Whether something may differ from that.
+    pub stale: bool,
+    /// Whether [`Self::due`] may differ.
+    pub touched: bool,
+    /// When there is something to do next, as of when it was published.
+    pub due: Option<Timestamp>,
+    pub lost: Vec<Lost>,
+    /// Bounds how often what is published may be another thing.
+    pub bucket: Bucket,
+    log: events::Log,
+}
+
+/// One source of its handler.
+#[derive(Debug, Default)]
+pub(super) struct SourceSession {
+    pub rank: SourceRank,
+    pub devices: SessionDevices,
+    pub running: Option<Running>,
+    /// Whether its devices count.
+    counted: bool,
+    /// The bytes that were opened last.
+    pub digest: Option<Digest>,
+    /// Before then the task is not started again.
+    pub restart: Option<Timestamp>,
+    /// How many answers in a row were not taken in, since all sessions together have too much.
+    refusals: u32,
+    pub invalid: Vec<FieldProblem>,
+    /// Whether the last answer with devices was partial.
+    partial: bool,
+    /// What the last call failed of, if it was a fault.
+    pub fault: Option<String>,
+    pub view: Arc<SessionReport>,
+}
+
+/// What came of taking in a report.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// Whether the handler answered, that is, did not fault.
+    pub answered: bool,
+    /// Whether the devices are others now.
+    pub differs: bool,
+    /// Devices that were left out for a new reason.
+    pub left_out: Vec<Event>,
+}
+
+/// How many explanations have so many bytes, and how many more there are.
+fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
+    let mut size = 0;
+    let fits = |one: &&Explanation| {
+        let text = one.subject.len() + one.rule.len() + one.reason.len();
+        size += size_of::<Explanation>() + text;
+        size <= most
+    };
+    let fitting = explained.iter().take_while(fits).count();
+    let more = explained.len() - fitting;
+    (fitting, u64::try_from(more).unwrap_or(u64::MAX))
+}
+
+/// The task of a session; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub generation: u64,
+    pub orders: watch::Sender<Arc<Order>>,
+}
+
+impl Running {
+    /// Whether the task already does that.
+    pub fn is_on(
+        &self,
+        handler: &Arc<dyn Handler>,
+        details: &str,
+        properties: &[Property],
+    ) -> bool {
+        let order = self.orders.borrow();
+        Arc::ptr_eq(&order.handler, handler)
+            && order.spec.details == details
+            && order.spec.properties == properties
+    }
+}
+
+impl Served {
+    pub fn new(configured: Arc<ConfiguredDiscovery>, unseen: Unseen) -> Self {
+        Self {
+            configured,
+            sessions: BTreeMap::new(),
+            first: None,
+            unseen,
+            without_handler: None,
+            published: None,
+            stale: true,
+            touched: true,
+            due: None,
+            lost: Vec::new(),
+            bucket: Bucket::default(),
+            log: events::Log::default(),
+        }
+    }
+
+    pub fn handler(&self) -> &str {
+        &self.configured.configuration.handler
+    }
+
+    pub fn grace(&self) -> Grace {
+        Grace(self.configured.configuration.grace)
+    }
+
+    /// Has the devices of more sessions count: a newcomer's do once it is known what the first source has, or that it has
+    /// no session. They still do when the first source fails later: what is in use is not withdrawn for that.
+    fn count(&mut self, all_known: bool) {
+        let first = self.first.as_ref();
+        let first = first.and_then(|first| self.sessions.get(first));
+        let known = first.map_or(all_known, |session| session.devices.is_settled());
+        for session in self.sessions.values_mut() {
+            if !session.counted && (known || !session.rank.newcomer) {
+                session.counted = true;
+                self.stale = true;
+            }
+        }
+    }
+
+    /// The sessions whose devices count.
+    fn counting(&self) -> impl Iterator<Item = (&String, &SourceSession)> {
+        let sessions = self.sessions.iter();
+        sessions
+            .filter(|(_, session)| session.counted)
+            .map(|(source, session)| (source, &**session))
+    }
+
+    /// Whether what no session has is not there.
+    fn is_settled(&self, all_known: bool) -> bool {
+        let mut counting = self.counting().peekable();
+        all_known
+            && counting.peek().is_some()
+            && counting.all(|(_, session)| session.devices.is_settled())
+    }
+
+    /// Lets go whose grace is over; says whether the time of a session that was to rest has come.
+    pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
+        self.touched = true;
+        self.count(all_known);
+        let grace = self.grace();
+        let mut rested = false;
+        for session in self.sessions.values_mut() {
+            rested |= session.restart.is_some_and(|then| then <= now);
+            if session.devices.expire(grace, now) {
+                self.stale = true;
+            }
+        }
+        if !self.unseen.is_empty() {
+            self.stale = true;
+            let mut unseen = std::mem::take(&mut self.unseen);
+            let sessions: Vec<_> = self.counting().map(|(_, s)| &s.devices).collect();
+            unseen.update(&sessions, all_known, grace, now);
+            self.unseen = unseen;
+        }
+        self.stale |= self.bucket.due().is_some_and(|due| due <= now);
+        for session in self.sessions.values_mut() {
+            session.devices.remember_departed(&self.unseen);
+        }
+        rested
+    }
+
+    /// All devices it has, for when its sessions have ended.
+    pub fn into_unseen(mut self) -> Unseen {
+        for session in self.sessions.values() {
+            self.unseen.adopt(&session.devices);
+        }
+        self.unseen
+    }
+
+    /// When there is something to do next.
+    fn deadline(&self, all_known: bool) -> Option<Timestamp> {
+        let grace = self.grace();
+        let settled = self.is_settled(all_known);
+        let sessions = self.sessions.values();
+        let of_sessions = sessions
+            .clone()
+            .filter_map(|session| session.devices.deadline(grace));
+        let restarts = sessions.filter_map(|session| session.restart);
+        let unseen = self.unseen.deadline(grace).filter(|_| settled);
+        let waiting = self.bucket.due();
+        of_sessions
+            .chain(restarts)
+            .chain(unseen)
+            .chain(waiting)
+            .chain(self.log.due())
+            .min()
+    }
+
+    /// What is published, the same as last time if nothing differs.
+    pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        self.log.flush(&self.configured.configuration.key, now);
+        if let Some(published) = &self.published
+            && !self.stale
+            && !self.touched
+        {
+            return Arc::clone(published);
+        }
+        self.touched = false;
+        let published = self.published(all_known, now);
+        self.due = self.deadline(all_known);
+        published
+    }
+
+    fn published(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
+        self.count(all_known);
+        let settled = self.is_settled(all_known);
+        if let Some(old) = &self.published
+            && !self.stale
+            && old.absent.is_gone() == settled
+        {
+            return Arc::clone(old);
+        }
+        let parts = self.counting().map(|(source, session)| Part {
+            source,
+            live: session.running.is_some(),
+            rank: session.rank,
+            devices: &session.devices,
+        });
+        let (devices, lost) = merge(parts.collect(), &self.unseen);
+        let devices = match &self.published {
+            Some(old) => self.bucket.pass(&old.devices, devices, now),
+            None => devices,
+        };
+        self.lost = lost;
+        self.stale = false;
+        self.log_changes(&devices, now);
+        let absent = if settled {
+            Absent::GONE
+        } else {
+            self.unsettled(&devices)
+        };
+        let new = ConfigurationDevices {
+            configured: Arc::clone(&self.configured),
+            devices,
+            absent,
+        };
+        match &self.published {
+            Some(old) if **old == new => Arc::clone(old),
+            _ => Arc::clone(self.published.insert(Arc::new(new))),
+        }
+    }
+}
+
+impl Served {
+    /// Logs what happened to the devices since they were published last.
+    fn log_changes(&mut self, devices: &BTreeMap<DeviceKey, DeviceView>, now: Timestamp) {
+        let none = BTreeMap::new();
+        let old = self.published.as_ref().map_or(&none, |old| &old.devices);
+        let gone = if self.sessions.is_empty() {
+            "its handler is gone"
+        } else {
+            "its handler no longer reports it"
+        };
+        let events = events::changes(old, devices, self.grace(), now, gone);
+        self.log(events, now);
+    }
+
+    /// Logs what happened to devices.
+    pub fn log(&mut self, events: Vec<Event>, now: Timestamp) {
+        let key = &self.configured.configuration.key;
+        self.log.write(key, events, now);
+    }
+
+    /// Logs that its devices are withdrawn because it was deleted.
+    pub fn log_deletion(mut self, now: Timestamp) {
+        let Some(old) = self.published.take() else {
+            return;
+        };
+        let gone = "the Configuration was deleted";
+        let none = BTreeMap::new();
+        let events = events::changes(&old.devices, &none, self.grace(), now, gone);
+        self.log(events, now);
+        self.log.close(&old.configured.configuration.key);
+    }
+
+    /// What is known of the devices that are not among these, while the sessions have not said all: those that were published before
+    /// are gone.
+    fn unsettled(&self, devices: &BTreeMap<DeviceKey, DeviceView>) -> Absent<DeviceKey> {
+        let mut gone = BTreeSet::new();
+        if let Some(old) = &self.published {
+            gone.extend(old.devices.keys().cloned());
+            if let Absent::Unknown { gone: before } = &old.absent {
+                gone.extend(before.iter().cloned());
+            }
+        }
+        gone.retain(|key| !devices.contains_key(key));
+        while gone.len() > MOST_GONE {
+            gone.pop_first();
+        }
+        Absent::Unknown { gone }
+    }
+}
+
+impl SourceSession {
+    /// What the handler is told of why it is opened.
+    pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
+        if self.digest.as_ref() == Some(handler.digest()) {
+            Opening::Changed
+        } else {
+            Opening::First
+        }
+    }
+
+    /// The details or the handler are others now; what was said of the old ones is void.
+    pub fn reopened(&mut self, handler: &Arc<dyn Handler>) {
+        if self.opening(handler) == Opening::First {
+            self.devices.reopen();
+            self.partial = false;
+        }
+        self.devices.limit(handler.most_devices());
+        self.digest = Some(handler.digest().clone());
+        self.restart = None;
+        self.invalid.clear();
+        Arc::make_mut(&mut self.view).failures = 0;
+    }
+
+    /// Whether there may be more devices than those of that answer.
+    pub fn is_partial(&self, answer: &Discovery) -> bool {
+        match answer.devices {
+            Devices::Complete(_) => false,
+            Devices::Partial(_) => true,
+            Devices::Unchanged => self.partial,
+        }
+    }
+
+    /// Ends the session because its answer is not taken in: what it says next would be said of that answer. It is opened again after a while.
+    pub fn refuse(&mut self, now: Timestamp) {
+        self.running = None;
+        self.refusals = self.refusals.saturating_add(1);
+        self.restart = Some(later(now, backoff::wait(self.refusals)));
+    }
+
+    /// Takes in what came of a call, with at most so many bytes of explanations.
+    pub fn take(
+        &mut self,
+        source: &str,
+        report: Report,
+        explanations: usize,
+        grace: Grace,
+        now: Timestamp,
+    ) -> Taken {
+        let Report {
+            outcome,
+            mut explained,
+            explained_dropped,
+            call,
+        } = report;
+        let (fitting, more) = fitting(&explained, explanations);
+        explained.truncate(fitting);
+        let explained_dropped = explained_dropped + more;
+        let old = &self.view;
+        let mut view = SessionReport {
+            source: source.to_owned(),
+            last_call: Some(now),
+            call,
+            failures: old.failures + 1,
+            left_out: old.left_out.clone(),
+            left_out_dropped: old.left_out_dropped,
+            skipped: explained,
+            skipped_dropped: explained_dropped,
+            ..SessionReport::default()
+        };
+        self.fault = None;
+        let mut taken = Taken {
+            answered: true,
+            differs: false,
+            left_out: Vec::new(),
+        };
+        match outcome {
+            Outcome::Discovered(discovery) => {
+                self.invalid.clear();
+                self.refusals = 0;
+                view.failures = 0;
+                self.partial = self.is_partial(&discovery);
+                view.result = if self.partial {
+                    CallResult::Partial
+                } else {
+                    CallResult::Ok
+                };
+                if discovery.devices == Devices::Unchanged {
+                    if view.skipped.is_empty() {
+                        view.skipped.clone_from(&old.skipped);
+                        view.skipped_dropped = old.skipped_dropped;
+                    }
+                    if view.call.denied.is_empty() {
+                        view.call.denied.clone_from(&old.call.denied);
+                    }
+                } else {
+                    view.left_out.clone_from(&discovery.left_out.shown);
+                    view.left_out_dropped = discovery.left_out.more;
+                }
+                taken.differs = self.devices.fold(discovery, grace, now);
+            }
+            Outcome::InvalidDetails(problems) => {
+                view.result = CallResult::InvalidDetails;
+                self.invalid = problems;
+            }
+            Outcome::Unavailable(what) => {
+                view.result = CallResult::Unavailable;
+                view.error = Some(what);
+            }
+            Outcome::Faulted(fault) => {
+                view.result = CallResult::Faulted(fault.reason);
+                view.error = Some(fault.message.clone());
+                self.fault = Some(fault.to_string());
+                taken.answered = false;
+            }
+        }
+        view.devices = self.devices.tracked().len();
+        taken.left_out = events::left_out(&self.view.left_out, &view.left_out);
+        self.view = Arc::new(view);
+        taken
+    }
+
+    /// The handler refuses the details before it is called.
+    pub fn refused(&mut self, source: &str, problems: Vec<FieldProblem>, now: Timestamp) {
+        self.invalid = problems;
+        self.fault = None;
+        self.view = Arc::new(SessionReport {
+            source: source.to_owned(),
+            last_call: Some(now),
+            call: CallStats {
+                events: vec!["validate"],
+                ..CallStats::default()
+            },
+            result: CallResult::InvalidDetails,
+            failures: self.view.failures + 1,
+            devices: self.devices.tracked().len(),
+            ..SessionReport::default()
+        });
+    }
+
+    /// The task panicked, or the handler could not be called at all.
+    pub fn failed(&mut self, source: &str, fault: &Fault, now: Timestamp) {
+        let message = fault.to_string();
+        self.view = Arc::new(SessionReport {
+            source: source.to_owned(),
+            last_call: Some(now),
+            result: CallResult::Faulted(fault.reason),
+            error: Some(message.clone()),
+            failures: self.view.failures + 1,
+            devices: self.devices.tracked().len(),
+            left_out: self.view.left_out.clone(),
+            left_out_dropped: self.view.left_out_dropped,
+            ..SessionReport::default()
+        });
+        self.fault = Some(message);
+    }
+}

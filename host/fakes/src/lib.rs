@@ -1,0 +1,510 @@
+//! What stands for the ports in tests: plain data, driven by hand. No program links it.
+#![allow(
+    missing_docs,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::new_without_default,
+    clippy::must_use_candidate,
+    reason = "for tests alone"
+)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
+use leafhost_core::device::Device;
+use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::handler::{Description, Digest, Registration};
+use leafhost_core::left_out::LeftOuts;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::{
+    AcceptedVersion, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler,
+    HandlerSource, LedgerError, LoadError, Loader, LoaderStore, Owner, ResourceLedger, SourceFile,
+    SourceProblem, SourceSet, SourceVersion,
+};
+use leafhost_core::session::{
+    CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
+};
+use tokio::sync::{mpsc, watch};
+
+mod store;
+pub use store::{HANGS, Store, Trouble};
+
+pub fn key(name: &str) -> ConfigurationKey {
+    ConfigurationKey::new("default", name).unwrap()
+}
+
+/// A Configuration in the namespace `default`.
+pub fn configured(name: &str, handler: &str, details: &str) -> ConfiguredDiscovery {
+    configured_as(serde_json::json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": name, "uid": format!("uid-of-{name}")},
+        "spec": {"discoveryHandler": {"name": handler, "discoveryDetails": details}, "capacity": 2},
+    }))
+}
+
+pub fn configured_as(manifest: serde_json::Value) -> ConfiguredDiscovery {
+    let manifest: Manifest = serde_json::from_value(manifest).unwrap();
+    ConfiguredDiscovery {
+        configuration: Configuration::try_from(manifest).unwrap(),
+        properties: Ok(Vec::new()),
+    }
+}
+
+pub fn configuration_set(
+    accepted: impl IntoIterator<Item = ConfiguredDiscovery>,
+) -> Arc<ConfigurationSet> {
+    Arc::new(ConfigurationSet {
+        complete: true,
+        accepted: accepted
+            .into_iter()
+            .map(|configured| (configured.configuration.key.clone(), Arc::new(configured)))
+            .collect(),
+        ..ConfigurationSet::default()
+    })
+}
+
+pub fn report(outcome: Outcome) -> Report {
+    Report {
+        outcome,
+        explained: Vec::new(),
+        explained_dropped: 0,
+        call: CallStats {
+            wall: Duration::from_millis(300),
+            ..CallStats::default()
+        },
+    }
+}
+
+pub fn found(devices: Devices) -> Report {
+    report(Outcome::Discovered(Discovery {
+        devices,
+        departed: Vec::new(),
+        left_out: LeftOuts::default(),
+    }))
+}
+
+pub fn complete(devices: &[Device]) -> Report {
+    found(Devices::Complete(devices.to_vec()))
+}
+
+pub fn fault() -> Report {
+    report(Outcome::Faulted(Fault::new(
+        FaultReason::Trap,
+        "unreachable",
+    )))
+}
+
+/// A source that is set by hand.
+#[derive(Debug)]
+pub struct Configurations(pub watch::Receiver<Arc<ConfigurationSet>>);
+
+impl ConfigurationSource for Configurations {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
+        self.0.clone()
+    }
+}
+
+/// Files that are set by hand.
+#[derive(Debug)]
+pub struct Files {
+    pub set: watch::Sender<Arc<SourceSet>>,
+    /// What lies there; what does not cannot be read.
+    pub there: Mutex<Vec<SourceFile>>,
+    pub accepted: Mutex<BTreeMap<String, (SourceFile, Registration)>>,
+    /// Which source each handler's name belongs to.
+    pub owners: Mutex<BTreeMap<String, Owner>>,
+    /// How many files were stored as accepted.
+    pub accepts: Mutex<usize>,
+    /// Whether nothing can be stored.
+    pub full: Mutex<bool>,
+    /// How often the agent has died while a version was being loaded, by digest.
+    pub deaths: Mutex<BTreeMap<String, u32>>,
+    /// The digests of what is being loaded, each time it was said.
+    pub loading: Mutex<Vec<Vec<String>>>,
+}
+
+impl Files {
+    pub fn new(files: &[SourceFile]) -> Self {
+        let files_ = Self {
+            set: watch::Sender::new(Arc::default()),
+            there: Mutex::default(),
+            accepted: Mutex::default(),
+            owners: Mutex::default(),
+            accepts: Mutex::default(),
+            full: Mutex::default(),
+            deaths: Mutex::default(),
+            loading: Mutex::default(),
+        };
+        files_.put(files);
+        files_
+    }
+
+    pub fn put(&self, files: &[SourceFile]) {
+        *self.there.lock().unwrap() = files.to_vec();
+        self.set.send_replace(Arc::new(SourceSet {
+            complete: true,
+            files: files
+                .iter()
+                .map(|file| (file.name.clone(), Some(version(file))))
+                .collect(),
+            ..SourceSet::default()
+        }));
+    }
+
+    /// Stores a file as the last accepted version of an earlier run.
+    pub fn accept(&self, file: &SourceFile, handler: &str) {
+        let registration = Registration {
+            handler: handler.to_owned(),
+            number: 0,
+        };
+        let mut accepted = self.accepted.lock().unwrap();
+        accepted.insert(file.name.clone(), (file.clone(), registration));
+    }
+}
+
+/// The file `<name>` whose bytes are `text`.
+pub fn file(name: &str, text: &str) -> SourceFile {
+    SourceFile {
+        name: name.to_owned(),
+        bytes: text.as_bytes().into(),
+        grants: None,
+    }
+}
+
+/// The version of a file whose bytes are text: that is the digest.
+pub fn version(file: &SourceFile) -> SourceVersion {
+    SourceVersion {
+        digest: Digest(String::from_utf8(file.bytes.to_vec()).unwrap()),
+        grants: file.grants.clone(),
+    }
+}
+
+impl HandlerSource for Files {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.subscribe()
+    }
+
+    fn read(&self, name: &str, wanted: &SourceVersion) -> Result<SourceFile, LoadError> {
+        let there = self.there.lock().unwrap();
+        let mut files = there.iter();
+        let found = files.find(|file| file.name == name && version(file) == *wanted);
+        found.cloned().ok_or_else(|| LoadError {
+            source_name: name.to_owned(),
+            message: "is missing".to_owned(),
+            missing_grants: Vec::new(),
+            transient: true,
+        })
+    }
+}
+
+impl LoaderStore for Files {
+    fn accepted(&self) -> BTreeMap<String, AcceptedVersion> {
+        let accepted = self.accepted.lock().unwrap().clone().into_iter();
+        let of = |(name, (file, registration))| {
+            let version = version(&file);
+            let accepted = AcceptedVersion {
+                version,
+                registration,
+            };
+            (name, accepted)
+        };
+        accepted.map(of).collect()
+    }
+
+    fn read(&self, name: &str, wanted: &SourceVersion) -> Option<SourceFile> {
+        let accepted = self.accepted.lock().unwrap();
+        let (file, _) = accepted.get(name)?;
+        (version(file) == *wanted).then(|| file.clone())
+    }
+
+    fn set_accepted(
+        &self,
+        accepted: &BTreeMap<String, AcceptedVersion>,
+        files: &BTreeMap<String, SourceFile>,
+    ) -> Result<(), Box<SourceProblem>> {
+        if *self.full.lock().unwrap() {
+            return Err(Box::new(SourceProblem::new("accepted", "the disk is full")));
+        }
+        let mut kept = self.accepted.lock().unwrap();
+        kept.retain(|name, _| accepted.contains_key(name));
+        for (name, file) in files {
+            *self.accepts.lock().unwrap() += 1;
+            let registration = accepted[name].registration.clone();
+            kept.insert(name.clone(), (file.clone(), registration));
+        }
+        Ok(())
+    }
+
+    fn owners(&self) -> BTreeMap<String, Owner> {
+        self.owners.lock().unwrap().clone()
+    }
+
+    fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
+        self.owners.lock().unwrap().clone_from(owners);
+        Ok(())
+    }
+
+    fn deaths(&self, version: &SourceVersion) -> u32 {
+        let deaths = self.deaths.lock().unwrap();
+        deaths.get(&version.digest.0).copied().unwrap_or(0)
+    }
+
+    fn set_loading(&self, versions: &[SourceVersion]) {
+        let digests = versions.iter().map(|version| version.digest.0.clone());
+        self.loading.lock().unwrap().push(digests.collect());
+    }
+}
+
+/// How long bytes that begin with `slow` take to load.
+const SLOW_LOAD: Duration = Duration::from_secs(5);
+
+/// Loads `<handler>@<version>`; bytes that say `broken` do not load, those that say `busy` do not for now.
+#[derive(Debug, Default)]
+pub struct FakeLoader {
+    pub loads: Mutex<Vec<String>>,
+    pub handlers: Mutex<BTreeMap<String, Arc<FakeHandler>>>,
+    pub running: Mutex<(usize, usize)>,
+    pub busy: Mutex<u32>,
+}
+
+#[async_trait]
+impl Loader for FakeLoader {
+    async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
+        let text = String::from_utf8(file.bytes.to_vec()).unwrap();
+        self.loads
+            .lock()
+            .unwrap()
+            .push(format!("{}={text}", file.name));
+        {
+            let mut running = self.running.lock().unwrap();
+            running.0 += 1;
+            running.1 = running.1.max(running.0);
+        }
+        let is_slow = text.starts_with("slow");
+        let takes = if is_slow {
+            SLOW_LOAD
+        } else {
+            Duration::from_millis(10)
+        };
+        tokio::time::sleep(takes).await;
+        self.running.lock().unwrap().0 -= 1;
+        let error = |message: &str, transient| LoadError {
+            source_name: file.name.clone(),
+            message: message.to_owned(),
+            missing_grants: Vec::new(),
+            transient,
+        };
+        if text == "broken" {
+            return Err(error("is no component", false));
+        }
+        assert_ne!(text, "panic", "as asked");
+        {
+            let mut busy = self.busy.lock().unwrap();
+            if *busy > 0 {
+                *busy -= 1;
+                return Err(error("the compiler cannot be started", true));
+            }
+        }
+        let handler = FakeHandler::new(&text);
+        let mut handlers = self.handlers.lock().unwrap();
+        handlers.insert(file.name.clone(), Arc::clone(&handler));
+        Ok(handler)
+    }
+}
+
+/// A handler whose sessions say what the test tells them to.
+#[derive(Debug)]
+pub struct FakeHandler {
+    description: Description,
+    named: bool,
+    endpoint: Option<String>,
+    digest: Digest,
+    /// What the next looks at details come to; then nothing is wrong with them.
+    pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
+    pub opened: Mutex<Vec<Opened>>,
+    /// So many sessions panic when they are first asked.
+    pub panics: Mutex<usize>,
+}
+
+/// A session that was opened.
+#[derive(Debug)]
+pub struct Opened {
+    pub spec: SessionSpec,
+    say: mpsc::UnboundedSender<Report>,
+}
+
+impl FakeHandler {
+    /// `<name>@<version>`; the text is the digest.
+    pub fn new(text: &str) -> Arc<Self> {
+        Arc::new(Self::unnamed(text))
+    }
+
+    /// The same, named by its grants.
+    pub fn named(text: &str) -> Arc<Self> {
+        Arc::new(Self {
+            named: true,
+            ..Self::unnamed(text)
+        })
+    }
+
+    /// The same, serving elsewhere.
+    pub fn external(text: &str, endpoint: &str) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint: Some(endpoint.to_owned()),
+            ..Self::unnamed(text)
+        })
+    }
+
+    fn unnamed(text: &str) -> Self {
+        let (name, version) = text.split_once('@').unwrap_or((text, "1"));
+        Self {
+            named: false,
+            endpoint: None,
+            description: Description {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                summary: String::new(),
+                example: String::new(),
+                shared: true,
+            },
+            digest: Digest(text.to_owned()),
+            validations: Mutex::default(),
+            opened: Mutex::default(),
+            panics: Mutex::default(),
+        }
+    }
+
+    /// Lets the newest session of a Configuration say something. False if there is none that listens.
+    pub fn say(&self, configuration: &str, report: Report) -> bool {
+        let opened = self.opened.lock().unwrap();
+        let mut newest = opened.iter().rev();
+        let session = newest.find(|opened| opened.spec.configuration.name() == configuration);
+        session.is_some_and(|opened| opened.say.send(report).is_ok())
+    }
+
+    pub fn opened(&self) -> Vec<String> {
+        let opened = self.opened.lock().unwrap();
+        let shown = |opened: &Opened| {
+            let SessionSpec {
+                configuration,
+                details,
+                opening,
+                ..
+            } = &opened.spec;
+            format!("{} {details:?} {opening:?}", configuration.name())
+        };
+        opened.iter().map(shown).collect()
+    }
+}
+
+#[async_trait]
+impl Handler for FakeHandler {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
+    fn uses_udev(&self) -> bool {
+        self.description.name == "udev"
+    }
+
+    fn is_named(&self) -> bool {
+        self.named
+    }
+
+    fn most_devices(&self) -> usize {
+        4096
+    }
+
+    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        let next = self.validations.lock().unwrap().pop_front();
+        next.unwrap_or(Ok(Vec::new()))
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        let (say, reports) = mpsc::unbounded_channel();
+        self.opened.lock().unwrap().push(Opened { spec, say });
+        let mut panics = self.panics.lock().unwrap();
+        let shaky = *panics > 0;
+        *panics = panics.saturating_sub(1);
+        Box::new(FakeSession { reports, shaky })
+    }
+}
+
+struct FakeSession {
+    reports: mpsc::UnboundedReceiver<Report>,
+    shaky: bool,
+}
+
+#[async_trait]
+impl Session for FakeSession {
+    async fn next(&mut self) -> Report {
+        assert!(!self.shaky, "as asked");
+        match self.reports.recv().await {
+            Some(report) => report,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A ledger that remembers until it is dropped.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    names: Mutex<BTreeSet<String>>,
+    pub kubelet: Mutex<Option<String>>,
+}
+
+#[async_trait]
+impl ResourceLedger for Ledger {
+    fn names(&self) -> BTreeSet<String> {
+        self.names.lock().unwrap().clone()
+    }
+
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+        self.names.lock().unwrap().extend(names);
+        Ok(())
+    }
+
+    fn kubelet(&self) -> Option<String> {
+        self.kubelet.lock().unwrap().clone()
+    }
+
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+        *self.kubelet.lock().unwrap() = Some(kubelet);
+        Ok(())
+    }
+}
+
+/// Waits until what is published is as wished; gives up when nothing moves any more for a minute of paused time.
+pub async fn wait_for<T: Clone + Sync + Send>(
+    receiver: &watch::Receiver<T>,
+    mut wish: impl FnMut(&T) -> bool,
+) -> T {
+    let mut receiver = receiver.clone();
+    let seen = tokio::time::timeout(Duration::from_mins(1), receiver.wait_for(|held| wish(held)));
+    let held = seen.await.expect("what was waited for did not happen");
+    held.expect("the publisher has ended").clone()
+}
+
+/// Lets all tasks run until none has anything to do, without time passing.
+pub async fn idle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,407 @@
+//! A store that is far away, with what goes wrong on demand: a server with the objects, and what this agent was told of them.
+//!
+//! Answers and events pass through [`InstanceView`], as those of a real API server do. Each change is followed by events that come late,
+//! come twice, or come as a whole list; none of that may ever be seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance_view::{InstanceView, Scope};
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tokio::sync::watch;
+
+type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
+
+/// Delays each answer about an Instance that hangs.
+pub const HANGS: Duration = Duration::from_secs(4);
+
+/// The store.
+#[derive(Debug)]
+pub struct Store {
+    set: watch::Sender<Arc<InstanceSet>>,
+    state: Mutex<State>,
+    writes: Mutex<Vec<String>>,
+    calls: Mutex<usize>,
+    pub broken: Mutex<bool>,
+    /// The Instances of which nobody may write anything, by name.
+    pub denied: Mutex<BTreeSet<String>>,
+    /// The Instances about which no answer comes for a long time, by name.
+    pub hanging: Mutex<BTreeSet<String>>,
+    /// So many changes cannot be written.
+    pub failures: Mutex<usize>,
+    /// So many changes end in a conflict.
+    pub conflicts: Mutex<usize>,
+    /// What then has the name.
+    pub foreign: Mutex<Option<Arc<Instance>>>,
+    /// So many changes are made and no answer comes.
+    pub unknown: Mutex<usize>,
+    /// How long a write takes; it is made at the end.
+    pub slow: Mutex<Duration>,
+    /// Whether what is written is not shown, as by a server whose watch lags.
+    pub is_hidden: Mutex<bool>,
+    /// Whether Instances of deleted Configurations are the store's business.
+    pub collects: bool,
+    /// Whether agents of other nodes write here.
+    pub has_other_nodes: bool,
+    /// Counts the nodes, if the store can tell.
+    pub nodes: Mutex<Option<usize>>,
+    /// How often something goes wrong.
+    pub trouble: Mutex<Trouble>,
+}
+
+/// How often something goes wrong: of a hundred changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Trouble {
+    /// No answer comes, whether or not the change was made.
+    pub lost: u32,
+    /// The server says that it is busy.
+    pub busy: u32,
+    /// The answer takes up to three seconds.
+    pub slow: u32,
+}
+
+#[derive(Debug)]
+struct State {
+    random: StdRng,
+    version: u64,
+    server: Instances,
+    /// What the server had once, for late events.
+    history: Vec<Arc<Instance>>,
+    view: InstanceView,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::seeded(1)
+    }
+}
+
+impl Store {
+    /// An empty store whose events come as this seed says.
+    pub fn seeded(seed: u64) -> Self {
+        Self {
+            set: watch::Sender::new(Arc::new(InstanceSet::read(BTreeMap::new()))),
+            state: Mutex::new(State {
+                random: StdRng::seed_from_u64(seed),
+                version: 0,
+                server: BTreeMap::new(),
+                history: Vec::new(),
+                view: InstanceView::default(),
+            }),
+            writes: Mutex::default(),
+            calls: Mutex::default(),
+            broken: Mutex::default(),
+            denied: Mutex::default(),
+            hanging: Mutex::default(),
+            failures: Mutex::default(),
+            conflicts: Mutex::default(),
+            foreign: Mutex::default(),
+            unknown: Mutex::default(),
+            slow: Mutex::default(),
+            is_hidden: Mutex::default(),
+            collects: false,
+            has_other_nodes: false,
+            nodes: Mutex::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// What is shown.
+    pub fn set(&self) -> Arc<InstanceSet> {
+        Arc::clone(&self.set.borrow())
+    }
+
+    /// What the server has.
+    pub fn server(&self) -> Instances {
+        self.state().server.clone()
+    }
+
+    /// Changes what is stored, as another node or a person does.
+    pub fn edit(&self, change: impl FnOnce(&mut InstanceSet)) {
+        let mut set = InstanceSet {
+            instances: self.server(),
+            ..InstanceSet::clone(&self.set())
+        };
+        change(&mut set);
+        let mut state = self.state();
+        let gone: Vec<Arc<Instance>> = state.server.values().cloned().collect();
+        for instance in gone {
+            if !set.instances.contains_key(&instance.key()) {
+                state.remove(&instance.key());
+            }
+        }
+        for (key, instance) in set.instances {
+            if state.server.get(&key) != Some(&instance) {
+                state.put(Instance::clone(&instance));
+            }
+        }
+        drop(state);
+        self.publish(set.complete, set.remembered);
+    }
+
+    /// Shows what was written unshown.
+    pub fn show(&self) {
+        *self.is_hidden.lock().unwrap() = false;
+        let set = self.set();
+        self.publish(set.complete, set.remembered);
+    }
+
+    /// Tells the agent what it may be told.
+    fn publish(&self, complete: bool, remembered: bool) {
+        if *self.is_hidden.lock().unwrap() {
+            return;
+        }
+        let mut state = self.state();
+        state.repeat();
+        let instances = state.view.instances().clone();
+        assert_eq!(instances, state.server, "the view has lost its way");
+        let shown = InstanceSet {
+            complete,
+            remembered,
+            instances,
+            ..InstanceSet::default()
+        };
+        drop(state);
+        self.set.send_if_modified(|held| {
+            let differs = **held != shown;
+            if differs {
+                *held = Arc::new(shown);
+            }
+            differs
+        });
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.subscribe()
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        let set = self.set();
+        set.instances.keys().map(|key| key.name.clone()).collect()
+    }
+
+    /// What was written since the last look.
+    pub fn take_writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.writes.lock().unwrap())
+    }
+
+    pub fn calls(&self) -> usize {
+        *self.calls.lock().unwrap()
+    }
+
+    fn wrote(&self, what: &str, key: &InstanceKey) {
+        let mut writes = self.writes.lock().unwrap();
+        writes.push(format!("{what} {}", key.name));
+    }
+
+    /// What goes wrong before the change is made.
+    fn refusal(&self, change: &Change) -> Option<StoreError> {
+        let key = change.key();
+        let takes = |count: &Mutex<usize>| {
+            let mut count = count.lock().unwrap();
+            let is_due = *count > 0;
+            *count = count.saturating_sub(1);
+            is_due
+        };
+        if self.denied.lock().unwrap().contains(&key.name) {
+            let message = "a policy forbids it; correct the policy".to_owned();
+            return Some(StoreError::Denied { key, message });
+        }
+        if takes(&self.failures) || *self.broken.lock().unwrap() {
+            return Some(StoreError::Unavailable {
+                key,
+                message: "the folder is read-only; make it writable".to_owned(),
+                retry_after: None,
+                source: None,
+            });
+        }
+        if takes(&self.conflicts) {
+            let found = self.foreign.lock().unwrap().clone();
+            return Some(match change {
+                Change::Create(_) => StoreError::AlreadyExists { key, found },
+                Change::Update { .. } | Change::Delete { .. } => StoreError::Conflict { key },
+            });
+        }
+        None
+    }
+
+    fn apply_one(&self, change: Change) -> Written {
+        if let Some(error) = self.refusal(&change) {
+            return Err(error);
+        }
+        let key = change.key();
+        let mut state = self.state();
+        let found = state.server.get(&key).cloned();
+        match (change, found) {
+            (Change::Create(_), Some(found)) => Err(StoreError::AlreadyExists {
+                key,
+                found: Some(found),
+            }),
+            (Change::Create(mut instance), None) => {
+                instance.metadata.uid = format!("uid-{}", state.version);
+                self.wrote("create", &key);
+                Ok(Some(state.put(*instance)))
+            }
+            (Change::Update { uid, edits, .. }, Some(found)) if found.metadata.uid == uid => {
+                let mut instance = Instance::clone(&found);
+                if edits.iter().any(|edit| edit.apply(&mut instance).is_err()) {
+                    return Err(StoreError::Conflict { key });
+                }
+                self.wrote("update", &key);
+                if instance == *found {
+                    return Ok(Some(found));
+                }
+                Ok(Some(state.put(instance)))
+            }
+            (
+                Change::Delete {
+                    uid,
+                    resource_version,
+                    ..
+                },
+                Some(found),
+            ) if found.metadata.uid == uid => {
+                if found.metadata.resource_version != resource_version {
+                    return Err(StoreError::Conflict { key });
+                }
+                self.wrote("delete", &key);
+                state.remove(&key);
+                Ok(None)
+            }
+            _ => Err(StoreError::Gone { key }),
+        }
+    }
+
+    /// The change with what goes wrong on the way there and back.
+    async fn send(&self, change: Change) -> Written {
+        let key = change.key();
+        if self.hanging.lock().unwrap().contains(&key.name) {
+            tokio::time::sleep(HANGS).await;
+        }
+        let trouble = *self.trouble.lock().unwrap();
+        let (fate, is_made, wait) = {
+            let random = &mut self.state().random;
+            let wait = Duration::from_millis(random.random_range(0..3000));
+            (random.random_range(0..100), random.random_bool(0.5), wait)
+        };
+        let lost = |key| StoreError::Unknown {
+            key,
+            message: "no answer came".to_owned(),
+        };
+        if fate < trouble.lost {
+            if is_made {
+                drop(self.apply_one(change));
+            }
+            return Err(lost(key));
+        }
+        if fate < trouble.lost + trouble.busy {
+            return Err(StoreError::Unavailable {
+                key,
+                message: "the server is busy".to_owned(),
+                retry_after: Some(Duration::from_secs(1)),
+                source: None,
+            });
+        }
+        if fate < trouble.lost + trouble.busy + trouble.slow {
+            tokio::time::sleep(wait).await;
+        }
+        let written = self.apply_one(change)?;
+        let mut unknown = self.unknown.lock().unwrap();
+        if *unknown > 0 {
+            *unknown -= 1;
+            return Err(lost(key));
+        }
+        Ok(written)
+    }
+}
+
+impl State {
+    fn put(&mut self, mut instance: Instance) -> Arc<Instance> {
+        self.version += 1;
+        instance.metadata.resource_version = self.version.to_string();
+        let key = instance.key();
+        if let Some(other) = self.server.get(&key)
+            && other.metadata.uid != instance.metadata.uid
+        {
+            self.remove(&key);
+        }
+        let instance = Arc::new(instance);
+        self.history.push(Arc::clone(&instance));
+        self.server.insert(key, Arc::clone(&instance));
+        self.view.saw(Instance::clone(&instance));
+        instance
+    }
+
+    fn remove(&mut self, key: &InstanceKey) {
+        if let Some(instance) = self.server.remove(key) {
+            self.view.saw_deletion(key, &instance.metadata.uid);
+        }
+    }
+
+    /// Events that tell nothing new: of older versions, of deleted objects, and whole lists.
+    fn repeat(&mut self) {
+        for _ in 0..self.random.random_range(0..4) {
+            if !self.history.is_empty() {
+                let which = self.random.random_range(0..self.history.len());
+                let late = Instance::clone(&self.history[which]);
+                self.view.saw(late);
+            }
+        }
+        if self.random.random_bool(0.2) {
+            for scope in [Scope::Local, Scope::Shared] {
+                self.view.list_begins(scope);
+                for instance in self.server.values() {
+                    if Scope::of(instance) == Some(scope) {
+                        self.view.saw(Instance::clone(instance));
+                    }
+                }
+                self.view.list_ended(scope, self.version);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl InstanceStore for Store {
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.subscribe()
+    }
+
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
+        *self.calls.lock().unwrap() += 1;
+        let slow = *self.slow.lock().unwrap();
+        if !slow.is_zero() {
+            tokio::time::sleep(slow).await;
+        }
+        let mut results = Vec::new();
+        for change in changes {
+            results.push(self.send(change).await);
+        }
+        let set = self.set();
+        self.publish(set.complete, set.remembered);
+        // Whoever asked may be gone before it is told.
+        tokio::task::yield_now().await;
+        results
+    }
+
+    fn collects_garbage(&self) -> bool {
+        self.collects
+    }
+
+    fn has_other_nodes(&self) -> bool {
+        self.has_other_nodes
+    }
+
+    async fn count_nodes(&self) -> Option<usize> {
+        *self.nodes.lock().unwrap()
+    }
+}

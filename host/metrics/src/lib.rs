@@ -1,0 +1,113 @@
+//! What the metrics of all parts are made of, in the Prometheus text format 0.0.4. Each part has and registers its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::{Metric, Registry};
+
+/// The content type of [`render`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Returns the text of all metrics in a registry.
+pub fn render(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = prometheus_client::encoding::text::encode_registry(&mut text, registry);
+    text
+}
+
+/// Labels: names and values.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels(Vec<(&'static str, String)>);
+
+impl EncodeLabelSet for Labels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        for (name, value) in &self.0 {
+            use prometheus_client::encoding::EncodeLabel as _;
+            (*name, value.as_str()).encode(encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes labels of names and values.
+pub fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+    Labels(
+        pairs
+            .into_iter()
+            .map(|(name, value)| (name, value.to_owned()))
+            .collect(),
+    )
+}
+
+/// A counter whose name is written as it is: Akri's has no `_total`.
+#[derive(Debug, Clone, Default)]
+pub struct Count(pub Counter);
+
+impl EncodeMetric for Count {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        // A gauge is a counter without the suffix, as far as the text goes.
+        encoder.encode_gauge(&i64::try_from(self.0.get()).unwrap_or(i64::MAX))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+impl TypedMetric for Count {
+    const TYPE: MetricType = MetricType::Counter;
+}
+
+/// The upper bounds of a histogram's buckets.
+#[derive(Debug, Clone, Copy)]
+pub struct Buckets(pub &'static [f64]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// Gauges that are counted anew, with their label sets: a family does not list its own.
+#[derive(Debug)]
+pub struct Counts(Family<Labels, Gauge>, Mutex<BTreeSet<Labels>>);
+
+impl From<Family<Labels, Gauge>> for Counts {
+    fn from(family: Family<Labels, Gauge>) -> Self {
+        Self(family, Mutex::default())
+    }
+}
+
+impl Counts {
+    /// From now on there are these.
+    pub fn set(&self, counts: BTreeMap<Labels, i64>) {
+        let now: BTreeSet<Labels> = counts.keys().cloned().collect();
+        let mut counted = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        for labels in counted.difference(&now) {
+            self.0.remove(labels);
+        }
+        *counted = now;
+        for (labels, count) in counts {
+            self.0.get_or_create(&labels).set(count);
+        }
+    }
+}
+
+/// Registers a metric and returns it.
+pub fn register<M: Metric + Clone>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    metric: M,
+) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}

@@ -1,0 +1,223 @@
+//! Shows in each Instance which pods of this node have its slots, and counts those that are used: what people see of it with kubectl.
+//!
+//! One task compares what the slot task publishes with what the Instances say, and writes the difference: an Instance at most once a second.
+//! Nothing is decided by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::backoff;
+use leafhost_core::instance::{Edit, Instance, InstanceKey, MAX_HOLDER, MAX_HOLDERS};
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
+use leafhost_core::text::{abridge, chain};
+use leafhost_core::wait::until;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::report::SlotReport;
+
+/// Bounds how often an Instance is written.
+const SPACING: Duration = Duration::from_secs(1);
+/// Bounds the Instances that are written together.
+const TOGETHER: usize = 50;
+/// Ends writes that get no answer.
+const WRITE: Duration = Duration::from_secs(5);
+/// Leaves a wrong number of used slots to the node whose slots have changed, for so long.
+const OTHERS: Duration = Duration::from_secs(5);
+
+/// Maps slots to the pods that have them.
+type SlotHolders = BTreeMap<String, String>;
+
+/// The task.
+pub struct HoldersTask {
+    node: Arc<str>,
+    store: Arc<dyn InstanceStore>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    slots: watch::Receiver<Arc<SlotReport>>,
+    /// The slots that this task has seen a pod have.
+    seen: BTreeSet<(InstanceKey, String)>,
+    /// The Instances that could not be written, how often in a row, and until when they are left alone.
+    failed: BTreeMap<InstanceKey, (u32, Instant)>,
+    /// Maps Instances whose number of used slots is wrong, although this node's holders are right, to since when.
+    miscounted: BTreeMap<InstanceKey, Instant>,
+}
+
+impl HoldersTask {
+    /// Makes the task of a node.
+    pub fn new(
+        node: Arc<str>,
+        store: Arc<dyn InstanceStore>,
+        slots: watch::Receiver<Arc<SlotReport>>,
+    ) -> Self {
+        Self {
+            node,
+            instances: store.instances(),
+            store,
+            slots,
+            seen: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            miscounted: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        loop {
+            let (writes, next) = self.look(Instant::now());
+            if writes.is_empty() {
+                let changed = tokio::select! {
+                    changed = self.instances.changed() => changed,
+                    changed = self.slots.changed() => changed,
+                    () = until(next) => Ok(()),
+                };
+                if changed.is_err() {
+                    // The others end together with this one.
+                    std::future::pending::<()>().await;
+                }
+            } else {
+                self.write(writes).await;
+                sleep(SPACING).await;
+            }
+        }
+    }
+
+    /// Returns what is to be written now, and when to look again although nothing changes.
+    fn look(&mut self, now: Instant) -> (Vec<Change>, Option<Instant>) {
+        let instances = Arc::clone(&self.instances.borrow_and_update());
+        let slots = Arc::clone(&self.slots.borrow_and_update());
+        let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
+        self.failed.retain(|key, _| is_there(key));
+        self.miscounted.retain(|key, _| is_there(key));
+        if !instances.complete || !slots.is_known {
+            return (Vec::new(), None);
+        }
+        let wanted = self.wanted(&slots, &instances);
+        let none = SlotHolders::new();
+        let (mut changes, mut next) = (Vec::new(), None::<Instant>);
+        for (key, instance) in &instances.instances {
+            let holders = wanted.get(key).unwrap_or(&none);
+            let Some(differs_since) = self.differs(key, instance, holders, now) else {
+                self.failed.remove(key);
+                continue;
+            };
+            let paused = self.failed.get(key).map(|(_, until)| *until);
+            let due = differs_since.max(paused.unwrap_or(now));
+            if due > now || changes.len() >= TOGETHER {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            } else {
+                changes.push(Change::Update {
+                    key: key.clone(),
+                    uid: instance.metadata.uid.clone(),
+                    edits: vec![Edit::Holders {
+                        node: self.node.to_string(),
+                        holders: holders.clone(),
+                    }],
+                });
+            }
+        }
+        (changes, next)
+    }
+
+    /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it and knows its name.
+    fn wanted(
+        &mut self,
+        slots: &SlotReport,
+        instances: &InstanceSet,
+    ) -> BTreeMap<InstanceKey, SlotHolders> {
+        let mut all: BTreeMap<InstanceKey, SlotHolders> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for view in &slots.slots {
+            let Some(key) = &view.instance else {
+                continue;
+            };
+            let place = (key.clone(), view.slot.clone());
+            let is_seen = view.holder.is_some() || self.seen.contains(&place);
+            let before = || {
+                let instance = instances.instances.get(key)?;
+                let entry = instance.status.nodes.get(&*self.node)?;
+                entry.holders.get(&view.slot)
+            };
+            let holder = match &view.holder {
+                Some(named) if view.is_named => Some(named),
+                Some(unnamed) => before().or(Some(unnamed)),
+                None => before().filter(|_| !is_seen),
+            };
+            let holders = all.entry(key.clone()).or_default();
+            if let Some(holder) = holder
+                && holders.len() < MAX_HOLDERS
+            {
+                holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
+            }
+            if is_seen {
+                seen.insert(place);
+            }
+        }
+        self.seen = seen;
+        all
+    }
+
+    /// Returns when an Instance is to be written, if it says something else.
+    fn differs(
+        &mut self,
+        key: &InstanceKey,
+        instance: &Instance,
+        holders: &SlotHolders,
+        now: Instant,
+    ) -> Option<Instant> {
+        let entry = instance.status.nodes.get(&*self.node)?;
+        if instance.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        if entry.holders != *holders {
+            return Some(now);
+        }
+        // One node is enough to put right what the one whose slots have changed could not.
+        let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
+        if !is_first || instance.status.used == Some(instance.used()) {
+            self.miscounted.remove(key);
+            return None;
+        }
+        let since = *self.miscounted.entry(key.clone()).or_insert(now);
+        Some(since + OTHERS)
+    }
+
+    /// Writes, and remembers what could not be written or was not kept.
+    async fn write(&mut self, changes: Vec<Change>) {
+        let keys: Vec<_> = changes.iter().map(Change::key).collect();
+        let wanted = changes.clone();
+        let Ok(results) = timeout(WRITE, self.store.apply(changes)).await else {
+            for key in keys {
+                self.fail(key, "the store does not answer");
+            }
+            return;
+        };
+        for ((key, change), result) in keys.into_iter().zip(wanted).zip(results) {
+            let error = match (result, change) {
+                (Ok(Some(written)), Change::Update { edits, .. })
+                    if !edits.iter().all(|edit| edit.is_made(&written)) =>
+                {
+                    "the API server does not keep it; apply the definitions of this version (leafhost crds)"
+                        .to_owned()
+                }
+                (Ok(_), _) => continue,
+                (Err(error), _) => chain(&error),
+            };
+            self.fail(key, &error);
+        }
+    }
+
+    fn fail(&mut self, key: InstanceKey, error: &str) {
+        let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
+        let failures = failures.saturating_add(1);
+        // Another node's write is the usual reason, and no news.
+        if failures > 1 && backoff::is_told(failures.into()) {
+            tracing::warn!(instance = %key, error, "cannot show who has slots; it is tried again");
+        }
+        let until = Instant::now() + backoff::wait(failures);
+        self.failed.insert(key, (failures, until));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The metrics of slots.
+
+use std::time::Duration;
+
+use leafhost_metrics::{Count, Labels, labels, register};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Allocations take from a write to their limit.
+const ALLOCATION_BUCKETS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0];
+
+/// The metrics of slots.
+#[derive(Debug)]
+pub struct Metrics {
+    allocations: Family<Labels, Count>,
+    allocation_time: Histogram,
+    releases: Family<Labels, Count>,
+    slot_conflicts: Gauge,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(all: &mut Registry) -> Self {
+        Self {
+            allocations: register(
+                all,
+                "leafhost_allocations_total",
+                "Allocations the kubelet asked for, by result",
+                Family::default(),
+            ),
+            allocation_time: register(
+                all,
+                "leafhost_allocation_seconds",
+                "Seconds until an allocation was decided, its claim written",
+                Histogram::new(ALLOCATION_BUCKETS),
+            ),
+            releases: register(
+                all,
+                "leafhost_slot_releases_total",
+                "Slots that came back, by reason",
+                Family::default(),
+            ),
+            slot_conflicts: register(
+                all,
+                "leafhost_slot_conflicts",
+                "Slots that the kubelet has given to a pod and another node claims",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    /// Counts an allocation that was decided.
+    pub(crate) fn allocated(&self, result: &'static str, took: Duration) {
+        let result = labels([("result", result)]);
+        self.allocations.get_or_create(&result).0.inc();
+        self.allocation_time.observe(took.as_secs_f64());
+    }
+
+    /// Counts a slot that came back.
+    pub(crate) fn released(&self, reason: &'static str) {
+        let reason = labels([("reason", reason)]);
+        self.releases.get_or_create(&reason).0.inc();
+    }
+
+    /// Sets how many slots are held here and claimed elsewhere.
+    pub fn set_slot_conflicts(&self, count: usize) {
+        self.slot_conflicts
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(&mut Registry::default())
+    }
+}

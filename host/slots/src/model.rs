@@ -1,0 +1,11 @@
+//! The model of slots: who holds what, which devices are offered, and which slots an Allocate gets. Pure: it reads no clock,
+//! does no I/O and knows nothing of the task that uses it.
+
+pub mod claim;
+pub mod context;
+pub mod hold;
+pub mod holds;
+pub mod newcomers;
+pub mod offers;
+pub mod snapshot;
+pub mod view;

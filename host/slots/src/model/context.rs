@@ -1,0 +1,62 @@
+//! What this node knows when it decides about slots.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::ports::InstanceSet;
+use leafhost_kubelet::KubeletRun;
+
+use super::hold::Hold;
+use super::holds::Holds;
+use super::view::Owners;
+
+impl SlotContext<'_> {
+    /// Returns the slots of an Instance that are in use although it does not say so: those of `holds` that are not stored in it, and those of
+    /// Instances of the same name in other namespaces.
+    pub fn taken<'h>(
+        &self,
+        key: &InstanceKey,
+        holds: impl Iterator<Item = &'h Hold>,
+    ) -> BTreeSet<String> {
+        let unsaid = holds.filter(|hold| hold.stored.as_ref() != Some(key));
+        let mut taken: BTreeSet<String> = unsaid.map(|hold| hold.slot.clone()).collect();
+        let others = self.owners.namesakes.get(&key.name).into_iter().flatten();
+        let others = others.filter(|other| *other != key);
+        let others = others.filter_map(|other| self.instances.instances.get(other));
+        for (slot, usage) in others.flat_map(|other| &other.spec.device_usage) {
+            if !usage.is_empty() {
+                taken.insert(slot.clone());
+            }
+        }
+        taken
+    }
+
+    /// Tells that no free slot of the Instance is given for the time being.
+    pub fn is_held_back(&self, instance: &Instance) -> bool {
+        let is_barred = || self.barred.contains(&instance.key());
+        self.new.contains(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
+    }
+}
+
+/// All of it, at one moment.
+#[derive(Clone, Copy)]
+pub struct SlotContext<'a> {
+    /// This node.
+    pub node: &'a str,
+    /// The devices as they are seen now.
+    pub devices: &'a Arc<DeviceSnapshot>,
+    /// The Instances.
+    pub instances: &'a InstanceSet,
+    /// What the resources' names stand for.
+    pub owners: &'a Owners,
+    /// The slots of this node.
+    pub holds: &'a Holds,
+    /// The uids of Instances of which no slot is given yet: see [`super::newcomers`].
+    pub new: &'a BTreeSet<String>,
+    /// The Instances that cannot be written, of which no slot is given either.
+    pub barred: &'a BTreeSet<InstanceKey>,
+    /// The kubelet that runs now.
+    pub kubelet: Option<KubeletRun>,
+}

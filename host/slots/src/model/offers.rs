@@ -1,0 +1,543 @@
+//! What the kubelet is offered: one resource an Instance, one a Configuration, and how each of their ids is. Pure.
+//!
+//! Only what changed is computed again: an Instance that is the same object with the same device and the same holds keeps
+//! its list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::configuration::{MAX_CAPACITY, Resources};
+use leafhost_core::device::Device;
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::fair::in_turns;
+use leafhost_core::free_slots::free_slots;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::problem::Problem;
+use leafhost_core::slot::{slot_id, slot_number};
+use leafhost_core::unit::{Unit, resource, resource_name, virtual_id};
+use leafhost_core::usable::{Unusable, configured, usable};
+use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
+
+use super::context::SlotContext;
+use super::hold::Hold;
+
+/// Names of resources a node offers for Instances in its life: the Node object keeps every name, and is of a limited size.
+pub const NAMES_EVER: usize = 1000;
+
+/// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
+const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
+
+/// Computes offers and remembers what it computed.
+#[derive(Debug, Default)]
+pub struct Offerer {
+    /// The devices of the last time.
+    devices: Arc<DeviceSnapshot>,
+    cache: BTreeMap<InstanceKey, Computed>,
+    /// Whether claims could be written then.
+    is_writable: bool,
+    /// The lists that are not of one Instance.
+    lists: BTreeMap<String, Arc<Devices>>,
+    offered: BTreeSet<String>,
+}
+
+/// What follows from an Instance.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each follows from the Instance for itself"
+)]
+struct Computed {
+    instance: Arc<Instance>,
+    device: Option<Arc<Device>>,
+    /// Tells that no free slot of it is given for the time being.
+    is_held_back: bool,
+    kept: bool,
+    offered: bool,
+    resources: Option<Resources>,
+    holds: Vec<Held>,
+    /// Lists the slots that are in use although the Instance does not say so.
+    taken: BTreeSet<String>,
+    list: Arc<Devices>,
+    has_free: bool,
+    /// The name of its resource, or why it can have none.
+    name: Result<ResourceName, Box<Problem>>,
+}
+
+/// What of a hold shows in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    unit: Unit,
+    slot: String,
+    availability: Availability,
+}
+
+/// Who may have what this node holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Availability {
+    /// A container may have it: it stays healthy for it, since the kubelet admits it again after a restart only then.
+    Kept,
+    /// No container has it, and the next may get it.
+    Idle,
+    /// Nobody may get it.
+    Barred,
+}
+
+impl Availability {
+    fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<KubeletRun>) -> Self {
+        if hold.holder.is_lost() || (hold.absent && hold.is_doubtful(kubelet)) {
+            Self::Barred
+        } else if !hold.absent {
+            Self::Kept
+        } else if hold.stored.as_ref() == Some(key) {
+            Self::Idle
+        } else {
+            Self::Barred
+        }
+    }
+}
+
+/// What is offered, and what is not.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// The lists.
+    pub offers: Offers,
+    /// Names that were not offered before.
+    pub new_names: BTreeSet<String>,
+    /// What is not offered, and why.
+    pub problems: BTreeSet<Problem>,
+    /// The lists that are not of one Instance.
+    own: BTreeMap<String, Arc<Devices>>,
+}
+
+/// How many resources there may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Resources of single Instances at one time.
+    pub live: usize,
+    /// Names of such resources ever: the Node object keeps every one.
+    pub ever: usize,
+}
+
+impl Offerer {
+    /// What is offered now. `known` are the names that were ever offered; while nothing `is_writable` no free slot is.
+    pub fn offer(
+        &mut self,
+        context: SlotContext<'_>,
+        is_writable: bool,
+        known: &BTreeSet<String>,
+        limits: Limits,
+    ) -> Offered {
+        let SlotContext {
+            node,
+            devices,
+            instances,
+            owners,
+            holds,
+            kubelet,
+            ..
+        } = context;
+        if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
+            self.cache.clear();
+        }
+        let same_devices = Arc::ptr_eq(&self.devices, devices);
+        self.devices = Arc::clone(devices);
+        self.cache
+            .retain(|key, _| owners.instances.get(&key.name) == Some(key));
+        let mut by_instance: BTreeMap<&str, Vec<(&Unit, &Hold)>> = BTreeMap::new();
+        for (unit, hold) in &holds.by_unit {
+            by_instance
+                .entry(&hold.instance)
+                .or_default()
+                .push((unit, hold));
+        }
+        // By Configuration: how many Instances can be had through it, and whether there is any.
+        let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
+        let mut numbers: BTreeMap<String, Vec<(Unit, bool)>> = BTreeMap::new();
+        for key in owners.instances.values() {
+            let Some(instance) = instances.instances.get(key) else {
+                continue;
+            };
+            let own = by_instance.remove(key.name.as_str()).unwrap_or_default();
+            let taken = context.taken(key, own.iter().map(|(_, hold)| *hold));
+            let held: Vec<Held> = own
+                .into_iter()
+                .map(|(unit, hold)| Held {
+                    unit: unit.clone(),
+                    slot: hold.slot.clone(),
+                    availability: Availability::of(hold, key, kubelet),
+                })
+                .collect();
+            let before = self.cache.get(key).filter(|computed| {
+                Arc::ptr_eq(&computed.instance, instance)
+                    && computed.holds == held
+                    && computed.taken == taken
+                    && computed.is_held_back == context.is_held_back(instance)
+            });
+            if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
+                let seen = Seen::new(node, devices, instance);
+                let is_held_back = context.is_held_back(instance);
+                let is_given = is_writable && !is_held_back;
+                let mut computed = compute(instance, seen, (held, taken), is_given);
+                computed.is_held_back = is_held_back;
+                self.cache.insert(key.clone(), computed);
+            }
+            let Some(computed) = self.cache.get(key) else {
+                continue;
+            };
+            let owner = (
+                key.namespace.as_str(),
+                instance.spec.configuration_name.as_str(),
+            );
+            let mut has_idle = false;
+            for held in computed.holds.iter().filter(|held| {
+                !held.unit.resource.is_empty()
+                    && resource_name(&held.unit.resource) != Some(key.name.as_str())
+            }) {
+                // One id an Instance: a container that asks for two gets different ones.
+                let is_second = held.availability == Availability::Idle
+                    && std::mem::replace(&mut has_idle, true);
+                let healthy = computed.is_healthy(held) && !is_second;
+                numbers
+                    .entry(held.unit.resource.clone())
+                    .or_default()
+                    .push((held.unit.clone(), healthy));
+            }
+            let sum = free.entry(owner).or_default();
+            sum.0 += u32::from(computed.has_free && !has_idle);
+            sum.1 = true;
+        }
+        // Their Instances are gone; the kubelet still has them, and must not give them to anybody.
+        let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
+        for (unit, _) in by_instance.into_values().flatten() {
+            if !unit.resource.is_empty() {
+                orphans
+                    .entry(unit.resource.clone())
+                    .or_default()
+                    .push(unit.clone());
+            }
+        }
+        let mut offered = Offered::default();
+        self.list_instances(&mut orphans, known, limits, &mut offered);
+        for (name, key) in &owners.configurations {
+            let view = devices.configurations.get(key);
+            if view.is_some_and(|view| !view.configured.configuration.resources.has_configuration())
+            {
+                continue;
+            }
+            let resource = resource(name);
+            let mut used = numbers.remove(&resource).unwrap_or_default();
+            let gone = orphans.remove(&resource).unwrap_or_default();
+            used.extend(gone.into_iter().map(|unit| (unit, false)));
+            let (free, any) = free
+                .get(&(key.namespace(), key.name()))
+                .copied()
+                .unwrap_or_default();
+            let list = configuration_list(key, &used, free, any);
+            self.put(&mut offered, resource, list);
+        }
+        // The resource of a Configuration that is not in force, or not yet, or has none: what containers have stays.
+        for (resource, units) in numbers {
+            let gone = orphans.remove(&resource).unwrap_or_default();
+            let gone = gone.into_iter().map(|unit| (unit, false));
+            let list = units.into_iter().chain(gone).map(|(unit, healthy)| {
+                let health = health(healthy);
+                (unit.id, device(health, None))
+            });
+            self.put(&mut offered, resource, list.collect());
+        }
+        // What is left has neither Instance nor Configuration.
+        for (resource, units) in orphans {
+            let list = units
+                .into_iter()
+                .map(|unit| (unit.id, device(Health::Unhealthy, None)))
+                .collect();
+            self.put(&mut offered, resource, list);
+        }
+        self.lists = std::mem::take(&mut offered.own);
+        offered
+    }
+
+    fn list_instances(
+        &mut self,
+        orphans: &mut BTreeMap<String, Vec<Unit>>,
+        known: &BTreeSet<String>,
+        limits: Limits,
+        offered: &mut Offered,
+    ) {
+        let mut candidates: Vec<(&str, &Computed)> = self
+            .cache
+            .values()
+            .filter(|computed| !computed.list.is_empty())
+            .map(|computed| (computed.instance.metadata.name.as_str(), computed))
+            .collect();
+        let is_new = |name: &str| !known.contains(name);
+        let new = candidates.iter().filter(|(name, _)| is_new(name)).count();
+        if candidates.len() > limits.live || known.len().saturating_add(new) > limits.ever {
+            candidates.sort_by_key(|(name, computed)| {
+                (
+                    !self.offered.contains(*name),
+                    // After a restart those of before: each other one would use up a name.
+                    is_new(name),
+                    computed.instance.metadata.creation_timestamp.as_deref(),
+                    *name,
+                )
+            });
+            // The names of one namespace take no place of the others.
+            candidates = in_turns(candidates, |(_, computed)| {
+                computed.instance.metadata.namespace.as_str()
+            });
+            candidates.sort_by_key(|(_, computed)| computed.holds.is_empty());
+        }
+        let all = candidates.len();
+        let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, Vec::new());
+        let mut ever = known.len();
+        for (name, computed) in candidates {
+            let (new, free) = (is_new(name), computed.holds.is_empty());
+            if chosen.len() >= limits.live && free {
+                full += 1;
+            } else if new && ever >= limits.ever && free {
+                worn += 1;
+            } else {
+                ever += usize::from(new);
+                chosen.push((name, computed));
+            }
+        }
+        if full > 0 {
+            offered.problems.insert(Problem::TooManyResources {
+                over: full,
+                all,
+                most: limits.live,
+            });
+        }
+        if worn > 0 {
+            offered.problems.insert(Problem::ResourceNamesExhausted {
+                over: worn,
+                names: known.len(),
+            });
+        }
+        let is_same = chosen.len() == self.offered.len()
+            && chosen.iter().all(|(name, _)| self.offered.contains(*name));
+        let names = (!is_same).then(|| chosen.iter().map(|(name, _)| (*name).to_owned()).collect());
+        for (name, computed) in chosen {
+            let gone = if orphans.is_empty() {
+                None
+            } else {
+                orphans.remove(&resource(name))
+            };
+            if let Some(gone) = gone {
+                let mut list = Devices::clone(&computed.list);
+                for unit in gone {
+                    list.entry(unit.id)
+                        .or_insert_with(|| device(Health::Unhealthy, None));
+                }
+                self.put(offered, resource(name), list);
+                continue;
+            }
+            if is_new(name) {
+                offered.new_names.insert(name.to_owned());
+            }
+            match &computed.name {
+                Ok(name) => {
+                    let list = Arc::clone(&computed.list);
+                    offered.offers.insert(name.clone(), list);
+                }
+                Err(problem) => drop(offered.problems.insert(Problem::clone(problem))),
+            }
+        }
+        if let Some(names) = names {
+            self.offered = names;
+        }
+    }
+
+    /// Offers a list; one that is the same as before stays the same object.
+    fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
+        if list.is_empty() {
+            return;
+        }
+        let list = match self.lists.get(&resource) {
+            Some(before) if **before == list => Arc::clone(before),
+            _ => Arc::new(list),
+        };
+        offered.own.insert(resource.clone(), Arc::clone(&list));
+        match checked(resource) {
+            Ok(name) => drop(offered.offers.insert(name, list)),
+            Err(problem) => drop(offered.problems.insert(*problem)),
+        }
+    }
+}
+
+/// What the device of an Instance decides about its list.
+struct Seen {
+    device: Option<Arc<Device>>,
+    /// Tells that a container that has it may go on.
+    kept: bool,
+    /// Tells that a container may get it.
+    offered: bool,
+    resources: Option<Resources>,
+}
+
+impl Seen {
+    fn new(node: &str, devices: &DeviceSnapshot, instance: &Instance) -> Self {
+        let configured = configured(devices, instance);
+        let usable = usable(node, devices, instance);
+        let (kept, offered) = match &usable {
+            Ok(_) => (true, true),
+            Err(unusable) => (unusable.is_kept(), false),
+        };
+        let device = match usable {
+            Ok(usable) => Some(usable.device),
+            Err(Unusable::Unhealthy { device, .. }) => device,
+            Err(Unusable::Gone | Unusable::NotSeen) => None,
+        };
+        Self {
+            device,
+            kept,
+            offered,
+            resources: configured.map(|one| one.configuration.resources),
+        }
+    }
+}
+
+impl Computed {
+    /// Whether the device is seen as it was.
+    fn is_as(&self, node: &str, devices: &DeviceSnapshot) -> bool {
+        let seen = Seen::new(node, devices, &self.instance);
+        let same = match (&self.device, &seen.device) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (self.kept, self.offered, self.resources)
+            == (seen.kept, seen.offered, seen.resources)
+    }
+
+    fn is_healthy(&self, held: &Held) -> bool {
+        match held.availability {
+            Availability::Kept => self.kept,
+            Availability::Idle => self.offered,
+            Availability::Barred => false,
+        }
+    }
+}
+
+fn checked(resource: String) -> Result<ResourceName, Box<Problem>> {
+    ResourceName::new(resource.clone()).map_err(|error| {
+        Box::new(Problem::InvalidResourceName {
+            resource,
+            error: error.to_string(),
+        })
+    })
+}
+
+fn health(is_good: bool) -> Health {
+    if is_good {
+        Health::Healthy
+    } else {
+        Health::Unhealthy
+    }
+}
+
+fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
+    leafhost_kubelet::Device { health, numa }
+}
+
+fn compute(
+    instance: &Arc<Instance>,
+    seen: Seen,
+    (holds, taken): (Vec<Held>, BTreeSet<String>),
+    is_writable: bool,
+) -> Computed {
+    let Seen {
+        device: reported,
+        kept,
+        offered,
+        resources,
+    } = seen;
+    let spec = &instance.spec;
+    let numa = reported.as_ref().and_then(|device| numa(device));
+    let free: BTreeSet<String> = free_slots(instance, &taken).into_iter().collect();
+    let own = resource(&instance.metadata.name);
+    let mut list = Devices::new();
+    // Without a resource of its own, and while the Configuration is not known, only what containers have is listed.
+    let capacity = if resources.is_some_and(Resources::has_instances) {
+        spec.capacity.min(MAX_CAPACITY)
+    } else {
+        0
+    };
+    for slot in 0..capacity {
+        let id = slot_id(&instance.metadata.name, slot);
+        let health = health(offered && is_writable && free.contains(&id));
+        list.insert(id, device(health, numa));
+    }
+    let mut computed = Computed {
+        has_free: offered && is_writable && !free.is_empty(),
+        instance: Arc::clone(instance),
+        device: reported,
+        is_held_back: false,
+        kept,
+        offered,
+        resources,
+        holds,
+        taken,
+        list: Arc::default(),
+        name: checked(own.clone()),
+    };
+    for held in computed
+        .holds
+        .iter()
+        .filter(|held| held.unit.resource == own)
+    {
+        let health = health(computed.is_healthy(held));
+        list.insert(held.slot.clone(), device(health, numa));
+    }
+    computed.list = Arc::new(list);
+    computed
+}
+
+/// The virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a
+/// container which asks for several gets different Instances.
+fn configuration_list(
+    key: &ConfigurationKey,
+    used: &[(Unit, bool)],
+    free: u32,
+    any: bool,
+) -> Devices {
+    let mut list = Devices::new();
+    for (unit, healthy) in used {
+        let health = health(*healthy);
+        list.insert(unit.id.clone(), device(health, None));
+    }
+    let taken: BTreeSet<u32> = list
+        .keys()
+        .filter_map(|id| slot_number(key.name(), id))
+        .collect();
+    let mut numbers = (0..u32::MAX).filter(|number| !taken.contains(number));
+    for number in numbers
+        .by_ref()
+        .take(usize::try_from(free).unwrap_or_default())
+    {
+        let id = virtual_id(key.name(), number);
+        list.insert(id, device(Health::Healthy, None));
+    }
+    if list.is_empty()
+        && any
+        && let Some(number) = numbers.next()
+    {
+        // The resource stays while all its slots are elsewhere.
+        let id = virtual_id(key.name(), number);
+        list.insert(id, device(Health::Unhealthy, None));
+    }
+    list
+}
+
+fn numa(device: &Device) -> Option<i64> {
+    match device.attributes.get(NUMA_NODE)? {
+        AttributeValue::Int(node) => Some(*node).filter(|node| *node >= 0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Tells which Instance or Configuration a resource's name stands for. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
+use leafhost_core::resource_names::NameOwners;
+
+/// Says which object a resource's name stands for. Objects of two namespaces may have one name: it is that of the namespace that
+/// [`NameOwners`] says. Of two whose age is not known the first has it, and a Configuration goes before an Instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// By the name of the Instance.
+    pub instances: BTreeMap<String, InstanceKey>,
+    /// Lists the Instances of a name where they are not the one that has it alone: the kubelet, which knows no namespace, takes them for one.
+    pub namesakes: BTreeMap<String, Vec<InstanceKey>>,
+    /// By the name of the Configuration.
+    pub configurations: BTreeMap<String, ConfigurationKey>,
+    /// What is not offered, and why.
+    pub problems: BTreeSet<Problem>,
+}
+
+impl Owners {
+    /// The objects that concern `node`: Instances it sees or has slots of, Configurations it discovers for.
+    pub fn new(node: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> Self {
+        let mut owners = Self::default();
+        let mut since: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
+        let keys: BTreeMap<(&str, &str), &ConfigurationKey> = devices
+            .configurations
+            .keys()
+            .map(|key| ((key.namespace(), key.name()), key))
+            .collect();
+        let mut ours: Vec<(Option<&str>, InstanceKey)> = Vec::new();
+        let mut by_name: BTreeMap<&str, Vec<&InstanceKey>> = BTreeMap::new();
+        for (key, instance) in &instances.instances {
+            by_name.entry(&key.name).or_default().push(key);
+            if !instance.concerns(node) {
+                continue;
+            }
+            let made = instance.metadata.creation_timestamp.as_deref();
+            ours.push((made, key.clone()));
+            let owner = (
+                key.namespace.as_str(),
+                instance.spec.configuration_name.as_str(),
+            );
+            if let (Some(owner), Some(made)) = (keys.get(&owner), made) {
+                let oldest = since.entry(owner).or_insert(made);
+                *oldest = made.min(oldest);
+            }
+        }
+        let mut configurations: Vec<_> = devices
+            .configurations
+            .iter()
+            .map(|(key, view)| {
+                let created = view.configured.configuration.seniority();
+                let first = since.get(key).copied();
+                (created.is_none(), created, first.is_none(), first, key)
+            })
+            .collect();
+        configurations.sort();
+        let aged = configurations.iter().filter(|(ageless, ..)| !ageless);
+        let names = NameOwners::new(&devices.names, aged.map(|(.., key)| *key));
+        for (_, _, _, _, key) in configurations {
+            let taken = names.taken_from(key.namespace(), key.name());
+            let first = || owners.configurations.get(key.name());
+            let owner = taken.map(|owner| owner.to_string());
+            match owner.or_else(|| first().map(ToString::to_string)) {
+                None => drop(
+                    owners
+                        .configurations
+                        .insert(key.name().to_owned(), key.clone()),
+                ),
+                Some(owner) => drop(owners.problems.insert(Problem::NameTaken {
+                    configuration: key.clone(),
+                    owner,
+                    consumer: "the kubelet",
+                })),
+            }
+        }
+        ours.sort();
+        for (_, key) in ours {
+            let taken = names.taken_from(&key.namespace, &key.name);
+            let configuration = || owners.configurations.get(&key.name);
+            let first = || owners.instances.get(&key.name);
+            let owner = taken
+                .map(|owner| owner.to_string())
+                .or_else(|| configuration().map(ToString::to_string))
+                .or_else(|| first().map(ToString::to_string));
+            if let Some(owner) = owner {
+                let instance = key;
+                let problem = Problem::InstanceNameTaken { instance, owner };
+                owners.problems.insert(problem);
+            } else {
+                owners.instances.insert(key.name.clone(), key);
+            }
+        }
+        for (name, keys) in by_name {
+            if keys
+                .iter()
+                .any(|key| owners.instances.get(name) != Some(key))
+            {
+                let keys = keys.into_iter().cloned().collect();
+                owners.namesakes.insert(name.to_owned(), keys);
+            }
+        }
+        owners
+    }
+
+    /// The Instance that has this name, or else the first that is named so.
+    pub fn named(&self, instance: &str) -> Option<&InstanceKey> {
+        let first = || self.namesakes.get(instance)?.first();
+        self.instances.get(instance).or_else(first)
+    }
+
+    /// The Instance that has this name, or would have it if it were made.
+    pub fn key_of(&self, instance: &str) -> Option<InstanceKey> {
+        let made = || {
+            let (configuration, _) = instance.rsplit_once('-')?;
+            let configuration = self.configurations.get(configuration)?;
+            Some(InstanceKey {
+                namespace: configuration.namespace().to_owned(),
+                name: instance.to_owned(),
+            })
+        };
+        self.instances.get(instance).cloned().or_else(made)
+    }
+}
+
+/// Whether `before` and `after` concern `node` alike, so that the owners are the same. An Instance that is the same object
+/// is not read.
+pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
+    let (before, after) = (&before.instances, &after.instances);
+    let place = |instance: &Instance| {
+        let made = instance.metadata.creation_timestamp.clone();
+        let owner = instance.spec.configuration_name.clone();
+        (instance.concerns(node), made, owner)
+    };
+    before.len() == after.len()
+        && before.iter().zip(after).all(|((one, old), (two, new))| {
+            one == two && (Arc::ptr_eq(old, new) || place(old) == place(new))
+        })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! What the slot task publishes: lists for the kubelet, held slots for the plan, a report for people.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leafhost_core::instance::HeldSlots;
+use leafhost_core::problem::Problem;
+use leafhost_kubelet::{KubeletRun, Offers};
+use tokio::sync::watch;
+
+use super::SlotTask;
+use super::model::context::SlotContext;
+use super::model::holds::Holds;
+use super::model::offers::{self, Limits, Offerer};
+use super::model::view::Owners;
+use super::refusals::Refusals;
+use super::report::{SlotReport, SlotView};
+
+/// What is shown, to whom.
+pub(super) struct Shown {
+    offers: watch::Sender<Arc<Offers>>,
+    held: watch::Sender<Arc<HeldSlots>>,
+    report: watch::Sender<Arc<SlotReport>>,
+    offerer: Offerer,
+    /// The names that were ever offered.
+    known: BTreeSet<String>,
+    pub refusals: Refusals,
+}
+
+impl Shown {
+    /// Shows nothing yet. `known` are the names that were ever offered.
+    pub fn new(
+        offers: watch::Sender<Arc<Offers>>,
+        held: watch::Sender<Arc<HeldSlots>>,
+        report: watch::Sender<Arc<SlotReport>>,
+        known: BTreeSet<String>,
+    ) -> Self {
+        Self {
+            offers,
+            held,
+            report,
+            offerer: Offerer::default(),
+            known,
+            refusals: Refusals::default(),
+        }
+    }
+}
+
+impl SlotTask {
+    /// What a kubelet that was restarted has no record of.
+    fn lost(&self, kubelet: Option<KubeletRun>) -> impl Iterator<Item = Problem> {
+        let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
+        for hold in self.holds.by_unit.values() {
+            if hold.holder.is_lost() {
+                let pods = hold.holder.words().unwrap_or_default();
+                lost.push(format!("{} ({pods})", hold.slot));
+            } else if hold.absent && hold.is_doubtful(kubelet) {
+                doubtful.push(hold.slot.clone());
+            }
+        }
+        let lost = (!lost.is_empty()).then_some(Problem::SlotRecordLost { slots: lost });
+        let doubtful = (!doubtful.is_empty()).then_some(Problem::SlotRecordMissing {
+            slots: doubtful,
+            grace_seconds: self.config.grace.as_secs(),
+        });
+        lost.into_iter().chain(doubtful)
+    }
+
+    pub(super) fn publish(&mut self) {
+        let held = self.holds.held(&self.owners);
+        self.shown.held.send_if_modified(|old| {
+            let differs = **old != held;
+            if differs {
+                *old = Arc::new(held);
+            }
+            differs
+        });
+        let is_known = self.instances.borrow().is_known();
+        if self.looks.ready.is_some() || !is_known {
+            return;
+        }
+        let kubelet = self.looks.records.kubelet_run();
+        let instances = Arc::clone(&self.instances.borrow());
+        let devices = Arc::clone(&self.devices.borrow());
+        let limits = Limits {
+            live: self.config.instance_resources,
+            ever: offers::NAMES_EVER.max(self.config.instance_resources),
+        };
+        let context = SlotContext {
+            node: &self.node,
+            devices: &devices,
+            instances: &instances,
+            owners: &self.owners,
+            holds: &self.holds,
+            new: self.newcomers.uids(),
+            barred: self.unwritable.barred(),
+            kubelet,
+        };
+        let is_writable = !self.unwritable.is_all() && instances.complete;
+        let offered = self
+            .shown
+            .offerer
+            .offer(context, is_writable, &self.shown.known, limits);
+        let mut problems = offered.problems;
+        // A name counts once a kubelet may have put it into the Node object.
+        let mut new_names = BTreeSet::new();
+        if kubelet.is_some() {
+            new_names = offered.new_names;
+            self.shown.known.extend(new_names.iter().cloned());
+        }
+        self.note_names(new_names);
+        problems.extend(self.notes.problem.clone());
+        let offers = &offered.offers;
+        self.shown
+            .refusals
+            .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
+        self.shown.offers.send_if_modified(|old| {
+            let same = old.len() == offered.offers.len()
+                && old
+                    .iter()
+                    .zip(&offered.offers)
+                    .all(|((one, a), (two, b))| one == two && Arc::ptr_eq(a, b));
+            if !same {
+                *old = Arc::new(offered.offers);
+            }
+            !same
+        });
+        problems.extend(self.owners.problems.iter().cloned());
+        problems.extend(self.adoptions.conflicts.iter().cloned());
+        problems.extend(self.adoptions.problem.iter().cloned());
+        problems.extend(self.looks.problems.iter().cloned());
+        problems.extend(withdrawn(&self.holds, &self.owners));
+        problems.extend(self.unwritable.problem());
+        problems.extend(self.lost(kubelet));
+        let slots = self
+            .holds
+            .by_unit
+            .iter()
+            .map(|(unit, hold)| SlotView {
+                slot: hold.slot.clone(),
+                instance: hold.owner(&self.owners).cloned(),
+                unit: unit.clone(),
+                holder: hold.holder.words(),
+                is_named: hold.holder.is_named(),
+            })
+            .collect();
+        let report = SlotReport {
+            is_known: true,
+            slots,
+            socket_missing: self.looks.is_socket_missing,
+            problems: problems.into_iter().collect(),
+            refusals: self.shown.refusals.views(),
+        };
+        self.shown.report.send_if_modified(|old| {
+            let differs = **old != report;
+            if differs {
+                *old = Arc::new(report);
+            }
+            differs
+        });
+    }
+}
+
+/// The pods that have a slot of an Instance that is withdrawn: its device is gone, as a rule.
+fn withdrawn(holds: &Holds, owners: &Owners) -> Option<Problem> {
+    let gone = holds.by_unit.values();
+    let gone = gone.filter(|hold| hold.stored.is_none() && hold.owner(owners).is_none());
+    let slots: Vec<String> = gone
+        .filter_map(|hold| Some(format!("{} ({})", hold.slot, hold.holder.words()?)))
+        .collect();
+    (!slots.is_empty()).then_some(Problem::InstanceWithdrawn { slots })
+}

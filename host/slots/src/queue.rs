@@ -1,0 +1,194 @@
+//! The kubelet's Allocate calls, which wait here for the slot task.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::node_order::{first, place};
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::unit::{Unit, resource_name};
+use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout};
+
+use super::report::SlotReport;
+
+/// Allocations that wait; the kubelet admits pods one after the other.
+pub(super) const QUEUE: usize = 64;
+/// Time limit for a decision, after which the allocation is refused: the kubelet itself waits without end.
+const ALLOCATE: Duration = Duration::from_secs(8);
+/// Bounds how long an allocation through a Configuration is decided anew after its slots could not be claimed. The kubelet starts no other pod
+/// meanwhile.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Bounds how often slots are claimed for one allocation.
+const CLAIMS: u32 = 4;
+
+/// A call that waits for its answer.
+pub(super) struct Request {
+    pub resource: String,
+    pub ids: BTreeSet<String>,
+    pub answer: oneshot::Sender<Result<Allocation, Refusal>>,
+    pub asked: Instant,
+    /// Whether it has waited for a slot to come back: it does so once.
+    pub has_waited: bool,
+    /// The slots that could not be claimed.
+    pub lost: BTreeSet<String>,
+    /// Says why the last of these could not be claimed, unless another node was quicker.
+    pub unwritten: Option<Refusal>,
+    /// Counts the claims that failed.
+    pub losses: u32,
+}
+
+impl Request {
+    pub fn units(&self) -> impl Iterator<Item = Unit> {
+        self.ids.iter().map(|id| Unit {
+            resource: self.resource.clone(),
+            id: id.clone(),
+        })
+    }
+
+    /// Returns until when it may be decided anew; nothing if that is over.
+    pub fn again_until(&self) -> Option<Instant> {
+        let until = self.asked + AGAIN;
+        let is_over = until <= Instant::now() || self.answer.is_closed();
+        (!is_over && self.losses < CLAIMS).then_some(until)
+    }
+
+    /// Returns the refusal of a request for which nothing else can be chosen, with why slots could not be claimed for it.
+    pub fn lost_with(&self, refusal: Refusal) -> Refusal {
+        match (refusal, &self.unwritten) {
+            (Refusal::Unavailable(_), Some(unwritten)) => unwritten.clone(),
+            (Refusal::Unavailable(why), None) if !self.lost.is_empty() => {
+                let lost: Vec<&str> = self.lost.iter().map(String::as_str).collect();
+                let lost = lost.join(", ");
+                Refusal::Unavailable(format!("{why}; another node was quicker to claim {lost}"))
+            }
+            (refusal, _) => refusal,
+        }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub fn is_late(&self) -> bool {
+        self.asked.elapsed() >= ALLOCATE || self.answer.is_closed()
+    }
+}
+
+/// Answers the kubelet's calls by the slot task.
+#[derive(Clone)]
+pub struct SlotHandle {
+    pub(super) node: Arc<str>,
+    requests: mpsc::Sender<Request>,
+    offers: watch::Receiver<Arc<Offers>>,
+    report: watch::Receiver<Arc<SlotReport>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+}
+
+impl SlotHandle {
+    /// At which of the free ids of a resource this node begins.
+    fn place(&self, resource: &ResourceName) -> usize {
+        let instances = Arc::clone(&self.instances.borrow());
+        let name = resource_name(resource.as_str()).unwrap_or_default();
+        let mut all = instances.instances.values();
+        all.find(|instance| instance.metadata.name == name)
+            .map_or_else(
+                || usize::try_from(first(&self.node, name)).unwrap_or_default(),
+                |instance| place(&self.node, name, &instance.spec.nodes),
+            )
+    }
+}
+
+#[async_trait]
+impl Allocator for SlotHandle {
+    async fn allocate(
+        &self,
+        resource: &ResourceName,
+        ids: BTreeSet<String>,
+    ) -> Result<Allocation, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request {
+            resource: resource.as_str().to_owned(),
+            ids,
+            answer,
+            asked: Instant::now(),
+            has_waited: false,
+            lost: BTreeSet::new(),
+            unwritten: None,
+            losses: 0,
+        };
+        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
+        let decided = timeout(ALLOCATE, async {
+            self.requests.send(request).await.map_err(|_| stopping())?;
+            answered.await.map_err(|_| stopping())?
+        });
+        decided.await.unwrap_or_else(|_| {
+            Err(Refusal::Unavailable(format!(
+                "the claim was not written within {} seconds; see the agent's status",
+                ALLOCATE.as_secs()
+            )))
+        })
+    }
+
+    fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
+        let (offers, report) = (self.offers.borrow(), self.report.borrow());
+        let list = offers.get(resource);
+        let is_bad = |id: &String| {
+            let device = list.and_then(|list| list.get(id));
+            device.is_none_or(|device| device.health == Health::Unhealthy)
+        };
+        let held: BTreeSet<&str> = report
+            .slots
+            .iter()
+            .filter(|slot| slot.unit.resource == resource.as_str())
+            .map(|slot| slot.unit.id.as_str())
+            .collect();
+        let mut ordered: Vec<String> = available.iter().cloned().collect();
+        ordered.rotate_left(
+            self.place(resource)
+                .checked_rem(available.len())
+                .unwrap_or_default(),
+        );
+        // What somebody may have is the last choice, of a kubelet that has lost its records or has not taken in the last list.
+        ordered.sort_by_key(|id| (is_bad(id), held.contains(id.as_str())));
+        ordered
+    }
+}
+
+/// The calls that wait. It is made before the task because the device plugins need it first.
+pub struct AllocateQueue {
+    pub(super) handle: SlotHandle,
+    pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) offers: watch::Sender<Arc<Offers>>,
+    pub(super) report: watch::Sender<Arc<SlotReport>>,
+}
+
+impl AllocateQueue {
+    /// An empty queue for that node, which knows these Instances.
+    pub fn new(node: &str, instances: watch::Receiver<Arc<InstanceSet>>) -> Self {
+        let (sender, requests) = mpsc::channel(QUEUE);
+        let (offers, offered) = watch::channel(Arc::default());
+        let (report, reported) = watch::channel(Arc::default());
+        Self {
+            handle: SlotHandle {
+                node: node.into(),
+                requests: sender,
+                offers: offered,
+                report: reported,
+                instances,
+            },
+            requests,
+            offers,
+            report,
+        }
+    }
+
+    /// What is offered to the kubelet.
+    pub fn offers(&self) -> watch::Receiver<Arc<Offers>> {
+        self.offers.subscribe()
+    }
+
+    /// What puts calls into the queue.
+    pub fn handle(&self) -> SlotHandle {
+        self.handle.clone()
+    }
+}

@@ -1,0 +1,327 @@
+//! Takes a snapshot of the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::problem::Problem;
+use leafhost_core::text::chain;
+use leafhost_core::unit::{Unit, resource_name};
+use leafhost_kubelet::records::{
+    Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
+};
+use leafhost_kubelet::{DevicePlugins, KubeletRun};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
+
+/// Where the kubelet takes registrations, below its folder.
+const SOCKET: &str = "device-plugins/kubelet.sock";
+/// The kubelet writes its checkpoint within this after a list was sent again.
+const REWRITE: Duration = Duration::from_secs(1);
+/// How long a checkpoint is believed that alone names a device. This doubles each time it says the same, up to [`BELIEVED`]:
+/// an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
+const BELIEVED_FIRST: Duration = Duration::from_secs(5);
+/// The longest it is believed.
+const BELIEVED: Duration = Duration::from_mins(1);
+
+/// Where it is seen who has which device.
+#[async_trait]
+pub trait Records: Send + Sync {
+    /// Looks once. `uids` are the pods of whom it is to be told whether they are still there, `open` the units of which it is to be
+    /// told whether anybody was given them.
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot;
+    /// What PodResources says of a unit just now; nothing if it cannot be had.
+    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
+    /// The kubelet that runs now.
+    fn kubelet_run(&self) -> Option<KubeletRun>;
+    /// Changes when a snapshot is worth while.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// The records of the kubelet of this machine.
+pub struct KubeletRecords {
+    root: PathBuf,
+    pods: PodResources,
+    plugins: DevicePlugins,
+    changes: watch::Receiver<u64>,
+    believed: Mutex<Option<Believed>>,
+}
+
+/// What a checkpoint that was written anew said beyond PodResources.
+struct Believed {
+    until: Instant,
+    wait: Duration,
+    entries: BTreeMap<Unit, BTreeSet<Pod>>,
+}
+
+impl KubeletRecords {
+    /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a snapshot is worth while.
+    pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
+        Self {
+            pods: PodResources::new(root.join("pod-resources/kubelet.sock")),
+            root,
+            plugins,
+            changes,
+            believed: Mutex::default(),
+        }
+    }
+
+    async fn checkpoint(&self) -> Result<Option<Checkpoint>, String> {
+        let path = self.root.join("device-plugins/kubelet_internal_checkpoint");
+        match spawn_blocking(move || read_checkpoint(&path)).await {
+            Ok(Ok(checkpoint)) => Ok(checkpoint),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err(
+                "reading the kubelet's checkpoint panicked; this is a bug, see the log".to_owned(),
+            ),
+        }
+    }
+
+    fn believed(&self) -> MutexGuard<'_, Option<Believed>> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the kubelet write its checkpoint, and reads that; nothing if it did not write.
+    async fn rewritten(&self, before: &Checkpoint) -> Option<Checkpoint> {
+        let mut changes = self.plugins.checkpoint_changes();
+        changes.mark_unchanged();
+        if !self.plugins.resend() {
+            return None;
+        }
+        let wait = async {
+            loop {
+                changes.changed().await.ok()?;
+                if let Ok(Some(read)) = self.checkpoint().await
+                    && read.stamp != before.stamp
+                {
+                    return Some(read);
+                }
+            }
+        };
+        timeout(REWRITE, wait).await.ok().flatten()
+    }
+
+    /// Whether all these pods have a folder, as far as that can be told: one that lost it has ended.
+    async fn are_there(&self, entries: &BTreeMap<Unit, BTreeSet<Pod>>) -> bool {
+        let pods = entries.values().flatten();
+        let uids: BTreeSet<String> = pods.filter_map(|pod| pod.uid.clone()).collect();
+        let root = self.root.clone();
+        let snapshot = move || uids.iter().all(|uid| pod_exists(&root, uid) != Some(false));
+        spawn_blocking(snapshot).await.unwrap_or_default()
+    }
+
+    /// The checkpoint, written anew where it says more than `listed`, and where neither has one of `open`.
+    async fn check(
+        &self,
+        listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
+        open: &BTreeSet<Unit>,
+    ) -> Result<Option<Checked>, String> {
+        let Some(read) = self.checkpoint().await? else {
+            // Perhaps nothing was ever allocated, perhaps somebody removed it.
+            return Ok(None);
+        };
+        let checked = digest(&read);
+        let Some(listed) = listed else {
+            return Ok(Some(checked));
+        };
+        let more = |checked: &Checked| -> BTreeMap<Unit, BTreeSet<Pod>> {
+            let entries = checked.entries.iter();
+            entries
+                .filter(|(unit, _)| !listed.contains_key(unit))
+                .map(|(unit, pods)| (unit.clone(), pods.clone()))
+                .collect()
+        };
+        let alone = more(&checked);
+        let known = self.believed().take();
+        let is_named = |unit| listed.contains_key(unit) || checked.entries.contains_key(unit);
+        let is_complete = open.iter().all(is_named);
+        if alone.is_empty() && is_complete {
+            return Ok(Some(checked));
+        }
+        let known = known.filter(|known| known.entries == alone);
+        let wait = known.as_ref().map_or(BELIEVED_FIRST, |known| {
+            known.wait.saturating_mul(2).min(BELIEVED)
+        });
+        if let Some(known) = known
+            && is_complete
+            && known.until > Instant::now()
+            && self.are_there(&known.entries).await
+        {
+            *self.believed() = Some(known);
+            return Ok(Some(Checked {
+                fresh: true,
+                ..checked
+            }));
+        }
+        match self.rewritten(&read).await {
+            Some(read) => {
+                let checked = Checked {
+                    fresh: true,
+                    anew: true,
+                    ..digest(&read)
+                };
+                *self.believed() = Some(Believed {
+                    until: Instant::now() + wait,
+                    wait,
+                    entries: more(&checked),
+                });
+                Ok(Some(checked))
+            }
+            None => Ok(Some(checked)),
+        }
+    }
+}
+
+fn unavailable(error: String) -> Problem {
+    Problem::KubeletUnavailable { error }
+}
+
+#[async_trait]
+impl Records for KubeletRecords {
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot {
+        let begun = Instant::now();
+        let kubelet_run = self.kubelet_run();
+        let mut problems = Vec::new();
+        let (listed, active) = match self.pods.list().await {
+            Ok(listed) => {
+                let pods = listed.pods.iter();
+                let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
+                let active = active.collect();
+                (Some(units(listed)), active)
+            }
+            Err(error) => {
+                if kubelet_run.is_some() {
+                    problems.push(unavailable(chain(&error)));
+                }
+                (None, BTreeSet::new())
+            }
+        };
+        let checkpoint = match self.check(listed.as_ref(), &open).await {
+            Ok(checkpoint) => checkpoint,
+            Err(error) => {
+                problems.push(unavailable(error));
+                None
+            }
+        };
+        let root = self.root.clone();
+        let booked = checkpoint
+            .iter()
+            .flat_map(|checked| checked.entries.values());
+        let uids: BTreeSet<String> = booked
+            .flatten()
+            .filter_map(|pod| pod.uid.clone())
+            .chain(uids)
+            .collect();
+        let pods = spawn_blocking(move || {
+            let mut alive = BTreeMap::new();
+            let mut is_silent = false;
+            for uid in uids {
+                let Some(is_there) = pod_exists(&root, &uid) else {
+                    continue;
+                };
+                is_silent |= is_there && !pod_has_volumes(&root, &uid);
+                alive.insert(uid, is_there);
+            }
+            (alive, is_silent)
+        });
+        let (alive, is_silent) = pods.await.unwrap_or_default();
+        let mut snapshot = Snapshot {
+            begun,
+            // A kubelet that was replaced meanwhile answered for neither.
+            listed: listed.filter(|_| self.kubelet_run() == kubelet_run),
+            kubelet_run,
+            active,
+            checkpoint,
+            alive,
+            is_silent,
+            problems,
+        };
+        if snapshot.is_socket_missing() {
+            snapshot.problems.push(Problem::KubeletSocketMissing {
+                socket: self.root.join(SOCKET),
+            });
+        }
+        snapshot
+    }
+
+    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
+        self.pods.list().await.ok().map(units)
+    }
+
+    fn kubelet_run(&self) -> Option<KubeletRun> {
+        // Looked up here, because the first snapshot comes before the device plugins have reported anything.
+        let found = std::fs::metadata(self.root.join(SOCKET)).ok()?;
+        found
+            .file_type()
+            .is_socket()
+            .then(|| KubeletRun::of(&found))
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+}
+
+fn units(listed: Listed) -> BTreeMap<Unit, BTreeSet<Pod>> {
+    listed
+        .holders
+        .into_iter()
+        .filter(|((resource, _), _)| resource_name(resource).is_some())
+        .map(|((resource, id), holders)| {
+            let pods = holders
+                .into_iter()
+                .map(|holder| Pod {
+                    name: Some(format!("{}/{}", holder.namespace, holder.pod)),
+                    uid: None,
+                    container: holder.container,
+                })
+                .collect();
+            (Unit { resource, id }, pods)
+        })
+        .collect()
+}
+
+fn digest(checkpoint: &Checkpoint) -> Checked {
+    let mut checked = Checked::default();
+    // Where two answers name different slots, one of them is over.
+    let mut unclear = BTreeSet::new();
+    for entry in &checkpoint.entries {
+        let Some(name) = resource_name(&entry.resource) else {
+            continue;
+        };
+        let pairs = entry.annotations.get(&format!("{SLOTS_ANNOTATION}/{name}"));
+        let slots: BTreeMap<&str, &str> = pairs
+            .into_iter()
+            .flat_map(|pairs| pairs.split(' '))
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
+        for id in &entry.ids {
+            let unit = Unit {
+                resource: entry.resource.clone(),
+                id: id.clone(),
+            };
+            if let Some(slot) = slots.get(id.as_str()) {
+                let before = checked.slots.insert(unit.clone(), (*slot).to_owned());
+                if before.is_some_and(|before| before != **slot) {
+                    unclear.insert(unit.clone());
+                }
+            }
+            checked.entries.entry(unit).or_default().insert(Pod {
+                name: None,
+                uid: Some(entry.pod_uid.clone()),
+                container: entry.container.clone(),
+            });
+        }
+    }
+    checked.slots.retain(|unit, _| !unclear.contains(unit));
+    checked
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! What is listed and what is granted agree, over scenes made by chance from seeds.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use leafhost_core::device::Health as Condition;
+use leafhost_core::device_view::ConfigurationDevices;
+use leafhost_core::instance::Instance;
+use leafhost_core::presence::Absent;
+use leafhost_core::unit::{Unit, resource};
+use leafhost_fakes::key;
+use rand::rngs::SmallRng;
+use rand::seq::IteratorRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::*;
+use crate::fixture::{kubelet, snapshot, unit};
+use crate::model::claim::Turns;
+use crate::model::context::SlotContext;
+use crate::model::offers::{Limits, Offerer};
+use crate::model::snapshot::Snapshot;
+
+const SEEDS: u64 = 3000;
+const HASHES: [&str; 4] = ["a", "b", "c", "d"];
+const LIMITS: Limits = Limits {
+    live: 256,
+    ever: 1000,
+};
+
+/// A node, the pods of its kubelet, and what the agent knows of both.
+struct World {
+    fixture: Fixture,
+    holds: Holds,
+    offerer: Offerer,
+    /// What containers have.
+    held: BTreeSet<Unit>,
+}
+
+impl World {
+    fn new(rng: &mut SmallRng) -> Self {
+        let instances: Vec<Instance> = HASHES.map(|hash| made(hash, rng)).into();
+        let mut fixture = Fixture::new(&[("cams", &instances)]);
+        for hash in HASHES {
+            change_device(&mut fixture, hash, rng);
+        }
+        if rng.random_bool(0.1) {
+            // The agent has just started and has read no Configuration.
+            fixture.devices = DeviceSnapshot::default();
+        }
+        // Which kubelet an earlier agent has served.
+        let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
+        let mut holds = Holds::new(*earlier.iter().choose(rng).unwrap());
+        holds.update(NODE, &fixture.owners(), &fixture.instances);
+        let held: BTreeSet<Unit> = holds
+            .by_unit
+            .keys()
+            .filter(|unit| !unit.resource.is_empty() && rng.random_bool(0.5))
+            .cloned()
+            .collect();
+        Self {
+            fixture,
+            holds,
+            offerer: Offerer::default(),
+            held,
+        }
+    }
+
+    /// A snapshot; what comes back is free then, unless it cannot be written.
+    fn see(&mut self, snapshot: &Snapshot, is_written: bool) {
+        let back = self.holds.see(snapshot, GRACE);
+        for (unit, _) in back.into_iter().filter(|_| is_written) {
+            let hold = self.holds.by_unit.remove(&unit).unwrap();
+            if let Some(key) = hold.stored {
+                let instance = self.fixture.instances.instances.get_mut(&key).unwrap();
+                let spec = &mut Arc::make_mut(instance).spec;
+                spec.device_usage.insert(hold.slot, String::new());
+            }
+        }
+        let owners = self.fixture.owners();
+        self.holds.update(NODE, &owners, &self.fixture.instances);
+    }
+
+    /// The ids of each resource that a kubelet takes for free and healthy.
+    fn free(&mut self) -> BTreeMap<String, Vec<String>> {
+        let devices = Arc::new(self.fixture.devices.clone());
+        let owners = self.fixture.owners();
+        let context = SlotContext {
+            node: NODE,
+            devices: &devices,
+            instances: &self.fixture.instances,
+            owners: &owners,
+            holds: &self.holds,
+            new: &BTreeSet::new(),
+            barred: &BTreeSet::new(),
+            kubelet: Some(kubelet(1)),
+        };
+        let offered = self.offerer.offer(context, true, &BTreeSet::new(), LIMITS);
+        let mut free = BTreeMap::new();
+        for (name, list) in offered.offers {
+            let healthy = list
+                .iter()
+                .filter(|(_, device)| device.health == Health::Healthy)
+                .map(|(id, _)| id.clone());
+            let resource = name.to_string();
+            let is_free = |id: &String| {
+                let (resource, id) = (resource.clone(), id.clone());
+                !self.held.contains(&Unit { resource, id })
+            };
+            let ids: Vec<String> = healthy.filter(is_free).collect();
+            if !ids.is_empty() {
+                free.insert(resource, ids);
+            }
+        }
+        free
+    }
+
+    fn ask(&self, resource: &str, ids: &BTreeSet<String>) -> Result<(), Refusal> {
+        let devices = Arc::new(self.fixture.devices.clone());
+        let context = SlotContext {
+            node: NODE,
+            devices: &devices,
+            instances: &self.fixture.instances,
+            owners: &self.fixture.owners(),
+            holds: &self.holds,
+            new: &BTreeSet::new(),
+            barred: &BTreeSet::new(),
+            kubelet: Some(kubelet(1)),
+        };
+        context
+            .choose(resource, ids, &mut BTreeSet::new(), &mut Turns::new())
+            .map(drop)
+    }
+}
+
+/// An Instance with slots used in any way.
+fn made(hash: &str, rng: &mut SmallRng) -> Instance {
+    let usages = [
+        "",
+        NODE,
+        "node-b",
+        "C:cams-0:node-a",
+        "C:cams-1:node-a",
+        "C:cams-5:node-a",
+        "C:cams-0:node-b",
+        "no usage at all",
+    ];
+    let mut used: Vec<(u32, &str)> = Vec::new();
+    for slot in 0..5 {
+        if rng.random_bool(0.5) {
+            used.push((slot, usages.iter().choose(rng).unwrap()));
+        }
+    }
+    instance("cams", hash, rng.random_range(0..5), &used)
+}
+
+fn change_device(fixture: &mut Fixture, hash: &str, rng: &mut SmallRng) {
+    match rng.random_range(0..8) {
+        0 => fixture.view("cams", hash).missing_since = Some(jiff::Timestamp::UNIX_EPOCH),
+        1 => fixture.see(&key("cams"), hash, |device| {
+            device.health = Condition::Unhealthy("hot".into());
+        }),
+        // Not reported since the agent started.
+        2 | 3 => fixture.view("cams", hash).device = None,
+        4 => {
+            let view: &mut ConfigurationDevices = Arc::make_mut(
+                fixture
+                    .devices
+                    .configurations
+                    .get_mut(&key("cams"))
+                    .unwrap(),
+            );
+            view.absent = if rng.random_bool(0.5) {
+                Absent::GONE
+            } else {
+                Absent::UNKNOWN
+            };
+            let device = leafhost_core::device::Device::new(hash, true).key();
+            view.devices.remove(&device);
+        }
+        _ => {}
+    }
+}
+
+/// Some of the ids of some resource.
+fn some(
+    free: &BTreeMap<String, Vec<String>>,
+    rng: &mut SmallRng,
+) -> Option<(String, BTreeSet<String>)> {
+    let (resource, all) = free.iter().choose(rng)?;
+    let count = rng.random_range(1..=all.len().min(3));
+    let ids = all.iter().cloned().sample(rng, count).into_iter().collect();
+    Some((resource.clone(), ids))
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_id_that_is_listed_healthy_is_refused_for_a_reason_known_when_it_was_listed() {
+    let mut granted = 0;
+    for seed in 0..SEEDS {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut world = World::new(&mut rng);
+        let held: Vec<(&Unit, &str)> = world.held.iter().map(|unit| (unit, "p")).collect();
+        let seen = snapshot(1, &held);
+        let is_written = rng.random_bool(0.5);
+        world.see(&seen, is_written);
+        let free = world.free();
+        for _ in 0..5 {
+            let Some((resource, ids)) = some(&free, &mut rng) else {
+                break;
+            };
+            let answer = world.ask(&resource, &ids);
+            assert_eq!(answer, Ok(()), "seed {seed}: {resource} {ids:?}");
+            granted += 1;
+        }
+    }
+    assert!(granted > 1000, "{granted}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_books_cannot_be_read_each_held_id_is_refused_at_most_once() {
+    let mut refused = 0;
+    for seed in 0..SEEDS {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut world = World::new(&mut rng);
+        let mut mute = snapshot(1, &[]);
+        mute.listed = None;
+        world.see(&mute, true);
+        let mut in_vain: BTreeSet<Unit> = BTreeSet::new();
+        for _ in 0..20 {
+            let Some((resource, ids)) = some(&world.free(), &mut rng) else {
+                break;
+            };
+            if world.ask(&resource, &ids).is_ok() {
+                continue;
+            }
+            refused += 1;
+            let units = ids.into_iter().map(|id| Unit {
+                resource: resource.clone(),
+                id,
+            });
+            let units: BTreeSet<Unit> = units.collect();
+            assert!(!units.is_subset(&in_vain), "seed {seed}: {units:?} again");
+            world.holds.refused(units.iter().cloned());
+            in_vain.extend(units);
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_container_has_stays_healthy_while_its_device_has_not_been_seen_yet() {
+    let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-3"));
+    let usage = [
+        (0, NODE),
+        (1, "C:cams-3:node-a"),
+        (2, NODE),
+        (3, "C:cams-4:node-a"),
+    ];
+    let mut fixture = Fixture::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
+    fixture.view("cams", "a").device = None;
+    let kubelet = Kubelet::new(Some(1));
+    kubelet.run("p", &[own.clone(), through.clone()]);
+    let rig = Rig::new(&fixture, kubelet);
+    idle().await;
+    // Those that pods have had before the agent started, and nobody has now, wait for the device as the free one does.
+    assert_eq!(
+        rig.listed("cams-a"),
+        "cams-a-0+ cams-a-1- cams-a-2- cams-a-3- cams-a-4-"
+    );
+    assert_eq!(rig.listed("cams"), "cams-3+ cams-4-");
+    let seen = Fixture::new(&[("cams", &[instance("cams", "a", 5, &usage)])]);
+    rig.devices.send_replace(Arc::new(seen.devices));
+    idle().await;
+    assert_eq!(
+        rig.listed("cams-a"),
+        "cams-a-0+ cams-a-1- cams-a-2+ cams-a-3- cams-a-4+"
+    );
+    assert_eq!(rig.listed("cams"), "cams-3+ cams-4+");
+    assert_eq!(resource("cams"), through.resource);
+}

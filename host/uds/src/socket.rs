@@ -1,0 +1,223 @@
+//! The file of a socket: one that another process serves is left alone, one that nobody serves is replaced, and files of others are never
+//! touched.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use futures::StreamExt as _;
+use nix::sys::stat::{Mode, fchmod};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::files::lacks_files;
+use crate::watch::names_of;
+
+/// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
+pub const MAX_PATH: usize = 107;
+/// How long to probe an existing socket before calling it served.
+const PROBE: Duration = Duration::from_secs(1);
+/// How many connections may wait to be accepted.
+const WAITING: i32 = 128;
+
+/// Why a socket could not be made. What to do about it depends on whose it is, and is said there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process serves it.
+    #[error("another process serves it")]
+    Served,
+    /// A file that is no socket has the name.
+    #[error("it exists and is no socket")]
+    Foreign,
+    /// No socket can have the path.
+    #[error("it has more than {MAX_PATH} bytes and can be no socket")]
+    TooLong,
+    /// No more files may be open.
+    #[error(transparent)]
+    Files(io::Error),
+    /// The system refused.
+    #[error(transparent)]
+    Refused(io::Error),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if lacks_files(&error) {
+            Self::Files(error)
+        } else {
+            Self::Refused(error)
+        }
+    }
+}
+
+/// The file of a socket, as long as no other has its name.
+#[derive(Debug, Clone)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl SocketFile {
+    /// The one that is there now.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            identity: identity(path)?,
+        })
+    }
+
+    fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|found| found == self.identity)
+    }
+
+    /// Ends when the file is gone or another one has its name, if that can be seen.
+    pub async fn gone(&self) {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        if let Ok(mut events) = names_of(folder) {
+            while self.is_there() {
+                if events.next().await.is_none() {
+                    break;
+                }
+            }
+            if !self.is_there() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Removes it, unless another file has its name by now.
+    pub fn remove(&self) {
+        if self.is_there() {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Removes the file of a socket when it is dropped, unless another file has its name by then.
+#[derive(Debug)]
+pub struct RemovedOnDrop(pub SocketFile);
+
+impl Drop for RemovedOnDrop {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+/// With the time at which it was made: a number is used again.
+type Identity = (u64, u64, Option<SystemTime>);
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino(), found.created().ok()))
+}
+
+/// Makes a socket for this process's own user and root, and listens on it. A socket that no process serves is replaced.
+pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(Error::TooLong);
+    }
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::Foreign),
+        Ok(_) if remove_stale(path).await? => {}
+        Ok(_) => return Err(Error::Served),
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    // The file is made with the mode of the socket; its name may be another file's a moment later.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(WAITING)?;
+    let listener = UnixListener::from_std(OwnedFd::from(socket).into())?;
+    Ok((listener, SocketFile::at(path)?))
+}
+
+/// Removes a socket that no process listens on any more, and says whether it is gone.
+///
+/// # Errors
+/// It cannot be determined, or it cannot be removed.
+pub async fn remove_stale(path: &Path) -> io::Result<bool> {
+    if !is_stale(path).await? {
+        return Ok(false);
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
+    }
+}
+
+async fn is_stale(path: &Path) -> io::Result<bool> {
+    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
+        Ok(Err(error)) => match error.kind() {
+            // It may have been removed just now.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
+            io::ErrorKind::PermissionDenied => Err(error),
+            _ if lacks_files(&error) => Err(error),
+            _ => Ok(false),
+        },
+        Ok(Ok(_)) | Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_nobody_serves_is_replaced_and_one_that_is_served_or_foreign_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let (listener, file) = bind(&path).await.unwrap();
+        // Keeps its number, which the next file would have.
+        std::fs::hard_link(&path, dir.path().join("kept")).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(matches!(bind(&path).await, Err(Error::Served)));
+        assert!(!remove_stale(&path).await.unwrap());
+        drop(listener);
+        assert!(path.exists(), "as after a kill");
+        let (_listener, second) = bind(&path).await.unwrap();
+        file.remove();
+        assert!(path.exists(), "it is another one by now");
+        second.remove();
+        assert!(!path.exists());
+        std::fs::write(&path, "").unwrap();
+        assert!(matches!(bind(&path).await, Err(Error::Foreign)));
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_path_is_as_long_as_the_kernel_lets_it_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let rest = MAX_PATH - dir.path().as_os_str().len() - 1;
+        let longest = dir.path().join("x".repeat(rest));
+        bind(&longest).await.unwrap();
+        let longer = dir.path().join("x".repeat(rest + 1));
+        assert!(matches!(bind(&longer).await, Err(Error::TooLong)));
+    }
+
+    #[tokio::test]
+    async fn a_file_is_gone_when_its_name_is_or_is_anothers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        for replaced in [false, true] {
+            let (_listener, file) = bind(&path).await.unwrap();
+            let change = async {
+                tokio::task::yield_now().await;
+                std::fs::rename(&path, dir.path().join("moved")).unwrap();
+                if replaced {
+                    std::fs::write(&path, "").unwrap();
+                }
+            };
+            let gone = async { tokio::join!(file.gone(), change) };
+            tokio::time::timeout(Duration::from_secs(10), gone)
+                .await
+                .unwrap();
+        }
+    }
+}
