@@ -1,0 +1,84 @@
+//! Writes the reservations of names: `resourcenames.leafhost.dev`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::TryFutureExt as _;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use leafhost_core::resource_names::{NameRecord, NameSet, NameStore};
+use leafhost_core::status_store::WriteError;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{KubeCluster, NAME};
+use crate::answers::{self, Failure};
+use crate::crd::{ResourceName, ResourceNameSpec};
+use crate::names::UNUSED_SINCE;
+
+#[async_trait]
+impl NameStore for KubeCluster {
+    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
+        self.names.clone()
+    }
+
+    async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError> {
+        let namespace = namespace.to_owned();
+        let object = ResourceName::new(name, ResourceNameSpec { namespace });
+        let params = PostParams {
+            field_manager: Some(NAME.to_owned()),
+            ..PostParams::default()
+        };
+        let api = self.resource_names();
+        let request = api.create(&params, &object).map_ok(drop);
+        answers::within(request)
+            .await
+            .map_err(Failure::into_write_error)
+    }
+
+    async fn note_unused(
+        &self,
+        name: &str,
+        seen: &NameRecord,
+        since: Option<Timestamp>,
+    ) -> Result<(), WriteError> {
+        // The API server compares uid and version with the object's.
+        let patch = json!({"metadata": {
+            "uid": seen.uid,
+            "resourceVersion": seen.resource_version,
+            "annotations": {UNUSED_SINCE: since.map(|since| since.to_string())},
+        }});
+        let params = PatchParams {
+            field_manager: Some(NAME.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.resource_names();
+        let patch = Patch::Merge(patch);
+        let request = api.patch(name, &params, &patch).map_ok(drop);
+        answers::within(request)
+            .await
+            .map_err(Failure::into_write_error)
+    }
+
+    async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: Some(seen.resource_version.clone()),
+                uid: Some(seen.uid.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        let api = self.resource_names();
+        let request = api.delete(name, &params).map_ok(drop);
+        answers::within(request)
+            .await
+            .map_err(Failure::into_write_error)
+    }
+}
+
+impl KubeCluster {
+    fn resource_names(&self) -> Api<ResourceName> {
+        Api::all(self.client.clone())
+    }
+}
