@@ -134,6 +134,13 @@ where
         events.next().await.unwrap_or_else(|| Err(Failure::ended()))
     }
 
+    /// Waits for an event, and passes it on with those that are there already, so many together at most. A dropped future loses none.
+    pub async fn take(&mut self, together: usize, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
+        pass(self.next().await);
+        let more = std::iter::from_fn(|| self.try_next());
+        more.take(together.saturating_sub(1)).for_each(pass);
+    }
+
     /// The next event if there is one already.
     pub fn try_next(&mut self) -> Option<Result<Event<K>, Failure>> {
         self.next().now_or_never()

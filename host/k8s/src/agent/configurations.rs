@@ -101,13 +101,7 @@ async fn run(
             list_at = None;
         }
         tokio::select! {
-            event = watch.next() => {
-                take(event, &mut book, &mut trouble);
-                for _ in 0..TOGETHER {
-                    let Some(event) = watch.try_next() else { break };
-                    take(event, &mut book, &mut trouble);
-                }
-            }
+            () = watch.take(TOGETHER, |event| take(event, &mut book, &mut trouble)) => {}
             () = until(list_at) => {
                 list_at = None;
                 not_before = Instant::now() + LIST_AGAIN;

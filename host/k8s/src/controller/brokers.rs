@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kube::api::DynamicObject;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
 use leafhost_core::cluster::{Cluster as _, NodeSet};
 use leafhost_core::configuration::{Configuration, Manifest};
@@ -19,11 +19,11 @@ mod objects;
 mod writes;
 
 use crate::controller::cluster::KubeCluster;
+use crate::index::follow;
 use crate::manifest;
-use crate::watch::{Event, Failure, Watch};
 
-/// The most events that are taken together.
-const TOGETHER: usize = 1_000;
+/// What the controller does while a watch does not work.
+const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
 
 /// The objects of brokers in a cluster. Dropping it ends its tasks.
 pub struct KubeBrokers {
@@ -89,39 +89,22 @@ impl Brokers for KubeBrokers {
     }
 }
 
-type Manifests = BTreeMap<ConfigurationKey, Arc<Manifest>>;
+/// What is kept of a Configuration.
+type Read = (ConfigurationKey, Arc<Manifest>);
 
 async fn follow_manifests(client: Client, sender: watch::Sender<Arc<ManifestSet>>) {
     let api: Api<DynamicObject> = Api::all_with(client, &manifest::resource());
-    let mut watch = Watch::new(api);
-    let (mut manifests, mut listed) = (Manifests::new(), Manifests::new());
-    let mut complete = false;
-    loop {
-        match watch.next().await {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => listed.extend(read(&object, &manifests)),
-            Ok(Event::InitDone) => {
-                manifests = std::mem::take(&mut listed);
-                complete = true;
-            }
-            Ok(Event::Apply(object)) => manifests.extend(read(&object, &manifests)),
-            Ok(Event::Delete(object)) => {
-                if let Some(key) = key(&object) {
-                    manifests.remove(&key);
-                }
-            }
-            Ok(Event::Resumed) => {}
-            Err(failure) => warn("Configurations", &failure),
-        }
-        if complete {
-            let manifests = manifests.clone();
-            let next = ManifestSet {
-                complete,
-                manifests,
-            };
-            crate::publish(&sender, next);
-        }
-    }
+    let name = |object: &DynamicObject| (object.namespace(), object.name_any());
+    let publish = |all: &BTreeMap<_, Read>| {
+        let next = ManifestSet {
+            complete: true,
+            manifests: all.values().cloned().collect(),
+        };
+        crate::publish(&sender, next);
+    };
+    let read = |object: DynamicObject, before: Option<&Read>| read(&object, before);
+    let what = ("Configurations", MAKES_NONE);
+    follow(api, what, name, read, publish).await;
 }
 
 fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
@@ -130,7 +113,7 @@ fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
 }
 
 /// The Configuration. While it cannot be used, the agents use the version before, and so does the controller.
-fn read(object: &DynamicObject, before: &Manifests) -> Option<(ConfigurationKey, Arc<Manifest>)> {
+fn read(object: &DynamicObject, before: Option<&Read>) -> Option<Read> {
     let key = key(object)?;
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
@@ -141,7 +124,7 @@ fn read(object: &DynamicObject, before: &Manifests) -> Option<(ConfigurationKey,
         Arc::new(manifest)
     } else {
         let uid = object.metadata.uid.as_ref();
-        let before = before.get(&key);
+        let before = before.map(|(_, before)| before);
         Arc::clone(before.filter(|before| before.metadata.uid.as_ref() == uid)?)
     };
     let deleted = object.metadata.deletion_timestamp.as_ref();
@@ -150,12 +133,4 @@ fn read(object: &DynamicObject, before: &Manifests) -> Option<(ConfigurationKey,
         Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
     }
     Some((key, manifest))
-}
-
-fn warn(what: &str, failure: &Failure) {
-    let error = &failure.message;
-    tracing::warn!(
-        error,
-        "{what} cannot be watched; the controller tries again, and makes no brokers before"
-    );
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::answers::{self, Failure};
-use crate::index::follow;
+use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, api_resource};
 use crate::lease;
 use crate::nodes::state;
@@ -38,6 +38,9 @@ use statuses::Statuses;
 
 /// The Lease of the controllers, and the manager of the fields that they write.
 pub(crate) const NAME: &str = "leafhost-controller";
+
+/// What is kept of an Instance.
+type Read = (Arc<Instance>, Option<Deleting>);
 
 /// The cluster.
 pub struct KubeCluster {
@@ -71,26 +74,32 @@ impl KubeCluster {
             let complete = true;
             crate::publish(&sender, NodeSet { complete, nodes });
         };
-        let read = |node: Node| Some(state(&node));
+        let read = |node: Node, _: Option<&NodeState>| Some(state(&node));
         let all = Api::all(client.clone());
-        tasks.spawn(follow(all, "Nodes", Node::name_any, read, publish));
+        tasks.spawn(follow(
+            all,
+            ("Nodes", TRIES_AGAIN),
+            Node::name_any,
+            read,
+            publish,
+        ));
         let finalizers = Finalizers::default();
         let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
         let (sender, instances) = watch::channel(Arc::default());
-        let publish = move |all: &BTreeMap<InstanceKey, (Arc<Instance>, Option<Deleting>)>| {
+        let publish = move |all: &BTreeMap<InstanceKey, Read>| {
             shown.show(DeletingKind::Instance, all.values().map(|(_, one)| one));
             let all = all.iter();
             let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
             crate::publish(&sender, InstanceSet::read(all.collect()));
         };
         // What cannot be read is nothing that an agent wrote.
-        let read = |object: DeserializeGuard<InstanceObject>| {
+        let read = |object: DeserializeGuard<InstanceObject>, _: Option<&Read>| {
             let object = object.0.ok()?;
             let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
             Some((Arc::new(instance::into_instance(object)), deleting))
         };
         let all = Api::all_with(client.clone(), &api_resource());
-        tasks.spawn(follow(all, "Instances", key, read, publish));
+        tasks.spawn(follow(all, ("Instances", TRIES_AGAIN), key, read, publish));
         let mut statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());

@@ -5,6 +5,7 @@
 //! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
 //! change from one to the other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ mod certificate;
 
 use certificate::Certificate;
 
-use crate::watch::{Event, Failure, Watch};
+use crate::index::Index;
+use crate::watch::{Failure, Watch};
 use crate::{backoff, until};
 
 /// Time limit for a request.
@@ -120,12 +122,12 @@ struct Keeper {
 impl Keeper {
     /// Makes what is missing but the Secret itself. Returns when to look again.
     async fn settle(&mut self) -> Result<Duration, String> {
-        if !self.secret.is_read || !self.webhook.is_read {
+        if self.secret.index.read().is_none() || self.webhook.index.read().is_none() {
             return Ok(LOOK);
         }
         let said = |error: kube::Error| text::chain(&error);
         let (now, dns) = (Timestamp::now(), self.names.dns());
-        let Some(found) = &self.secret.object else {
+        let Some(found) = self.secret.object() else {
             let (namespace, name) = (&self.names.namespace, &self.names.secret);
             return Err(format!(
                 "there is no Secret {namespace}/{name}; helm upgrade creates it"
@@ -173,7 +175,7 @@ impl Keeper {
 
     /// Makes the API server trust these certificates; whether it does. It does not while its object is not there.
     async fn tell(&mut self, trusted: &[u8]) -> kube::Result<bool> {
-        let Some(webhook) = &self.webhook.object else {
+        let Some(webhook) = self.webhook.object() else {
             self.told = None;
             return Ok(false);
         };
@@ -222,11 +224,7 @@ impl Keeper {
 /// One object, as a watch shows it.
 struct Seen<K> {
     watch: Watch<K>,
-    /// Whether it was looked for.
-    is_read: bool,
-    object: Option<K>,
-    /// Whether the list that is being read has it.
-    is_listed: bool,
+    index: Index<BTreeMap<String, K>>,
 }
 
 impl<K> Seen<K>
@@ -236,38 +234,27 @@ where
     fn new(api: Api<K>, name: &str) -> Self {
         Self {
             watch: Watch::new(api).fields(&format!("metadata.name={name}")),
-            is_read: false,
-            object: None,
-            is_listed: false,
+            index: Index::default(),
         }
+    }
+
+    /// Returns the object, if there is one.
+    fn object(&self) -> Option<&K> {
+        self.index.read()?.values().next()
     }
 
     /// Waits for the next change. A dropped future loses none.
     async fn changed(&mut self) {
         loop {
             match self.watch.next().await {
-                Ok(Event::Init) => self.is_listed = false,
-                Ok(Event::InitApply(object)) => {
-                    self.is_listed = true;
-                    self.object = Some(object);
-                }
-                Ok(Event::InitDone) => {
-                    if !self.is_listed {
-                        self.object = None;
+                Ok(event) => {
+                    if self
+                        .index
+                        .take(event, K::name_any, |object, _| Some(object))
+                    {
+                        return;
                     }
-                    self.is_read = true;
-                    return;
                 }
-                Ok(Event::Apply(object)) => {
-                    self.object = Some(object);
-                    return;
-                }
-                Ok(Event::Delete(object)) => {
-                    let uid = object.uid();
-                    self.object = self.object.take().filter(|held| held.uid() != uid);
-                    return;
-                }
-                Ok(Event::Resumed) => {}
                 Err(failure) => {
                     let error =
                         failure.told("the webhook's Secret and ValidatingWebhookConfiguration");

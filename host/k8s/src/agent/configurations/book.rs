@@ -1,4 +1,6 @@
 //! What was read of each Configuration, and what serves. Pure.
+//!
+//! No index holds them: a list is bounded while it is read, by the ranks of what was taken before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The ConfigMaps with handlers as far as they are known, when each is to be fetched, and the set of sources that they make. Pure.
+//!
+//! No index holds them: a list shows metadata alone, and what was fetched stays beyond it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

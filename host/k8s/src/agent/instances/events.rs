@@ -1,4 +1,6 @@
 //! What the watches show: Instances that come, change and go.
+//!
+//! No index holds them: events meet the answers to own writes in one view, where the newest version wins.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! The pods, jobs and services with labels of ours.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,10 +17,15 @@ use leafhost_core::brokers::{
     ObjectKey, ObjectSet, Phase, TARGET_NODE_LABEL,
 };
 use leafhost_core::names::GROUP;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::{TOGETHER, warn};
+use super::MAKES_NONE;
+use crate::index::Index;
 use crate::watch::{Event, Failure, Watch};
+
+/// The most events that are taken together.
+const TOGETHER: usize = 1_000;
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
@@ -27,77 +34,75 @@ type PodObject = KubeObject<NotUsed, PodStatus>;
 pub async fn follow(client: Client, sender: watch::Sender<Arc<ObjectSet>>) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     // Those of jobs have no other label of ours.
-    let mut pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
+    let pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
+    let mut pods = Seen::new(Kind::Pod, pods, |pod| phase(pod.status.as_ref()));
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
-    let mut jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
+    let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
+    let mut jobs = Seen::new(Kind::Job, jobs, |_| Phase::Pending);
     let services: Api<PartialObjectMeta<Service>> = Api::all(client);
-    let mut services = Watch::new(services).labels(&format!("{CONTROLLER_LABEL}={GROUP}"));
-    let mut seen = Seen::default();
+    let services = Watch::new(services).labels(&format!("{CONTROLLER_LABEL}={GROUP}"));
+    let mut services = Seen::new(Kind::Service, services, |_| Phase::Pending);
     loop {
         tokio::select! {
-            event = pods.next() => seen.pod(event),
-            event = jobs.next() => seen.take(Kind::Job, event, |_| Phase::Pending),
-            event = services.next() => seen.take(Kind::Service, event, |_| Phase::Pending),
+            () = pods.changed() => {}
+            () = jobs.changed() => {}
+            () = services.changed() => {}
         }
-        for _ in 0..TOGETHER {
-            if let Some(event) = pods.try_next() {
-                seen.pod(event);
-            } else if let Some(event) = jobs.try_next() {
-                seen.take(Kind::Job, event, |_| Phase::Pending);
-            } else if let Some(event) = services.try_next() {
-                seen.take(Kind::Service, event, |_| Phase::Pending);
-            } else {
-                break;
-            }
-        }
-        if seen.read.len() == 3 {
+        // What the others show already is shown together with it.
+        pods.changed().now_or_never();
+        jobs.changed().now_or_never();
+        services.changed().now_or_never();
+        let read = (pods.index.read(), jobs.index.read(), services.index.read());
+        if let (Some(pods), Some(jobs), Some(services)) = read {
+            let all = pods.iter().chain(jobs).chain(services);
             let next = ObjectSet {
                 complete: true,
-                objects: seen.objects.clone(),
+                objects: all
+                    .map(|(key, one)| (key.clone(), Arc::clone(one)))
+                    .collect(),
             };
             crate::publish(&sender, next);
         }
     }
 }
 
-#[derive(Default)]
-struct Seen {
-    objects: BTreeMap<ObjectKey, Arc<Object>>,
-    /// What the lists have so far.
-    listed: BTreeMap<ObjectKey, Arc<Object>>,
-    /// What has been read once.
-    read: BTreeSet<Kind>,
+/// The objects of a kind.
+struct Seen<K> {
+    kind: Kind,
+    watch: Watch<K>,
+    index: Index<BTreeMap<ObjectKey, Arc<Object>>>,
+    phase: fn(&K) -> Phase,
 }
 
-impl Seen {
-    fn pod(&mut self, event: Result<Event<PodObject>, Failure>) {
-        self.take(Kind::Pod, event, |pod| phase(pod.status.as_ref()));
+impl<K> Seen<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    fn new(kind: Kind, watch: Watch<K>, phase: fn(&K) -> Phase) -> Self {
+        Self {
+            kind,
+            watch,
+            index: Index::default(),
+            phase,
+        }
     }
 
-    fn take<K: Resource>(
-        &mut self,
-        kind: Kind,
-        event: Result<Event<K>, Failure>,
-        phase: impl Fn(&K) -> Phase,
-    ) {
-        let read = |object: &K| {
-            let metadata = object.meta();
-            (key(kind, metadata), Arc::new(read(metadata, phase(object))))
-        };
-        match event {
-            Ok(Event::Init) => self.listed.retain(|key, _| key.kind != kind),
-            Ok(Event::InitApply(object)) => self.listed.extend([read(&object)]),
-            Ok(Event::InitDone) => {
-                self.objects.retain(|key, _| key.kind != kind);
-                let listed = self.listed.extract_if(.., |key, _| key.kind == kind);
-                self.objects.extend(listed);
-                self.read.insert(kind);
+    /// Waits for a change and takes it in. A dropped future loses none.
+    async fn changed(&mut self) {
+        let (kind, phase) = (self.kind, self.phase);
+        let name = |object: &K| key(kind, object.meta());
+        let take = |event: Result<Event<K>, Failure>| match event {
+            Ok(event) => {
+                let read =
+                    |object: K, _: Option<&_>| Some(Arc::new(read(object.meta(), phase(&object))));
+                self.index.take(event, name, read);
             }
-            Ok(Event::Apply(object)) => self.objects.extend([read(&object)]),
-            Ok(Event::Delete(object)) => drop(self.objects.remove(&key(kind, object.meta()))),
-            Ok(Event::Resumed) => {}
-            Err(failure) => warn(&format!("{kind}s"), &failure),
-        }
+            Err(failure) => {
+                let error = failure.message;
+                tracing::warn!(error, "{kind}s cannot be watched; {MAKES_NONE}");
+            }
+        };
+        self.watch.take(TOGETHER, take).await;
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::crd::DiscoveryHandler;
-use crate::index::follow;
+use crate::index::{TRIES_AGAIN, follow};
 use crate::reports::NODE_LABEL;
 use crate::until;
 use crate::watch::Watch;
@@ -47,7 +47,9 @@ pub fn watch(
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = Watch::new(pods).labels(selector);
-    tasks.spawn(follow(pods, "Pods of agents", Pod::name_any, node, publish));
+    let what = ("Pods of agents", TRIES_AGAIN);
+    let read = |pod, _: Option<&String>| node(pod);
+    tasks.spawn(follow(pods, what, Pod::name_any, read, publish));
     let (sender, shown) = watch::channel(Arc::default());
     let api: Api<DiscoveryHandler> = Api::all(client.clone());
     let remove = async move |node: String| match timeout(REMOVAL, remove(&api, &node)).await {

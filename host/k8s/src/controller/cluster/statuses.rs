@@ -26,7 +26,7 @@ use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME};
 use crate::answers::{self, Failure};
 use crate::crd::DiscoveryHandler;
-use crate::index::{Kept, follow};
+use crate::index::{Kept, TRIES_AGAIN, follow};
 use crate::manifest;
 use crate::reports::{self, Shelf};
 use crate::watch::Watch;
@@ -60,6 +60,10 @@ impl Kept<String, Report> for Shelf<Report> {
                 "a report is not read, since its node has too many or too large ones, and perhaps others are not; delete those that are not its agent's: kubectl get dh"
             );
         }
+    }
+
+    fn get(&self, name: &String) -> Option<&Report> {
+        Self::get(self, name)
     }
 
     fn drop_name(&mut self, name: &String) {
@@ -97,11 +101,12 @@ impl Statuses {
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
         let api = Api::all_with(client.clone(), &manifest::resource());
-        let read = |object: DynamicObject| {
+        let read = |object: DynamicObject, _: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
             Some((state(&object)?, deleting))
         };
-        tasks.spawn(follow(api, "Configurations", name, read, publish));
+        let what = ("Configurations", TRIES_AGAIN);
+        tasks.spawn(follow(api, what, name, read, publish));
         let (sender, reports) = watch::channel(Arc::default());
         let publish = move |all: &Shelf<Report>| {
             let handlers = all.values().map(|one| one.reported.clone()).collect();
@@ -109,7 +114,7 @@ impl Statuses {
             crate::publish(&sender, ReportSet { complete, handlers });
         };
         let name = |object: &DeserializeGuard<DiscoveryHandler>| object.name_any();
-        let read = |object: DeserializeGuard<DiscoveryHandler>| {
+        let read = |object: DeserializeGuard<DiscoveryHandler>, _: Option<&Report>| {
             let mut object = object.0.ok()?;
             let bytes = reports::size(&object);
             let spec = std::mem::take(&mut object.spec);
@@ -122,7 +127,7 @@ impl Statuses {
         let api = Api::all(client.clone());
         tasks.spawn(follow(
             Watch::new(api).page(REPORTS),
-            "discoveryhandlers.leafhost.dev",
+            ("discoveryhandlers.leafhost.dev", TRIES_AGAIN),
             name,
             read,
             publish,
