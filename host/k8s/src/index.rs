@@ -6,7 +6,8 @@ use std::fmt::Debug;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 
-use crate::watch::{Event, Failure, Watch};
+use crate::answers::Failure;
+use crate::watch::{Event, Watch};
 
 /// The most events that are taken in before what they come to is shown.
 const TOGETHER: usize = 256;

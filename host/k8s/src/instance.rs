@@ -1,13 +1,17 @@
 //! The Instance as `kube` reads and writes it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{ApiResource, Object, TypeMeta};
 use leafhost_core::instance::{
-    self as core, Instance, InstanceMetadata, InstanceSpec, InstanceStatus,
+    self as core, Instance, InstanceKey, InstanceMetadata, InstanceSpec, InstanceStatus,
 };
 use leafhost_core::names::{API_VERSION, GROUP};
+use leafhost_core::ports::StoreError;
+
+use crate::answers::{Failure, Kind};
 
 pub mod patch;
 
@@ -22,6 +26,37 @@ pub fn api_resource() -> ApiResource {
         api_version: API_VERSION.to_owned(),
         kind: "Instance".to_owned(),
         plural: "instances".to_owned(),
+    }
+}
+
+/// Limits the time of a request.
+pub const REQUEST: Duration = Duration::from_secs(3);
+
+/// Says that what is known of an object is not what a write assumes.
+pub fn outdated() -> Failure {
+    Failure::new(Kind::Conflict, String::new())
+}
+
+/// Makes an error of the store of a failure.
+pub fn store_error(failure: &Failure, key: &InstanceKey) -> StoreError {
+    let (key, message) = (key.clone(), failure.told());
+    match failure.kind {
+        Kind::Taken => StoreError::AlreadyExists { key, found: None },
+        Kind::Conflict | Kind::Mismatch => StoreError::Conflict { key },
+        Kind::Missing | Kind::NoNamespace => StoreError::Gone { key },
+        Kind::Undefined => StoreError::Denied {
+            key,
+            message: "the API server knows no Instances of akri.sh/v0; install the CRDs (leafhost crds | kubectl apply -f -)"
+                .to_owned(),
+        },
+        Kind::Denied | Kind::Refused => StoreError::Denied { key, message },
+        Kind::Busy | Kind::Unreachable => StoreError::Unavailable {
+            key,
+            message,
+            retry_after: failure.retry_after,
+            source: None,
+        },
+        Kind::Failed | Kind::Lost | Kind::Unreadable => StoreError::Unknown { key, message },
     }
 }
 

@@ -9,9 +9,10 @@ use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::resource_names::{NameRecord, NameSet, Reservation, ResourceNames};
 use tokio::sync::watch;
 
+use crate::answers::Failure;
 use crate::crd::ResourceName;
 use crate::index::Index;
-use crate::watch::{Event, Failure, Watch};
+use crate::watch::{Event, Watch};
 
 /// The annotation that says since when no Configuration of the namespace has the name, RFC 3339.
 pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
@@ -63,7 +64,7 @@ impl Book {
                 self.failures = self.failures.saturating_add(1);
                 let is_final = matches!(failure.code, Some(401 | 403 | 404));
                 self.is_unreadable |= is_final || self.failures >= TRIES;
-                let why = failure.told("resourcenames.leafhost.dev");
+                let why = failure.told_of("resourcenames.leafhost.dev");
                 self.problem = Some(format!(
                     "cannot be watched: {why}; a name that was read before stays with its namespace, any other is that of the oldest Configuration"
                 ));

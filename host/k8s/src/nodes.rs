@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{ListParams, PartialObjectMeta};
 use leafhost_core::cluster::NodeState;
-use tokio::time::timeout;
+
+use crate::answers;
 
 const REQUEST: Duration = Duration::from_secs(10);
 /// Names the taint by which an operator says that a node is shut down.
@@ -15,8 +16,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Counts them by one request that lists one; nothing if that fails, or if the API server does not say how many more there are.
 pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     let params = ListParams::default().limit(1);
-    let listed = timeout(REQUEST, nodes.list(&params)).await;
-    let listed = listed.ok()?.ok()?;
+    let listed = answers::within(REQUEST, nodes.list(&params)).await.ok()?;
     // A server may list more than it was asked for.
     let count = u64::try_from(listed.items.len()).ok()?;
     let is_more = listed

@@ -16,8 +16,9 @@ mod book;
 mod taken;
 
 use crate::agent::values::{Values, Wanted};
+use crate::answers::Failure;
 use crate::names;
-use crate::watch::{Event, Failure, Watch};
+use crate::watch::{Event, Watch};
 use crate::{manifest, memory, until};
 use book::Book;
 
@@ -134,7 +135,7 @@ fn take(
 }
 
 fn told(failure: &Failure) -> SourceProblem {
-    let why = failure.told("configurations.akri.sh");
+    let why = failure.told_of("configurations.akri.sh");
     let message = format!("cannot be watched: {why}; what was read last serves on");
     SourceProblem::new("Configurations", message)
 }

@@ -15,7 +15,7 @@ use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, Sour
 use rand::RngExt as _;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 mod contents;
 mod disk;
@@ -25,7 +25,8 @@ use contents::Contents;
 use disk::Disk;
 use objects::{Held, Objects};
 
-use crate::watch::{Event, Failure, Watch};
+use crate::answers::{self, Failure, Kind};
+use crate::watch::{Event, Watch};
 use crate::{nodes, publish, until};
 
 /// The label of ConfigMaps with handlers.
@@ -200,14 +201,8 @@ impl Task {
         for name in self.objects.take_due(Instant::now(), most) {
             let whole = self.whole.clone();
             self.requests.spawn(async move {
-                let answer = match timeout(REQUEST, whole.get(&name)).await {
-                    Ok(answer) => answer.map_err(|error| Refusal::of(&error)),
-                    Err(_) => Err(Refusal {
-                        message: told(&Failure::silent(REQUEST)),
-                        wait: Duration::ZERO,
-                    }),
-                };
-                (name, answer)
+                let answer = answers::within(REQUEST, whole.get(&name)).await;
+                (name, answer.map_err(Refusal::from))
             });
         }
     }
@@ -250,22 +245,18 @@ impl Task {
     }
 }
 
-impl Refusal {
-    fn of(error: &kube::Error) -> Self {
-        let seconds = match error {
-            kube::Error::Api(status) => status.details.as_ref().map(|one| one.retry_after_seconds),
-            _ => None,
-        };
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
         Self {
-            message: told(&Failure::from(error)),
-            wait: Duration::from_secs(seconds.unwrap_or_default().into()),
+            message: told(&failure),
+            wait: failure.retry_after.unwrap_or_default(),
         }
     }
 }
 
 fn told(failure: &Failure) -> String {
-    let remedy = match failure.code {
-        Some(401 | 403) => {
+    let remedy = match failure.kind {
+        Kind::Denied => {
             "; allow the agent's service account to get, list and watch ConfigMaps there"
         }
         _ => "",

@@ -11,10 +11,10 @@ use kube::{Api, Client};
 use leafhost_core::names::is_node_name;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::answers::{self, Failure};
 use crate::memory;
-use crate::watch::Failure;
 
 /// How long each of the two requests may take.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ pub(crate) async fn node_object(
     let nodes: Api<Node> = Api::all(client.clone());
     let selector = format!("metadata.name={}", identity.node);
     let params = ListParams::default().fields(&selector);
-    let found = match bounded(nodes.list_metadata(&params)).await {
+    let found = match answers::within(REQUEST, nodes.list_metadata(&params)).await {
         Ok(found) => found.items,
         // Who may not look goes by what the credentials say.
         Err(Failure {
@@ -153,7 +153,7 @@ async fn ask(client: &Client, node_name: Option<&str>) -> Result<Identity, Ident
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = SelfSubjectReview::default();
     let params = PostParams::default();
-    let review = bounded(reviews.create(&params, &review))
+    let review = answers::within(REQUEST, reviews.create(&params, &review))
         .await
         .map_err(unanswered)?;
     let user = review.status.and_then(|status| status.user_info);
@@ -210,7 +210,7 @@ impl Claims {
 
 async fn uid_of(client: &Client, node: &str) -> Result<String, IdentityError> {
     let nodes: Api<Node> = Api::all(client.clone());
-    match bounded(nodes.get_metadata(node)).await {
+    match answers::within(REQUEST, nodes.get_metadata(node)).await {
         Ok(node) => Ok(node.metadata.uid.unwrap_or_default()),
         Err(failure) => Err(match failure.code {
             Some(404) => IdentityError::UnknownNode(node.to_owned()),
@@ -224,18 +224,10 @@ async fn uid_of(client: &Client, node: &str) -> Result<String, IdentityError> {
 }
 
 /// A server that is busy, starts or is away may answer later; one that refuses does not.
-fn unanswered(Failure { code, message }: Failure) -> IdentityError {
+fn unanswered(Failure { code, message, .. }: Failure) -> IdentityError {
     match code {
         Some(400..=428 | 430..=499) => IdentityError::Refused(message),
         _ => IdentityError::Unavailable(message),
-    }
-}
-
-/// Within its time.
-async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    match timeout(REQUEST, request).await {
-        Ok(answer) => answer.map_err(|error| Failure::from(&error)),
-        Err(_) => Err(Failure::silent(REQUEST)),
     }
 }
 

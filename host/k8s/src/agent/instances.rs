@@ -28,9 +28,9 @@ use tokio::task::JoinSet;
 mod events;
 mod kept;
 
-use crate::answers::{self, Failure};
+use crate::answers::{self, Failure, Kind};
 use crate::crd::Configuration;
-use crate::instance::{self, InstanceObject, api_resource, patch};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, patch, store_error};
 use crate::{memory, nodes};
 
 /// So many writes are under way at a time.
@@ -306,15 +306,15 @@ impl Shared {
         let object = instance::from_instance(instance.clone());
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &self.resource);
-        let failure = match answers::within(api.create(&params, &object)).await {
+        let failure = match answers::within(REQUEST, api.create(&params, &object)).await {
             Ok(object) => return Ok(Some(self.saw_written(object, instance))),
             Err(failure) => failure,
         };
-        if !matches!(failure, Failure::AlreadyExists | Failure::Unknown(_)) {
-            return Err(failure.for_key(key));
+        if failure.kind != Kind::Taken && !failure.may_be_done() {
+            return Err(store_error(&failure, key));
         }
         let found = self.look(key).await.ok().flatten();
-        if matches!(failure, Failure::AlreadyExists) {
+        if failure.kind == Kind::Taken {
             let key = key.clone();
             return Err(StoreError::AlreadyExists { key, found });
         }
@@ -323,7 +323,7 @@ impl Shared {
             Some(found) if found.spec.nodes == node && found.spec.leafhost == device => {
                 Ok(Some(found))
             }
-            _ => Err(failure.for_key(key)),
+            _ => Err(store_error(&failure, key)),
         }
     }
 
@@ -335,7 +335,7 @@ impl Shared {
             None => self
                 .look(key)
                 .await
-                .map_err(|failure| failure.for_key(key))?,
+                .map_err(|failure| store_error(&failure, key))?,
         };
         let mut base = known.ok_or_else(|| StoreError::Gone { key: key.clone() })?;
         for edit in edits {
@@ -354,25 +354,23 @@ impl Shared {
                 Ok(written) => return Ok(Some(written)),
                 Err(failure) => failure,
             };
-            match failure {
-                Failure::NotFound => {
-                    self.saw_deletion(key, uid);
-                    return Err(StoreError::Gone { key: key.clone() });
-                }
-                Failure::Conflict | Failure::Unknown(_) => {}
-                failure => return Err(failure.for_key(key)),
+            if failure.is_missing() {
+                self.saw_deletion(key, uid);
+            }
+            if !failure.is_conflict() && !failure.may_be_done() {
+                return Err(store_error(&failure, key));
             }
             let found = match self.look(key).await {
                 Ok(Some(found)) => found,
                 Ok(None) => return Err(StoreError::Gone { key: key.clone() }),
-                Err(_) => return Err(failure.for_key(key)),
+                Err(_) => return Err(store_error(&failure, key)),
             };
             if found.metadata.uid == uid && edits.iter().all(|edit| edit.is_made(&found)) {
                 return Ok(Some(found));
             }
             let is_news = found.metadata.resource_version != base.metadata.resource_version;
-            if is_second || !is_news || matches!(failure, Failure::Unknown(_)) {
-                return Err(failure.for_key(key));
+            if is_second || !is_news || failure.may_be_done() {
+                return Err(store_error(&failure, key));
             }
             is_second = true;
             base = found;
@@ -388,8 +386,8 @@ impl Shared {
     ) -> Result<bool, StoreError> {
         let api: Api<PartialObjectMeta<Configuration>> =
             Api::namespaced(self.client.clone(), &key.namespace);
-        let found = answers::within(api.get_opt(&owner.name)).await;
-        let found = found.map_err(|failure| failure.for_key(key))?;
+        let found = answers::within(REQUEST, api.get_opt(&owner.name)).await;
+        let found = found.map_err(|failure| store_error(&failure, key))?;
         Ok(found.is_some_and(|found| {
             let metadata = found.metadata;
             metadata.uid.as_ref() == Some(&owner.uid) && metadata.deletion_timestamp.is_none()
@@ -404,22 +402,23 @@ impl Shared {
     ) -> Result<Arc<Instance>, Failure> {
         let mut sent = base.clone();
         if edits.iter().any(|edit| edit.apply(&mut sent).is_err()) {
-            return Err(Failure::Conflict);
+            return Err(outdated());
         }
         let mut stored = base.clone();
         if self.state().pruned.contains_key(&base.metadata.uid) {
             Pruned::default().swap(&mut stored);
         }
-        let operations = patch::of(&stored, edits).ok_or(Failure::Conflict)?;
-        let operations = serde_json::from_value(operations)
-            .map_err(|error| Failure::Denied(format!("no JSON Patch can be made: {error}")))?;
+        let operations = patch::of(&stored, edits).ok_or_else(outdated)?;
+        let operations = serde_json::from_value(operations).map_err(|error| {
+            Failure::new(Kind::Refused, format!("no JSON Patch can be made: {error}"))
+        })?;
         let params = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
         };
         let api = self.api(&key.namespace);
         let patch: Patch<()> = Patch::Json(operations);
-        let object = answers::within(api.patch(&key.name, &params, &patch)).await?;
+        let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
         // It was written, whether the rest of it can be read or not.
         let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
             metadata: unreadable.metadata,
@@ -441,14 +440,14 @@ impl Shared {
             ..DeleteParams::default()
         };
         let api = self.api(&key.namespace);
-        let failure = match answers::within(api.delete(&key.name, &params)).await {
-            Ok(_) | Err(Failure::NotFound) => {
+        let failure = match answers::within(REQUEST, api.delete(&key.name, &params)).await {
+            Err(failure) if !failure.is_missing() => failure,
+            _ => {
                 self.saw_deletion(key, &uid);
                 return Ok(None);
             }
-            Err(failure) => failure,
         };
-        if matches!(failure, Failure::Conflict | Failure::Unknown(_)) {
+        if failure.is_conflict() || failure.may_be_done() {
             let found = self.look(key).await;
             if let Ok(found) = found
                 && found.is_none_or(|found| found.metadata.uid != uid)
@@ -457,17 +456,17 @@ impl Shared {
                 return Ok(None);
             }
         }
-        Err(failure.for_key(key))
+        Err(store_error(&failure, key))
     }
 
     /// Reads one object and takes in what is there.
     async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
-        match answers::within(self.api(&key.namespace).get_opt(&key.name)).await? {
+        match answers::within(REQUEST, self.api(&key.namespace).get_opt(&key.name)).await? {
             Some(DeserializeGuard(Ok(object))) => Ok(Some(self.saw(object))),
-            Some(DeserializeGuard(Err(unreadable))) => Err(Failure::Unknown(format!(
-                "what is there cannot be read: {}",
-                unreadable.error
-            ))),
+            Some(DeserializeGuard(Err(unreadable))) => {
+                let why = format!("what is there cannot be read: {}", unreadable.error);
+                Err(Failure::new(Kind::Failed, why))
+            }
             None => Ok(None),
         }
     }

@@ -13,7 +13,7 @@ use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::ReportSink;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 mod lost;
 mod object;
@@ -22,9 +22,10 @@ use lost::Lost;
 use object::{Owner, Write};
 
 use crate::agent::identity::{self, NodeObject};
+use crate::answers::{self, Failure, Kind};
 use crate::crd::DiscoveryHandler;
 use crate::reports::{NODE_LABEL, Shelf, size};
-use crate::watch::{Event, Failure, UNDEFINED, Watch};
+use crate::watch::{Event, UNDEFINED, Watch};
 use crate::{backoff, until};
 
 /// How long a write may take.
@@ -175,7 +176,7 @@ impl Task {
                 let resource = "discoveryhandlers.leafhost.dev";
                 self.unwatched = Some(format!(
                     "cannot list {resource}: {}",
-                    failure.told(resource)
+                    failure.told_of(resource)
                 ));
                 return;
             }
@@ -305,13 +306,13 @@ impl Task {
 
     async fn write(&mut self, name: String, write: Write) {
         let is_new = matches!(write, Write::Create(_));
-        let failure = match timeout(REQUEST, self.request(&name, write)).await {
+        let failure = match answers::within(REQUEST, self.request(&name, write)).await {
             // Written again and again it would not differ less.
-            Ok(Ok(())) if self.differs(&name) => Failure {
-                code: None,
-                message: "the API server does not keep what is written; apply the definitions of this version (leafhost crds)".to_owned(),
-            },
-            Ok(Ok(())) => {
+            Ok(()) if self.differs(&name) => {
+                let why = "the API server does not keep what is written; apply the definitions of this version (leafhost crds)";
+                Failure::new(Kind::Failed, why.to_owned())
+            }
+            Ok(()) => {
                 let now = Instant::now();
                 let wanted = &self.wanted;
                 self.pauses.retain(|name, pause| {
@@ -325,8 +326,7 @@ impl Task {
                 self.pauses.insert(name, pause);
                 return;
             }
-            Ok(Err(error)) => Failure::from(&error),
-            Err(_) => Failure::silent(REQUEST),
+            Err(failure) => failure,
         };
         let before = self.pauses.get(&name).map_or(0, |pause| pause.failures);
         let failures = before.saturating_add(1);
@@ -347,7 +347,7 @@ impl Task {
         self.pauses.insert(name.clone(), pause);
         // The object is not what it was taken for.
         if is_race
-            && let Ok(Ok(object)) = timeout(REQUEST, self.api.get_opt(&name)).await
+            && let Ok(object) = answers::within(REQUEST, self.api.get_opt(&name)).await
             && let Some(found) = &mut self.found
         {
             match object {
@@ -393,12 +393,12 @@ impl Task {
 /// Says why an object was not written, with the remedy.
 fn told(failure: &Failure) -> String {
     let resource = "discoveryhandlers.leafhost.dev";
-    match failure.code {
-        Some(401 | 403) => format!(
+    match failure.kind {
+        Kind::Denied => format!(
             "{}; allow the agent's service account to write {resource}",
             failure.message
         ),
-        _ => failure.told(resource),
+        _ => failure.told_of(resource),
     }
 }
 

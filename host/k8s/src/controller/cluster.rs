@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::TryFutureExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
@@ -20,9 +19,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::answers::{self, Failure};
+use crate::answers::{self, Failure, Kind};
 use crate::index::{TRIES_AGAIN, follow};
-use crate::instance::{self, InstanceObject, api_resource};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
 use crate::nodes::state;
 
@@ -164,7 +163,7 @@ impl Cluster for KubeCluster {
 
     async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let found = answers::within(nodes.get_opt(name)).await;
+        let found = answers::within(REQUEST, nodes.get_opt(name)).await;
         found
             .map(|node| node.as_ref().map(state))
             .map_err(|failure| read_error(format!("Node {name}"), &failure))
@@ -174,7 +173,7 @@ impl Cluster for KubeCluster {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let selector = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let params = ListParams::default().fields(&selector);
-        let listed = answers::within(pods.list(&params)).await;
+        let listed = answers::within(REQUEST, pods.list(&params)).await;
         let listed =
             listed.map_err(|failure| read_error(format!("the pods of node {node}"), &failure))?;
         Ok(listed.iter().flat_map(resources).collect())
@@ -193,7 +192,7 @@ impl Cluster for KubeCluster {
             } => delete(&api, base, uid, resource_version).await,
             Change::Create(_) => Ok(()),
         };
-        done.map_err(|failure| failure.for_key(&key))
+        done.map_err(|failure| store_error(&failure, &key))
     }
 }
 
@@ -204,12 +203,12 @@ async fn patch(
 ) -> Result<InstanceObject, Failure> {
     let patch = instance::patch::of_version(base, edits)
         .and_then(|patch| serde_json::from_value(patch).ok());
-    let patch: Patch<()> = Patch::Json(patch.ok_or(Failure::Conflict)?);
+    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
     let params = PatchParams {
         field_manager: Some(NAME.to_owned()),
         ..PatchParams::default()
     };
-    answers::within(api.patch(&base.metadata.name, &params, &patch)).await
+    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
 /// Takes the nodes out and deletes what is left: the policies allow the controller to delete only what no node sees.
@@ -233,19 +232,39 @@ async fn delete(
         }),
         ..DeleteParams::default()
     };
-    answers::within(api.delete(&base.metadata.name, &params).map_ok(drop)).await
+    answers::within(REQUEST, api.delete(&base.metadata.name, &params))
+        .await
+        .map(drop)
 }
 
 fn read_error(what: String, failure: &Failure) -> ReadError {
-    let why = match failure {
-        Failure::Denied(message) | Failure::Unknown(message) | Failure::Unavailable(message, _) => {
-            message.clone()
-        }
-        Failure::NotFound | Failure::Conflict | Failure::AlreadyExists => {
-            "it is not there".to_owned()
-        }
+    let why = if failure.is_missing() {
+        "it is not there".to_owned()
+    } else {
+        failure.told()
     };
     ReadError { what, why }
+}
+
+/// Makes an error of a write of a failure.
+fn write_error(failure: &Failure) -> WriteError {
+    let (message, retry_after) = (failure.told(), failure.retry_after);
+    match failure.kind {
+        Kind::Taken | Kind::Conflict | Kind::Mismatch | Kind::Missing | Kind::NoNamespace => {
+            WriteError::Outdated
+        }
+        Kind::Undefined | Kind::Denied | Kind::Refused => WriteError::Denied(message),
+        _ => WriteError::NoAnswer {
+            message,
+            retry_after: retry_after.filter(|_| !failure.may_be_done()),
+        },
+    }
+}
+
+/// Sends a write.
+async fn written<T>(request: impl Future<Output = kube::Result<T>>) -> Result<(), WriteError> {
+    let answer = answers::within(REQUEST, request).await;
+    answer.map(drop).map_err(|failure| write_error(&failure))
 }
 
 /// The resources of ours that a pod asks for.

@@ -5,8 +5,8 @@ use kube::{Api, Client};
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::text;
 
+use crate::answers::Failure;
 use crate::instance::{self, InstanceObject};
 use crate::{crd, manifest};
 
@@ -43,10 +43,8 @@ impl Origins {
         let api: Api<crd::Configuration> = Api::namespaced(self.client.clone(), key.namespace());
         let found = api.get_metadata_opt(key.name()).await;
         let found = found.map_err(|error| {
-            format!(
-                "cannot get the Configuration {key}: {}",
-                text::chain(&error)
-            )
+            let error = Failure::from(error).message;
+            format!("cannot get the Configuration {key}: {error}")
         })?;
         Ok(found.is_some())
     }
@@ -77,7 +75,7 @@ impl Origins {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, resource);
         let failed = |error: kube::Error| {
-            let (kind, error) = (&resource.kind, text::chain(&error));
+            let (kind, error) = (&resource.kind, Failure::from(error).message);
             format!("cannot get the {kind} {namespace}/{name}: {error}")
         };
         api.get_opt(name).await.map_err(failed)

@@ -15,18 +15,18 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::text;
 use rustls::sign::CertifiedKey;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 mod certificate;
 
 use certificate::Certificate;
 
+use crate::answers::{self, Failure, Kind};
 use crate::index::Index;
-use crate::watch::{Failure, Watch};
+use crate::watch::Watch;
 use crate::{backoff, until};
 
 /// Time limit for a request.
@@ -85,17 +85,14 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
             () = keeper.webhook.changed() => {}
             () = until(next) => {}
         }
-        next = match timeout(REQUEST, keeper.settle()).await {
-            Ok(Ok(wait)) => {
+        next = match answers::within(REQUEST, keeper.settle()).await {
+            Ok(wait) => {
                 failures = 0;
                 Some(Instant::now() + wait)
             }
-            outcome => {
+            Err(failure) => {
                 failures += 1;
-                let error = match outcome {
-                    Ok(Err(error)) => error,
-                    _ => Failure::silent(REQUEST).message,
-                };
+                let error = failure.message;
                 tracing::warn!(
                     error,
                     secret = keeper.names.secret,
@@ -121,29 +118,28 @@ struct Keeper {
 
 impl Keeper {
     /// Makes what is missing but the Secret itself. Returns when to look again.
-    async fn settle(&mut self) -> Result<Duration, String> {
+    async fn settle(&mut self) -> Result<Duration, Failure> {
         if self.secret.index.read().is_none() || self.webhook.index.read().is_none() {
             return Ok(LOOK);
         }
-        let said = |error: kube::Error| text::chain(&error);
         let (now, dns) = (Timestamp::now(), self.names.dns());
         let Some(found) = self.secret.object() else {
             let (namespace, name) = (&self.names.namespace, &self.names.secret);
-            return Err(format!(
-                "there is no Secret {namespace}/{name}; helm upgrade creates it"
-            ));
+            let why = format!("there is no Secret {namespace}/{name}; helm upgrade creates it");
+            return Err(Failure::new(Kind::Missing, why));
         };
         let kept = match Certificate::of(found, &dns) {
             Some(kept) if kept.renew_after > now => kept,
             before => {
-                let made = Certificate::make(&dns, before.as_ref(), now)?;
+                let made = Certificate::make(&dns, before.as_ref(), now)
+                    .map_err(|why| Failure::new(Kind::Failed, why))?;
                 let secret = found.clone();
-                self.write(secret, &made).await.map_err(said)?;
+                self.write(secret, &made).await?;
                 // The watch shows what was written.
                 return Ok(LOOK);
             }
         };
-        let is_told = self.tell(&kept.trusted).await.map_err(said)?;
+        let is_told = self.tell(&kept.trusted).await?;
         let serves = self.serving.borrow().clone();
         let is_other = serves
             .as_ref()
@@ -174,7 +170,7 @@ impl Keeper {
     }
 
     /// Makes the API server trust these certificates; whether it does. It does not while its object is not there.
-    async fn tell(&mut self, trusted: &[u8]) -> kube::Result<bool> {
+    async fn tell(&mut self, trusted: &[u8]) -> Result<bool, Failure> {
         let Some(webhook) = self.webhook.object() else {
             self.told = None;
             return Ok(false);
@@ -209,14 +205,14 @@ impl Keeper {
     }
 
     /// Writes a certificate into the Secret, unless another replica was quicker.
-    async fn write(&mut self, mut secret: Secret, made: &certificate::Made) -> kube::Result<()> {
+    async fn write(&mut self, mut secret: Secret, made: &certificate::Made) -> Result<(), Failure> {
         secret.metadata.managed_fields = None;
         made.put_into(&mut secret);
         let params = PostParams::default();
         let written = self.secrets.replace(&self.names.secret, &params, &secret);
-        match written.await {
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            written => written.map(drop),
+        match written.await.map_err(Failure::from) {
+            Err(failure) if failure.code != Some(409) => Err(failure),
+            _ => Ok(()),
         }
     }
 }
@@ -257,7 +253,7 @@ where
                 }
                 Err(failure) => {
                     let error =
-                        failure.told("the webhook's Secret and ValidatingWebhookConfiguration");
+                        failure.told_of("the webhook's Secret and ValidatingWebhookConfiguration");
                     tracing::warn!(error, "the webhook's objects cannot be watched");
                 }
             }

@@ -158,8 +158,7 @@ fn each_failure_of_the_watch_has_its_remedy() {
         (Some(500), "the agent tries again"),
         (None, "the agent tries again"),
     ] {
-        let message = "so it is".to_owned();
-        let problem = told(&Failure { code, message });
+        let problem = told(&Failure::mk(code, "so it is"));
         let text = problem.to_string();
         assert!(
             text.starts_with("Configurations: cannot be watched: so it is; "),

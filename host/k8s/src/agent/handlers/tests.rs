@@ -69,7 +69,10 @@ async fn wait_for(
     what: impl FnMut(&Arc<SourceSet>) -> bool,
 ) -> Arc<SourceSet> {
     let mut set = handlers.handlers();
-    let found = timeout(LIMIT, set.wait_for(what)).await.unwrap().unwrap();
+    let found = tokio::time::timeout(LIMIT, set.wait_for(what))
+        .await
+        .unwrap()
+        .unwrap();
     Arc::clone(&found)
 }
 

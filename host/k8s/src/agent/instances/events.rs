@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{IN_FLIGHT, Shared};
 use crate::answers;
-use crate::instance::InstanceObject;
+use crate::instance::{InstanceObject, REQUEST};
 use crate::watch::{Event, Watch};
 use crate::{backoff, until};
 
@@ -76,7 +76,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     gone.extend(take_in(shared, scope, event));
                 }
                 Some(Err(failure)) => {
-                    shared.interrupted(scope, Some(failure.told("instances.akri.sh")));
+                    shared.interrupted(scope, Some(failure.told_of("instances.akri.sh")));
                 }
                 None => break,
             }
@@ -119,7 +119,7 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
 /// The version of the database, which is asked itself.
 async fn current(api: &Api<Object>) -> Option<u64> {
     let least = ListParams::default().limit(1);
-    let answer = answers::within(api.list(&least)).await.ok()?;
+    let answer = answers::within(REQUEST, api.list(&least)).await.ok()?;
     answer.metadata.resource_version?.parse().ok()
 }
 

@@ -125,7 +125,7 @@ impl Bench {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let seen = timeout(LIMIT, seen).await;
+        let seen = tokio::time::timeout(LIMIT, seen).await;
         seen.unwrap_or_else(|_| panic!("{} {request}", self.stub.requests(request)));
     }
 

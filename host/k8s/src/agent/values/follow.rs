@@ -10,11 +10,12 @@ use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::time::{Duration, Instant, sleep_until, timeout};
+use tokio::time::{Duration, Instant, sleep_until};
 
 use super::found::{Known, Outcome};
 use super::{Keys, Message, Object, Place};
-use crate::watch::{Event, Failure, Watch};
+use crate::answers::{self, Failure};
+use crate::watch::{Event, Watch};
 
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -100,7 +101,7 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
             };
             let failure = match is_away.clone() {
                 Some(failure) => Err(failure),
-                None => read(&api, name).await,
+                None => answers::within(REQUEST, api.get_opt(name)).await,
             };
             let outcome = match failure {
                 Ok(None) => Outcome::Known(Known::Missing),
@@ -108,6 +109,7 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
                 Err(Failure {
                     code: Some(403),
                     message,
+                    ..
                 }) => Outcome::Known(Known::Unreadable(format!(
                     "the agent may not read {object}: {message}; allow its service account to get, list and watch it"
                 ))),
@@ -139,13 +141,6 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
             due = all();
             again = Instant::now() + POLL;
         }
-    }
-}
-
-async fn read<K: Holder>(api: &Api<K>, name: &str) -> Result<Option<K>, Failure> {
-    match timeout(REQUEST, api.get_opt(name)).await {
-        Ok(answer) => answer.map_err(|error| Failure::from(&error)),
-        Err(_) => Err(Failure::silent(REQUEST)),
     }
 }
 

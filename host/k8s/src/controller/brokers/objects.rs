@@ -21,8 +21,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::MAKES_NONE;
+use crate::answers::Failure;
 use crate::index::Index;
-use crate::watch::{Event, Failure, Watch};
+use crate::watch::{Event, Watch};
 
 /// The most events that are taken together.
 const TOGETHER: usize = 1_000;

@@ -12,17 +12,15 @@ use kube::api::{
 use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
 use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, WriteError};
-use leafhost_core::text;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::objects::owner;
+use crate::answers::{self, Failure};
 use crate::controller::cluster::NAME;
 
 /// Time limit for a request: other programs may be asked whether a pod is allowed.
 const REQUEST: Duration = Duration::from_secs(10);
-/// The most bytes of the API server's text that are shown.
-const MAX_MESSAGE: usize = 512;
 
 /// Writes a change.
 pub async fn write(client: &Client, change: &Change) -> Result<(), WriteError> {
@@ -42,13 +40,13 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
     let api = objects(client, key);
     let data = body.to_string().into_bytes();
     let request = Request::new(api.resource_url()).create(&params(), data);
-    let Err(failure) = within(strictly(client, request)).await else {
+    let Err(failure) = answers::within(REQUEST, strictly(client, request)).await else {
         return Ok(());
     };
-    if !matches!(failure, Failure::AlreadyExists) {
+    if failure.kind != answers::Kind::Taken {
         return Err(failure.into());
     }
-    let found = within(api.get_metadata_opt(&key.name)).await?;
+    let found = answers::within(REQUEST, api.get_metadata_opt(&key.name)).await?;
     let uid = body.pointer("/metadata/ownerReferences/0/uid");
     let is_other = |object: &PartialObjectMeta<DynamicObject>| {
         let metadata = object.meta();
@@ -68,15 +66,16 @@ async fn replace(
     body: &Value,
 ) -> Result<(), WriteError> {
     let api = objects(client, key);
-    let mut object = within(api.get(&key.name)).await?;
+    let mut object = answers::within(REQUEST, api.get(&key.name)).await?;
     if object.metadata.uid.as_deref() != Some(uid) {
         return Err(WriteError::Conflict);
     }
     edit(&mut object, made_of, body);
     // It has the version that was read: the API server refuses it if that is not the newest.
-    let data = serde_json::to_vec(&object).map_err(|error| Failure::Refused(error.to_string()))?;
+    let data =
+        serde_json::to_vec(&object).map_err(|error| WriteError::Refused(error.to_string()))?;
     let request = Request::new(api.resource_url()).replace(&key.name, &params(), data);
-    Ok(within(strictly(client, request)).await?)
+    Ok(answers::within(REQUEST, strictly(client, request)).await?)
 }
 
 /// Gives an object the spec of another one, and its owner if none controls it: that was deleted without it.
@@ -107,9 +106,9 @@ async fn delete(client: &Client, key: &ObjectKey, uid: &str) -> Result<(), Write
         propagation_policy: (key.kind == Kind::Job).then_some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    match within(objects(client, key).delete(&key.name, &params)).await {
-        Ok(_) | Err(Failure::NotFound) => Ok(()),
-        Err(failure) => Err(failure.into()),
+    match answers::within(REQUEST, objects(client, key).delete(&key.name, &params)).await {
+        Err(failure) if failure.kind != answers::Kind::Missing => Err(failure.into()),
+        _ => Ok(()),
     }
 }
 
@@ -140,55 +139,17 @@ async fn strictly(
     client.request::<IgnoredAny>(request).await.map(drop)
 }
 
-#[derive(Debug)]
-enum Failure {
-    AlreadyExists,
-    Conflict,
-    NotFound,
-    Refused(String),
-    /// When the API server wants to be asked again, where it says so.
-    NoAnswer(String, Option<Duration>),
-}
-
 impl From<Failure> for WriteError {
     fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::AlreadyExists | Failure::Conflict | Failure::NotFound => Self::Conflict,
-            Failure::Refused(message) => Self::Refused(message),
-            Failure::NoAnswer(message, retry_after) => Self::Unavailable {
+        use answers::Kind;
+        let (message, retry_after) = (failure.message, failure.retry_after);
+        match (failure.kind, failure.code) {
+            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Conflict,
+            (_, None | Some(429 | 503 | 504)) => Self::Unavailable {
                 message,
                 retry_after,
             },
-        }
-    }
-}
-
-async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-    let shown = |text: &str| text::abridge(text, MAX_MESSAGE);
-    match tokio::time::timeout(REQUEST, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(Error::Api(status))) => Err(match status.code {
-            409 if status.reason == "AlreadyExists" => Failure::AlreadyExists,
-            409 => Failure::Conflict,
-            404 if status.details.as_ref().is_some_and(|details| {
-                !details.name.is_empty() && details.kind != "namespaces"
-            }) =>
-            {
-                Failure::NotFound
-            }
-            429 | 503 | 504 => {
-                let details = status.details.as_ref();
-                let seconds = details.map_or(0, |details| details.retry_after_seconds);
-                let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-                Failure::NoAnswer(shown(&status.message), retry_after)
-            }
-            _ => Failure::Refused(shown(&status.message)),
-        }),
-        Ok(Err(error)) => Err(Failure::NoAnswer(shown(&text::chain(&error)), None)),
-        Err(_) => {
-            let seconds = REQUEST.as_secs();
-            let message = format!("the API server did not answer within {seconds} seconds");
-            Err(Failure::NoAnswer(message, None))
+            _ => Self::Refused(message),
         }
     }
 }

@@ -9,11 +9,11 @@ use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
-use leafhost_core::text::chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use crate::answers::{self, Failure};
 use crate::crd::DiscoveryHandler;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::reports::NODE_LABEL;
@@ -52,17 +52,16 @@ pub fn watch(
     tasks.spawn(follow(pods, what, Pod::name_any, read, publish));
     let (sender, shown) = watch::channel(Arc::default());
     let api: Api<DiscoveryHandler> = Api::all(client.clone());
-    let remove = async move |node: String| match timeout(REMOVAL, remove(&api, &node)).await {
-        Ok(Ok(())) => tracing::info!(node, "removed the reports of a node without an agent"),
-        Ok(Err(error)) => {
-            let error = chain(&error);
-            tracing::warn!(
+    let remove = async move |node: String| {
+        let removed = answers::within(REMOVAL, remove(&api, &node)).await;
+        match removed.map_err(|failure| failure.message) {
+            Ok(()) => tracing::info!(node, "removed the reports of a node without an agent"),
+            Err(error) => tracing::warn!(
                 node,
                 error,
                 "cannot remove the reports of a node without an agent"
-            );
+            ),
         }
-        Err(_) => tracing::warn!(node, "the API server does not answer"),
     };
     tasks.spawn(filter(reports, running, leads, sender, remove));
     shown
@@ -165,7 +164,7 @@ impl Absences {
 }
 
 /// Removes the reports of a node.
-async fn remove(api: &Api<DiscoveryHandler>, node: &str) -> kube::Result<()> {
+async fn remove(api: &Api<DiscoveryHandler>, node: &str) -> Result<(), Failure> {
     let of_node = ListParams::default().labels(&format!("{NODE_LABEL}={}", label_value(node)));
     for object in api.list(&of_node).await? {
         if object.spec.node != node {
@@ -178,9 +177,10 @@ async fn remove(api: &Api<DiscoveryHandler>, node: &str) -> kube::Result<()> {
             }),
             ..DeleteParams::default()
         };
-        match api.delete(&object.name_any(), &params).await {
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            done => drop(done?),
+        let deleted = api.delete(&object.name_any(), &params).await;
+        match deleted.map_err(Failure::from) {
+            Err(failure) if !matches!(failure.code, Some(404 | 409)) => return Err(failure),
+            _ => {}
         }
     }
     Ok(())

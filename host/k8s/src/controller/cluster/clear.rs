@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
-use leafhost_core::text::chain;
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::NAME;
+use crate::answers;
 use crate::crd::DiscoveryHandler;
 use crate::manifest;
 
@@ -70,11 +69,10 @@ async fn request<T>(
     what: &str,
     answer: impl Future<Output = kube::Result<T>>,
 ) -> Result<Option<T>, Error> {
-    let why = match timeout(REQUEST, answer).await {
-        Ok(Ok(done)) => return Ok(Some(done)),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
-        Ok(Err(error)) => chain(&error),
-        Err(_) => format!("the API server did not answer within {REQUEST:?}"),
+    let why = match answers::within(REQUEST, answer).await {
+        Ok(done) => return Ok(Some(done)),
+        Err(failure) if failure.code == Some(404) => return Ok(None),
+        Err(failure) => failure.message,
     };
     Err(Error {
         what: what.to_owned(),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::TryFutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
@@ -11,8 +10,7 @@ use leafhost_core::status_store::WriteError;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::NAME;
-use crate::answers::{self, Failure};
+use super::{NAME, written};
 use crate::instance::api_resource;
 use crate::manifest;
 
@@ -81,8 +79,5 @@ pub async fn set(
         field_manager: Some(NAME.to_owned()),
         ..PatchParams::default()
     };
-    let request = api.patch(&object.name, &params, &patch).map_ok(drop);
-    answers::within(request)
-        .await
-        .map_err(Failure::into_write_error)
+    written(api.patch(&object.name, &params, &patch)).await
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::TryFutureExt as _;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -12,8 +11,7 @@ use leafhost_core::status_store::WriteError;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{KubeCluster, NAME};
-use crate::answers::{self, Failure};
+use super::{KubeCluster, NAME, written};
 use crate::crd::{ResourceName, ResourceNameSpec};
 use crate::names::UNUSED_SINCE;
 
@@ -31,10 +29,7 @@ impl NameStore for KubeCluster {
             ..PostParams::default()
         };
         let api = self.resource_names();
-        let request = api.create(&params, &object).map_ok(drop);
-        answers::within(request)
-            .await
-            .map_err(Failure::into_write_error)
+        written(api.create(&params, &object)).await
     }
 
     async fn note_unused(
@@ -55,10 +50,7 @@ impl NameStore for KubeCluster {
         };
         let api = self.resource_names();
         let patch = Patch::Merge(patch);
-        let request = api.patch(name, &params, &patch).map_ok(drop);
-        answers::within(request)
-            .await
-            .map_err(Failure::into_write_error)
+        written(api.patch(name, &params, &patch)).await
     }
 
     async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError> {
@@ -70,10 +62,7 @@ impl NameStore for KubeCluster {
             ..DeleteParams::default()
         };
         let api = self.resource_names();
-        let request = api.delete(name, &params).map_ok(drop);
-        answers::within(request)
-            .await
-            .map_err(Failure::into_write_error)
+        written(api.delete(name, &params)).await
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures::TryFutureExt as _;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::DeserializeGuard;
@@ -23,8 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::finalizers::{self, Finalizers};
-use super::{KubeCluster, NAME};
-use crate::answers::{self, Failure};
+use super::{KubeCluster, NAME, written};
 use crate::crd::DiscoveryHandler;
 use crate::index::{Kept, TRIES_AGAIN, follow};
 use crate::manifest;
@@ -183,10 +181,7 @@ impl Statuses {
             action: action.to_owned(),
             secondary: None,
         };
-        let request = self.recorder.publish(&event, &regarding);
-        answers::within(request)
-            .await
-            .map_err(Failure::into_write_error)
+        written(self.recorder.publish(&event, &regarding)).await
     }
 }
 
@@ -220,10 +215,7 @@ impl StatusStore for KubeCluster {
             field_manager: Some(NAME.to_owned()),
             ..PatchParams::default()
         };
-        let request = api.patch_status(key.name(), &params, &patch).map_ok(drop);
-        answers::within(request)
-            .await
-            .map_err(Failure::into_write_error)
+        written(api.patch_status(key.name(), &params, &patch)).await
     }
 
     async fn publish(&self, event: &Event) -> Result<(), WriteError> {

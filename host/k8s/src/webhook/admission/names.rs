@@ -1,11 +1,16 @@
 //! Looks up whether a new Configuration may have its name.
 
+use std::time::Duration;
+
 use kube::{Api, Client};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, configuration_of};
 
-use crate::answers::{self, Failure};
+use crate::answers;
 use crate::crd::ResourceName;
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(3);
 
 /// Asks the API server which namespace has a name.
 pub struct NameCheck(Api<ResourceName>);
@@ -55,8 +60,8 @@ impl NameCheck {
     }
 
     async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
-        let found = answers::within(self.0.get_opt(name)).await;
-        let found = found.map_err(|failure| Failure::into_write_error(failure).to_string())?;
+        let found = answers::within(REQUEST, self.0.get_opt(name)).await;
+        let found = found.map_err(|failure| failure.told())?;
         Ok(found.map(|found| Reservation {
             namespace: found.spec.namespace,
             created: found.metadata.creation_timestamp.map(|time| time.0),
