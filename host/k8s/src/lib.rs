@@ -12,6 +12,7 @@ mod controller;
 pub mod crd;
 mod index;
 mod instance;
+mod keeper;
 mod lease;
 mod manifest;
 mod memory;

@@ -16,7 +16,8 @@ use crate::crd::{
     ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
     DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
-use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded};
+use crate::keeper::{Keep, Write};
+use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, Shelf, bounded, size};
 
 /// The most bytes of the texts of all sources.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
@@ -36,17 +37,6 @@ pub struct Owner {
     pub node: String,
     /// The uid of its object; nothing while the agent may make none that belongs to it.
     pub uid: Option<String>,
-}
-
-/// A write.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Write {
-    /// Makes an object.
-    Create(Box<DiscoveryHandler>),
-    /// Makes it what it should be, unless it has changed meanwhile.
-    Replace(Box<DiscoveryHandler>),
-    /// Removes the object with that uid.
-    Delete(String),
 }
 
 impl Owner {
@@ -126,13 +116,18 @@ impl Owner {
     fn labels(&self) -> BTreeMap<String, String> {
         [(NODE_LABEL.to_owned(), label_value(&self.node))].into()
     }
+}
 
-    /// What makes an object what is wanted, if it is not.
-    pub fn write(
+impl Keep for Owner {
+    type Object = DiscoveryHandler;
+
+    const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node is there: kubectl get nodes";
+
+    fn write(
         &self,
         found: Option<&DiscoveryHandler>,
         wanted: Option<&DiscoveryHandler>,
-    ) -> Option<Write> {
+    ) -> Option<Write<DiscoveryHandler>> {
         let Some(found) = found else {
             return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
         };
@@ -160,6 +155,29 @@ impl Owner {
             status.since.clone_from(&before.since);
         }
         (right != *found).then(|| Write::Replace(Box::new(right)))
+    }
+
+    /// Of those that are not wanted, and of what is more than a node may have, only that is held which another write needs.
+    fn hold(&self, held: &mut Shelf<DiscoveryHandler>, is_wanted: bool, object: DiscoveryHandler) {
+        let name = object.name_any();
+        let group = if is_wanted { "wanted" } else { "others" };
+        let object = if is_wanted {
+            let size = size(&object);
+            match held.put(&name, group, size, object) {
+                Ok(()) => return,
+                Err(object) => object,
+            }
+        } else {
+            object
+        };
+        let bare = self.bare(object);
+        let size = size(&bare);
+        if held.put(&name, group, size, bare).is_err() && held.is_news() {
+            tracing::warn!(
+                report = name,
+                "a report is left alone, since too many have the label of this node; delete those that are not its agent's: kubectl get dh"
+            );
+        }
     }
 }
 

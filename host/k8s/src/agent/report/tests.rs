@@ -6,7 +6,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::keeper::Write;
 use crate::stub::{Answer, Stub, failure, list};
+use crate::watch::{Event, UNDEFINED};
 
 const CREATE: &str = "POST /apis/leafhost.dev";
 const LIMIT: Duration = Duration::from_secs(20);
@@ -234,6 +236,12 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
     assert_eq!(bench.stub.requests(CREATE), 1);
 }
 
+/// Lets an empty list end.
+fn found_nothing(task: &mut Task) {
+    task.keeper.take(Ok(Event::Init));
+    task.keeper.take(Ok(Event::InitDone));
+}
+
 #[tokio::test]
 async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() {
     let stub = Stub::start(|_| failure(404, "page not found")).await;
@@ -242,15 +250,16 @@ async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() 
         uid: Some("u".into()),
     };
     let mut task = Task::new(owner, stub.client.clone(), None);
-    task.wanted = task.owner.objects(&mk_report(HandlerPhase::Active));
-    task.found = Some(Shelf::default());
+    task.report = mk_report(HandlerPhase::Active);
+    task.want();
+    found_nothing(&mut task);
     for _ in 0..10 {
-        let ((name, write), _) = task.next().unwrap();
-        task.write(name, write).await;
-        let (_, at) = task.next().unwrap();
+        let ((name, write), _) = task.keeper.next().unwrap();
+        task.keeper.write(name, write).await;
+        let (_, at) = task.keeper.next().unwrap();
         assert!(at <= Instant::now() + UNDEFINED);
     }
-    let told = task.problem().unwrap();
+    let told = task.keeper.problem().unwrap();
     assert!(told.contains("leafhost crds"), "{told}");
 }
 
@@ -265,13 +274,14 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
         uid: Some("u".into()),
     };
     let mut task = Task::new(owner, stub.client.clone(), None);
-    task.wanted = task.owner.objects(&report);
-    task.found = Some(Shelf::default());
+    task.report = report;
+    task.want();
+    found_nothing(&mut task);
     for failures in 1..=2 {
-        let ((name, write), _) = task.next().unwrap();
-        task.write(name, write).await;
-        assert_eq!(task.pauses["n.udev"].failures, failures);
-        let (_, at) = task.next().unwrap();
+        let ((name, write), _) = task.keeper.next().unwrap();
+        task.keeper.write(name, write).await;
+        assert_eq!(task.keeper.failures("n.udev"), failures);
+        let (_, at) = task.keeper.next().unwrap();
         assert!(at > Instant::now());
     }
 }
@@ -319,8 +329,8 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
     bench.wait_for("/nodes?", 1).await;
     let report = KubeReport::new(bench.stub.client.clone(), "n", "u", None);
     let mut task = Task::new(report.owner, report.client, None);
-    task.wanted = task.owner.objects(&active);
     task.report = active;
+    task.want();
     for (nodes, uid, is_outdated) in [
         (("u", Some("u")), Some("u"), false),
         (("u", Some("v")), None, true),
@@ -330,17 +340,18 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
     ] {
         *bench.cluster.nodes.lock().unwrap() = nodes;
         task.ask().await;
-        assert_eq!(task.owner.uid.as_deref(), uid);
-        let owners = task.wanted.values().next();
-        let owners = owners.and_then(|one| one.metadata.owner_references.as_ref());
-        if let Some(owners) = owners {
-            assert_eq!(Some(owners[0].uid.as_str()), uid);
-        }
+        assert_eq!(task.keeper.keep.uid.as_deref(), uid);
         let soon = Instant::now() + Duration::from_mins(6);
         assert_eq!(task.ask_again < soon, is_outdated);
         // Without a Node nothing is made that garbage collection would take.
-        task.found = Some(Shelf::default());
-        let (_, next) = task.next().unwrap();
+        found_nothing(&mut task);
+        let ((_, write), next) = task.keeper.next().unwrap();
         assert_eq!(next > Instant::now(), nodes.1.is_none());
+        let Write::Create(object) = write else {
+            panic!("{write:?}");
+        };
+        if let Some(owners) = &object.metadata.owner_references {
+            assert_eq!(Some(owners[0].uid.as_str()), uid);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Remembers the reports that somebody else deleted, so that one that is deleted again and again is made ever more rarely. Does no I/O.
+//! Remembers the objects that somebody else deleted, so that one that is deleted again and again is made ever more rarely. Does no I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::backoff;
 
-/// Ends the row of deletions of a report that stayed this long.
+/// Ends the row of deletions of an object that stayed this long.
 const STAYED: Duration = Duration::from_mins(10);
 
-/// Maps the names of reports to how often in a row they were deleted.
+/// Maps the names of objects to how often in a row they were deleted.
 #[derive(Debug, Default)]
 pub struct Lost(BTreeMap<String, Row>);
 
@@ -21,7 +21,7 @@ struct Row {
 }
 
 impl Lost {
-    /// Notes that a report was deleted; returns from when on it may be made again, and whether that has happened before.
+    /// Notes that an object was deleted; returns from when on it may be made again, and whether that has happened before.
     pub fn note(&mut self, name: &str, now: Instant) -> (Instant, bool) {
         self.0.retain(|_, row| now < row.last + STAYED);
         let row = self.0.entry(name.to_owned()).or_insert(Row {
