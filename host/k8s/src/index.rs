@@ -9,9 +9,6 @@ use serde::de::DeserializeOwned;
 use crate::answers::Failure;
 use crate::watch::{Event, Watch};
 
-/// The most events that are taken in before what they come to is shown.
-const TOGETHER: usize = 256;
-
 /// Holds what is kept of objects, by name.
 pub trait Kept<N, V>: Default {
     /// Keeps a value, if it may.
@@ -118,7 +115,7 @@ pub async fn follow<K, N, V, M>(
                 tracing::warn!(error, "{what} cannot be watched; {meanwhile}");
             }
         };
-        watch.take(TOGETHER, take).await;
+        watch.take(take).await;
         if let Some(kept) = index.read() {
             publish(kept);
         }

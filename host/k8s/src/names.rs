@@ -16,8 +16,6 @@ use crate::watch::{Event, Watch};
 
 /// The annotation that says since when no Configuration of the namespace has the name, RFC 3339.
 pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
-/// The most events that are taken together.
-const TOGETHER: usize = 1_000;
 /// So many failures in a row mean that the reservations cannot be read.
 const TRIES: u32 = 5;
 
@@ -34,7 +32,7 @@ pub async fn follow(
     };
     loop {
         crate::publish(&sender, book.set());
-        watch.take(TOGETHER, |event| book.take(event)).await;
+        watch.take(|event| book.take(event)).await;
     }
 }
 

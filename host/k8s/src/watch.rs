@@ -30,6 +30,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub(crate) const UNDEFINED: Duration = Duration::from_secs(5);
 /// How many objects a list has at a time.
 const PAGE: u32 = 500;
+/// Bounds the events that are taken in together, before what they come to is shown.
+const TOGETHER: usize = 1_000;
 
 /// What happens to the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,11 +128,11 @@ where
         events.next().await.unwrap_or_else(|| Err(ended()))
     }
 
-    /// Waits for an event, and passes it on with those that are there already, so many together at most. A dropped future loses none.
-    pub async fn take(&mut self, together: usize, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
+    /// Waits for an event, and passes it on with those that are there already. A dropped future loses none.
+    pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
         pass(self.next().await);
         let more = std::iter::from_fn(|| self.try_next());
-        more.take(together.saturating_sub(1)).for_each(pass);
+        more.take(TOGETHER).for_each(pass);
     }
 
     /// The next event if there is one already.
@@ -362,7 +364,7 @@ fn is_undecodable(error: &kube::Error) -> bool {
 /// An event, or nothing yet.
 type Step<K> = Result<Option<Event<K>>, Failure>;
 
-/// The API server ended a watch that it had just begun.
+/// Says that the API server ended a watch that it had just begun.
 fn ended() -> Failure {
     Failure::new(
         Kind::Lost,
@@ -370,7 +372,7 @@ fn ended() -> Failure {
     )
 }
 
-/// Why an event is missing.
+/// Says why an event is missing.
 fn missed(error: kube::Error) -> Failure {
     let failure = Failure::from(error);
     if failure.code == Some(0) {

@@ -24,8 +24,6 @@ use book::Book;
 
 /// The file that keeps the names of resources that namespaces have.
 const NAMES: &str = "names.json";
-/// The most events that are taken together.
-const TOGETHER: usize = 1_000;
 /// When the objects are listed again for those that were too many and may serve now: the first time, and later ones. Who deletes and makes
 /// objects again and again costs the API server no more lists than that.
 const LIST_FIRST: Duration = Duration::from_secs(1);
@@ -102,7 +100,7 @@ async fn run(
             list_at = None;
         }
         tokio::select! {
-            () = watch.take(TOGETHER, |event| take(event, &mut book, &mut trouble)) => {}
+            () = watch.take(|event| take(event, &mut book, &mut trouble)) => {}
             () = until(list_at) => {
                 list_at = None;
                 not_before = Instant::now() + LIST_AGAIN;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,90 +20,59 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::MAKES_NONE;
-use crate::answers::Failure;
-use crate::index::Index;
-use crate::watch::{Event, Watch};
-
-/// The most events that are taken together.
-const TOGETHER: usize = 1_000;
+use crate::index;
+use crate::watch::Watch;
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
+
+/// What is kept of each kind that was read.
+type Parts = Mutex<BTreeMap<Kind, BTreeMap<ObjectKey, Arc<Object>>>>;
 
 /// Follows them without end.
 pub async fn follow(client: Client, sender: watch::Sender<Arc<ObjectSet>>) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     // Those of jobs have no other label of ours.
     let pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
-    let mut pods = Seen::new(Kind::Pod, pods, |pod| phase(pod.status.as_ref()));
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
-    let mut jobs = Seen::new(Kind::Job, jobs, |_| Phase::Pending);
     let services: Api<PartialObjectMeta<Service>> = Api::all(client);
     let services = Watch::new(services).labels(&format!("{CONTROLLER_LABEL}={GROUP}"));
-    let mut services = Seen::new(Kind::Service, services, |_| Phase::Pending);
-    loop {
-        tokio::select! {
-            () = pods.changed() => {}
-            () = jobs.changed() => {}
-            () = services.changed() => {}
-        }
-        // What the others show already is shown together with it.
-        pods.changed().now_or_never();
-        jobs.changed().now_or_never();
-        services.changed().now_or_never();
-        let read = (pods.index.read(), jobs.index.read(), services.index.read());
-        if let (Some(pods), Some(jobs), Some(services)) = read {
-            let all = pods.iter().chain(jobs).chain(services);
+    let shown = (Parts::default(), sender);
+    tokio::join!(
+        follow_kind(Kind::Pod, pods, |pod| phase(pod.status.as_ref()), &shown),
+        follow_kind(Kind::Job, jobs, |_| Phase::Pending, &shown),
+        follow_kind(Kind::Service, services, |_| Phase::Pending, &shown),
+    );
+}
+
+async fn follow_kind<K>(
+    kind: Kind,
+    watch: Watch<K>,
+    phase: impl Fn(&K) -> Phase,
+    (parts, sender): &(Parts, watch::Sender<Arc<ObjectSet>>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let name = |object: &K| key(kind, object.meta());
+    let read = |object: K, _: Option<&_>| Some(Arc::new(read(object.meta(), phase(&object))));
+    let publish = |all: &BTreeMap<_, _>| {
+        // Nothing that holds it panics.
+        let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.insert(kind, all.clone());
+        if parts.len() == 3 {
+            let all = parts.values().flatten();
             let next = ObjectSet {
                 complete: true,
                 objects: all
                     .map(|(key, one)| (key.clone(), Arc::clone(one)))
                     .collect(),
             };
-            crate::publish(&sender, next);
+            crate::publish(sender, next);
         }
-    }
-}
-
-/// The objects of a kind.
-struct Seen<K> {
-    kind: Kind,
-    watch: Watch<K>,
-    index: Index<BTreeMap<ObjectKey, Arc<Object>>>,
-    phase: fn(&K) -> Phase,
-}
-
-impl<K> Seen<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    fn new(kind: Kind, watch: Watch<K>, phase: fn(&K) -> Phase) -> Self {
-        Self {
-            kind,
-            watch,
-            index: Index::default(),
-            phase,
-        }
-    }
-
-    /// Waits for a change and takes it in. A dropped future loses none.
-    async fn changed(&mut self) {
-        let (kind, phase) = (self.kind, self.phase);
-        let name = |object: &K| key(kind, object.meta());
-        let take = |event: Result<Event<K>, Failure>| match event {
-            Ok(event) => {
-                let read =
-                    |object: K, _: Option<&_>| Some(Arc::new(read(object.meta(), phase(&object))));
-                self.index.take(event, name, read);
-            }
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "{kind}s cannot be watched; {MAKES_NONE}");
-            }
-        };
-        self.watch.take(TOGETHER, take).await;
-    }
+    };
+    let what = (&*format!("{kind}s"), MAKES_NONE);
+    index::follow(watch, what, name, read, publish).await;
 }
 
 fn key(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {
