@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +17,7 @@ use lost::Lost;
 
 use crate::answers::{self, Failure, Kind};
 use crate::reports::Shelf;
+use crate::requests::{delete_only, put_by};
 use crate::watch::{Event, UNDEFINED, Watch};
 use crate::{backoff, until};
 
@@ -301,21 +301,12 @@ impl<T: Keep> Keeper<T> {
     }
 
     async fn request(&mut self, name: &str, write: Write<T::Object>) -> kube::Result<()> {
-        let params = PostParams {
-            field_manager: Some("leafhost".to_owned()),
-            ..PostParams::default()
-        };
+        let params = put_by("leafhost");
         let object = match write {
             Write::Create(object) => self.api.create(&params, &object).await?,
             Write::Replace(object) => self.api.replace(name, &params, &object).await?,
             Write::Delete(uid) => {
-                let params = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        uid: Some(uid),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::default()
-                };
+                let params = delete_only(Some(uid), None);
                 self.api.delete(name, &params).await?;
                 if let Some(found) = &mut self.found {
                     found.remove(name);

@@ -20,6 +20,7 @@ pub mod migrate;
 mod names;
 mod nodes;
 mod reports;
+mod requests;
 #[cfg(test)]
 mod stub;
 mod watch;

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 pub use plan::{Plan, Step};
 
 use crate::answers;
+use crate::requests::patch_by;
 use objects::MANAGER;
 use parts::{Part, is_of};
 use plan::{Action, Edit};
@@ -101,10 +102,7 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let params = PatchParams {
-        field_manager: Some(MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_by(MANAGER);
     let patch: Patch<&Value> = Patch::Merge(&edit.patch);
     let what = || {
         let namespace = edit

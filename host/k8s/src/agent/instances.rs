@@ -11,10 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
-use kube::api::{
-    Api, ApiResource, DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams,
-    Preconditions,
-};
+use kube::api::{Api, ApiResource, PartialObjectMeta, Patch};
 use kube::core::DeserializeGuard;
 use leafhost_core::instance::{
     Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
@@ -31,6 +28,7 @@ mod kept;
 use crate::answers::{self, Failure, Kind};
 use crate::crd::Configuration;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, patch, store_error};
+use crate::requests::{delete_only, patch_by, put_by};
 use crate::{memory, nodes};
 
 /// So many writes are under way at a time.
@@ -299,10 +297,7 @@ impl Shared {
             return Err(StoreError::AlreadyExists { key, found });
         }
         let (node, device) = (instance.spec.nodes.clone(), instance.spec.leafhost.clone());
-        let params = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
+        let params = put_by(MANAGER);
         let object = instance::from_instance(instance.clone());
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &self.resource);
@@ -412,10 +407,7 @@ impl Shared {
         let operations = serde_json::from_value(operations).map_err(|error| {
             Failure::new(Kind::Refused, format!("no JSON Patch can be made: {error}"))
         })?;
-        let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = patch_by(MANAGER);
         let api = self.api(&key.namespace);
         let patch: Patch<()> = Patch::Json(operations);
         let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
@@ -432,13 +424,7 @@ impl Shared {
     }
 
     async fn delete(&self, key: &InstanceKey, uid: String, resource_version: String) -> Written {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                resource_version: Some(resource_version),
-                uid: Some(uid.clone()),
-            }),
-            ..DeleteParams::default()
-        };
+        let params = delete_only(Some(uid.clone()), Some(resource_version));
         let api = self.api(&key.namespace);
         let failure = match answers::within(REQUEST, api.delete(&key.name, &params)).await {
             Err(failure) if !failure.is_missing() => failure,

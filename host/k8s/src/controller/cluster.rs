@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
 use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError};
@@ -15,6 +15,8 @@ use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::status_store::WriteError;
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,7 @@ use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
 use crate::nodes::state;
+use crate::requests::{delete_only, patch_by};
 
 mod agents;
 mod clear;
@@ -204,10 +207,7 @@ async fn patch(
     let patch = instance::patch::of_version(base, edits)
         .and_then(|patch| serde_json::from_value(patch).ok());
     let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
-    let params = PatchParams {
-        field_manager: Some(NAME.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_by(NAME);
     answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
@@ -225,13 +225,7 @@ async fn delete(
         let left = patch(api, base, &edits).await?;
         version = left.metadata.resource_version;
     }
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            resource_version: version,
-            uid: Some(uid.to_owned()),
-        }),
-        ..DeleteParams::default()
-    };
+    let params = delete_only(Some(uid.to_owned()), version);
     answers::within(REQUEST, api.delete(&base.metadata.name, &params))
         .await
         .map(drop)
@@ -259,6 +253,23 @@ fn write_error(failure: &Failure) -> WriteError {
             retry_after: retry_after.filter(|_| !failure.may_be_done()),
         },
     }
+}
+
+/// Makes a patch of one field of an object that still is as it was seen.
+fn edit(
+    uid: &str,
+    version: &str,
+    path: &str,
+    value: impl Serialize,
+) -> Result<Patch<()>, WriteError> {
+    let edits = serde_json::from_value(json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "add", "path": path, "value": value},
+    ]));
+    edits
+        .map(Patch::Json)
+        .map_err(|error| WriteError::Denied(error.to_string()))
 }
 
 /// Sends a write.

@@ -5,10 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PostParams, Preconditions,
-    PropagationPolicy,
-};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PropagationPolicy};
 use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
 use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, WriteError};
@@ -18,6 +15,7 @@ use serde_json::Value;
 use super::objects::owner;
 use crate::answers::{self, Failure};
 use crate::controller::cluster::NAME;
+use crate::requests::{delete_only, put_by};
 
 /// Time limit for a request: other programs may be asked whether a pod is allowed.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -39,7 +37,7 @@ pub async fn write(client: &Client, change: &Change) -> Result<(), WriteError> {
 async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), WriteError> {
     let api = objects(client, key);
     let data = body.to_string().into_bytes();
-    let request = Request::new(api.resource_url()).create(&params(), data);
+    let request = Request::new(api.resource_url()).create(&put_by(NAME), data);
     let Err(failure) = answers::within(REQUEST, strictly(client, request)).await else {
         return Ok(());
     };
@@ -74,7 +72,7 @@ async fn replace(
     // It has the version that was read: the API server refuses it if that is not the newest.
     let data =
         serde_json::to_vec(&object).map_err(|error| WriteError::Refused(error.to_string()))?;
-    let request = Request::new(api.resource_url()).replace(&key.name, &params(), data);
+    let request = Request::new(api.resource_url()).replace(&key.name, &put_by(NAME), data);
     Ok(answers::within(REQUEST, strictly(client, request)).await?)
 }
 
@@ -98,13 +96,9 @@ fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
 
 async fn delete(client: &Client, key: &ObjectKey, uid: &str) -> Result<(), WriteError> {
     let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
         // A job ends when its pods have ended.
         propagation_policy: (key.kind == Kind::Job).then_some(PropagationPolicy::Foreground),
-        ..DeleteParams::default()
+        ..delete_only(Some(uid.to_owned()), None)
     };
     match answers::within(REQUEST, objects(client, key).delete(&key.name, &params)).await {
         Err(failure) if failure.kind != answers::Kind::Missing => Err(failure.into()),
@@ -119,13 +113,6 @@ fn objects(client: &Client, key: &ObjectKey) -> Api<DynamicObject> {
         Kind::Service => ApiResource::erase::<Service>(&()),
     };
     Api::namespaced_with(client.clone(), &key.namespace, &resource)
-}
-
-fn params() -> PostParams {
-    PostParams {
-        field_manager: Some(NAME.to_owned()),
-        ..PostParams::default()
-    }
 }
 
 /// Sends a request. Unknown fields are refused, not left out; kube has no parameter for it.

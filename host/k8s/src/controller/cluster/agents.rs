@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
@@ -17,6 +17,7 @@ use crate::answers::{self, Failure};
 use crate::crd::DiscoveryHandler;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::reports::NODE_LABEL;
+use crate::requests::delete_only;
 use crate::until;
 use crate::watch::Watch;
 
@@ -170,13 +171,7 @@ async fn remove(api: &Api<DiscoveryHandler>, node: &str) -> Result<(), Failure> 
         if object.spec.node != node {
             continue;
         }
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: object.uid(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
+        let params = delete_only(object.uid(), None);
         let deleted = api.delete(&object.name_any(), &params).await;
         match deleted.map_err(Failure::from) {
             Err(failure) if !matches!(failure.code, Some(404 | 409)) => return Err(failure),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
@@ -10,6 +10,7 @@ use super::NAME;
 use crate::answers;
 use crate::crd::DiscoveryHandler;
 use crate::manifest;
+use crate::requests::patch_by;
 
 /// Time limit for a request.
 const REQUEST: Duration = Duration::from_secs(20);
@@ -54,10 +55,7 @@ async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, Error> 
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let api =
         Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &manifest::resource());
-    let params = PatchParams {
-        field_manager: Some(NAME.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_by(NAME);
     let patch = Patch::Merge(json!({"status": null}));
     let what = format!("remove the status of Configuration {namespace}/{name}");
     let answer = request(&what, api.patch_status(&name, &params, &patch)).await?;

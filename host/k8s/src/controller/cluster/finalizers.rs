@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DynamicObject};
 use leafhost_core::cluster::{Deleting, DeletingKind};
 use leafhost_core::status_store::WriteError;
-use serde_json::json;
 use tokio::sync::watch;
 
-use super::{NAME, written};
+use super::{NAME, edit, written};
 use crate::instance::api_resource;
 use crate::manifest;
+use crate::requests::patch_by;
 
 /// The objects of all kinds.
 #[derive(Clone, Default)]
@@ -67,17 +67,12 @@ pub async fn set(
     };
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &object.namespace, &resource);
-    let patch = json!([
-        {"op": "test", "path": "/metadata/uid", "value": object.uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version},
-        {"op": "add", "path": "/metadata/finalizers", "value": finalizers},
-    ]);
-    let patch = serde_json::from_value(patch);
-    let patch: Patch<()> =
-        Patch::Json(patch.map_err(|error| WriteError::Denied(error.to_string()))?);
-    let params = PatchParams {
-        field_manager: Some(NAME.to_owned()),
-        ..PatchParams::default()
-    };
+    let patch = edit(
+        &object.uid,
+        &object.resource_version,
+        "/metadata/finalizers",
+        finalizers,
+    )?;
+    let params = patch_by(NAME);
     written(api.patch(&object.name, &params, &patch)).await
 }

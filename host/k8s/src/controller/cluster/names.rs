@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::Patch;
 use leafhost_core::resource_names::{NameRecord, NameSet, NameStore};
 use leafhost_core::status_store::WriteError;
 use serde_json::json;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::{KubeCluster, NAME, written};
 use crate::crd::{ResourceName, ResourceNameSpec};
 use crate::names::UNUSED_SINCE;
+use crate::requests::{delete_only, patch_by, put_by};
 
 #[async_trait]
 impl NameStore for KubeCluster {
@@ -24,10 +25,7 @@ impl NameStore for KubeCluster {
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError> {
         let namespace = namespace.to_owned();
         let object = ResourceName::new(name, ResourceNameSpec { namespace });
-        let params = PostParams {
-            field_manager: Some(NAME.to_owned()),
-            ..PostParams::default()
-        };
+        let params = put_by(NAME);
         let api = self.resource_names();
         written(api.create(&params, &object)).await
     }
@@ -44,23 +42,14 @@ impl NameStore for KubeCluster {
             "resourceVersion": seen.resource_version,
             "annotations": {UNUSED_SINCE: since.map(|since| since.to_string())},
         }});
-        let params = PatchParams {
-            field_manager: Some(NAME.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = patch_by(NAME);
         let api = self.resource_names();
         let patch = Patch::Merge(patch);
         written(api.patch(name, &params, &patch)).await
     }
 
     async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                resource_version: Some(seen.resource_version.clone()),
-                uid: Some(seen.uid.clone()),
-            }),
-            ..DeleteParams::default()
-        };
+        let params = delete_only(Some(seen.uid.clone()), Some(seen.resource_version.clone()));
         let api = self.resource_names();
         written(api.delete(name, &params)).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DynamicObject};
 use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
@@ -17,16 +17,16 @@ use leafhost_core::status_store::{
     StatusStore, WriteError,
 };
 use leafhost_core::text;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::finalizers::{self, Finalizers};
-use super::{KubeCluster, NAME, written};
+use super::{KubeCluster, NAME, edit, written};
 use crate::crd::DiscoveryHandler;
 use crate::index::{Kept, TRIES_AGAIN, follow};
 use crate::manifest;
 use crate::reports::{self, Shelf};
+use crate::requests::patch_by;
 use crate::watch::Watch;
 
 /// How many reports are read at a time: each may be large.
@@ -203,18 +203,8 @@ impl StatusStore for KubeCluster {
     ) -> Result<(), WriteError> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), key.namespace(), &manifest::resource());
-        let patch = json!([
-            {"op": "test", "path": "/metadata/uid", "value": seen.uid},
-            {"op": "test", "path": "/metadata/resourceVersion", "value": seen.resource_version},
-            {"op": "add", "path": "/status", "value": status},
-        ]);
-        let patch = serde_json::from_value(patch);
-        let patch: Patch<()> =
-            Patch::Json(patch.map_err(|error| WriteError::Denied(error.to_string()))?);
-        let params = PatchParams {
-            field_manager: Some(NAME.to_owned()),
-            ..PatchParams::default()
-        };
+        let patch = edit(&seen.uid, &seen.resource_version, "/status", status)?;
+        let params = patch_by(NAME);
         written(api.patch_status(key.name(), &params, &patch)).await
     }
 
@@ -243,6 +233,7 @@ fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationS
 #[cfg(test)]
 mod tests {
     use leafhost_core::node_report::ObjectName;
+    use serde_json::json;
 
     use super::*;
     use crate::stub::{Answer, Stub};
