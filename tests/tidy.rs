@@ -236,6 +236,35 @@ fn crates_depend_only_on_those_below() {
 }
 
 #[test]
+fn no_program_of_a_cluster_knows_another_and_what_they_share_knows_none() {
+    let programs = ["agent", "controller", "webhook", "migrate"];
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let root = root.join("host/k8s/src");
+    let place = |path: &Path| {
+        let inside = path.strip_prefix(&root).ok()?.with_extension("");
+        Some(inside.iter().next()?.to_str()?.to_owned())
+    };
+    assert!(programs.iter().all(|program| root.join(program).is_dir()));
+    assert_eq!(
+        offenders(|path, text| {
+            let Some(own) = place(path).filter(|own| own != "lib") else {
+                return false;
+            };
+            let used = text.split("crate::").skip(1).flat_map(|rest| {
+                let end = if rest.starts_with('{') { '}' } else { ':' };
+                rest.split([end, ';'])
+                    .next()
+                    .unwrap_or_default()
+                    .split(|c: char| !c.is_alphanumeric() && c != '_')
+            });
+            used.into_iter()
+                .any(|name| name != own && programs.contains(&name))
+        }),
+        Vec::<PathBuf>::new()
+    );
+}
+
+#[test]
 fn the_sdks_limits_of_a_call_are_those_of_the_host() {
     let counts = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -12,8 +12,10 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
+
+use crate::answers::{self, Failure};
 
 /// How long a Lease lasts that is not renewed.
 const DURATION: Duration = Duration::from_secs(15);
@@ -46,8 +48,8 @@ pub async fn hold(
     let kept = keep(&mut candidate, &mut lead);
     stop.run_until_cancelled(kept).await;
     lead.set(None);
-    if let Ok(Err(error)) = timeout(REQUEST, candidate.give_back()).await {
-        let (lease, error) = (&candidate.name, leafhost_core::text::chain(&error));
+    if let Err(failure) = answers::within(REQUEST, candidate.give_back()).await {
+        let (lease, error) = (&candidate.name, failure.message);
         tracing::warn!(lease, error, "cannot give the Lease back; it runs out");
     }
 }
@@ -56,14 +58,16 @@ pub async fn hold(
 async fn keep(candidate: &mut impl Attempt, lead: &mut Lead) {
     loop {
         let begun = Instant::now();
-        match lead.during(timeout(REQUEST, candidate.attempt())).await {
-            Ok(Ok(true)) => lead.set(Some(begun + DEADLINE)),
-            Ok(Ok(false)) => lead.set(None),
-            Ok(Err(error)) => {
-                let (lease, error) = (&lead.lease, leafhost_core::text::chain(&error));
+        match lead
+            .during(answers::within(REQUEST, candidate.attempt()))
+            .await
+        {
+            Ok(true) => lead.set(Some(begun + DEADLINE)),
+            Ok(false) => lead.set(None),
+            Err(failure) => {
+                let (lease, error) = (&lead.lease, failure.message);
                 tracing::warn!(lease, error, "cannot read or renew the Lease");
             }
-            Err(_) => tracing::warn!(lease = lead.lease, "the API server does not answer"),
         }
         lead.during(sleep(PERIOD)).await;
     }
@@ -108,7 +112,7 @@ impl Lead {
 #[async_trait]
 trait Attempt: Send {
     /// Reads the Lease, and writes it if it is this one's or has run out. Returns whether this holds it.
-    async fn attempt(&mut self) -> Result<bool, kube::Error>;
+    async fn attempt(&mut self) -> Result<bool, Failure>;
 }
 
 struct Candidate {
@@ -121,7 +125,7 @@ struct Candidate {
 
 #[async_trait]
 impl Attempt for Candidate {
-    async fn attempt(&mut self) -> Result<bool, kube::Error> {
+    async fn attempt(&mut self) -> Result<bool, Failure> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             let lease = Lease {
                 metadata: ObjectMeta {
@@ -148,7 +152,7 @@ impl Attempt for Candidate {
 
 impl Candidate {
     /// Names nobody as the holder, if this is the holder.
-    async fn give_back(&self) -> Result<(), kube::Error> {
+    async fn give_back(&self) -> Result<(), Failure> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             return Ok(());
         };
@@ -191,11 +195,11 @@ impl Candidate {
 }
 
 /// Whether the write was made; one that somebody was quicker than was not.
-fn written(answer: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
-    match answer {
+fn written(answer: kube::Result<Lease>) -> Result<bool, Failure> {
+    match answer.map_err(Failure::from) {
         Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(error) => Err(error),
+        Err(failure) if failure.code == Some(409) => Ok(false),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -293,7 +297,7 @@ mod tests {
 
     #[async_trait]
     impl Attempt for Hanging {
-        async fn attempt(&mut self) -> Result<bool, kube::Error> {
+        async fn attempt(&mut self) -> Result<bool, Failure> {
             self.0 += 1;
             match self.0 {
                 1 | 2 | 6 => Ok(true),

@@ -1,28 +1,30 @@
 //! The Kubernetes home: Configurations, handlers and Instances in an API server.
 //!
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
+//!
+//! Has a folder for each program: `agent`, `controller`, `webhook` and `migrate`. None of them knows another; what two of them need
+//! stands beside them, and knows none of them.
 
-pub mod admission;
-pub mod brokers;
+mod agent;
+mod answers;
 pub mod client;
-pub mod cluster;
-pub mod configurations;
+mod controller;
 pub mod crd;
-pub mod handlers;
-pub mod identity;
-pub mod instances;
+mod index;
+mod instance;
+mod keeper;
 mod lease;
+mod manifest;
 mod memory;
 pub mod migrate;
 mod names;
 mod nodes;
-mod origins;
-pub mod report;
-pub mod serving;
+mod reports;
+mod requests;
 #[cfg(test)]
 mod stub;
-mod values;
 mod watch;
+mod webhook;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +33,16 @@ use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep_until};
 
-pub use brokers::KubeBrokers;
+pub use agent::configurations::KubeConfigurations;
+pub use agent::handlers::{self, KubeHandlers};
+pub use agent::identity::{Identity, identify};
+pub use agent::instances::KubeInstances;
+pub use agent::report::KubeReport;
 pub use client::{connect, connect_as_user};
-pub use cluster::KubeCluster;
-pub use configurations::KubeConfigurations;
-pub use handlers::KubeHandlers;
-pub use identity::{Identity, identify};
-pub use instances::KubeInstances;
-pub use origins::Origins;
-pub use report::KubeReport;
+pub use controller::brokers::KubeBrokers;
+pub use controller::cluster::{self, KubeCluster};
+pub use webhook::origins::Origins;
+pub use webhook::{admission, serving};
 
 /// Publishes `next` if it differs from what was published before; whether it does.
 fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {

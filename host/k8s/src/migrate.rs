@@ -22,6 +22,8 @@ use tokio::time::timeout;
 
 pub use plan::{Plan, Step};
 
+use crate::answers;
+use crate::requests::patch_by;
 use objects::MANAGER;
 use parts::{Part, is_of};
 use plan::{Action, Edit};
@@ -100,10 +102,7 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let params = PatchParams {
-        field_manager: Some(MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = patch_by(MANAGER);
     let patch: Patch<&Value> = Patch::Merge(&edit.patch);
     let what = || {
         let namespace = edit
@@ -112,18 +111,19 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
             .map(|namespace| format!("{namespace}/"));
         format!("{} {}{name}", resource.kind, namespace.unwrap_or_default())
     };
-    let done = if edit.is_status {
-        timeout(REQUEST, api.patch_status(name, &params, &patch)).await
-    } else {
-        timeout(REQUEST, api.patch(name, &params, &patch)).await
+    let request = async {
+        if edit.is_status {
+            api.patch_status(name, &params, &patch).await
+        } else {
+            api.patch(name, &params, &patch).await
+        }
     };
-    match done {
-        Ok(Ok(_)) => Ok(()),
+    match answers::within(REQUEST, request).await {
+        Ok(_) => Ok(()),
         // It needs nothing any more.
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Error::Changed(what())),
-        Ok(Err(error)) => Err(failed(format!("change {}", what()), text::chain(&error))),
-        Err(_) => Err(silent(format!("change {}", what()))),
+        Err(failure) if failure.code == Some(404) => Ok(()),
+        Err(failure) if failure.code == Some(409) => Err(Error::Changed(what())),
+        Err(failure) => Err(failed(format!("change {}", what()), failure.message)),
     }
 }
 
@@ -159,20 +159,10 @@ async fn within<T>(
     request: impl Future<Output = kube::Result<T>>,
     what: impl Fn() -> String,
 ) -> Result<T, Error> {
-    match timeout(REQUEST, request).await {
-        Ok(done) => done.map_err(|error| failed(what(), text::chain(&error))),
-        Err(_) => Err(silent(what())),
-    }
+    let answer = answers::within(REQUEST, request).await;
+    answer.map_err(|failure| failed(what(), failure.message))
 }
 
 fn failed(what: String, why: String) -> Error {
-    Error::Request { what, why }
-}
-
-fn silent(what: String) -> Error {
-    let why = format!(
-        "the API server did not answer within {} seconds",
-        REQUEST.as_secs()
-    );
     Error::Request { what, why }
 }

@@ -9,13 +9,13 @@ use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::resource_names::{NameRecord, NameSet, Reservation, ResourceNames};
 use tokio::sync::watch;
 
+use crate::answers::Failure;
 use crate::crd::ResourceName;
-use crate::watch::{Event, Failure, Watch};
+use crate::index::Index;
+use crate::watch::{Event, Watch};
 
 /// The annotation that says since when no Configuration of the namespace has the name, RFC 3339.
 pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
-/// The most events that are taken together.
-const TOGETHER: usize = 1_000;
 /// So many failures in a row mean that the reservations cannot be read.
 const TRIES: u32 = 5;
 
@@ -32,22 +32,15 @@ pub async fn follow(
     };
     loop {
         crate::publish(&sender, book.set());
-        let mut next = Some(watch.next().await);
-        for _ in 0..TOGETHER {
-            let Some(event) = next else { break };
-            book.take(event);
-            next = watch.try_next();
-        }
+        watch.take(|event| book.take(event)).await;
     }
 }
 
-/// Keeps what was read, and the list that is being read.
+/// Keeps what was read.
 #[derive(Debug, Default)]
 struct Book {
     remembered: Arc<ResourceNames>,
-    records: BTreeMap<String, NameRecord>,
-    listing: BTreeMap<String, NameRecord>,
-    is_read: bool,
+    records: Index<BTreeMap<String, NameRecord>>,
     is_unreadable: bool,
     /// Failures in a row.
     failures: u32,
@@ -57,29 +50,19 @@ struct Book {
 impl Book {
     fn take(&mut self, event: Result<Event<DeserializeGuard<ResourceName>>, Failure>) {
         match event {
-            Ok(Event::Init) => self.listing.clear(),
-            Ok(Event::InitApply(object)) => self.listing.extend(record(object)),
-            Ok(Event::InitDone) => {
-                self.records = std::mem::take(&mut self.listing);
-                self.is_read = true;
-            }
-            Ok(Event::Apply(object)) => {
-                let name = object.name_any();
-                match record(object) {
-                    Some((name, record)) => drop(self.records.insert(name, record)),
-                    None => drop(self.records.remove(&name)),
+            Ok(event) => {
+                if matches!(event, Event::Resumed) {
+                    self.failures = 0;
+                    self.problem = None;
                 }
-            }
-            Ok(Event::Delete(object)) => drop(self.records.remove(&object.name_any())),
-            Ok(Event::Resumed) => {
-                self.failures = 0;
-                self.problem = None;
+                let name = DeserializeGuard::name_any;
+                self.records.take(event, name, |object, _| record(object));
             }
             Err(failure) => {
                 self.failures = self.failures.saturating_add(1);
                 let is_final = matches!(failure.code, Some(401 | 403 | 404));
                 self.is_unreadable |= is_final || self.failures >= TRIES;
-                let why = failure.told("resourcenames.leafhost.dev");
+                let why = failure.told_of("resourcenames.leafhost.dev");
                 self.problem = Some(format!(
                     "cannot be watched: {why}; a name that was read before stays with its namespace, any other is that of the oldest Configuration"
                 ));
@@ -89,8 +72,8 @@ impl Book {
 
     fn set(&self) -> NameSet {
         let problem = self.problem.clone();
-        if self.is_read {
-            let read = NameSet::read(self.records.clone());
+        if let Some(records) = self.records.read() {
+            let read = NameSet::read(records.clone());
             return NameSet { problem, ..read };
         }
         NameSet {
@@ -103,13 +86,12 @@ impl Book {
 }
 
 /// Reads an object; nothing of one that no controller wrote.
-fn record(object: DeserializeGuard<ResourceName>) -> Option<(String, NameRecord)> {
+fn record(object: DeserializeGuard<ResourceName>) -> Option<NameRecord> {
     let object = object.0.ok()?;
     let unused = object.annotations().get(UNUSED_SINCE);
     let unused: Option<Timestamp> = unused.and_then(|text| text.parse().ok());
-    let name = object.name_any();
     let metadata = object.metadata;
-    let record = NameRecord {
+    Some(NameRecord {
         reservation: Reservation {
             namespace: object.spec.namespace,
             created: metadata.creation_timestamp.map(|time| time.0),
@@ -117,8 +99,7 @@ fn record(object: DeserializeGuard<ResourceName>) -> Option<(String, NameRecord)
         uid: metadata.uid.unwrap_or_default(),
         resource_version: metadata.resource_version.unwrap_or_default(),
         unused_since: unused,
-    };
-    Some((name, record))
+    })
 }
 
 #[cfg(test)]

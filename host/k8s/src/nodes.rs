@@ -1,19 +1,22 @@
-//! Counts the nodes. Knows nothing of what they are counted for.
+//! Counts the nodes, and tells in which state one is. Knows nothing of what that is for.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{ListParams, PartialObjectMeta};
-use tokio::time::timeout;
+use leafhost_core::cluster::NodeState;
+
+use crate::answers;
 
 const REQUEST: Duration = Duration::from_secs(10);
+/// Names the taint by which an operator says that a node is shut down.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Counts them by one request that lists one; nothing if that fails, or if the API server does not say how many more there are.
 pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     let params = ListParams::default().limit(1);
-    let listed = timeout(REQUEST, nodes.list(&params)).await;
-    let listed = listed.ok()?.ok()?;
+    let listed = answers::within(REQUEST, nodes.list(&params)).await.ok()?;
     // A server may list more than it was asked for.
     let count = u64::try_from(listed.items.len()).ok()?;
     let is_more = listed
@@ -23,5 +26,27 @@ pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     match listed.metadata.remaining_item_count {
         Some(remaining) => count.checked_add(u64::try_from(remaining).ok()?),
         None => (!is_more).then_some(count),
+    }
+}
+
+/// Returns the state of a node.
+pub fn state(node: &Node) -> NodeState {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let is_out =
+        taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE));
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions.and_then(|all| all.iter().find(|condition| condition.type_ == "Ready"));
+    // A node that has not reported yet is as old as its object.
+    let since = match ready {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => ready.last_transition_time.clone(),
+        None => node.metadata.creation_timestamp.clone(),
+    };
+    NodeState {
+        is_out_of_service: is_out,
+        not_ready_since: since.map(|time| time.0),
     }
 }

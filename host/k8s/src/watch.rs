@@ -13,9 +13,10 @@ use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Resource, ResourceExt as _};
-use leafhost_core::text;
 use serde::de::DeserializeOwned;
-use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Duration, Instant, sleep_until, timeout_at};
+
+use crate::answers::{self, Failure, Kind};
 
 /// How long the API server keeps a watch open, in seconds.
 const OPEN: u32 = 75;
@@ -29,6 +30,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub(crate) const UNDEFINED: Duration = Duration::from_secs(5);
 /// How many objects a list has at a time.
 const PAGE: u32 = 500;
+/// Bounds the events that are taken in together, before what they come to is shown.
+const TOGETHER: usize = 1_000;
 
 /// What happens to the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,15 +61,6 @@ pub struct Watch<K> {
     resume: Instant,
     /// The version of the list that was last read.
     listed: Arc<AtomicU64>,
-}
-
-/// Why a watch does not work at the moment. It is tried again by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The status that the API server answered with, if it did.
-    pub code: Option<u16>,
-    /// What it said.
-    pub message: String,
 }
 
 /// A list of some objects as the API server remembers them, in one piece. For another list it may read and decode all objects of its database, for each
@@ -131,7 +125,14 @@ where
             let next = async |mut reader: Reader<K>| Some((reader.next().await, reader));
             stream::unfold(reader, next).boxed()
         });
-        events.next().await.unwrap_or_else(|| Err(Failure::ended()))
+        events.next().await.unwrap_or_else(|| Err(ended()))
+    }
+
+    /// Waits for an event, and passes it on with those that are there already. A dropped future loses none.
+    pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
+        pass(self.next().await);
+        let more = std::iter::from_fn(|| self.try_next());
+        more.take(TOGETHER).for_each(pass);
     }
 
     /// The next event if there is one already.
@@ -243,7 +244,7 @@ where
             continue_token: token,
             ..self.list.clone()
         };
-        match answer(self.limit(), self.api.list(&page)).await {
+        match answers::within(self.limit(), self.api.list(&page)).await {
             Ok(page) => {
                 let token = page.metadata.continue_.filter(|token| !token.is_empty());
                 let after = match token {
@@ -259,7 +260,7 @@ where
 
     async fn open(&mut self, version: String) -> Step<K> {
         sleep_until(self.resume).await;
-        match answer(self.limit(), self.api.watch(&self.follow, &version)).await {
+        match answers::within(self.limit(), self.api.watch(&self.follow, &version)).await {
             Ok(events) => {
                 self.at = At::Open(Open {
                     version,
@@ -302,19 +303,19 @@ where
                 return Ok(None);
             }
             Some(Ok(WatchEvent::Error(status))) => {
-                let failure = Failure::from(&kube::Error::Api(status.boxed()));
+                let failure = missed(kube::Error::Api(status.boxed()));
                 return self.failed(failure, At::Version(open.version));
             }
             // One event that cannot be read does not hold up those after it.
             Some(Err(error)) if is_undecodable(&error) => {
                 open.since = now;
-                return self.failed(Failure::from(&error), At::Open(open));
+                return self.failed(missed(error), At::Open(open));
             }
             Some(Err(error)) => {
-                return self.failed(Failure::from(&error), At::Version(open.version));
+                return self.failed(missed(error), At::Version(open.version));
             }
             None if open.since.elapsed() < WORKS => {
-                return self.failed(Failure::ended(), At::Version(open.version));
+                return self.failed(ended(), At::Version(open.version));
             }
             None => {
                 self.at = At::Version(open.version);
@@ -363,69 +364,24 @@ fn is_undecodable(error: &kube::Error) -> bool {
 /// An event, or nothing yet.
 type Step<K> = Result<Option<Event<K>>, Failure>;
 
-async fn answer<T>(
-    limit: Duration,
-    request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Failure> {
-    match timeout(limit, request).await {
-        Ok(answer) => answer.map_err(|error| Failure::from(&error)),
-        Err(_) => Err(Failure::silent(limit)),
-    }
+/// Says that the API server ended a watch that it had just begun.
+fn ended() -> Failure {
+    Failure::new(
+        Kind::Lost,
+        "the API server ended the watch at once".to_owned(),
+    )
 }
 
-impl Failure {
-    /// What it said, with the remedy for that kind of object.
-    pub fn told(&self, resource: &str) -> String {
-        let remedy = match self.code {
-            Some(404) => {
-                "apply the definitions: leafhost crds | kubectl apply --server-side -f -".to_owned()
-            }
-            Some(401 | 403) => format!(
-                "allow the agent's service account to list and watch {resource} in the whole cluster"
-            ),
-            _ => "the agent tries again".to_owned(),
-        };
-        format!("{}; {remedy}", self.message)
+/// Says why an event is missing.
+fn missed(error: kube::Error) -> Failure {
+    let failure = Failure::from(error);
+    if failure.code == Some(0) {
+        return Failure::new(
+            Kind::Unreadable,
+            "an event of the watch cannot be read".to_owned(),
+        );
     }
-
-    /// There was no answer in time.
-    pub fn silent(waited: Duration) -> Self {
-        Self {
-            code: None,
-            message: format!("no answer within {} s", waited.as_secs()),
-        }
-    }
-
-    /// The API server ended a watch that it had just begun.
-    fn ended() -> Self {
-        Self {
-            code: None,
-            message: "the API server ended the watch at once".to_owned(),
-        }
-    }
-}
-
-/// The most bytes of the API server's text that are shown.
-const MAX_MESSAGE: usize = 512;
-
-impl From<&kube::Error> for Failure {
-    fn from(error: &kube::Error) -> Self {
-        let (code, message) = match error {
-            kube::Error::Api(status) if status.code == 0 => {
-                (None, "an event of the watch cannot be read".to_owned())
-            }
-            kube::Error::Api(status) if status.message.is_empty() => {
-                (Some(status.code), format!("it answers {}", status.code))
-            }
-            kube::Error::Api(status) => (Some(status.code), status.message.clone()),
-            kube::Error::Service(error) => (None, text::chain(error.as_ref())),
-            error => (None, text::chain(error)),
-        };
-        Self {
-            code,
-            message: text::abridge(&message, MAX_MESSAGE),
-        }
-    }
+    failure
 }
 
 #[cfg(test)]

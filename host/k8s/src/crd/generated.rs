@@ -12,8 +12,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Map, Value, json};
 
 use super::definitions;
-use crate::instances::object::{self, InstanceObject};
-use crate::instances::patch;
+use crate::instance::patch;
+use crate::instance::{self, InstanceObject};
 
 const SEEDS: u64 = 3000;
 const NODE: &str = "node-a";
@@ -232,7 +232,7 @@ fn read(object: &Value) -> Result<Instance, String> {
     let read: DeserializeGuard<InstanceObject> =
         serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
     let read = read.0.map_err(|unreadable| unreadable.error)?;
-    Ok(object::into_instance(read))
+    Ok(instance::into_instance(read))
 }
 
 /// The object after the requests with which an agent writes these edits.

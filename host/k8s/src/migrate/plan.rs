@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::objects;
 use super::parts::{Part, is_of, part, release, shown};
 use super::workloads::{ask, is_stopped, scale_down, scale_up, start, stop};
-use crate::cluster::statuses::configuration;
-use crate::instances::object::api_resource;
-use crate::{admission, crd};
+use crate::crd;
+use crate::instance::api_resource;
+use crate::manifest::{self, embedded};
 
 /// Akri's definitions that Leafhost has, too.
 const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
@@ -144,7 +144,7 @@ pub fn from_akri(seen: &Seen) -> Plan {
         &seen.configurations,
         |one| {
             Some(Edit::of(
-                configuration(),
+                manifest::resource(),
                 &one.metadata,
                 objects::take_configuration(one)?,
             ))
@@ -241,7 +241,7 @@ fn give_objects(seen: &Seen, plan: &mut Plan) {
         let unreadable = one
             .data
             .get("spec")
-            .map(admission::unreadable)
+            .map(embedded::unreadable)
             .unwrap_or_default();
         plan.blockers.extend(unreadable.into_iter().map(|why| {
             format!(
@@ -260,7 +260,7 @@ fn give_objects(seen: &Seen, plan: &mut Plan) {
         &seen.configurations,
         |one| {
             let edit = Edit::of(
-                configuration(),
+                manifest::resource(),
                 &one.metadata,
                 objects::give_configuration(one)?,
             );
@@ -370,7 +370,7 @@ fn notes(seen: &Seen) -> Vec<String> {
         let problems = one
             .data
             .get("spec")
-            .map(admission::problems)
+            .map(embedded::problems)
             .unwrap_or_default();
         notes.extend(
             problems

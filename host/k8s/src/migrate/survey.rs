@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use super::parts::{NAME_LABEL, Part, WRITERS, is_of};
 use super::plan::Seen;
 use super::{Error, failed, within};
-use crate::cluster::statuses::configuration;
-use crate::instances::object::api_resource;
+use crate::instance::api_resource;
+use crate::{manifest, nodes};
 
 /// How many objects a list has at a time.
 const PAGE: u32 = 500;
@@ -40,7 +40,7 @@ pub async fn look(client: &Client) -> Result<Seen, Error> {
         ready_nodes,
         definitions: list(Api::all(client.clone()), &all, "CustomResourceDefinitions").await?,
         configurations: list(
-            Api::all_with(client.clone(), &configuration()),
+            Api::all_with(client.clone(), &manifest::resource()),
             &all,
             "Configurations",
         )
@@ -70,7 +70,7 @@ pub async fn pods(client: &Client) -> Result<Seen, Error> {
         pods.extend(list(Api::all(client.clone()), &writers, "Pods").await?);
     }
     let nodes: Vec<Node> = list(Api::all(client.clone()), &ListParams::default(), "Nodes").await?;
-    let is_ready = |node: &&Node| crate::cluster::state(node).not_ready_since.is_none();
+    let is_ready = |node: &&Node| nodes::state(node).not_ready_since.is_none();
     let ready = nodes.iter().filter(is_ready).map(Node::name_any);
     Ok(Seen {
         pods,

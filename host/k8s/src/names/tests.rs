@@ -17,10 +17,7 @@ fn object(
 }
 
 fn failure(code: Option<u16>) -> Failure {
-    Failure {
-        code,
-        message: "so it is".into(),
-    }
+    Failure::answered(code, "so it is")
 }
 
 #[test]

@@ -164,10 +164,7 @@ async fn objects_that_are_not_defined_are_looked_for_every_five_seconds() {
         listed: Arc::default(),
     };
     let mut waits = |code| {
-        let failure = Failure {
-            code,
-            message: String::new(),
-        };
+        let failure = Failure::answered(code, "");
         reader.failed(failure, At::Start).unwrap_err();
         reader.resume - Instant::now()
     };

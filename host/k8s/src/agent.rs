@@ -1,0 +1,10 @@
+//! What an agent has of a cluster: Configurations with their values, handlers, Instances, its own identity, and the report of its node.
+//!
+//! Knows nothing of the controller, the webhook and the take-over from Akri.
+
+pub mod configurations;
+pub mod handlers;
+pub mod identity;
+pub mod instances;
+pub mod report;
+mod values;

@@ -1,0 +1,142 @@
+//! All Configurations of the cluster, with their properties.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kube::api::DynamicObject;
+use kube::{Api, Client};
+use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem};
+use leafhost_core::resource_names::{NameSet, ResourceNames};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant};
+
+mod book;
+mod taken;
+
+use crate::agent::values::{Values, Wanted};
+use crate::answers::Failure;
+use crate::names;
+use crate::watch::{Event, Watch};
+use crate::{manifest, memory, until};
+use book::Book;
+
+/// The file that keeps the names of resources that namespaces have.
+const NAMES: &str = "names.json";
+/// When the objects are listed again for those that were too many and may serve now: the first time, and later ones. Who deletes and makes
+/// objects again and again costs the API server no more lists than that.
+const LIST_FIRST: Duration = Duration::from_secs(1);
+const LIST_AGAIN: Duration = Duration::from_mins(5);
+
+/// The Configurations of a cluster. Dropping it ends its tasks.
+pub struct KubeConfigurations {
+    set: watch::Receiver<Arc<ConfigurationSet>>,
+    _tasks: JoinSet<()>,
+}
+
+impl KubeConfigurations {
+    /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`. `memory` is the file that keeps the
+    /// Configurations for an agent that starts while the API server is away; their Secrets are not in it. A file beside it keeps their
+    /// names.
+    pub fn watch(client: Client, namespaces: BTreeSet<String>, memory: PathBuf) -> Self {
+        let (sender, set) = watch::channel(Arc::default());
+        let mut book = Book::default();
+        if let Some(objects) = memory::read(&memory) {
+            book.remember(objects);
+        }
+        let file = memory.with_file_name(NAMES);
+        let remembered = memory::read(&file).unwrap_or_default();
+        let (name_sender, names) = watch::channel(Arc::default());
+        let (keep, kept) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(names::follow(client.clone(), remembered, name_sender));
+        tasks.spawn(memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
+            set.is_read.then(|| ResourceNames::clone(&set.names))
+        }));
+        tasks.spawn(run(client, namespaces, book, names, sender, keep));
+        tasks.spawn(memory::keep(memory, kept, Clone::clone));
+        Self { set, _tasks: tasks }
+    }
+}
+
+impl ConfigurationSource for KubeConfigurations {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
+        self.set.clone()
+    }
+}
+
+async fn run(
+    client: Client,
+    namespaces: BTreeSet<String>,
+    mut book: Book,
+    mut names: watch::Receiver<Arc<NameSet>>,
+    sender: watch::Sender<Arc<ConfigurationSet>>,
+    keep: watch::Sender<Option<Vec<DynamicObject>>>,
+) {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &manifest::resource());
+    let mut watch = Watch::new(api);
+    let values = Values::new(client);
+    let mut found = values.found();
+    let mut trouble = None;
+    let mut wanted = Wanted::default();
+    let mut not_before = Instant::now();
+    let mut list_at = None;
+    loop {
+        wanted = Wanted::of(book.references(&namespaces), &wanted);
+        values.want(wanted.clone());
+        let looked_up = found.borrow_and_update().clone();
+        let known = Arc::clone(&names.borrow_and_update());
+        let looked_up = (&wanted, &*looked_up);
+        let mut next = book.set(&namespaces, looked_up, &known, &sender.borrow());
+        next.problems.extend(trouble.clone());
+        next.problems.sort();
+        if crate::publish(&sender, next) {
+            keep.send_replace(book.worth_keeping());
+        }
+        if book.has_room() {
+            list_at.get_or_insert_with(|| not_before.max(Instant::now() + LIST_FIRST));
+        } else {
+            list_at = None;
+        }
+        tokio::select! {
+            () = watch.take(|event| take(event, &mut book, &mut trouble)) => {}
+            () = until(list_at) => {
+                list_at = None;
+                not_before = Instant::now() + LIST_AGAIN;
+                watch.restart();
+            }
+            changed = found.changed() => if changed.is_err() {
+                return;
+            },
+            changed = names.changed() => if changed.is_err() {
+                return;
+            },
+        }
+    }
+}
+
+fn take(
+    event: Result<Event<DynamicObject>, Failure>,
+    book: &mut Book,
+    trouble: &mut Option<SourceProblem>,
+) {
+    match event {
+        Ok(Event::Init) => book.begin(),
+        Ok(Event::InitApply(object)) => book.list(object),
+        Ok(Event::InitDone) => book.finish(),
+        Ok(Event::Apply(object)) => book.apply(object),
+        Ok(Event::Delete(object)) => book.delete(&object),
+        Ok(Event::Resumed) => *trouble = None,
+        Err(failure) => *trouble = Some(told(&failure)),
+    }
+}
+
+fn told(failure: &Failure) -> SourceProblem {
+    let why = failure.told_of("configurations.akri.sh");
+    let message = format!("cannot be watched: {why}; what was read last serves on");
+    SourceProblem::new("Configurations", message)
+}
+
+#[cfg(test)]
+mod tests;

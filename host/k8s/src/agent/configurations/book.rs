@@ -1,0 +1,319 @@
+//! What was read of each Configuration, and what serves. Pure.
+//!
+//! No index holds them: a list is bounded while it is read, by the ranks of what was taken before.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use leafhost_core::configuration::{Configuration, FieldProblem, MAX_CONFIGURATIONS};
+use leafhost_core::names::{ConfigurationKey, is_handler_name};
+use leafhost_core::ports::{
+    ConfigurationSet, ConfiguredDiscovery, LeftOutConfiguration, SourceProblem,
+};
+use leafhost_core::properties::{self, Lookup, Reference};
+use leafhost_core::resource_names::NameSet;
+use serde_json::Value;
+
+use super::taken::{MAX_OF_NAMESPACE, Mention, Name, Object, Rank, Taken};
+use crate::agent::values::{Found, Wanted};
+use crate::manifest;
+
+/// The most Configurations that one message names.
+const MAX_NAMED: usize = 5;
+/// What the annotations begin with that agents read.
+const ANNOTATIONS: &str = "leafhost.dev/";
+/// The fields of a spec that agents do not use.
+const UNUSED: [&str; 3] = [
+    "brokerSpec",
+    "instanceServiceSpec",
+    "configurationServiceSpec",
+];
+
+/// The objects, and those of a list that is being read.
+#[derive(Debug, Default)]
+pub struct Book {
+    taken: Taken<Entry>,
+    /// What the list has so far.
+    listing: Option<Taken<Entry>>,
+    is_complete: bool,
+    /// Whether the objects are those of an earlier agent.
+    is_remembered: bool,
+}
+
+/// An object.
+#[derive(Debug, Default)]
+struct Entry {
+    uid: String,
+    /// The last version that can be used.
+    good: Option<Arc<Configuration>>,
+    /// The object that says so.
+    source: Option<Arc<DynamicObject>>,
+    problems: Vec<SourceProblem>,
+}
+
+impl Book {
+    /// What an earlier agent knew; it serves until the first whole list.
+    pub fn remember(&mut self, objects: Vec<DynamicObject>) {
+        self.is_remembered = true;
+        for object in objects {
+            let name = name_of(&object);
+            let object = read(object, None);
+            self.taken.put(name, object);
+        }
+        self.taken.settle();
+    }
+
+    /// What the next agent should know; nothing before the first whole list.
+    pub fn worth_keeping(&self) -> Option<Vec<DynamicObject>> {
+        let sources = self.taken.by_name();
+        let sources = sources.filter_map(|(_, entry)| entry.source.as_deref().cloned());
+        self.is_complete.then(|| sources.collect())
+    }
+
+    /// A list begins.
+    pub fn begin(&mut self) {
+        self.listing = Some(Taken::default());
+    }
+
+    /// An object of the list.
+    pub fn list(&mut self, object: DynamicObject) {
+        let name = name_of(&object);
+        let object = read(object, self.taken.get(&name));
+        let listing = self.listing.get_or_insert_default();
+        listing.put_listed(&self.taken, name, object);
+    }
+
+    /// The list has ended: what it does not have is gone.
+    pub fn finish(&mut self) {
+        if let Some(listing) = self.listing.take() {
+            self.taken = listing;
+            self.taken.settle();
+            (self.is_complete, self.is_remembered) = (true, false);
+        }
+    }
+
+    /// An object is new or has changed.
+    pub fn apply(&mut self, object: DynamicObject) {
+        let name = name_of(&object);
+        let object = read(object, self.taken.get(&name));
+        self.taken.put(name, object);
+        self.taken.settle();
+    }
+
+    /// An object is gone.
+    pub fn delete(&mut self, object: &DynamicObject) {
+        self.taken.remove(&name_of(object));
+    }
+
+    /// Whether another list would have objects that could be taken now.
+    pub fn has_room(&self) -> bool {
+        self.taken.has_room()
+    }
+
+    /// The values that are to be looked up, each with the namespace of the Configuration that names it. Those of Configurations that were there
+    /// before are first, then those of the oldest.
+    pub fn references<'a>(
+        &'a self,
+        namespaces: &'a BTreeSet<String>,
+    ) -> impl Iterator<Item = (&'a str, Reference<'a>)> {
+        let good = self.taken.by_rank().filter_map(|entry| entry.good.as_ref());
+        good.flat_map(|good| {
+            let references = properties::references(good, Some(namespaces));
+            references.map(|reference| (good.key.namespace(), reference))
+        })
+    }
+
+    /// What serves. While values of a Configuration are being read, it serves as it did `before`. What has which of the `names` must be
+    /// known, or a Configuration could get what is another namespace's.
+    pub fn set(
+        &self,
+        namespaces: &BTreeSet<String>,
+        (wanted, found): (&Wanted, &Found),
+        names: &NameSet,
+        before: &ConfigurationSet,
+    ) -> ConfigurationSet {
+        let mut set = ConfigurationSet {
+            names: Arc::clone(&names.names),
+            ..ConfigurationSet::default()
+        };
+        let unread = names.problem.as_ref();
+        let unread = unread.map(|why| SourceProblem::new("ResourceNames", why));
+        set.problems.extend(unread);
+        let mut is_pending = false;
+        for (name, entry) in self.taken.by_name() {
+            set.problems.extend(entry.problems.iter().cloned());
+            let Some(good) = &entry.good else {
+                continue;
+            };
+            let earlier = before.accepted.get(&good.key);
+            let own = good.key.namespace();
+            let mut references = properties::references(good, Some(namespaces));
+            if references.any(|reference| wanted.has(&reference) && !found.has(&reference)) {
+                is_pending = true;
+                let serving = earlier.map(|earlier| (good.key.clone(), Arc::clone(earlier)));
+                set.accepted.extend(serving);
+                continue;
+            }
+            let lookup = |reference: &Reference<'_>| {
+                let refusal = wanted.refusal(own, reference);
+                refusal.map_or_else(|| found.lookup(reference), Lookup::Unavailable)
+            };
+            let properties = properties::resolve(good, Some(namespaces), lookup);
+            if let Err(wrong) = &properties {
+                let message = format!("{}; the handler is not called", wrong.message);
+                set.problems
+                    .push(problem(name, Some(&good.key), &wrong.path, message));
+            }
+            let same = earlier.filter(|earlier| {
+                earlier.configuration == **good && earlier.properties == properties
+            });
+            let discovery = same.cloned().unwrap_or_else(|| {
+                Arc::new(ConfiguredDiscovery {
+                    configuration: Configuration::clone(good),
+                    properties,
+                })
+            });
+            set.accepted.insert(good.key.clone(), discovery);
+        }
+        self.tell_left_out(&mut set);
+        set.complete = self.is_complete && names.is_known && (before.complete || !is_pending);
+        if !set.complete && !self.is_remembered {
+            // Not all that it names could be read, so nothing may be concluded from it.
+            set.accepted.clear();
+        }
+        set
+    }
+
+    fn tell_left_out(&self, set: &mut ConfigurationSet) {
+        let count = self.taken.left_out_count();
+        if count == 0 {
+            return;
+        }
+        let mut names = Vec::new();
+        for (namespace, name, one) in self.taken.left_out() {
+            if names.len() < MAX_NAMED {
+                names.push(format!("{namespace}/{name}"));
+            }
+            let Ok(key) = ConfigurationKey::new(namespace, name) else {
+                continue;
+            };
+            let left_out = LeftOutConfiguration {
+                handler: one.mention.handler.clone(),
+                generation: one.mention.generation,
+                cap: one.cap.told(),
+            };
+            set.left_out.insert(key, left_out);
+        }
+        let message = format!(
+            "{count} are not used, since an agent takes {MAX_OF_NAMESPACE} of a namespace and {MAX_CONFIGURATIONS} of all, such as {}; remove some, or let one find more devices",
+            names.join(", ")
+        );
+        set.problems
+            .push(SourceProblem::new("Configurations", message));
+    }
+}
+
+/// Reads an object, without what an agent does not use of it.
+fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
+    let metadata = &mut object.metadata;
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|name, _| name.starts_with(ANNOTATIONS));
+    }
+    if let Value::Object(data) = &mut object.data {
+        data.remove("status");
+        if let Some(Value::Object(spec)) = data.get_mut("spec") {
+            spec.retain(|field, _| !UNUSED.contains(&field.as_str()));
+        }
+    }
+    let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    let handler = object.data.pointer("/spec/discoveryHandler/name");
+    let handler = handler.and_then(Value::as_str).unwrap_or_default();
+    Object {
+        rank: Rank::new(object.metadata.creation_timestamp.clone(), uid),
+        bytes: serde_json::to_vec(&object).map_or(0, |bytes| bytes.len()),
+        mention: Mention {
+            handler: if is_handler_name(handler) {
+                handler.to_owned()
+            } else {
+                String::new()
+            },
+            generation: object.metadata.generation,
+        },
+        value: Entry::read(object, earlier),
+    }
+}
+
+impl Entry {
+    /// Reads an object. While it cannot be used, the last version of the same object that could be serves.
+    fn read(object: DynamicObject, earlier: Option<&Self>) -> Self {
+        let name = name_of(&object);
+        let uid = object.uid().unwrap_or_default();
+        let is_deleting = object.metadata.deletion_timestamp.is_some();
+        let key = ConfigurationKey::new(&name.0, &name.1).ok();
+        let told = |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
+        let source = Arc::new(object);
+        match manifest::read(&source) {
+            Ok(manifest) => match Configuration::try_from(manifest) {
+                Ok(good) => Self {
+                    uid,
+                    good: Some(Arc::new(good)),
+                    source: Some(source),
+                    problems: Vec::new(),
+                },
+                Err(problems) => {
+                    let problems = problems.into_iter().map(told).collect();
+                    Self::bad(uid, is_deleting, problems, earlier)
+                }
+            },
+            Err(problem) => Self::bad(uid, is_deleting, vec![told(problem)], earlier),
+        }
+    }
+
+    fn bad(
+        uid: String,
+        is_deleting: bool,
+        mut problems: Vec<SourceProblem>,
+        earlier: Option<&Self>,
+    ) -> Self {
+        let earlier = earlier.filter(|earlier| earlier.uid == uid);
+        let source = earlier.and_then(|earlier| earlier.source.clone());
+        let mut good = earlier.and_then(|earlier| earlier.good.clone());
+        if let Some(good) = &mut good {
+            if is_deleting && !good.deleting {
+                Arc::make_mut(good).deleting = true;
+            }
+            for problem in &mut problems {
+                problem.message += "; until that is right, the last accepted version keeps serving";
+            }
+        }
+        Self {
+            uid,
+            good,
+            source,
+            problems,
+        }
+    }
+}
+
+fn name_of(object: &DynamicObject) -> Name {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn problem(
+    (namespace, name): &Name,
+    configuration: Option<&ConfigurationKey>,
+    path: &str,
+    message: String,
+) -> SourceProblem {
+    SourceProblem {
+        path: path.to_owned(),
+        configuration: configuration.cloned(),
+        ..SourceProblem::new(format!("Configuration {namespace}/{name}"), message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Handlers in ConfigMaps of one namespace that have the label [`LABEL`].
+//!
+//! The watch shows only metadata, since an object goes to each node: the whole object is fetched where what is on disk is older, and the
+//! nodes of a large cluster do so one after the other.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::PartialObjectMeta;
+use kube::{Api, Client};
+use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
+use rand::RngExt as _;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+mod contents;
+mod disk;
+mod objects;
+
+use contents::Contents;
+use disk::Disk;
+use objects::{Held, Objects};
+
+use crate::answers::{self, Failure, Kind};
+use crate::watch::{Event, Watch};
+use crate::{nodes, publish, until};
+
+/// The label of ConfigMaps with handlers.
+pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
+
+/// How many objects are fetched at once.
+const AT_ONCE: usize = 4;
+/// How long a request may take.
+const REQUEST: Duration = Duration::from_secs(30);
+/// How long the API server is waited for at the start before the other sources of handlers count alone.
+const START: Duration = Duration::from_secs(15);
+/// How many nodes there are if the API server does not say.
+const NODES: u64 = 100;
+
+/// The handlers. Dropping it ends its task.
+pub struct KubeHandlers {
+    set: watch::Receiver<Arc<SourceSet>>,
+    disk: Arc<Disk>,
+    _task: JoinSet<()>,
+}
+
+impl KubeHandlers {
+    /// Watches the ConfigMaps of a namespace. `folder` is this source's own: it keeps what was fetched. The client must not repeat
+    /// requests by itself.
+    pub fn watch(client: &Client, namespace: &str, folder: PathBuf) -> Self {
+        let disk = Arc::new(Disk::new(folder));
+        let (sender, set) = watch::channel(Arc::default());
+        let mut task = JoinSet::new();
+        task.spawn(run(
+            client.clone(),
+            namespace.to_owned(),
+            Arc::clone(&disk),
+            sender,
+        ));
+        Self {
+            set,
+            disk,
+            _task: task,
+        }
+    }
+}
+
+impl HandlerSource for KubeHandlers {
+    fn handlers(&self) -> watch::Receiver<Arc<SourceSet>> {
+        self.set.clone()
+    }
+
+    fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
+        let find = |object: ConfigMap| {
+            let component = Contents::of(&object).files.remove(name)?;
+            let found = component.version.as_ref() == Some(version);
+            let bytes = contents::bytes(&object, &component.key).filter(|_| found)?;
+            Some(SourceFile {
+                name: name.to_owned(),
+                bytes: bytes.into(),
+                grants: version.grants.clone(),
+            })
+        };
+        let found = self.disk.all().find_map(find);
+        found.ok_or_else(|| LoadError {
+            source_name: name.to_owned(),
+            message: "its ConfigMap has changed meanwhile, or is no longer in the state folder; if this stays, restart the agent, which fetches it again"
+                .to_owned(),
+            missing_grants: Vec::new(),
+            transient: true,
+        })
+    }
+}
+
+async fn run(
+    client: Client,
+    namespace: String,
+    disk: Arc<Disk>,
+    sender: watch::Sender<Arc<SourceSet>>,
+) {
+    let kept = Arc::clone(&disk);
+    let of_namespace = namespace.clone();
+    let objects = spawn_blocking(move || Objects::new(&of_namespace, kept.all()));
+    let Ok(objects) = objects.await else {
+        return;
+    };
+    let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(client.clone(), &namespace);
+    let task = Task {
+        watch: Watch::new(metadata).labels(&format!("{}={}", LABEL.0, LABEL.1)),
+        whole: Api::namespaced(client.clone(), &namespace),
+        nodes: Api::all(client),
+        spread: None,
+        disk,
+        objects,
+        requests: JoinSet::new(),
+        sender,
+    };
+    task.run().await;
+}
+
+/// An object that was asked for by name.
+type Answer = (String, Result<ConfigMap, Refusal>);
+
+/// Why an object was not fetched.
+struct Refusal {
+    message: String,
+    /// How long the API server wants to be left alone.
+    wait: Duration,
+}
+
+struct Task {
+    watch: Watch<PartialObjectMeta<ConfigMap>>,
+    whole: Api<ConfigMap>,
+    nodes: Api<PartialObjectMeta<Node>>,
+    /// Over how long the nodes distribute their requests.
+    spread: Option<Duration>,
+    disk: Arc<Disk>,
+    objects: Objects,
+    requests: JoinSet<Answer>,
+    sender: watch::Sender<Arc<SourceSet>>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let given_up = Instant::now() + START;
+        let mut complete = false;
+        loop {
+            tokio::select! {
+                event = self.watch.next() => self.take(event).await,
+                Some(Ok(answer)) = self.requests.join_next() => self.answered(answer).await,
+                () = until(self.objects.next()), if self.requests.len() < AT_ONCE => self.request(),
+                () = sleep_until(given_up), if !complete => complete = true,
+            }
+            complete |= self.objects.is_settled();
+            if complete {
+                publish(&self.sender, self.objects.sources());
+            }
+        }
+    }
+
+    async fn take(&mut self, event: Result<Event<PartialObjectMeta<ConfigMap>>, Failure>) {
+        let event = match event {
+            Ok(event) => event,
+            Err(failure) => {
+                self.objects.failure = Some(told(&failure));
+                return;
+            }
+        };
+        match event {
+            Event::Init => self.objects.list(),
+            Event::InitApply(object) => self.objects.list_one(&object.metadata),
+            Event::InitDone => {
+                self.objects.failure = None;
+                if self.spread.is_none() {
+                    // It is asked once: a cluster that has grown tenfold since is one that 429 slows down.
+                    let nodes = nodes::count(&self.nodes).await;
+                    self.spread = Some(spread(nodes.unwrap_or(NODES)));
+                }
+                let spread = self.spread;
+                self.objects.list_end(|| soon(spread));
+                self.clean().await;
+            }
+            Event::Apply(object) => {
+                let spread = self.spread;
+                self.objects.changed(&object.metadata, || soon(spread));
+            }
+            Event::Delete(object) => {
+                self.objects.gone(&object.metadata);
+                self.clean().await;
+            }
+            Event::Resumed => self.objects.failure = None,
+        }
+    }
+
+    fn request(&mut self) {
+        let most = AT_ONCE.saturating_sub(self.requests.len());
+        for name in self.objects.take_due(Instant::now(), most) {
+            let whole = self.whole.clone();
+            self.requests.spawn(async move {
+                let answer = answers::within(REQUEST, whole.get(&name)).await;
+                (name, answer.map_err(Refusal::from))
+            });
+        }
+    }
+
+    async fn answered(&mut self, (name, answer): Answer) {
+        let held = match answer {
+            Ok(object) => self.keep(object).await,
+            Err(refusal) => Err(refusal),
+        };
+        match held {
+            Ok(held) => {
+                self.objects.fetched(&name, held);
+                self.clean().await;
+            }
+            Err(refusal) => {
+                self.objects.failed(&name, refusal.message, refusal.wait);
+            }
+        }
+    }
+
+    async fn keep(&mut self, mut object: ConfigMap) -> Result<Held, Refusal> {
+        let disk = Arc::clone(&self.disk);
+        object.metadata.managed_fields = None;
+        let kept = spawn_blocking(move || disk.keep(&object).map(|()| Held::of(&object))).await;
+        let kept = kept.unwrap_or_else(|error| Err(io::Error::other(error)));
+        kept.map_err(|error| Refusal {
+            message: format!(
+                "cannot be kept in the state folder: {error}; free or repair the disk"
+            ),
+            wait: Duration::ZERO,
+        })
+    }
+
+    /// Removes from disk what is of no use any more.
+    async fn clean(&mut self) {
+        let (disk, held) = (Arc::clone(&self.disk), self.objects.held());
+        if spawn_blocking(move || disk.keep_only(&held)).await.is_err() {
+            tracing::error!("cleaning the folder of ConfigMaps panicked; this is a bug");
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self {
+            message: told(&failure),
+            wait: failure.retry_after.unwrap_or_default(),
+        }
+    }
+}
+
+fn told(failure: &Failure) -> String {
+    let remedy = match failure.kind {
+        Kind::Denied => {
+            "; allow the agent's service account to get, list and watch ConfigMaps there"
+        }
+        _ => "",
+    };
+    format!("cannot be read: {}{remedy}", failure.message)
+}
+
+/// Over how long that many nodes distribute their requests for a few hundred kilobytes: a second for 20, ten for 500.
+fn spread(nodes: u64) -> Duration {
+    let few = Duration::from_millis(nodes.saturating_mul(50)).min(Duration::from_secs(1));
+    let many = Duration::from_millis(nodes.saturating_mul(20));
+    few.max(many).min(Duration::from_mins(1))
+}
+
+/// By chance within that time.
+fn soon(spread: Option<Duration>) -> Instant {
+    let spread = spread.unwrap_or_default();
+    Instant::now() + spread.mul_f64(rand::rng().random_range(0.0..1.0))
+}
+
+#[cfg(test)]
+mod tests;

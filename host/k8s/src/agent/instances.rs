@@ -1,0 +1,459 @@
+//! Instances as objects of the API server.
+//!
+//! Two watches show those that concern this node, and writes answer with the object as it is now. Both meet in one view, in which nothing
+//! older follows what is newer; so a write is in what is shown before [`InstanceStore::apply`] returns. Requests that write have short
+//! deadlines and are never repeated but for one look at what is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kube::Client;
+use kube::api::{Api, ApiResource, PartialObjectMeta, Patch};
+use kube::core::DeserializeGuard;
+use leafhost_core::instance::{
+    Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
+};
+use leafhost_core::instance_view::{InstanceView, Scope, version};
+use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
+use rand::RngExt as _;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+mod events;
+mod kept;
+
+use crate::answers::{self, Failure, Kind};
+use crate::crd::Configuration;
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, patch, store_error};
+use crate::requests::{delete_only, patch_by, put_by};
+use crate::{memory, nodes};
+
+/// So many writes are under way at a time.
+const IN_FLIGHT: usize = 16;
+/// Nodes that see a new device at the same time make its Instance within this, each at another moment: the others then join what the first
+/// one has made.
+const SPREAD: Duration = Duration::from_secs(1);
+/// Time limit for a write with all looks that belong to it. One that hangs makes the others of its batch no later than that.
+const CHANGE: Duration = Duration::from_secs(4);
+/// The field manager of every agent: one for all, or the object would grow with the number of nodes.
+const MANAGER: &str = "leafhost";
+
+/// The Instances that concern one node.
+pub struct KubeInstances {
+    shared: Arc<Shared>,
+    set: watch::Receiver<Arc<InstanceSet>>,
+    /// Ends with this.
+    _tasks: JoinSet<()>,
+}
+
+/// What watches and writes share.
+struct Shared {
+    client: Client,
+    resource: ApiResource,
+    node: String,
+    state: Mutex<State>,
+    /// Counts the signs that the store has gone back to an earlier state: the watches list anew then.
+    restored: watch::Sender<u64>,
+}
+
+struct State {
+    view: InstanceView,
+    /// The watches that have not been read once.
+    unread: BTreeSet<Scope>,
+    /// What the API server leaves out of Instances, by uid: their definition is Akri's, which has not all our fields.
+    pruned: BTreeMap<String, Pruned>,
+    /// Why watches do not work at the moment.
+    interrupted: BTreeMap<Scope, String>,
+    /// Nothing once the watches have ended: who waits for changes is told so.
+    set: Option<watch::Sender<Arc<InstanceSet>>>,
+}
+
+/// The fields of an Instance that Akri's definition does not have.
+#[derive(Clone, Default)]
+struct Pruned {
+    leafhost: Option<Leafhost>,
+    status: InstanceStatus,
+}
+
+impl Pruned {
+    fn swap(&mut self, instance: &mut Instance) {
+        std::mem::swap(&mut self.leafhost, &mut instance.spec.leafhost);
+        std::mem::swap(&mut self.status, &mut instance.status);
+    }
+}
+
+impl KubeInstances {
+    /// Watches them. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
+    /// while the API server is away.
+    pub fn watch(client: &Client, node: &str, memory: PathBuf) -> Self {
+        let remembered: Option<Vec<Instance>> = memory::read(&memory);
+        let keyed = |instance: Instance| (instance.key(), Arc::new(instance));
+        let instances = remembered.iter().flatten().cloned().map(keyed);
+        let set = InstanceSet {
+            complete: false,
+            remembered: remembered.is_some(),
+            instances: instances.collect(),
+            interrupted: None,
+        };
+        let (sender, set) = watch::channel(Arc::new(set));
+        let shared = Arc::new(Shared {
+            client: client.clone(),
+            resource: api_resource(),
+            node: node.to_owned(),
+            restored: watch::Sender::new(0),
+            state: Mutex::new(State {
+                view: InstanceView::default(),
+                unread: events::SCOPES.into(),
+                pruned: BTreeMap::new(),
+                interrupted: BTreeMap::new(),
+                set: Some(sender),
+            }),
+        });
+        let mut tasks = JoinSet::new();
+        for scope in events::SCOPES {
+            let api = Api::all_with(client.clone(), &shared.resource);
+            tasks.spawn(events::follow(Arc::clone(&shared), api, scope));
+        }
+        let mut worth = kept::Worth::of(node);
+        tasks.spawn(memory::keep(memory, set.clone(), move |set| {
+            worth.keeping(set)
+        }));
+        Self {
+            shared,
+            set,
+            _tasks: tasks,
+        }
+    }
+}
+
+/// Waits for the moment of this node, if other nodes may make the same Instance now.
+async fn spread(change: &Change) {
+    if let Change::Create(instance) = change
+        && instance.spec.shared
+    {
+        let wait = SPREAD.mul_f64(rand::rng().random_range(0.0..1.0));
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[async_trait]
+impl InstanceStore for KubeInstances {
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.set.clone()
+    }
+
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
+        // One that takes long holds none of the others up.
+        let places = Semaphore::new(IN_FLIGHT);
+        let writes = changes.into_iter().map(async |change| {
+            spread(&change).await;
+            let _place = places.acquire().await;
+            self.shared.write_in_time(change).await
+        });
+        let written = futures::future::join_all(writes).await;
+        self.shared.publish();
+        written
+    }
+
+    fn batch(&self) -> usize {
+        IN_FLIGHT.saturating_mul(4)
+    }
+
+    fn has_other_nodes(&self) -> bool {
+        true
+    }
+
+    async fn count_nodes(&self) -> Option<usize> {
+        let count = nodes::count(&Api::all(self.shared.client.clone())).await;
+        count.and_then(|count| usize::try_from(count).ok())
+    }
+
+    fn collects_garbage(&self) -> bool {
+        true
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The Instances of a namespace, as they are read.
+    fn api(&self, namespace: &str) -> Api<events::Object> {
+        Api::namespaced_with(self.client.clone(), namespace, &self.resource)
+    }
+
+    /// Shows what is known now: the Instances only once all watches have been read.
+    fn publish(&self) {
+        let state = self.state();
+        let is_read = state.unread.is_empty();
+        let instances = state.view.instances();
+        let interrupted = state.interrupted.values().next();
+        if let Some(set) = &state.set {
+            set.send_if_modified(|shown| {
+                let is_news = is_read && (!shown.complete || shown.instances != *instances);
+                if !is_news && shown.interrupted.as_ref() == interrupted {
+                    return false;
+                }
+                let mut next = if is_news {
+                    InstanceSet::read(instances.clone())
+                } else {
+                    InstanceSet::clone(shown)
+                };
+                next.interrupted = interrupted.cloned();
+                *shown = Arc::new(next);
+                true
+            });
+        }
+    }
+
+    /// Whether a watch works, or why not.
+    fn interrupted(&self, scope: Scope, why: Option<String>) {
+        let interrupted = &mut self.state().interrupted;
+        match why {
+            Some(why) => drop(interrupted.insert(scope, why)),
+            None => drop(interrupted.remove(&scope)),
+        }
+    }
+
+    /// Takes an object in; returns it as the agent knows it.
+    fn saw(&self, object: InstanceObject) -> Arc<Instance> {
+        let mut instance = instance::into_instance(object);
+        let mut state = self.state();
+        if instance.spec.leafhost.is_none()
+            && let Some(pruned) = state.pruned.get(&instance.metadata.uid)
+        {
+            pruned.clone().swap(&mut instance);
+        }
+        state.view.saw(instance.clone());
+        Arc::new(instance)
+    }
+
+    /// The same for an object that was `sent`: what its definition does not have is kept here, or it would be written again and again.
+    fn saw_written(&self, object: InstanceObject, mut sent: Instance) -> Arc<Instance> {
+        if sent.spec.leafhost.is_some() && object.spec.leafhost.is_none() {
+            let mut pruned = Pruned::default();
+            pruned.swap(&mut sent);
+            let uid = object.metadata.uid.clone().unwrap_or_default();
+            let mut state = self.state();
+            if state.pruned.is_empty() {
+                tracing::warn!(
+                    "the definition of Instances is Akri's: spec.leafhost and status are not stored; apply what leafhost crds prints"
+                );
+            }
+            state.pruned.insert(uid, pruned);
+        }
+        self.saw(object)
+    }
+
+    fn saw_deletion(&self, key: &InstanceKey, uid: &str) {
+        let mut state = self.state();
+        state.pruned.remove(uid);
+        state.view.saw_deletion(key, uid);
+    }
+
+    /// An object has lost its label, or is gone: which of both is not looked at.
+    fn saw_leave(&self, key: &InstanceKey, uid: &str, version: u64) {
+        let mut state = self.state();
+        state.pruned.remove(uid);
+        state.view.saw_leave(key, uid, version);
+    }
+
+    async fn write_in_time(&self, change: Change) -> Written {
+        let key = change.key();
+        let written = tokio::time::timeout(CHANGE, self.write(change)).await;
+        written.unwrap_or_else(|_| {
+            Err(StoreError::Unknown {
+                key,
+                message: format!(
+                    "the API server did not answer within {} seconds",
+                    CHANGE.as_secs()
+                ),
+            })
+        })
+    }
+
+    async fn write(&self, change: Change) -> Written {
+        let key = change.key();
+        match change {
+            Change::Create(instance) => self.create(&key, *instance).await,
+            Change::Update { uid, edits, .. } => self.update(&key, &uid, &edits).await,
+            Change::Delete {
+                uid,
+                resource_version,
+                ..
+            } => self.delete(&key, uid, resource_version).await,
+        }
+    }
+
+    async fn create(&self, key: &InstanceKey, instance: Instance) -> Written {
+        let found = self.state().view.instances().get(key).cloned();
+        if found.is_some() {
+            let key = key.clone();
+            return Err(StoreError::AlreadyExists { key, found });
+        }
+        let (node, device) = (instance.spec.nodes.clone(), instance.spec.leafhost.clone());
+        let params = put_by(MANAGER);
+        let object = instance::from_instance(instance.clone());
+        let api: Api<InstanceObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &self.resource);
+        let failure = match answers::within(REQUEST, api.create(&params, &object)).await {
+            Ok(object) => return Ok(Some(self.saw_written(object, instance))),
+            Err(failure) => failure,
+        };
+        if failure.kind != Kind::Taken && !failure.may_be_done() {
+            return Err(store_error(&failure, key));
+        }
+        let found = self.look(key).await.ok().flatten();
+        if failure.kind == Kind::Taken {
+            let key = key.clone();
+            return Err(StoreError::AlreadyExists { key, found });
+        }
+        // No answer came; what it made has this node and this device.
+        match found {
+            Some(found) if found.spec.nodes == node && found.spec.leafhost == device => {
+                Ok(Some(found))
+            }
+            _ => Err(store_error(&failure, key)),
+        }
+    }
+
+    /// Writes the edits on what is known of the object; if that is out of date, once more on what is there.
+    async fn update(&self, key: &InstanceKey, uid: &str, edits: &[Edit]) -> Written {
+        let known = self.state().view.instances().get(key).cloned();
+        let known = match known {
+            Some(known) => Some(known),
+            None => self
+                .look(key)
+                .await
+                .map_err(|failure| store_error(&failure, key))?,
+        };
+        let mut base = known.ok_or_else(|| StoreError::Gone { key: key.clone() })?;
+        for edit in edits {
+            if let Edit::Owner(owner) = edit
+                && !self.has_owner(key, owner).await?
+            {
+                return Err(StoreError::Conflict { key: key.clone() });
+            }
+        }
+        let mut is_second = false;
+        loop {
+            if base.metadata.uid != uid {
+                return Err(StoreError::Gone { key: key.clone() });
+            }
+            let failure = match self.patch(key, &base, edits).await {
+                Ok(written) => return Ok(Some(written)),
+                Err(failure) => failure,
+            };
+            if failure.is_missing() {
+                self.saw_deletion(key, uid);
+            }
+            if !failure.is_conflict() && !failure.may_be_done() {
+                return Err(store_error(&failure, key));
+            }
+            let found = match self.look(key).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Err(StoreError::Gone { key: key.clone() }),
+                Err(_) => return Err(store_error(&failure, key)),
+            };
+            if found.metadata.uid == uid && edits.iter().all(|edit| edit.is_made(&found)) {
+                return Ok(Some(found));
+            }
+            let is_news = found.metadata.resource_version != base.metadata.resource_version;
+            if is_second || !is_news || failure.may_be_done() {
+                return Err(store_error(&failure, key));
+            }
+            is_second = true;
+            base = found;
+        }
+    }
+
+    /// Whether that Configuration exists and is to stay. Garbage collection takes an Instance whose owner does not exist, and an agent may
+    /// learn of another node's write sooner than of the Configuration that is the cause.
+    async fn has_owner(
+        &self,
+        key: &InstanceKey,
+        owner: &OwnerReference,
+    ) -> Result<bool, StoreError> {
+        let api: Api<PartialObjectMeta<Configuration>> =
+            Api::namespaced(self.client.clone(), &key.namespace);
+        let found = answers::within(REQUEST, api.get_opt(&owner.name)).await;
+        let found = found.map_err(|failure| store_error(&failure, key))?;
+        Ok(found.is_some_and(|found| {
+            let metadata = found.metadata;
+            metadata.uid.as_ref() == Some(&owner.uid) && metadata.deletion_timestamp.is_none()
+        }))
+    }
+
+    async fn patch(
+        &self,
+        key: &InstanceKey,
+        base: &Instance,
+        edits: &[Edit],
+    ) -> Result<Arc<Instance>, Failure> {
+        let mut sent = base.clone();
+        if edits.iter().any(|edit| edit.apply(&mut sent).is_err()) {
+            return Err(outdated());
+        }
+        let mut stored = base.clone();
+        if self.state().pruned.contains_key(&base.metadata.uid) {
+            Pruned::default().swap(&mut stored);
+        }
+        let operations = patch::of(&stored, edits).ok_or_else(outdated)?;
+        let operations = serde_json::from_value(operations).map_err(|error| {
+            Failure::new(Kind::Refused, format!("no JSON Patch can be made: {error}"))
+        })?;
+        let params = patch_by(MANAGER);
+        let api = self.api(&key.namespace);
+        let patch: Patch<()> = Patch::Json(operations);
+        let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
+        // It was written, whether the rest of it can be read or not.
+        let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
+            metadata: unreadable.metadata,
+            ..instance::from_instance(sent.clone())
+        });
+        let answer = self.saw_written(object, sent);
+        if version(&answer) < version(base) {
+            self.restored.send_modify(|signs| *signs += 1);
+        }
+        Ok(answer)
+    }
+
+    async fn delete(&self, key: &InstanceKey, uid: String, resource_version: String) -> Written {
+        let params = delete_only(Some(uid.clone()), Some(resource_version));
+        let api = self.api(&key.namespace);
+        let failure = match answers::within(REQUEST, api.delete(&key.name, &params)).await {
+            Err(failure) if !failure.is_missing() => failure,
+            _ => {
+                self.saw_deletion(key, &uid);
+                return Ok(None);
+            }
+        };
+        if failure.is_conflict() || failure.may_be_done() {
+            let found = self.look(key).await;
+            if let Ok(found) = found
+                && found.is_none_or(|found| found.metadata.uid != uid)
+            {
+                self.saw_deletion(key, &uid);
+                return Ok(None);
+            }
+        }
+        Err(store_error(&failure, key))
+    }
+
+    /// Reads one object and takes in what is there.
+    async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
+        match answers::within(REQUEST, self.api(&key.namespace).get_opt(&key.name)).await? {
+            Some(DeserializeGuard(Ok(object))) => Ok(Some(self.saw(object))),
+            Some(DeserializeGuard(Err(unreadable))) => {
+                let why = format!("what is there cannot be read: {}", unreadable.error);
+                Err(Failure::new(Kind::Failed, why))
+            }
+            None => Ok(None),
+        }
+    }
+}

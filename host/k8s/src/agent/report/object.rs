@@ -1,0 +1,295 @@
+//! What the objects of a node are to be, and the write that makes one so. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt as _;
+use leafhost_core::configuration::MAX_CONFIGURATIONS;
+use leafhost_core::fair::in_turns;
+use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
+use leafhost_core::node_report::{
+    HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
+};
+use leafhost_core::text;
+
+use crate::crd::{
+    ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
+    DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
+};
+use crate::keeper::{Keep, Write};
+use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, Shelf, bounded, size};
+
+/// The most bytes of the texts of all sources.
+const MAX_SOURCE_TEXTS: usize = 48 << 10;
+/// The most bytes of the names and reasons of all Configurations.
+const MAX_NAMES: usize = 88 << 10;
+/// The most bytes of the problems of all Configurations.
+const MAX_PROBLEMS: usize = 48 << 10;
+/// The most bytes of what was skipped and denied first for all Configurations.
+const MAX_LEFT_OUT: usize = 32 << 10;
+/// The most bytes of a name before its digest.
+const MAX_HEAD: usize = 236;
+
+/// The node that the objects belong to.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// Its name.
+    pub node: String,
+    /// The uid of its object; nothing while the agent may make none that belongs to it.
+    pub uid: Option<String>,
+}
+
+impl Owner {
+    /// The objects that a report makes, by name.
+    pub fn objects(&self, report: &NodeReport) -> BTreeMap<String, DiscoveryHandler> {
+        let mut objects = BTreeMap::new();
+        for (handler, reported) in &report.handlers {
+            let plain = format!("{}.{}", self.node, handler.to_ascii_lowercase());
+            // Names of nodes may have dots: one in that of the handler would make it another node's.
+            let is_its = is_node_name(&plain) && !handler.contains('.');
+            let name = if is_its && !objects.contains_key(&plain) {
+                plain
+            } else {
+                self.hashed(handler)
+            };
+            let object = self.object(&name, handler, reported);
+            objects.insert(name, object);
+        }
+        objects
+    }
+
+    /// A name for what cannot have its own, or whose name another handler has. The last dot is the one behind the node.
+    fn hashed(&self, handler: &str) -> String {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let lower = handler.to_ascii_lowercase();
+        let handler_head = lower.replace(|c| !is_plain(c), "-");
+        let named = format!("{}.{}", self.node, handler_head.trim_matches('-'));
+        let head: String = named.chars().take(MAX_HEAD).collect();
+        let head = head.trim_end_matches(|c| !is_plain(c));
+        let mark = if head.len() > self.node.len() {
+            '-'
+        } else {
+            '.'
+        };
+        let digest = device_hash(handler, Some(&self.node), DigestLength::Eight);
+        format!("{head}{mark}{digest}")
+    }
+
+    fn object(&self, name: &str, handler: &str, reported: &ReportedHandler) -> DiscoveryHandler {
+        let spec = DiscoveryHandlerSpec {
+            node: self.node.clone(),
+            handler: handler.to_owned(),
+        };
+        let mut object = DiscoveryHandler::new(name, spec);
+        object.metadata.labels = Some(self.labels());
+        object.metadata.owner_references = self.uid.clone().map(|uid| {
+            vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: self.node.clone(),
+                uid,
+                ..OwnerReference::default()
+            }]
+        });
+        object.status = Some(status(reported));
+        object
+    }
+
+    /// An object without what it says, which is written anew or deleted.
+    pub fn bare(&self, object: DiscoveryHandler) -> DiscoveryHandler {
+        let is_own = object.spec.node == self.node;
+        let spec = DiscoveryHandlerSpec {
+            node: if is_own {
+                self.node.clone()
+            } else {
+                String::new()
+            },
+            handler: String::new(),
+        };
+        let mut bare = DiscoveryHandler::new(&object.name_any(), spec);
+        bare.metadata.uid = object.metadata.uid;
+        bare.metadata.resource_version = object.metadata.resource_version;
+        bare.metadata.deletion_timestamp = object.metadata.deletion_timestamp;
+        bare
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        [(NODE_LABEL.to_owned(), label_value(&self.node))].into()
+    }
+}
+
+impl Keep for Owner {
+    type Object = DiscoveryHandler;
+
+    const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node is there: kubectl get nodes";
+
+    fn write(
+        &self,
+        found: Option<&DiscoveryHandler>,
+        wanted: Option<&DiscoveryHandler>,
+    ) -> Option<Write<DiscoveryHandler>> {
+        let Some(found) = found else {
+            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
+        };
+        if found.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let Some(wanted) = wanted else {
+            // Another node's object that somebody gave this node's label is left to that node.
+            let is_own = found.spec.node == self.node;
+            return is_own.then(|| Write::Delete(found.uid().unwrap_or_default()));
+        };
+        let mut right = found.clone();
+        right.labels_mut().extend(self.labels());
+        right
+            .metadata
+            .owner_references
+            .clone_from(&wanted.metadata.owner_references);
+        right.spec.clone_from(&wanted.spec);
+        right.status.clone_from(&wanted.status);
+        if let (Some(status), Some(before)) = (&mut right.status, &found.status)
+            && status.phase == before.phase
+            && before.since.is_some()
+        {
+            // An agent that was restarted and finds the handler as it was changes nothing.
+            status.since.clone_from(&before.since);
+        }
+        (right != *found).then(|| Write::Replace(Box::new(right)))
+    }
+
+    /// Of those that are not wanted, and of what is more than a node may have, only that is held which another write needs.
+    fn hold(&self, held: &mut Shelf<DiscoveryHandler>, is_wanted: bool, object: DiscoveryHandler) {
+        let name = object.name_any();
+        let group = if is_wanted { "wanted" } else { "others" };
+        let object = if is_wanted {
+            let size = size(&object);
+            match held.put(&name, group, size, object) {
+                Ok(()) => return,
+                Err(object) => object,
+            }
+        } else {
+            object
+        };
+        let bare = self.bare(object);
+        let size = size(&bare);
+        if held.put(&name, group, size, bare).is_err() && held.is_news() {
+            tracing::warn!(
+                report = name,
+                "a report is left alone, since too many have the label of this node; delete those that are not its agent's: kubectl get dh"
+            );
+        }
+    }
+}
+
+fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
+    let count = reported.sources.len().clamp(1, MAX_SOURCES);
+    // Four texts and the grants.
+    let longest = MAX_TEXT.min(MAX_SOURCE_TEXTS / (count * (4 + MAX_GRANTS)));
+    let bounded_to = |text: &str| text::abridge(text, longest);
+    let mut listed: Vec<_> = reported.sources.iter().collect();
+    listed.sort_by_key(|(_, source)| source.problem.is_none());
+    listed.truncate(MAX_SOURCES);
+    listed.sort_by_key(|(name, _)| *name);
+    let sources = listed.into_iter().map(|(name, source)| SourceReport {
+        name: bounded_to(name),
+        kind: if source.endpoint.is_some() {
+            SourceKind::External
+        } else {
+            SourceKind::Component
+        },
+        endpoint: source.endpoint.as_deref().map(bounded_to),
+        version: source.version.as_deref().map(bounded_to),
+        digest: source.digest.clone(),
+        missing_grants: source
+            .missing_grants
+            .iter()
+            .take(MAX_GRANTS)
+            .map(|one| bounded_to(one))
+            .collect(),
+        reason: source.problem.as_ref().map(|one| one.reason.clone()),
+        problem: source.problem.as_ref().map(|one| bounded_to(&one.message)),
+        config_map: source.object.clone().map(|object| ConfigMapName {
+            namespace: object.namespace,
+            name: object.name,
+            uid: object.uid,
+        }),
+    });
+    let sources: Vec<SourceReport> = sources.collect();
+    let configurations = &reported.configurations;
+    let mut listed: Vec<_> = configurations.iter().collect();
+    listed.sort_by_key(|(_, one)| (one.problem.is_none(), one.denied == 0));
+    // Whoever has many does not push out those of others.
+    let mut listed = in_turns(listed, |(key, _)| key.namespace());
+    listed.truncate(MAX_CONFIGURATIONS);
+    let mut names = 0;
+    listed.retain(|(key, one)| {
+        let reason = one.problem.as_ref().map_or(0, |one| one.reason.len());
+        names += key.namespace().len() + key.name().len() + reason;
+        names <= MAX_NAMES
+    });
+    listed.sort_by_key(|(key, _)| *key);
+    let problems = listed.iter().filter(|(_, one)| one.problem.is_some());
+    let longest = MAX_TEXT.min(MAX_PROBLEMS / problems.count().max(1));
+    let texts = listed.iter().map(|(_, one)| {
+        [&one.first_skipped, &one.first_denied]
+            .into_iter()
+            .flatten()
+            .count()
+    });
+    let longest_name = MAX_TEXT.min(MAX_LEFT_OUT / texts.sum::<usize>().max(1));
+    let first = |text: &Option<String>| {
+        let text = text.as_ref()?;
+        Some(text::abridge(text, longest_name))
+    };
+    let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
+        namespace: key.namespace().to_owned(),
+        name: key.name().to_owned(),
+        devices: number(one.devices),
+        skipped: number(one.skipped),
+        first_skipped: first(&one.first_skipped),
+        denied: number(one.denied),
+        first_denied: first(&one.first_denied),
+        generation: one.generation,
+        reason: one.problem.as_ref().map(|one| one.reason.clone()),
+        problem: one
+            .problem
+            .as_ref()
+            .map(|one| text::abridge(&one.message, longest)),
+    });
+    let of_sources = sources.iter().filter_map(|source| source.problem.clone());
+    let of_configurations = configurations.values();
+    let of_configurations = of_configurations.filter_map(|one| one.problem.as_ref());
+    let problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
+    let of_configurations = || configurations.values();
+    let denied = of_configurations().filter_map(|one| one.first_denied.as_ref());
+    let denied = denied.map(|one| bounded(&format!("denied: {one}")));
+    let skipped = of_configurations().filter(|one| one.devices == 0);
+    let skipped = skipped.filter_map(|one| one.first_skipped.as_ref());
+    let skipped = skipped.map(|one| bounded(&format!("skipped: {one}")));
+    let mut problems = problems.chain(denied).chain(skipped);
+    let sum = |count: fn(&ReportedConfiguration) -> usize| {
+        let counts = of_configurations().map(count);
+        number(counts.fold(0, usize::saturating_add))
+    };
+    DiscoveryHandlerStatus {
+        phase: match reported.phase {
+            HandlerPhase::Waiting => Phase::Waiting,
+            HandlerPhase::Active => Phase::Active,
+            HandlerPhase::Offline => Phase::Offline,
+        },
+        since: reported.since.map(|since| since.to_string()),
+        devices: sum(|one| one.devices),
+        skipped: sum(|one| one.skipped),
+        denied: sum(|one| one.denied),
+        problem: problems.next(),
+        sources,
+        configurations: listed.collect(),
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

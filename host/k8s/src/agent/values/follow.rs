@@ -1,0 +1,151 @@
+//! Reads the wanted objects of one kind in one namespace, again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::DefaultBackoff;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::{Duration, Instant, sleep_until};
+
+use super::found::{Known, Outcome};
+use super::{Keys, Message, Object, Place};
+use crate::answers::{self, Failure};
+use crate::watch::{Event, Watch};
+
+/// How long one request may take.
+const REQUEST: Duration = Duration::from_secs(10);
+/// How often objects are read that cannot be watched.
+const POLL: Duration = Duration::from_secs(30);
+
+/// A Secret or a `ConfigMap`.
+pub trait Holder:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Its values by key.
+    fn values(self) -> BTreeMap<String, Vec<u8>>;
+}
+
+impl Holder for Secret {
+    fn values(self) -> BTreeMap<String, Vec<u8>> {
+        let values = self.data.unwrap_or_default().into_iter();
+        values.map(|(key, value)| (key, value.0)).collect()
+    }
+}
+
+impl Holder for ConfigMap {
+    fn values(self) -> BTreeMap<String, Vec<u8>> {
+        let binary = self.binary_data.unwrap_or_default().into_iter();
+        let text = self.data.unwrap_or_default().into_iter();
+        let binary = binary.map(|(key, value)| (key, value.0));
+        let text = text.map(|(key, value)| (key, value.into_bytes()));
+        binary.chain(text).collect()
+    }
+}
+
+/// Sends what comes of each reading. Never ends.
+///
+/// Where the agent may not watch, each attempt to do so is followed by a reading of all, every 30 s in the end.
+pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sender<Message>) {
+    let api: Api<K> = Api::namespaced(client.clone(), &place.namespace);
+    let mut watch = Watch::new(Api::<PartialObjectMeta<K>>::namespaced(
+        client,
+        &place.namespace,
+    ));
+    // Rights to a single named object are enough then.
+    if let Some(name) = place.names.keys().next().filter(|_| place.names.len() == 1) {
+        watch = watch.fields(&format!("metadata.name={name}"));
+    }
+    let all = || place.names.keys().cloned().collect::<BTreeSet<String>>();
+    let mut due = if place.is_watched {
+        BTreeSet::new()
+    } else {
+        all()
+    };
+    let mut backoff = DefaultBackoff::default();
+    let mut again = Instant::now();
+    loop {
+        tokio::select! {
+            event = watch.next(), if place.is_watched => match event {
+                Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => continue,
+                Ok(Event::InitDone) | Err(_) => due = all(),
+                Ok(Event::Apply(object) | Event::Delete(object)) => {
+                    let name = object.name_any();
+                    if !place.names.contains_key(&name) {
+                        continue;
+                    }
+                    due.insert(name);
+                }
+            },
+            () = sleep_until(again), if !due.is_empty() => {}
+        }
+        let mut is_away = None;
+        for (name, keys) in &place.names {
+            if !due.contains(name) {
+                continue;
+            }
+            let object = Object {
+                kind: place.kind,
+                namespace: place.namespace.clone(),
+                name: name.clone(),
+            };
+            let failure = match is_away.clone() {
+                Some(failure) => Err(failure),
+                None => answers::within(REQUEST, api.get_opt(name)).await,
+            };
+            let outcome = match failure {
+                Ok(None) => Outcome::Known(Known::Missing),
+                Ok(Some(held)) => Outcome::Known(Known::Keys(wanted(held, keys))),
+                Err(Failure {
+                    code: Some(403),
+                    message,
+                    ..
+                }) => Outcome::Known(Known::Unreadable(format!(
+                    "the agent may not read {object}: {message}; allow its service account to get, list and watch it"
+                ))),
+                Err(failure) => {
+                    let why = format!(
+                        "cannot read {object}: {}; the agent tries again",
+                        failure.message
+                    );
+                    is_away = Some(failure);
+                    Outcome::Failed(why)
+                }
+            };
+            if matches!(outcome, Outcome::Known(Known::Keys(_) | Known::Missing)) {
+                due.remove(name);
+            }
+            if messages
+                .send((object, keys.clone(), outcome))
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+        if due.is_empty() {
+            backoff = DefaultBackoff::default();
+        }
+        again = Instant::now() + backoff.next().unwrap_or(POLL);
+        if !place.is_watched {
+            due = all();
+            again = Instant::now() + POLL;
+        }
+    }
+}
+
+fn wanted<K: Holder>(held: K, keys: &BTreeSet<String>) -> Keys {
+    let values = held.values().into_iter();
+    let values = values.filter(|(key, _)| keys.contains(key));
+    values.map(|(key, value)| (key, value.into())).collect()
+}

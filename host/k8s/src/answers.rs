@@ -1,0 +1,313 @@
+//! Says what the API server's answers to requests mean. Knows no kind of object: whoever asked makes an error of its port of a failure.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use kube::Error;
+use kube::core::Status;
+use leafhost_core::text;
+use tokio::time::timeout;
+
+/// Bounds the API server's text that is shown, in bytes.
+const MAX_MESSAGE: usize = 512;
+
+/// Says why a request did not do what it was to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Names what it means.
+    pub kind: Kind,
+    /// Holds the status that the API server answered with, if it did.
+    pub code: Option<u16>,
+    /// Tells what it said, or what went wrong.
+    pub message: String,
+    /// Says how long it wants to be left alone, where it does.
+    pub retry_after: Option<Duration>,
+}
+
+/// Names what a failure means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The name is taken.
+    Taken,
+    /// The object is not as the request assumes.
+    Conflict,
+    /// The same, by a test of a JSON Patch; or a list has the value already, which is what somebody else wrote.
+    Mismatch,
+    /// There is no such object.
+    Missing,
+    /// There is no such namespace.
+    NoNamespace,
+    /// The API server knows no objects of that kind.
+    Undefined,
+    /// Whoever asks has no right to it.
+    Denied,
+    /// A rule forbids it: the schema, an admission policy.
+    Refused,
+    /// The API server takes no such requests at the moment.
+    Busy,
+    /// There is no connection: the request cannot have left this node.
+    Unreachable,
+    /// Something behind the API server has failed, or was too slow: of this object, perhaps after it was written.
+    Failed,
+    /// The connection broke.
+    Lost,
+    /// The answer cannot be read.
+    Unreadable,
+}
+
+impl Failure {
+    /// Says that there was no answer in time.
+    pub fn silent(waited: Duration) -> Self {
+        let seconds = waited.as_secs();
+        Self::new(
+            Kind::Failed,
+            format!("the API server did not answer within {seconds} seconds"),
+        )
+    }
+
+    /// Makes one without an answer.
+    pub fn new(kind: Kind, message: String) -> Self {
+        Self {
+            kind,
+            code: None,
+            message,
+            retry_after: None,
+        }
+    }
+
+    /// Tells that the request may have done what it was to do.
+    pub fn may_be_done(&self) -> bool {
+        matches!(self.kind, Kind::Failed | Kind::Lost | Kind::Unreadable)
+    }
+
+    /// Tells that there is nothing of what the request names.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.kind, Kind::Missing | Kind::NoNamespace)
+    }
+
+    /// Tells that the object is not as the request assumes.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self.kind, Kind::Conflict | Kind::Mismatch)
+    }
+
+    /// Returns the whole of what happened, with the remedy.
+    pub fn told(&self) -> String {
+        let message = &self.message;
+        match (self.kind, self.code) {
+            (Kind::Undefined, _) => {
+                "the API server knows no such objects; install the CRDs (leafhost crds | kubectl apply -f -)"
+                    .to_owned()
+            }
+            (Kind::Denied, _) => format!(
+                "the API server refuses it: {message}; give the agent's service account the rights of the chart"
+            ),
+            (Kind::Refused, _) => format!("the API server refuses it: {message}"),
+            (_, Some(code)) => format!("the API server answered {code}: {message}"),
+            (Kind::Unreachable, _) => format!("the API server cannot be reached: {message}"),
+            (Kind::Lost, _) => format!("the API server did not answer: {message}"),
+            (Kind::Unreadable, _) => {
+                format!("the API server's answer cannot be read: {message}")
+            }
+            _ => message.clone(),
+        }
+    }
+
+    /// Returns what it said, with the remedy for objects of a resource that are to be listed and watched.
+    pub fn told_of(&self, resource: &str) -> String {
+        let remedy = match self.code {
+            Some(404) => {
+                "apply the definitions: leafhost crds | kubectl apply --server-side -f -".to_owned()
+            }
+            Some(401 | 403) => format!(
+                "allow the agent's service account to list and watch {resource} in the whole cluster"
+            ),
+            _ => "the agent tries again".to_owned(),
+        };
+        format!("{}; {remedy}", self.message)
+    }
+}
+
+impl From<&Status> for Failure {
+    fn from(status: &Status) -> Self {
+        let details = status.details.as_ref();
+        let kind = match status.code {
+            404 if details.is_none_or(|details| details.name.is_empty()) => Kind::Undefined,
+            404 if details.is_some_and(|details| details.kind == "namespaces") => Kind::NoNamespace,
+            404 => Kind::Missing,
+            409 if status.reason == "AlreadyExists" => Kind::Taken,
+            409 => Kind::Conflict,
+            // A failed test of a JSON Patch has no causes.
+            422 if details.is_none_or(|details| {
+                let mut causes = details.causes.iter();
+                causes.all(|cause| cause.reason == "FieldValueDuplicate")
+            }) =>
+            {
+                Kind::Mismatch
+            }
+            401 | 403 => Kind::Denied,
+            400 | 405 | 413 | 415 | 422 => Kind::Refused,
+            429 | 503 => Kind::Busy,
+            _ => Kind::Failed,
+        };
+        let message = match &*status.message {
+            "" => format!("it answers {}", status.code),
+            said => text::abridge(said, MAX_MESSAGE),
+        };
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        Self {
+            kind,
+            code: Some(status.code),
+            message,
+            retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (kind, message) = match &error {
+            Error::Api(status) => return Self::from(&**status),
+            Error::SerdeError(_) => (Kind::Unreadable, text::chain(&error)),
+            _ if is_without_connection(&error) => (Kind::Unreachable, chain(&error)),
+            _ => (Kind::Lost, chain(&error)),
+        };
+        Self::new(kind, text::abridge(&message, MAX_MESSAGE))
+    }
+}
+
+fn chain(error: &Error) -> String {
+    match error {
+        Error::Service(error) => text::chain(error.as_ref()),
+        error => text::chain(error),
+    }
+}
+
+/// Tells that the request cannot have left this node.
+fn is_without_connection(error: &Error) -> bool {
+    use std::io::ErrorKind;
+    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| {
+        cause.source()
+    });
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| {
+            matches!(
+                cause.kind(),
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+                    | ErrorKind::NetworkDown
+                    | ErrorKind::AddrNotAvailable
+            )
+        })
+    })
+}
+
+/// Waits for the answer to a request, within a limit.
+pub async fn within<T, E: Into<Failure>>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    match timeout(limit, request).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => Err(Failure::silent(limit)),
+    }
+}
+
+#[cfg(test)]
+impl Failure {
+    /// Makes one of a status and what was said, or of none.
+    pub fn answered(code: Option<u16>, message: &str) -> Self {
+        let Some(code) = code else {
+            return Self::new(Kind::Lost, message.to_owned());
+        };
+        Self::from(&Status {
+            code,
+            message: message.to_owned(),
+            ..Status::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::instance::InstanceKey;
+
+    use super::*;
+    use crate::instance::store_error;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    fn failure(text: &str) -> Failure {
+        Failure::from(&serde_json::from_str::<Status>(text).unwrap())
+    }
+
+    #[test]
+    fn answers_mean_what_the_api_server_means_by_them() {
+        let cases = [
+            (r#"{"code":409,"reason":"AlreadyExists"}"#, "exists"),
+            (r#"{"code":409,"reason":"Conflict"}"#, "conflict"),
+            // A test of a JSON Patch that fails.
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"name":"a"}}"#,
+                "conflict",
+            ),
+            (r#"{"code":422,"reason":"Invalid"}"#, "conflict"),
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"causes":[{"reason":"FieldValueDuplicate","field":"spec.nodes[1]"}]}}"#,
+                "conflict",
+            ),
+            (
+                r#"{"code":422,"reason":"Invalid","details":{"causes":[{"reason":"FieldValueInvalid","field":"spec.capacity"}]}}"#,
+                "denied",
+            ),
+            (r#"{"code":403,"reason":"Forbidden"}"#, "denied"),
+            (
+                r#"{"code":404,"reason":"NotFound","details":{"name":"a-1"}}"#,
+                "gone",
+            ),
+            // The resource itself is unknown.
+            (r#"{"code":404,"reason":"NotFound"}"#, "denied"),
+            (
+                r#"{"code":429,"details":{"retryAfterSeconds":7}}"#,
+                "unavailable",
+            ),
+            (r#"{"code":503}"#, "unavailable"),
+            // Of this object: too large for the database, or a webhook that fails; or it was slow and is written.
+            (r#"{"code":500}"#, "unknown"),
+            (r#"{"code":504}"#, "unknown"),
+        ];
+        let key = InstanceKey {
+            namespace: "default".into(),
+            name: "a-1".into(),
+        };
+        for (text, label) in cases {
+            assert_eq!(store_error(&failure(text), &key).label(), label, "{text}");
+        }
+        let busy = failure(r#"{"code":429,"details":{"retryAfterSeconds":7}}"#);
+        assert_eq!(busy.retry_after, Some(Duration::from_secs(7)));
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_connection_was_not_made() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let mut config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        config.default_retry = false;
+        let client = crate::client::client(config).unwrap();
+        let ended = within(LIMIT, client.apiserver_version()).await;
+        assert_eq!(ended.unwrap_err().kind, Kind::Unreachable);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_ends_as_unknown() {
+        let ended = within(LIMIT, std::future::pending::<Result<(), Error>>()).await;
+        let failure = ended.unwrap_err();
+        assert_eq!(failure.kind, Kind::Failed);
+        assert_eq!(
+            failure.told(),
+            "the API server did not answer within 3 seconds"
+        );
+    }
+}

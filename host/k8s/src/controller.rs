@@ -1,0 +1,6 @@
+//! What the controller has of a cluster, and writes to it: nodes, Instances, statuses, names, and the objects of brokers.
+//!
+//! Knows nothing of agents but what they write, nor of the webhook and the take-over from Akri.
+
+pub mod brokers;
+pub mod cluster;

@@ -1,0 +1,136 @@
+//! What brokers are made of, as the controller sees it in the cluster, and the writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kube::api::DynamicObject;
+use kube::{Api, Client, ResourceExt as _};
+use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
+use leafhost_core::cluster::{Cluster as _, NodeSet};
+use leafhost_core::configuration::{Configuration, Manifest};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::resource_names::{NameSet, NameStore as _};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+mod objects;
+mod writes;
+
+use crate::controller::cluster::KubeCluster;
+use crate::index::follow;
+use crate::manifest;
+
+/// What the controller does while a watch does not work.
+const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
+
+/// The objects of brokers in a cluster. Dropping it ends its tasks.
+pub struct KubeBrokers {
+    client: Client,
+    leads: watch::Receiver<bool>,
+    nodes: watch::Receiver<Arc<NodeSet>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    manifests: watch::Receiver<Arc<ManifestSet>>,
+    objects: watch::Receiver<Arc<ObjectSet>>,
+    names: watch::Receiver<Arc<NameSet>>,
+    _tasks: JoinSet<()>,
+}
+
+impl KubeBrokers {
+    /// Watches them, beside what the controller watches anyway.
+    pub fn watch(client: &Client, cluster: &KubeCluster) -> Self {
+        let mut tasks = JoinSet::new();
+        let (manifest_sender, manifests) = watch::channel(Arc::default());
+        tasks.spawn(follow_manifests(client.clone(), manifest_sender));
+        let (object_sender, objects) = watch::channel(Arc::default());
+        tasks.spawn(objects::follow(client.clone(), object_sender));
+        Self {
+            client: client.clone(),
+            leads: cluster.leads(),
+            nodes: cluster.nodes(),
+            instances: cluster.instances(),
+            manifests,
+            objects,
+            names: cluster.names(),
+            _tasks: tasks,
+        }
+    }
+}
+
+#[async_trait]
+impl Brokers for KubeBrokers {
+    fn leads(&self) -> watch::Receiver<bool> {
+        self.leads.clone()
+    }
+
+    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
+        self.nodes.clone()
+    }
+
+    fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
+        self.manifests.clone()
+    }
+
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.instances.clone()
+    }
+
+    fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
+        self.objects.clone()
+    }
+
+    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
+        self.names.clone()
+    }
+
+    async fn write(&self, change: &Change) -> Result<(), WriteError> {
+        writes::write(&self.client, change).await
+    }
+}
+
+/// What is kept of a Configuration.
+type Read = (ConfigurationKey, Arc<Manifest>);
+
+async fn follow_manifests(client: Client, sender: watch::Sender<Arc<ManifestSet>>) {
+    let api: Api<DynamicObject> = Api::all_with(client, &manifest::resource());
+    let name = |object: &DynamicObject| (object.namespace(), object.name_any());
+    let publish = |all: &BTreeMap<_, Read>| {
+        let next = ManifestSet {
+            complete: true,
+            manifests: all.values().cloned().collect(),
+        };
+        crate::publish(&sender, next);
+    };
+    let read = |object: DynamicObject, before: Option<&Read>| read(&object, before);
+    let what = ("Configurations", MAKES_NONE);
+    follow(api, what, name, read, publish).await;
+}
+
+fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
+    let metadata = &object.metadata;
+    ConfigurationKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?).ok()
+}
+
+/// The Configuration. While it cannot be used, the agents use the version before, and so does the controller.
+fn read(object: &DynamicObject, before: Option<&Read>) -> Option<Read> {
+    let key = key(object)?;
+    let read = manifest::read(object).ok();
+    let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
+    let mut manifest = if let Some(mut manifest) = usable {
+        // These are long, and no broker is made of them.
+        manifest.spec.discovery_handler.discovery_details.clear();
+        manifest.spec.discovery_handler.discovery_properties = None;
+        Arc::new(manifest)
+    } else {
+        let uid = object.metadata.uid.as_ref();
+        let before = before.map(|(_, before)| before);
+        Arc::clone(before.filter(|before| before.metadata.uid.as_ref() == uid)?)
+    };
+    let deleted = object.metadata.deletion_timestamp.as_ref();
+    if deleted.is_some() && manifest.metadata.deletion_timestamp.is_none() {
+        let deleted = deleted.map(|time| time.0.to_string());
+        Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
+    }
+    Some((key, manifest))
+}

@@ -1,0 +1,297 @@
+//! The cluster as the controller sees it: its nodes, all Instances, and what pods ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use kube::api::{Api, ListParams, Patch};
+use kube::core::DeserializeGuard;
+use kube::{Client, ResourceExt as _};
+use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError};
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
+use leafhost_core::names::GROUP;
+use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::resource_names::{NameSet, ResourceNames};
+use leafhost_core::status_store::WriteError;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::answers::{self, Failure, Kind};
+use crate::index::{TRIES_AGAIN, follow};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
+use crate::lease;
+use crate::nodes::state;
+use crate::requests::{delete_only, patch_by};
+
+mod agents;
+mod clear;
+mod finalizers;
+mod names;
+mod statuses;
+
+pub use clear::clear;
+use finalizers::Finalizers;
+use statuses::Statuses;
+
+/// The Lease of the controllers, and the manager of the fields that they write.
+pub(crate) const NAME: &str = "leafhost-controller";
+
+/// What is kept of an Instance.
+type Read = (Arc<Instance>, Option<Deleting>);
+
+/// The cluster.
+pub struct KubeCluster {
+    client: Client,
+    leads: watch::Receiver<bool>,
+    nodes: watch::Receiver<Arc<NodeSet>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    deleting: watch::Receiver<Vec<Deleting>>,
+    names: watch::Receiver<Arc<NameSet>>,
+    statuses: Statuses,
+    /// Ends the hold on the Lease.
+    resigns: CancellationToken,
+    /// Ends with this.
+    _tasks: JoinSet<()>,
+}
+
+impl KubeCluster {
+    /// Watches it. `holder` names this process among those that want the Lease in `namespace`. The reports of nodes on which none of the
+    /// pods runs that the labels in `agents` select there count no longer.
+    pub fn watch(client: &Client, namespace: &str, holder: String, agents: Option<&str>) -> Self {
+        let mut tasks = JoinSet::new();
+        let holder_name = holder.clone();
+        let (lead, leads) = watch::channel(false);
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        let resigns = CancellationToken::new();
+        let held = lease::hold(leases, NAME.to_owned(), holder, lead, resigns.clone());
+        tasks.spawn(held);
+        let (sender, nodes) = watch::channel(Arc::default());
+        let publish = move |nodes: &BTreeMap<String, NodeState>| {
+            let nodes = nodes.clone();
+            let complete = true;
+            crate::publish(&sender, NodeSet { complete, nodes });
+        };
+        let read = |node: Node, _: Option<&NodeState>| Some(state(&node));
+        let all = Api::all(client.clone());
+        tasks.spawn(follow(
+            all,
+            ("Nodes", TRIES_AGAIN),
+            Node::name_any,
+            read,
+            publish,
+        ));
+        let finalizers = Finalizers::default();
+        let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
+        let (sender, instances) = watch::channel(Arc::default());
+        let publish = move |all: &BTreeMap<InstanceKey, Read>| {
+            shown.show(DeletingKind::Instance, all.values().map(|(_, one)| one));
+            let all = all.iter();
+            let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
+            crate::publish(&sender, InstanceSet::read(all.collect()));
+        };
+        // What cannot be read is nothing that an agent wrote.
+        let read = |object: DeserializeGuard<InstanceObject>, _: Option<&Read>| {
+            let object = object.0.ok()?;
+            let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
+            Some((Arc::new(instance::into_instance(object)), deleting))
+        };
+        let all = Api::all_with(client.clone(), &api_resource());
+        tasks.spawn(follow(all, ("Instances", TRIES_AGAIN), key, read, publish));
+        let mut statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
+        if let Some(selector) = agents {
+            let (place, leading) = ((namespace, selector), leads.clone());
+            statuses.reports = agents::watch(client, place, statuses.reports, leading, &mut tasks);
+        }
+        let (sender, names) = watch::channel(Arc::default());
+        let remembered = ResourceNames::default();
+        tasks.spawn(crate::names::follow(client.clone(), remembered, sender));
+        Self {
+            client: client.clone(),
+            leads,
+            nodes,
+            instances,
+            deleting,
+            names,
+            statuses,
+            resigns,
+            _tasks: tasks,
+        }
+    }
+
+    /// Gives the Lease back, so that another controller acts at once, and waits until that is done. Nothing may be written any more.
+    pub async fn resign(&self) {
+        self.resigns.cancel();
+        let mut leads = self.leads.clone();
+        while leads.changed().await.is_ok() {}
+    }
+}
+
+fn key<K: kube::Resource>(object: &K) -> InstanceKey {
+    InstanceKey {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+    }
+}
+
+#[async_trait]
+impl Cluster for KubeCluster {
+    fn leads(&self) -> watch::Receiver<bool> {
+        self.leads.clone()
+    }
+
+    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
+        self.nodes.clone()
+    }
+
+    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
+        self.instances.clone()
+    }
+
+    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
+        self.deleting.clone()
+    }
+
+    async fn set_finalizers(
+        &self,
+        object: &Deleting,
+        finalizers: &[String],
+    ) -> Result<(), WriteError> {
+        finalizers::set(&self.client, object, finalizers).await
+    }
+
+    async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let found = answers::within(REQUEST, nodes.get_opt(name)).await;
+        found
+            .map(|node| node.as_ref().map(state))
+            .map_err(|failure| read_error(format!("Node {name}"), &failure))
+    }
+
+    async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let selector = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let params = ListParams::default().fields(&selector);
+        let listed = answers::within(REQUEST, pods.list(&params)).await;
+        let listed =
+            listed.map_err(|failure| read_error(format!("the pods of node {node}"), &failure))?;
+        Ok(listed.iter().flat_map(resources).collect())
+    }
+
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError> {
+        let key = change.key();
+        let api: Api<InstanceObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
+        let done = match change {
+            Change::Update { edits, .. } => patch(&api, base, edits).await.map(drop),
+            Change::Delete {
+                uid,
+                resource_version,
+                ..
+            } => delete(&api, base, uid, resource_version).await,
+            Change::Create(_) => Ok(()),
+        };
+        done.map_err(|failure| store_error(&failure, &key))
+    }
+}
+
+async fn patch(
+    api: &Api<InstanceObject>,
+    base: &Instance,
+    edits: &[Edit],
+) -> Result<InstanceObject, Failure> {
+    let patch = instance::patch::of_version(base, edits)
+        .and_then(|patch| serde_json::from_value(patch).ok());
+    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
+    let params = patch_by(NAME);
+    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
+}
+
+/// Takes the nodes out and deletes what is left: the policies allow the controller to delete only what no node sees.
+async fn delete(
+    api: &Api<InstanceObject>,
+    base: &Instance,
+    uid: &str,
+    resource_version: &str,
+) -> Result<(), Failure> {
+    let mut version = Some(resource_version.to_owned());
+    let nodes = base.spec.nodes.iter();
+    let edits: Vec<Edit> = nodes.cloned().map(Edit::RemoveNode).collect();
+    if !edits.is_empty() {
+        let left = patch(api, base, &edits).await?;
+        version = left.metadata.resource_version;
+    }
+    let params = delete_only(Some(uid.to_owned()), version);
+    answers::within(REQUEST, api.delete(&base.metadata.name, &params))
+        .await
+        .map(drop)
+}
+
+fn read_error(what: String, failure: &Failure) -> ReadError {
+    let why = if failure.is_missing() {
+        "it is not there".to_owned()
+    } else {
+        failure.told()
+    };
+    ReadError { what, why }
+}
+
+/// Makes an error of a write of a failure.
+fn write_error(failure: &Failure) -> WriteError {
+    let (message, retry_after) = (failure.told(), failure.retry_after);
+    match failure.kind {
+        Kind::Taken | Kind::Conflict | Kind::Mismatch | Kind::Missing | Kind::NoNamespace => {
+            WriteError::Outdated
+        }
+        Kind::Undefined | Kind::Denied | Kind::Refused => WriteError::Denied(message),
+        _ => WriteError::NoAnswer {
+            message,
+            retry_after: retry_after.filter(|_| !failure.may_be_done()),
+        },
+    }
+}
+
+/// Makes a patch of one field of an object that still is as it was seen.
+fn edit(
+    uid: &str,
+    version: &str,
+    path: &str,
+    value: impl Serialize,
+) -> Result<Patch<()>, WriteError> {
+    let edits = serde_json::from_value(json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+        {"op": "add", "path": path, "value": value},
+    ]));
+    edits
+        .map(Patch::Json)
+        .map_err(|error| WriteError::Denied(error.to_string()))
+}
+
+/// Sends a write.
+async fn written<T>(request: impl Future<Output = kube::Result<T>>) -> Result<(), WriteError> {
+    let answer = answers::within(REQUEST, request).await;
+    answer.map(drop).map_err(|failure| write_error(&failure))
+}
+
+/// The resources of ours that a pod asks for.
+fn resources(pod: &Pod) -> BTreeSet<String> {
+    let Some(spec) = &pod.spec else {
+        return BTreeSet::new();
+    };
+    let containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let limits = |container: &Container| container.resources.as_ref()?.limits.clone();
+    let names = containers.filter_map(limits).flat_map(BTreeMap::into_keys);
+    let is_ours = |name: &String| {
+        name.split_once('/')
+            .is_some_and(|(domain, _)| domain == GROUP)
+    };
+    names.filter(is_ours).collect()
+}

@@ -1,0 +1,136 @@
+//! Takes back what is shown in a cluster, when nobody renews it any more.
+
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+
+use super::NAME;
+use crate::answers;
+use crate::crd::DiscoveryHandler;
+use crate::manifest;
+use crate::requests::patch_by;
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(20);
+/// Bounds how many Configurations are read at a time: each may be large.
+const PAGE: u32 = 50;
+
+/// Says why not all is taken back.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}: {why}; run this again, it goes on where it was")]
+pub struct Error {
+    what: String,
+    why: String,
+}
+
+/// Deletes the reports of all nodes and removes the statuses of all Configurations. Returns how many Configurations had one. Agents and
+/// controllers that still run write theirs again.
+pub async fn clear(client: &Client) -> Result<usize, Error> {
+    let reports: Api<DiscoveryHandler> = Api::all(client.clone());
+    let (how, all) = (DeleteParams::default(), ListParams::default());
+    let deleted = reports.delete_collection(&how, &all);
+    request("delete discoveryhandlers.leafhost.dev", deleted).await?;
+    let api = Api::<DynamicObject>::all_with(client.clone(), &manifest::resource());
+    let mut page = ListParams::default().limit(PAGE);
+    let mut cleared = 0;
+    while let Some(list) = request("list configurations.akri.sh", api.list(&page)).await? {
+        for object in &list {
+            if object.data.get("status").is_some_and(|it| !it.is_null()) {
+                cleared += usize::from(forget(client, object).await?);
+            }
+        }
+        let next = list.metadata.continue_.filter(|token| !token.is_empty());
+        let Some(next) = next else {
+            break;
+        };
+        page = page.continue_token(&next);
+    }
+    Ok(cleared)
+}
+
+/// Removes the status of a Configuration. Returns false if the Configuration is gone.
+async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, Error> {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let api =
+        Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &manifest::resource());
+    let params = patch_by(NAME);
+    let patch = Patch::Merge(json!({"status": null}));
+    let what = format!("remove the status of Configuration {namespace}/{name}");
+    let answer = request(&what, api.patch_status(&name, &params, &patch)).await?;
+    Ok(answer.is_some())
+}
+
+/// Returns nothing where there is no such object, or no definition of its kind.
+async fn request<T>(
+    what: &str,
+    answer: impl Future<Output = kube::Result<T>>,
+) -> Result<Option<T>, Error> {
+    let why = match answers::within(REQUEST, answer).await {
+        Ok(done) => return Ok(Some(done)),
+        Err(failure) if failure.code == Some(404) => return Ok(None),
+        Err(failure) => failure.message,
+    };
+    Err(Error {
+        what: what.to_owned(),
+        why,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::stub::{Answer, Stub, failure};
+
+    fn configuration(name: &str, status: &Value) -> Value {
+        json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "metadata": {"name": name, "namespace": "plant"}, "status": status})
+    }
+
+    #[tokio::test]
+    async fn statuses_are_removed_page_by_page_where_there_is_one() {
+        let stub = Stub::start(|request| {
+            let list = |name: &str, status: Value, next: &str| {
+                Answer::Object(
+                    200,
+                    json!({"apiVersion": "akri.sh/v0", "kind": "ConfigurationList",
+                    "metadata": {"continue": next}, "items": [configuration(name, &status)]}),
+                )
+            };
+            match request {
+                _ if request.starts_with("DELETE") => Answer::Object(
+                    200,
+                    json!({"kind": "DiscoveryHandlerList", "apiVersion": "leafhost.dev/v1alpha1",
+                    "metadata": {}, "items": []}),
+                ),
+                _ if request.starts_with("PATCH") && request.contains("/configurations/gone/") => {
+                    failure(404, "it is gone")
+                }
+                _ if request.starts_with("PATCH") => {
+                    Answer::Object(200, configuration("cams", &Value::Null))
+                }
+                _ if request.contains("continue=b") => list("none", Value::Null, ""),
+                _ if request.contains("continue=a") => list("gone", json!({"nodes": 1}), "b"),
+                _ => list("cams", json!({"nodes": 2}), "a"),
+            }
+        })
+        .await;
+        assert_eq!(clear(&stub.client).await.unwrap(), 1);
+        assert_eq!(stub.requests("DELETE"), 1);
+        assert_eq!(stub.requests("/configurations/cams/status"), 1);
+        assert_eq!(stub.requests("/configurations/gone/status"), 1);
+        assert_eq!(stub.requests("/configurations/none/status"), 0);
+    }
+
+    #[tokio::test]
+    async fn without_definitions_nothing_is_left_to_be_done_and_a_refusal_is_an_error() {
+        let stub = Stub::start(|_| failure(404, "the server could not find it")).await;
+        assert_eq!(clear(&stub.client).await.unwrap(), 0);
+        let stub = Stub::start(|_| failure(403, "no right")).await;
+        let error = clear(&stub.client).await.unwrap_err().to_string();
+        assert!(error.contains("discoveryhandlers") && error.contains("no right"));
+    }
+}

@@ -1,0 +1,293 @@
+//! What users see of Configurations: their status, and Events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{Api, DynamicObject};
+use kube::core::DeserializeGuard;
+use kube::runtime::events::{self, EventType, Recorder, Reporter};
+use kube::{Client, Resource as _, ResourceExt as _};
+use leafhost_core::cluster::{Deleting, DeletingKind};
+use leafhost_core::names::{API_VERSION, ConfigurationKey};
+use leafhost_core::node_report::ReportedHandler;
+use leafhost_core::status_store::{
+    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
+    StatusStore, WriteError,
+};
+use leafhost_core::text;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::finalizers::{self, Finalizers};
+use super::{KubeCluster, NAME, edit, written};
+use crate::crd::DiscoveryHandler;
+use crate::index::{Kept, TRIES_AGAIN, follow};
+use crate::manifest;
+use crate::reports::{self, Shelf};
+use crate::requests::patch_by;
+use crate::watch::Watch;
+
+/// How many reports are read at a time: each may be large.
+const REPORTS: u32 = 50;
+/// The most bytes of an Event's text; the API server refuses more than a kilobyte.
+const MAX_NOTE: usize = 1_000;
+
+/// What is kept of a Configuration.
+type Read = (
+    (ConfigurationKey, Arc<ConfigurationState>),
+    Option<Deleting>,
+);
+
+/// A report of a node and a handler.
+struct Report {
+    reported: ((String, String), Arc<ReportedHandler>),
+    bytes: usize,
+}
+
+impl Kept<String, Report> for Shelf<Report> {
+    fn put(&mut self, name: String, report: Report) {
+        let ((node, _), _) = &report.reported;
+        let node = node.clone();
+        let is_left_out = Self::put(self, &name, &node, report.bytes, report).is_err();
+        if is_left_out && self.is_news() {
+            tracing::warn!(
+                report = name,
+                node = text::abridge(&node, 253),
+                "a report is not read, since its node has too many or too large ones, and perhaps others are not; delete those that are not its agent's: kubectl get dh"
+            );
+        }
+    }
+
+    fn get(&self, name: &String) -> Option<&Report> {
+        Self::get(self, name)
+    }
+
+    fn drop_name(&mut self, name: &String) {
+        self.remove(name);
+    }
+}
+
+/// The watches, and what makes Events.
+pub struct Statuses {
+    configurations: watch::Receiver<Arc<ConfigurationStates>>,
+    pub(super) reports: watch::Receiver<Arc<ReportSet>>,
+    recorder: Recorder,
+}
+
+impl Statuses {
+    /// Watches Configurations and reports. Events say that they are of `holder`.
+    pub fn watch(
+        client: &Client,
+        holder: &str,
+        finalizers: Finalizers,
+        tasks: &mut JoinSet<()>,
+    ) -> Self {
+        let (sender, configurations) = watch::channel(Arc::default());
+        let publish = move |all: &BTreeMap<_, Read>| {
+            finalizers.show(DeletingKind::Configuration, all.values().map(|one| &one.1));
+            let configurations = all.values().map(|one| one.0.clone()).collect();
+            let complete = true;
+            crate::publish(
+                &sender,
+                ConfigurationStates {
+                    complete,
+                    configurations,
+                },
+            );
+        };
+        let name = |object: &DynamicObject| (object.namespace(), object.name_any());
+        let api = Api::all_with(client.clone(), &manifest::resource());
+        let read = |object: DynamicObject, _: Option<&Read>| {
+            let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
+            Some((state(&object)?, deleting))
+        };
+        let what = ("Configurations", TRIES_AGAIN);
+        tasks.spawn(follow(api, what, name, read, publish));
+        let (sender, reports) = watch::channel(Arc::default());
+        let publish = move |all: &Shelf<Report>| {
+            let handlers = all.values().map(|one| one.reported.clone()).collect();
+            let complete = true;
+            crate::publish(&sender, ReportSet { complete, handlers });
+        };
+        let name = |object: &DeserializeGuard<DiscoveryHandler>| object.name_any();
+        let read = |object: DeserializeGuard<DiscoveryHandler>, _: Option<&Report>| {
+            let mut object = object.0.ok()?;
+            let bytes = reports::size(&object);
+            let spec = std::mem::take(&mut object.spec);
+            let reported = Arc::new(reports::reported(object));
+            Some(Report {
+                reported: ((spec.node, spec.handler), reported),
+                bytes,
+            })
+        };
+        let api = Api::all(client.clone());
+        tasks.spawn(follow(
+            Watch::new(api).page(REPORTS),
+            ("discoveryhandlers.leafhost.dev", TRIES_AGAIN),
+            name,
+            read,
+            publish,
+        ));
+        let reporter = Reporter {
+            controller: NAME.to_owned(),
+            instance: Some(holder.to_owned()),
+        };
+        Self {
+            configurations,
+            reports,
+            recorder: Recorder::new(client.clone(), reporter),
+        }
+    }
+
+    async fn publish(&self, event: &Event) -> Result<(), WriteError> {
+        let (action, version, kind, namespace, name, uid) = match &event.regarding {
+            Regarding::Configuration(key, uid) => {
+                let (namespace, name) = (key.namespace(), key.name());
+                (
+                    "Discover",
+                    API_VERSION,
+                    "Configuration",
+                    namespace,
+                    name,
+                    uid,
+                )
+            }
+            Regarding::ConfigMap(object) => {
+                let (namespace, name) = (&*object.namespace, &*object.name);
+                (
+                    "LoadHandler",
+                    "v1",
+                    "ConfigMap",
+                    namespace,
+                    name,
+                    &object.uid,
+                )
+            }
+        };
+        let regarding = ObjectReference {
+            api_version: Some(version.to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(uid.clone()),
+            ..ObjectReference::default()
+        };
+        let event = events::Event {
+            type_: EventType::Warning,
+            reason: event.reason.clone(),
+            note: Some(text::abridge(&event.message, MAX_NOTE)),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        written(self.recorder.publish(&event, &regarding)).await
+    }
+}
+
+#[async_trait]
+impl StatusStore for KubeCluster {
+    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>> {
+        self.statuses.configurations.clone()
+    }
+
+    fn reports(&self) -> watch::Receiver<Arc<ReportSet>> {
+        self.statuses.reports.clone()
+    }
+
+    async fn show(
+        &self,
+        key: &ConfigurationKey,
+        seen: &ConfigurationState,
+        status: &ConfigurationStatus,
+    ) -> Result<(), WriteError> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), key.namespace(), &manifest::resource());
+        let patch = edit(&seen.uid, &seen.resource_version, "/status", status)?;
+        let params = patch_by(NAME);
+        written(api.patch_status(key.name(), &params, &patch)).await
+    }
+
+    async fn publish(&self, event: &Event) -> Result<(), WriteError> {
+        self.statuses.publish(event).await
+    }
+}
+
+fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationState>)> {
+    let meta = object.meta();
+    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
+    let handler = object.data.pointer("/spec/discoveryHandler/name");
+    let status = object.data.get("status").cloned();
+    let state = ConfigurationState {
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map(|time| time.0),
+        is_deleting: meta.deletion_timestamp.is_some(),
+        handler: handler?.as_str()?.to_owned(),
+        status: status.and_then(|status| serde_json::from_value(status).ok()),
+    };
+    Some((key, Arc::new(state)))
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::node_report::ObjectName;
+    use serde_json::json;
+
+    use super::*;
+    use crate::stub::{Answer, Stub};
+
+    #[tokio::test]
+    async fn an_event_of_the_same_object_and_reason_counts_on_whatever_its_text() {
+        let stub = Stub::start(|_| Answer::Object(200, json!({"metadata": {"name": "e"}}))).await;
+        let statuses = Statuses {
+            configurations: watch::channel(Arc::default()).1,
+            reports: watch::channel(Arc::default()).1,
+            recorder: Recorder::new(stub.client.clone(), NAME.into()),
+        };
+        let key = ConfigurationKey::new("plant", "cams").unwrap();
+        let object = ObjectName {
+            namespace: "leafhost".into(),
+            name: "onvif".into(),
+            uid: "u".into(),
+        };
+        let mut event = Event {
+            regarding: Regarding::Configuration(key, "u".into()),
+            reason: "DiscoveryFailed".into(),
+            message: "x".repeat(9_000),
+        };
+        statuses.publish(&event).await.unwrap();
+        event.message = "another text".into();
+        statuses.publish(&event).await.unwrap();
+        event.regarding = Regarding::ConfigMap(object);
+        statuses.publish(&event).await.unwrap();
+        let events = |verb: &str, namespace: &str| {
+            stub.requests(&format!(
+                "{verb} /apis/events.k8s.io/v1/namespaces/{namespace}/events"
+            ))
+        };
+        assert_eq!((events("POST", "plant"), events("PATCH", "plant")), (1, 1));
+        assert_eq!(events("POST", "leafhost"), 1);
+    }
+
+    #[test]
+    fn a_configuration_is_read_whatever_its_spec_and_status_are() {
+        let object = |status| {
+            let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": {"name": "cams", "namespace": "plant",
+                "uid": "u", "resourceVersion": "7", "generation": 3}, "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": "x"},
+                "status": status});
+            state(&serde_json::from_value(object).unwrap()).unwrap().1
+        };
+        let state = object(json!({"conditions": "none"}));
+        assert_eq!(
+            (&*state.handler, state.generation, &state.status),
+            ("onvif", 3, &None)
+        );
+        let status = ConfigurationStatus {
+            ready: "1/1".into(),
+            ..ConfigurationStatus::default()
+        };
+        assert_eq!(object(json!(status)).status, Some(status));
+    }
+}

@@ -1,0 +1,437 @@
+//! Edits as a JSON Patch: each names what it assumes, so that it changes nothing else and fails where somebody was quicker. Pure.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance, ODD_EDIT_LABEL};
+use serde_json::{Value, json};
+
+/// The operations that make `edits` of `base`; nothing if `base` is not as they assume.
+pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
+    operations(base, edits, Operations::default())
+}
+
+/// The same, if nobody has written the object since `base` was read.
+pub fn of_version(base: &Instance, edits: &[Edit]) -> Option<Value> {
+    let whole = Operations {
+        is_whole: true,
+        ..Operations::default()
+    };
+    operations(base, edits, whole)
+}
+
+fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<Value> {
+    patch.test("/metadata/uid", &json!(base.metadata.uid));
+    let mut now = base.clone();
+    for edit in edits {
+        let before = now.clone();
+        edit.apply(&mut now).ok()?;
+        patch.add_edit(edit, &before, &now);
+    }
+    if is_guarded(base, &now) {
+        patch.turn(&now.metadata.labels);
+    }
+    if patch.is_whole {
+        // Nobody else writes the object meanwhile, so that the number is right.
+        let used = now.used();
+        if base.status.used.is_some() && now.status.used != Some(used) {
+            patch.add("/status/used", &json!(used));
+        }
+        let version = json!(base.metadata.resource_version);
+        patch.test("/metadata/resourceVersion", &version);
+        // What is assumed comes first.
+        patch.list.rotate_right(1);
+    }
+    Some(Value::Array(patch.list))
+}
+
+/// Tells whether the policies look at the Configuration before they allow what was edited.
+fn is_guarded(before: &Instance, now: &Instance) -> bool {
+    let (old, new) = (&before.metadata, &now.metadata);
+    let generation = |annotations: &BTreeMap<String, String>| {
+        let text = annotations.get(GENERATION_ANNOTATION);
+        text.cloned().unwrap_or_default()
+    };
+    before.spec.capacity != now.spec.capacity
+        || generation(&old.annotations) != generation(&new.annotations)
+        || old.owner_references != new.owner_references
+}
+
+#[derive(Default)]
+struct Operations {
+    list: Vec<Value>,
+    /// Whether a part is written whole, so that nobody else may have written the object meanwhile.
+    is_whole: bool,
+}
+
+impl Operations {
+    fn test(&mut self, path: &str, value: &Value) {
+        self.list
+            .push(json!({"op": "test", "path": path, "value": value}));
+    }
+
+    fn add(&mut self, path: &str, value: &Value) {
+        self.list
+            .push(json!({"op": "add", "path": path, "value": value}));
+    }
+
+    fn remove(&mut self, path: &str) {
+        self.list.push(json!({"op": "remove", "path": path}));
+    }
+
+    /// Adds the label of odd edits, or removes it if it is there.
+    fn turn(&mut self, labels: &BTreeMap<String, String>) {
+        if labels.is_empty() {
+            self.is_whole = true;
+            self.add("/metadata/labels", &json!({ODD_EDIT_LABEL: "true"}));
+            return;
+        }
+        let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
+        let found = labels.get(ODD_EDIT_LABEL);
+        // An absent value is equal to null.
+        self.test(&path, &json!(found));
+        match found {
+            Some(_) => self.remove(&path),
+            None => self.add(&path, &json!("true")),
+        }
+    }
+
+    fn add_edit(&mut self, edit: &Edit, before: &Instance, now: &Instance) {
+        match edit {
+            Edit::Common { .. } => {
+                let (old, new) = (&before.metadata.annotations, &now.metadata.annotations);
+                if old.is_empty() && !new.is_empty() {
+                    self.is_whole = true;
+                    self.add("/metadata/annotations", &json!(new));
+                } else if !old.is_empty() {
+                    let path = generation_path();
+                    // An absent value is equal to null.
+                    self.test(&path, &json!(old.get(GENERATION_ANNOTATION)));
+                    if let Some(generation) = new.get(GENERATION_ANNOTATION) {
+                        self.add(&path, &json!(generation));
+                    }
+                }
+                self.add("/spec/capacity", &json!(now.spec.capacity));
+                self.add("/spec/brokerProperties", &json!(now.spec.broker_properties));
+                self.add("/spec/leafhost", &json!(now.spec.leafhost));
+            }
+            Edit::Labels(labels) => {
+                if before.metadata.labels.is_empty() {
+                    self.is_whole = true;
+                    self.add("/metadata/labels", &json!(now.metadata.labels));
+                } else {
+                    for (name, value) in labels {
+                        self.add(&format!("/metadata/labels/{}", token(name)), &json!(value));
+                    }
+                }
+            }
+            Edit::Owner(_) => {
+                self.is_whole = true;
+                let owners = json!(super::owners(now.metadata.owner_references.clone()));
+                self.add("/metadata/ownerReferences", &owners);
+                if before
+                    .metadata
+                    .annotations
+                    .contains_key(GENERATION_ANNOTATION)
+                {
+                    self.remove(&generation_path());
+                }
+            }
+            Edit::AddNode(node) => {
+                if before.spec.nodes.is_empty() {
+                    self.is_whole = true;
+                    self.add("/spec/nodes", &json!([node]));
+                } else if before.spec.nodes != now.spec.nodes {
+                    self.add("/spec/nodes/-", &json!(node));
+                }
+            }
+            Edit::RemoveNode(node) => {
+                let places = before.spec.nodes.iter().enumerate();
+                for (index, _) in places.rev().filter(|(_, other)| *other == node) {
+                    let path = format!("/spec/nodes/{index}");
+                    self.test(&path, &json!(node));
+                    self.remove(&path);
+                }
+                if before.status.nodes.contains_key(node) {
+                    self.remove(&format!("/status/nodes/{}", token(node)));
+                }
+            }
+            Edit::Status { node, .. } => {
+                if before.status.nodes.is_empty() {
+                    self.is_whole = true;
+                    self.add("/status", &json!(now.status));
+                } else if let Some(entry) = now.status.nodes.get(node) {
+                    self.add(&format!("/status/nodes/{}", token(node)), &json!(entry));
+                }
+            }
+            Edit::Holders { node, holders } => {
+                self.is_whole = true;
+                if before.status.is_empty() {
+                    self.add("/status", &json!(now.status));
+                    return;
+                }
+                if before.status.nodes.contains_key(node) {
+                    let path = format!("/status/nodes/{}/holders", token(node));
+                    self.add(&path, &json!(holders));
+                }
+                self.add("/status/used", &json!(now.status.used));
+            }
+            Edit::Slot { id, .. } => {
+                let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
+                if old.is_empty() {
+                    self.is_whole = true;
+                    self.add("/spec/deviceUsage", &json!(new));
+                    return;
+                }
+                let path = format!("/spec/deviceUsage/{}", token(id));
+                // An absent value is equal to null.
+                self.test(&path, &json!(old.get(id)));
+                match new.get(id) {
+                    Some(usage) => self.add(&path, &json!(usage)),
+                    None if old.contains_key(id) => self.remove(&path),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+fn generation_path() -> String {
+    format!("/metadata/annotations/{}", token(GENERATION_ANNOTATION))
+}
+
+/// A key as a part of a JSON pointer (RFC 6901).
+fn token(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::device::Health;
+    use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference};
+    use leafhost_core::slot::DeviceUsage;
+
+    use super::*;
+
+    fn base() -> Instance {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"name": "a-1", "namespace": "default", "uid": "u", "resourceVersion": "7",
+                "labels": {"leafhost.dev/shared": "true"}, "annotations": {"leafhost.dev/generation": "2"}},
+            "spec": {"configurationName": "a", "capacity": 2, "shared": true, "nodes": ["m", "n"],
+                "deviceUsage": {"a-1-0": "", "a-1-5": "n"}},
+            "status": {"nodes": {"n": {"health": "Healthy"}}},
+        }))
+        .unwrap()
+    }
+
+    fn slot(id: &str, held: DeviceUsage, new: DeviceUsage) -> Edit {
+        Edit::Slot {
+            id: id.into(),
+            held,
+            new,
+        }
+    }
+
+    fn common(replaces: Option<i64>, generation: Option<i64>) -> Edit {
+        Edit::Common {
+            replaces,
+            generation,
+            capacity: 3,
+            broker_properties: BTreeMap::new(),
+            leafhost: Leafhost::default(),
+        }
+    }
+
+    /// Every patch, made by a server that knows JSON Patch, has the effect of the edit.
+    #[test]
+    fn a_patch_does_what_its_edit_does() {
+        let node = DeviceUsage::Node("n".into());
+        let status = NodeStatus::new(Health::Unhealthy("hot".into()));
+        let owner = OwnerReference {
+            api_version: "akri.sh/v0".into(),
+            kind: "Configuration".into(),
+            name: "a".into(),
+            uid: "new".into(),
+            controller: Some(true),
+        };
+        let labels = BTreeMap::from([("leafhost.dev/configuration".to_owned(), "a".to_owned())]);
+        let mut bare = base();
+        bare.metadata.annotations.clear();
+        bare.metadata.labels.clear();
+        bare.spec.nodes.clear();
+        bare.spec.device_usage.clear();
+        bare.status.nodes.clear();
+        let edits = [
+            slot("a-1-0", DeviceUsage::Unused, node.clone()),
+            slot("a-1-1", DeviceUsage::Unused, node.clone()),
+            slot("a-1-5", node.clone(), DeviceUsage::Unused),
+            Edit::AddNode("o/p~q".into()),
+            Edit::AddNode("n".into()),
+            Edit::RemoveNode("n".into()),
+            Edit::Status {
+                node: "o".into(),
+                status,
+            },
+            Edit::Owner(owner),
+            Edit::Labels(labels),
+            Edit::Holders {
+                node: "n".into(),
+                holders: BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]),
+            },
+        ];
+        let of_bases = [
+            (base(), common(Some(2), Some(3))),
+            (bare, common(None, Some(3))),
+        ];
+        for (base, common) in of_bases {
+            for edit in edits.iter().chain([&common]) {
+                let mut wanted = base.clone();
+                if edit.apply(&mut wanted).is_err() {
+                    assert_eq!(of(&base, std::slice::from_ref(edit)), None);
+                    continue;
+                }
+                let mut patch = of(&base, std::slice::from_ref(edit)).unwrap();
+                // For the API server's library an absent value is equal to null, for this one it is an error.
+                let operations = patch.as_array_mut().unwrap();
+                operations.retain(|one| one["op"] != "test" || !one["value"].is_null());
+                let mut object = serde_json::to_value(&base).unwrap();
+                let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+                json_patch::patch(&mut object, &patch).unwrap();
+                let mut made: Instance = serde_json::from_value(object).unwrap();
+                let is_odd = made.metadata.labels.remove(ODD_EDIT_LABEL).is_some();
+                let is_guarded = matches!(edit, Edit::Owner(_) | Edit::Common { .. });
+                assert_eq!(is_odd, is_guarded, "{edit:?}");
+                assert_eq!(made, wanted, "{edit:?}");
+                assert!(edit.is_made(&made), "{edit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_names_the_object_and_the_value_it_replaces_and_nothing_else() {
+        let node = DeviceUsage::Node("n".into());
+        let patch = |id: &str| of(&base(), &[slot(id, DeviceUsage::Unused, node.clone())]);
+        let test = |value: Value| {
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "u"},
+                {"op": "test", "path": value["path"], "value": value["value"]},
+                {"op": "add", "path": value["path"], "value": "n"},
+            ])
+        };
+        assert_eq!(
+            patch("a-1-0"),
+            Some(test(
+                json!({"path": "/spec/deviceUsage/a-1-0", "value": ""})
+            ))
+        );
+        assert_eq!(
+            patch("a-1-1"),
+            Some(test(
+                json!({"path": "/spec/deviceUsage/a-1-1", "value": null})
+            ))
+        );
+        assert_eq!(patch("a-1-5"), None);
+    }
+
+    #[test]
+    fn the_label_of_odd_edits_comes_and_goes_with_edits_of_owner_generation_and_capacity() {
+        let path = format!("/metadata/labels/{}", token(ODD_EDIT_LABEL));
+        let turns = |base: &Instance, edit: Edit| {
+            let written = of(base, &[edit]).unwrap();
+            let operations = written.as_array().unwrap().iter();
+            let found = operations.filter(|one| one["path"] == path.as_str());
+            found.map(|one| one["op"].clone()).collect::<Vec<_>>()
+        };
+        let unguarded = Edit::Common {
+            replaces: Some(2),
+            generation: Some(2),
+            capacity: 2,
+            broker_properties: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
+            leafhost: Leafhost::default(),
+        };
+        let mut odd = base();
+        let label = (ODD_EDIT_LABEL.to_owned(), "true".to_owned());
+        odd.metadata.labels.extend([label]);
+        assert_eq!(turns(&base(), common(Some(2), Some(3))), ["test", "add"]);
+        assert_eq!(turns(&odd, common(Some(2), Some(2))), ["test", "remove"]);
+        assert!(turns(&odd, unguarded).is_empty());
+        assert!(turns(&odd, Edit::AddNode("o".into())).is_empty());
+    }
+
+    #[test]
+    fn a_release_needs_the_version_on_which_it_was_decided() {
+        let edits = [slot(
+            "a-1-5",
+            DeviceUsage::Node("n".into()),
+            DeviceUsage::Unused,
+        )];
+        let patch = of_version(&base(), &edits).unwrap();
+        let first = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+        assert_eq!(patch[0], first);
+        assert_eq!(
+            patch.as_array().unwrap()[1..],
+            of(&base(), &edits).unwrap().as_array().unwrap()[..]
+        );
+    }
+
+    #[test]
+    fn what_is_used_is_counted_again_where_nobody_else_can_have_written() {
+        let edits = [slot(
+            "a-1-5",
+            DeviceUsage::Node("n".into()),
+            DeviceUsage::Unused,
+        )];
+        let mut base = base();
+        base.status.used = Some(1);
+        let last = |patch: Option<Value>| patch.unwrap().as_array().unwrap().last().cloned();
+        let counted = json!({"op": "add", "path": "/status/used", "value": 0});
+        assert_eq!(last(of_version(&base, &edits)), Some(counted.clone()));
+        assert_ne!(last(of(&base, &edits)), Some(counted));
+    }
+
+    #[test]
+    fn holders_are_written_into_the_nodes_own_entry_and_a_state_keeps_them() {
+        let holders = BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]);
+        let held = Edit::Holders {
+            node: "n".into(),
+            holders: holders.clone(),
+        };
+        let patch = of(&base(), &[held]).unwrap();
+        let paths: Vec<&Value> = patch
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["path"])
+            .collect();
+        let expected = [
+            "/metadata/resourceVersion",
+            "/metadata/uid",
+            "/status/nodes/n/holders",
+            "/status/used",
+        ];
+        assert_eq!(paths, expected);
+        let mut seen = base();
+        seen.status.nodes.get_mut("n").unwrap().holders = holders.clone();
+        let hot = Edit::Status {
+            node: "n".into(),
+            status: NodeStatus::new(Health::Unhealthy("hot".into())),
+        };
+        let patch = of(&seen, &[hot]).unwrap();
+        assert_eq!(patch[1]["value"]["holders"], json!(holders));
+        assert_eq!(patch[1]["value"]["reason"], "hot");
+    }
+
+    #[test]
+    fn what_is_written_whole_needs_the_version_that_was_seen() {
+        let owner = OwnerReference {
+            api_version: String::new(),
+            kind: "Configuration".into(),
+            name: "a".into(),
+            uid: "new".into(),
+            controller: None,
+        };
+        let patch = of(&base(), &[Edit::Owner(owner)]).unwrap();
+        let first = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+        assert_eq!(patch[0], first);
+    }
+}

@@ -1,0 +1,43 @@
+//! Reads Configurations as objects of the API server. Knows nothing of who uses them.
+
+use kube::api::{ApiResource, DynamicObject};
+use leafhost_core::configuration::{FieldProblem, Manifest, Metadata, Spec};
+use leafhost_core::names::API_VERSION;
+use serde_json::Value;
+
+use crate::crd::Configuration;
+
+pub mod embedded;
+
+/// Names the resource. Its objects are read with any spec, so that one bad object does not fail a list.
+pub fn resource() -> ApiResource {
+    ApiResource::erase::<Configuration>(&())
+}
+
+/// The object as the agent reads it, or the field that cannot be read.
+pub fn read(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
+    let metadata = object.metadata.clone();
+    let spec = object.data.get("spec").unwrap_or(&Value::Null);
+    let spec: Spec = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = error.path().to_string();
+        let path = match path.as_str() {
+            "." => "spec".to_owned(),
+            path => format!("spec.{path}"),
+        };
+        FieldProblem::new(path, error.into_inner().to_string())
+    })?;
+    Ok(Manifest {
+        api_version: API_VERSION.to_owned(),
+        kind: "Configuration".to_owned(),
+        metadata: Metadata {
+            name: metadata.name.unwrap_or_default(),
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            generation: metadata.generation,
+            creation_timestamp: metadata.creation_timestamp.map(|time| time.0.to_string()),
+            deletion_timestamp: metadata.deletion_timestamp.map(|time| time.0.to_string()),
+            annotations: metadata.annotations.unwrap_or_default(),
+        },
+        spec,
+    })
+}

@@ -1,0 +1,302 @@
+//! Reviews Configurations before the API server stores them.
+//!
+//! The broker's pod and job and the services are whole types of Kubernetes, of which the definition of Configurations says nothing: a
+//! misspelt field would be dropped silently when the broker is made. Knows no handler: whoever answers adds what the handler says of
+//! the details.
+
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use leafhost_core::brokers::Kind;
+use leafhost_core::configuration::broker_problems;
+use leafhost_core::names::ConfigurationKey;
+use serde_json::Value;
+
+mod names;
+mod reservations;
+
+use crate::manifest::embedded::{self, MOST};
+pub use names::{NameAnswer, NameCheck};
+pub use reservations::Reserved;
+
+/// Why what was posted is no review.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidReview {
+    /// It is not JSON, or has other fields.
+    #[error(
+        "cannot read the AdmissionReview: {0}; the API server posts one of admission.k8s.io/v1"
+    )]
+    Json(#[from] serde_json::Error),
+    /// It has no request.
+    #[error("the AdmissionReview has no request; the API server posts one with a request")]
+    NoRequest,
+}
+
+/// What the API server asks about one object.
+#[derive(Debug)]
+pub struct Review {
+    request: AdmissionRequest<DynamicObject>,
+}
+
+/// An object that the controller writes.
+#[derive(Debug)]
+pub struct Broker {
+    /// What it is.
+    pub kind: Kind,
+    /// The object that is to be stored.
+    pub object: Value,
+    /// The object that it replaces.
+    pub before: Option<Value>,
+}
+
+impl Review {
+    /// Reads what the API server posts.
+    pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
+        let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
+        // The answer has the version of the question.
+        let request = review.try_into().map_err(|_| InvalidReview::NoRequest)?;
+        Ok(Self { request })
+    }
+
+    /// The spec of the Configuration that is to be stored. A deletion has none, and what is being deleted is left alone: nobody may be
+    /// kept from removing its finalizers.
+    fn spec(&self) -> Option<&Value> {
+        let object = self.request.object.as_ref()?;
+        let is_deleted = object.metadata.deletion_timestamp.is_some();
+        let is_ours =
+            self.request.kind.group == "akri.sh" && self.request.kind.kind == "Configuration";
+        object.data.get("spec").filter(|_| is_ours && !is_deleted)
+    }
+
+    /// The name of the handler and the details that are for it.
+    pub fn details(&self) -> Option<(&str, &str)> {
+        let handler = self.spec()?.get("discoveryHandler")?;
+        let details = handler.get("discoveryDetails").and_then(Value::as_str);
+        Some((handler.get("name")?.as_str()?, details.unwrap_or_default()))
+    }
+
+    /// Returns the namespace of the object; nothing if it has none.
+    pub fn namespace(&self) -> &str {
+        self.request.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Returns namespace and name of the Configuration that is to be created. One that can be no name is the API server's to refuse.
+    pub fn created(&self) -> Option<ConfigurationKey> {
+        self.spec()?;
+        let request = &self.request;
+        let name = request.object.as_ref()?.metadata.name.as_deref();
+        let key = ConfigurationKey::new(request.namespace.as_deref()?, name?).ok();
+        key.filter(|_| request.operation == Operation::Create)
+    }
+
+    /// Returns the object that the controller writes, if it is one that brokers are made of.
+    pub fn broker(&self) -> Option<Broker> {
+        let kind = match (&*self.request.kind.group, &*self.request.kind.kind) {
+            ("", "Pod") => Kind::Pod,
+            ("batch", "Job") => Kind::Job,
+            ("", "Service") => Kind::Service,
+            _ => return None,
+        };
+        let of = |object: &Option<DynamicObject>| serde_json::to_value(object.as_ref()?).ok();
+        Some(Broker {
+            kind,
+            object: of(&self.request.object)?,
+            before: of(&self.request.old_object),
+        })
+    }
+
+    /// Lets go of the objects, once all is known that is asked of them: only the answer is left.
+    pub fn forget_objects(&mut self) {
+        self.request.object = None;
+        self.request.old_object = None;
+    }
+
+    /// What Kubernetes would not read of the broker and the services, and what agents would not set for workloads, each with its field.
+    pub fn problems(&self) -> Vec<String> {
+        let Some(spec) = self.spec() else {
+            return Vec::new();
+        };
+        let mut problems = embedded::problems(spec);
+        problems.extend(variables(spec));
+        problems
+    }
+
+    /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
+    pub fn answer(
+        &self,
+        problems: &[String],
+        warnings: Vec<String>,
+    ) -> AdmissionReview<DynamicObject> {
+        let mut answer = AdmissionResponse::from(&self.request);
+        if !problems.is_empty() {
+            answer = answer.deny(problems.join("; "));
+            // As the API server itself answers to a field that is wrong.
+            answer.result.code = 422;
+            "Invalid".clone_into(&mut answer.result.reason);
+        }
+        answer.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
+        answer.into_review()
+    }
+}
+
+/// Returns what is wrong with `brokerProperties`.
+fn variables(spec: &Value) -> Vec<String> {
+    let properties = spec.get("brokerProperties").cloned();
+    let properties = properties.and_then(|properties| serde_json::from_value(properties).ok());
+    let problems = properties.map(|properties| broker_problems(&properties));
+    let problems = problems.unwrap_or_default().into_iter().take(MOST);
+    problems
+        .map(|problem| format!("{}: {}", problem.path, problem.message))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn review(operation: &str, object: &Value) -> Review {
+        let body = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "operation": operation, "userInfo": {}, "name": "cams", "namespace": "n", "dryRun": false,
+                "kind": {"group": "akri.sh", "version": "v0", "kind": "Configuration"},
+                "resource": {"group": "akri.sh", "version": "v0", "resource": "configurations"},
+                "object": object,
+            },
+        });
+        Review::read(body.to_string().as_bytes()).unwrap()
+    }
+
+    fn configuration(spec: &Value) -> Value {
+        json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "namespace": "n"}, "spec": spec})
+    }
+
+    #[test]
+    fn what_kubernetes_does_not_read_is_named_by_its_field() {
+        let pod = |pod: Value| json!({"brokerSpec": {"brokerPodSpec": pod}});
+        let container =
+            json!([{"name": "c", "image": "i", "resources": {"limits": {"{{PLACEHOLDER}}": "1"}}}]);
+        for (spec, problems) in [
+            (pod(json!({"containers": container})), vec![]),
+            (
+                json!({"brokerSpec": null, "instanceServiceSpec": null}),
+                vec![],
+            ),
+            (
+                pod(json!({"containers": [{"name": "c", "imagee": "i"}], "nodeSelectors": {}})),
+                vec![
+                    "brokerSpec.brokerPodSpec.containers[0].imagee: Kubernetes has no such field",
+                    "brokerSpec.brokerPodSpec.nodeSelectors: ",
+                ],
+            ),
+            (
+                pod(json!({"containers": [{"name": "c", "ports": [{"containerPort": "high"}]}]})),
+                vec![
+                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: invalid type: string \"high\"",
+                ],
+            ),
+            (pod(json!({})), vec![]),
+            (
+                json!({"brokerSpec": {"brokerJobSpec": {"template": {"spec": {"containers": []}}, "backofLimit": 1}}}),
+                vec!["brokerSpec.brokerJobSpec.backofLimit: "],
+            ),
+            (
+                json!({"instanceServiceSpec": {"type": "ClusterIP", "port": 80}, "configurationServiceSpec": {"ports": [{"port": "x"}]}}),
+                vec![
+                    "instanceServiceSpec.port: ",
+                    "configurationServiceSpec.ports[0].port: ",
+                ],
+            ),
+        ] {
+            let found = review("CREATE", &configuration(&spec)).problems();
+            assert_eq!(found.len(), problems.len(), "{spec}: {found:?}");
+            for (found, problem) in found.iter().zip(problems) {
+                assert!(found.starts_with(&format!("spec.{problem}")), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn variables_that_start_or_redirect_programs_are_named() {
+        let spec =
+            json!({"brokerProperties": {"MODE": "fast", "LD_PRELOAD": "/x", "https_proxy": "y"}});
+        let found = review("UPDATE", &configuration(&spec)).problems();
+        for (found, name) in found.iter().zip(["LD_PRELOAD", "https_proxy"]) {
+            let begin = format!("spec.brokerProperties.{name}: is never set");
+            assert!(found.starts_with(&begin), "{found}");
+        }
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_problem_is_a_refusal_and_a_warning_is_none() {
+        let review = review(
+            "UPDATE",
+            &configuration(
+                &json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "a: 1"}}),
+            ),
+        );
+        assert_eq!(review.details(), Some(("udev", "a: 1")));
+        let answer = serde_json::to_value(review.answer(&[], vec!["w".to_owned()])).unwrap();
+        assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+        assert_eq!(answer["kind"], "AdmissionReview");
+        assert_eq!(answer["response"]["allowed"], true);
+        assert_eq!(answer["response"]["uid"], "7");
+        assert_eq!(answer["response"]["warnings"], json!(["w"]));
+        let answer =
+            serde_json::to_value(review.answer(&["a".to_owned(), "b".to_owned()], Vec::new()))
+                .unwrap();
+        assert_eq!(answer["response"]["allowed"], false);
+        assert_eq!(answer["response"]["status"]["message"], "a; b");
+        assert_eq!(answer["response"]["status"]["code"], 422);
+    }
+
+    #[test]
+    fn what_is_deleted_or_of_another_kind_is_not_looked_at() {
+        let wrong = json!({"brokerSpec": {"brokerPodSpec": {"a": 1}}});
+        let mut deleted = configuration(&wrong);
+        deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(review("UPDATE", &deleted).problems(), [""; 0]);
+        assert_eq!(review("DELETE", &Value::Null).problems(), [""; 0]);
+        let mut other = review("CREATE", &configuration(&wrong));
+        other.request.kind.kind = "Instance".into();
+        assert_eq!((other.problems().len(), other.details()), (0, None));
+    }
+
+    #[test]
+    fn an_object_of_a_broker_is_shown_whole_with_the_one_before() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"hostPID": true}});
+        for (group, kind, expected) in [
+            ("", "Pod", Some(Kind::Pod)),
+            ("batch", "Job", Some(Kind::Job)),
+            ("", "Service", Some(Kind::Service)),
+            ("apps", "Pod", None),
+            ("akri.sh", "Configuration", None),
+        ] {
+            let mut review = review("CREATE", &pod);
+            (review.request.kind.group, review.request.kind.kind) = (group.into(), kind.into());
+            let broker = review.broker();
+            assert_eq!(broker.as_ref().map(|broker| broker.kind), expected);
+            if let Some(broker) = broker {
+                assert_eq!((broker.object, broker.before), (pod.clone(), None));
+            }
+            review.forget_objects();
+            assert!(review.broker().is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused_with_the_reason() {
+        for body in ["", "{", "[]", "{\"request\": 7}"] {
+            let error = Review::read(body.as_bytes()).unwrap_err().to_string();
+            assert!(
+                error.starts_with("cannot read the AdmissionReview"),
+                "{error}"
+            );
+        }
+        let empty = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"});
+        let error = Review::read(empty.to_string().as_bytes()).unwrap_err();
+        assert!(matches!(error, InvalidReview::NoRequest), "{error}");
+    }
+}

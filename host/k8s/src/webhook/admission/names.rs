@@ -1,0 +1,194 @@
+//! Looks up whether a new Configuration may have its name.
+
+use std::time::Duration;
+
+use kube::{Api, Client};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, configuration_of};
+
+use crate::answers;
+use crate::crd::ResourceName;
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(3);
+
+/// Asks the API server which namespace has a name.
+pub struct NameCheck(Api<ResourceName>);
+
+/// What is said of a name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NameAnswer {
+    /// Why it is refused.
+    pub problem: Option<String>,
+    /// Why it was not looked up.
+    pub warning: Option<String>,
+}
+
+impl NameCheck {
+    /// Makes one that asks through this client.
+    pub fn new(client: Client) -> Self {
+        Self(Api::all(client))
+    }
+
+    /// Checks the name of a Configuration that is to be created. It makes at most two requests.
+    pub async fn check(&self, created: Option<&ConfigurationKey>) -> NameAnswer {
+        let Some(key) = created else {
+            return NameAnswer::default();
+        };
+        let (namespace, name) = (key.namespace(), key.name());
+        let covering = configuration_of(name);
+        let mut names = ResourceNames::default();
+        for one in std::iter::once(name).chain(covering) {
+            match self.reservation(one).await {
+                Ok(found) => {
+                    if let Some(found) = found {
+                        names.insert(one.to_owned(), found);
+                    }
+                }
+                Err(error) => {
+                    return NameAnswer {
+                        problem: None,
+                        warning: Some(format!("metadata.name: not checked: {error}")),
+                    };
+                }
+            }
+        }
+        NameAnswer {
+            problem: judge(&names, namespace, name),
+            warning: None,
+        }
+    }
+
+    async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
+        let found = answers::within(REQUEST, self.0.get_opt(name)).await;
+        let found = found.map_err(|failure| failure.told())?;
+        Ok(found.map(|found| Reservation {
+            namespace: found.spec.namespace,
+            created: found.metadata.creation_timestamp.map(|time| time.0),
+        }))
+    }
+}
+
+/// Returns why a Configuration may not be created with that name. Of other namespaces it tells nothing but that they have it.
+fn judge(names: &ResourceNames, namespace: &str, name: &str) -> Option<String> {
+    let owners = NameOwners::new(names, []);
+    let owner = owners.owner(name)?;
+    let is_own = owner.namespace == namespace;
+    match (is_own, owner.is_instance) {
+        // It was there before.
+        (true, false) => None,
+        (true, true) => Some(format!(
+            "metadata.name: Instances of Configuration {} are named so; choose a name that does not end with '-' and 6, 10 or 16 hex digits",
+            owner.configuration
+        )),
+        (false, false) => Some(
+            "metadata.name: another namespace has this name, which resources of nodes are named by; choose another one"
+                .to_owned(),
+        ),
+        (false, true) => Some(
+            "metadata.name: Instances of another namespace are named so; choose a name that does not end with '-' and 6, 10 or 16 hex digits"
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::stub::{Answer, Stub, failure};
+    use crate::webhook::admission::Review;
+
+    fn review(operation: &str, name: &str) -> Review {
+        let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": name, "namespace": "a"}, "spec": {}});
+        let body = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "operation": operation, "userInfo": {}, "name": name, "namespace": "a", "dryRun": false,
+                "kind": {"group": "akri.sh", "version": "v0", "kind": "Configuration"},
+                "resource": {"group": "akri.sh", "version": "v0", "resource": "configurations"},
+                "object": object,
+            },
+        });
+        Review::read(body.to_string().as_bytes()).unwrap()
+    }
+
+    /// An API server with these reservations, each with its namespace and when it was made.
+    async fn server(all: &'static [(&'static str, &'static str, &'static str)]) -> Stub {
+        Stub::start(move |request| {
+            let name = request.rsplit('/').next().unwrap_or_default();
+            match all.iter().find(|(one, ..)| *one == name) {
+                Some((name, namespace, created)) => {
+                    Answer::Object(200, object(name, namespace, created))
+                }
+                None => failure(404, "no such name"),
+            }
+        })
+        .await
+    }
+
+    fn object(name: &str, namespace: &str, created: &str) -> Value {
+        json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "ResourceName",
+            "metadata": {"name": name, "creationTimestamp": created}, "spec": {"namespace": namespace}})
+    }
+
+    #[tokio::test]
+    async fn a_name_of_another_namespace_or_of_an_instance_is_refused() {
+        const EARLY: &str = "2026-01-01T00:00:00Z";
+        const LATE: &str = "2026-02-01T00:00:00Z";
+        let stub = server(&[
+            ("own", "a", EARLY),
+            ("other", "b", EARLY),
+            ("own-8120fe", "a", EARLY),
+            ("other-8120fe", "a", LATE),
+        ])
+        .await;
+        let check = NameCheck::new(stub.client.clone());
+        for (name, words) in [
+            ("new", ""),
+            ("new-a19705", ""),
+            ("own", ""),
+            ("own-a19", ""),
+            ("own-8120fe", ""),
+            (
+                "own-a19705",
+                "Instances of Configuration own are named so; choose a name",
+            ),
+            ("other", "another namespace has this name"),
+            (
+                "other-a19705",
+                "Instances of another namespace are named so; choose a name",
+            ),
+            ("other-8120fe", "Instances of another namespace"),
+        ] {
+            let answer = check.check(review("CREATE", name).created().as_ref()).await;
+            assert_eq!(answer.warning, None);
+            let problem = answer.problem.unwrap_or_default();
+            assert_eq!(problem.is_empty(), words.is_empty(), "{name}: {problem}");
+            assert!(problem.contains(words), "{name}: {problem}");
+            assert!(!problem.contains("namespace b"), "{problem}");
+        }
+        let before = stub.requests("");
+        let answer = check
+            .check(review("UPDATE", "other").created().as_ref())
+            .await;
+        assert_eq!((answer, stub.requests("")), (NameAnswer::default(), before));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_cannot_be_looked_up_is_a_warning() {
+        let stub = Stub::start(|_| failure(403, "no right")).await;
+        let check = NameCheck::new(stub.client.clone());
+        let answer = check
+            .check(review("CREATE", "new-a19705").created().as_ref())
+            .await;
+        assert_eq!(answer.problem, None);
+        let warning = answer.warning.unwrap();
+        assert!(
+            warning.starts_with("metadata.name: not checked: "),
+            "{warning}"
+        );
+        assert_eq!(stub.requests(""), 1);
+    }
+}

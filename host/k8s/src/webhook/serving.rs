@@ -1,0 +1,262 @@
+//! The certificate of a webhook: kept in a Secret, renewed before it ends, and told to the API server.
+//!
+//! Each replica of the webhook does the same: whoever comes first makes the certificate, the others read it. The Secret is there before,
+//! empty: a webhook creates none, since whoever may create one could have it hold the token of another account. It has the text of
+//! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
+//! change from one to the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use rustls::sign::CertifiedKey;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+mod certificate;
+
+use certificate::Certificate;
+
+use crate::answers::{self, Failure, Kind};
+use crate::index::Index;
+use crate::watch::Watch;
+use crate::{backoff, until};
+
+/// Time limit for a request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// How long after the API server was told of a new certificate it is used in place of another: its own copies follow by then.
+const TOLD: Duration = Duration::from_secs(10);
+/// How often it is looked whether the certificate ends soon.
+const LOOK: Duration = Duration::from_hours(1);
+
+/// The objects of a webhook.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// The namespace of the Secret and the Service.
+    pub namespace: String,
+    /// The Secret.
+    pub secret: String,
+    /// The Service, by whose name the API server calls the webhook.
+    pub service: String,
+    /// The `ValidatingWebhookConfiguration`.
+    pub webhook: String,
+}
+
+impl Names {
+    fn dns(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+}
+
+/// What the webhook serves with.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The key and its certificate.
+    pub key: Arc<CertifiedKey>,
+    /// Whether the API server was told to trust it.
+    pub is_told: bool,
+}
+
+/// Keeps the certificate, without end.
+pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Serving>>) {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
+    let mut keeper = Keeper {
+        secret: Seen::new(secrets.clone(), &names.secret),
+        webhook: Seen::new(webhooks.clone(), &names.webhook),
+        secrets,
+        webhooks,
+        names,
+        serving,
+        told: None,
+    };
+    let mut failures = 0;
+    let mut next = None;
+    loop {
+        tokio::select! {
+            () = keeper.secret.changed() => {}
+            () = keeper.webhook.changed() => {}
+            () = until(next) => {}
+        }
+        next = match answers::within(REQUEST, keeper.settle()).await {
+            Ok(wait) => {
+                failures = 0;
+                Some(Instant::now() + wait)
+            }
+            Err(failure) => {
+                failures += 1;
+                let error = failure.message;
+                tracing::warn!(
+                    error,
+                    secret = keeper.names.secret,
+                    webhook = keeper.names.webhook,
+                    "cannot keep the webhook's certificate; it is tried again"
+                );
+                Some(Instant::now() + backoff(failures))
+            }
+        };
+    }
+}
+
+struct Keeper {
+    names: Names,
+    secrets: Api<Secret>,
+    webhooks: Api<ValidatingWebhookConfiguration>,
+    secret: Seen<Secret>,
+    webhook: Seen<ValidatingWebhookConfiguration>,
+    serving: watch::Sender<Option<Serving>>,
+    /// The certificates that the API server was told of last, and when.
+    told: Option<(Vec<u8>, Instant)>,
+}
+
+impl Keeper {
+    /// Makes what is missing but the Secret itself. Returns when to look again.
+    async fn settle(&mut self) -> Result<Duration, Failure> {
+        if self.secret.index.read().is_none() || self.webhook.index.read().is_none() {
+            return Ok(LOOK);
+        }
+        let (now, dns) = (Timestamp::now(), self.names.dns());
+        let Some(found) = self.secret.object() else {
+            let (namespace, name) = (&self.names.namespace, &self.names.secret);
+            let why = format!("there is no Secret {namespace}/{name}; helm upgrade creates it");
+            return Err(Failure::new(Kind::Missing, why));
+        };
+        let kept = match Certificate::of(found, &dns) {
+            Some(kept) if kept.renew_after > now => kept,
+            before => {
+                let made = Certificate::make(&dns, before.as_ref(), now)
+                    .map_err(|why| Failure::new(Kind::Failed, why))?;
+                let secret = found.clone();
+                self.write(secret, &made).await?;
+                // The watch shows what was written.
+                return Ok(LOOK);
+            }
+        };
+        let is_told = self.tell(&kept.trusted).await?;
+        let serves = self.serving.borrow().clone();
+        let is_other = serves
+            .as_ref()
+            .is_some_and(|serves| serves.key.cert != kept.key.cert);
+        // Waits only while the old certificate is still trusted.
+        let is_trusted = serves
+            .as_ref()
+            .is_some_and(|serves| certificate::is_among(&serves.key.cert, &kept.trusted));
+        if let Some((_, told)) = &self.told
+            && is_other
+            && is_trusted
+            && told.elapsed() < TOLD
+        {
+            return Ok(TOLD.saturating_sub(told.elapsed()));
+        }
+        if is_other || serves.is_none_or(|serves| serves.is_told != is_told) {
+            tracing::info!(
+                secret = self.names.secret,
+                is_told,
+                "serves with the certificate of the Secret"
+            );
+            self.serving.send_replace(Some(Serving {
+                key: kept.key,
+                is_told,
+            }));
+        }
+        Ok(LOOK)
+    }
+
+    /// Makes the API server trust these certificates; whether it does. It does not while its object is not there.
+    async fn tell(&mut self, trusted: &[u8]) -> Result<bool, Failure> {
+        let Some(webhook) = self.webhook.object() else {
+            self.told = None;
+            return Ok(false);
+        };
+        let all = webhook.webhooks.iter().flatten().enumerate();
+        let differs = all.filter(|(_, one)| {
+            one.client_config
+                .ca_bundle
+                .as_ref()
+                .is_none_or(|bundle| bundle.0 != trusted)
+        });
+        let edits: Vec<_> = differs
+            .flat_map(|(index, one)| {
+                let place = format!("/webhooks/{index}");
+                [
+                    json!({"op": "test", "path": format!("{place}/name"), "value": one.name}),
+                    json!({"op": "add", "path": format!("{place}/clientConfig/caBundle"), "value": ByteString(trusted.to_vec())}),
+                ]
+            })
+            .collect();
+        if !edits.is_empty() {
+            let edits = serde_json::from_value(edits.into());
+            let patch: Patch<()> = Patch::Json(edits.map_err(kube::Error::SerdeError)?);
+            self.webhooks
+                .patch(&self.names.webhook, &PatchParams::default(), &patch)
+                .await?;
+        }
+        if self.told.as_ref().is_none_or(|(told, _)| told != trusted) {
+            self.told = Some((trusted.to_vec(), Instant::now()));
+        }
+        Ok(true)
+    }
+
+    /// Writes a certificate into the Secret, unless another replica was quicker.
+    async fn write(&mut self, mut secret: Secret, made: &certificate::Made) -> Result<(), Failure> {
+        secret.metadata.managed_fields = None;
+        made.put_into(&mut secret);
+        let params = PostParams::default();
+        let written = self.secrets.replace(&self.names.secret, &params, &secret);
+        match written.await.map_err(Failure::from) {
+            Err(failure) if failure.code != Some(409) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One object, as a watch shows it.
+struct Seen<K> {
+    watch: Watch<K>,
+    index: Index<BTreeMap<String, K>>,
+}
+
+impl<K> Seen<K>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    fn new(api: Api<K>, name: &str) -> Self {
+        Self {
+            watch: Watch::new(api).fields(&format!("metadata.name={name}")),
+            index: Index::default(),
+        }
+    }
+
+    /// Returns the object, if there is one.
+    fn object(&self) -> Option<&K> {
+        self.index.read()?.values().next()
+    }
+
+    /// Waits for the next change. A dropped future loses none.
+    async fn changed(&mut self) {
+        loop {
+            match self.watch.next().await {
+                Ok(event) => {
+                    if self
+                        .index
+                        .take(event, K::name_any, |object, _| Some(object))
+                    {
+                        return;
+                    }
+                }
+                Err(failure) => {
+                    let error =
+                        failure.told_of("the webhook's Secret and ValidatingWebhookConfiguration");
+                    tracing::warn!(error, "the webhook's objects cannot be watched");
+                }
+            }
+        }
+    }
+}
