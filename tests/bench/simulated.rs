@@ -26,6 +26,8 @@ use leafhost_core::ports::{
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
 };
+use leafhost_core::tasks::Tasks;
+use leafhost_core::timeouts;
 use leafhost_k8s::{KubeConfigurations, KubeInstances, KubeReport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -145,6 +147,7 @@ pub fn run_if_asked() -> Result<bool> {
 struct Running {
     number: usize,
     shutdown: CancellationToken,
+    tasks: Tasks,
     task: JoinHandle<Result<(), leafhost_agent::Error>>,
 }
 
@@ -160,11 +163,13 @@ impl Running {
         let kept = memory("identity.json");
         let identity = leafhost_k8s::identify(&client, Some(&node), &kept, &waits).await?;
         let simulation = Arc::new(Simulation::new(number));
-        let instances = KubeInstances::watch(&client, &node, memory("instances.json"));
+        let mut tasks = Tasks::default();
+        let instances = KubeInstances::watch(&client, &node, memory("instances.json"), &mut tasks);
         let configurations = KubeConfigurations::watch(
             client.clone(),
             BTreeSet::new(),
             memory("configurations.json"),
+            &mut tasks,
         );
         let report = KubeReport::new(client, &node, &identity.node_uid, None);
         let ports = Ports {
@@ -182,12 +187,14 @@ impl Running {
             number,
             task: tokio::spawn(agent.run(shutdown.clone())),
             shutdown,
+            tasks,
         })
     }
 
     async fn stop(&mut self) -> Result<()> {
         self.shutdown.cancel();
-        Ok((&mut self.task).await??)
+        (&mut self.task).await??;
+        Ok(self.tasks.drain(timeouts::DRAIN).await?)
     }
 }
 

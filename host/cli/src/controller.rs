@@ -11,6 +11,8 @@ use leafhost_controller::brokers::BrokerTask;
 use leafhost_controller::{Controller, Metrics};
 use leafhost_core::brokers::Brokers as _;
 use leafhost_core::cluster::Cluster as _;
+use leafhost_core::tasks::Tasks;
+use leafhost_core::timeouts;
 use leafhost_k8s::{KubeBrokers, KubeCluster};
 use leafhost_metrics::CONTENT_TYPE;
 use tokio::sync::watch;
@@ -69,11 +71,14 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         metrics = served.map(tracing::field::display),
         "controller starts"
     );
-    let cluster = KubeCluster::watch(&client, namespace, holder, args.agent_pods.as_deref());
+    let mut tasks = Tasks::default();
+    let agents = args.agent_pods.as_deref();
+    let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
-    let brokers = (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &cluster)));
+    let brokers =
+        (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &cluster, &mut tasks)));
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.leads(), objects);
     let endpoint = async {
@@ -113,12 +118,13 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return Ok(ended?),
+        error = tasks.ended() => return Err(error.into()),
         signal = signals.next() => tracing::info!(signal, "controller stops"),
     }
     shutdown.cancel();
     let ended = running.await;
-    // Nothing is written any more, so that another one may act at once.
-    cluster.resign().await;
+    // Nothing is written any more: the Lease is given back.
+    tasks.drain(timeouts::DRAIN).await?;
     Ok(ended?)
 }
 

@@ -66,8 +66,9 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     let namespace = args.handlers_namespace.as_ref().unwrap_or(&own);
     let kept = args.state_dir.join("cluster/handlers");
     // In the order of an agent's.
-    let mut sources: Vec<Arc<dyn HandlerSource>> =
-        vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
+    let mut sources: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
+        &client, namespace, kept, &mut tasks,
+    ))];
     for dir in args.folders.handlers_dir {
         sources.push(Arc::new(FileHandlers::open(vec![dir], &mut tasks)));
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use kube::{Client, Config};
+use leafhost_core::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +26,9 @@ pub struct Stub {
     /// Its client.
     pub client: Client,
     requests: Arc<Mutex<Vec<String>>>,
-    _task: JoinSet<()>,
+    /// Runs what a test makes of the client.
+    pub tasks: Tasks,
+    _server: Tasks,
 }
 
 impl Stub {
@@ -38,8 +41,8 @@ impl Stub {
         let requests: Arc<Mutex<Vec<String>>> = Arc::default();
         let script: Arc<Script> = Arc::new(script);
         let log = Arc::clone(&requests);
-        let mut task = JoinSet::new();
-        task.spawn(async move {
+        let mut server = Tasks::default();
+        server.add_loop("server", async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -49,7 +52,8 @@ impl Stub {
         Self {
             client: crate::client::client(config).unwrap(),
             requests,
-            _task: task,
+            tasks: Tasks::default(),
+            _server: server,
         }
     }
 

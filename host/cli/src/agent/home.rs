@@ -86,13 +86,14 @@ impl Home {
         let identity = leafhost_k8s::identify(&client, given, &kept, waits).await?;
         let node = identity.node;
         let state = NodeState::open(settings.state_dir.clone(), &node).await?;
-        let instances = KubeInstances::watch(&client, &node, memory("instances.json"));
+        let instances = KubeInstances::watch(&client, &node, memory("instances.json"), &mut tasks);
         let namespace = settings.args.handlers_namespace.as_ref();
         let namespace = namespace.unwrap_or(&identity.namespace);
         let kept = memory("handlers");
         // A ConfigMap takes the place of a folder's file, and an earlier folder's file that of a later one's.
-        let mut handlers: Vec<Arc<dyn HandlerSource>> =
-            vec![Arc::new(KubeHandlers::watch(&client, namespace, kept))];
+        let mut handlers: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
+            &client, namespace, kept, &mut tasks,
+        ))];
         for dir in &settings.handlers_dirs {
             handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()], &mut tasks)));
         }
@@ -111,6 +112,7 @@ impl Home {
                 client,
                 namespaces,
                 memory("configurations.json"),
+                &mut tasks,
             )),
             handlers: Arc::new(HandlerSources::new(handlers, &mut tasks)),
             accepted: state.accepted.clone(),

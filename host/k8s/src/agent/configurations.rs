@@ -8,8 +8,8 @@ use kube::api::DynamicObject;
 use kube::{Api, Client};
 use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant};
 
 mod book;
@@ -29,17 +29,21 @@ const NAMES: &str = "names.json";
 const LIST_FIRST: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_mins(5);
 
-/// The Configurations of a cluster. Dropping it ends its tasks.
+/// The Configurations of a cluster.
 pub struct KubeConfigurations {
     set: watch::Receiver<Arc<ConfigurationSet>>,
-    _tasks: JoinSet<()>,
 }
 
 impl KubeConfigurations {
     /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`. `memory` is the file that keeps the
     /// Configurations for an agent that starts while the API server is away; their Secrets are not in it. A file beside it keeps their
     /// names.
-    pub fn watch(client: Client, namespaces: BTreeSet<String>, memory: PathBuf) -> Self {
+    pub fn watch(
+        client: Client,
+        namespaces: BTreeSet<String>,
+        memory: PathBuf,
+        tasks: &mut Tasks,
+    ) -> Self {
         let (sender, set) = watch::channel(Arc::default());
         let mut book = Book::default();
         if let Some(objects) = memory::read(&memory) {
@@ -49,14 +53,18 @@ impl KubeConfigurations {
         let remembered = memory::read(&file).unwrap_or_default();
         let (name_sender, names) = watch::channel(Arc::default());
         let (keep, kept) = watch::channel(None);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(names::follow(client.clone(), remembered, name_sender));
-        tasks.spawn(memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
+        let following = names::follow(client.clone(), remembered, name_sender);
+        tasks.add_loop("watch of names", following);
+        let keeping = memory::keep(file, names.clone(), |set: &Arc<NameSet>| {
             set.is_read.then(|| ResourceNames::clone(&set.names))
-        }));
-        tasks.spawn(run(client, namespaces, book, names, sender, keep));
-        tasks.spawn(memory::keep(memory, kept, Clone::clone));
-        Self { set, _tasks: tasks }
+        });
+        tasks.add_loop("file of names", keeping);
+        let values = Values::new(client.clone(), tasks);
+        let running = run(client, namespaces, (book, values), names, sender, keep);
+        tasks.add_loop("watch of Configurations", running);
+        let keeping = memory::keep(memory, kept, Clone::clone);
+        tasks.add_loop("file of Configurations", keeping);
+        Self { set }
     }
 }
 
@@ -69,14 +77,13 @@ impl ConfigurationSource for KubeConfigurations {
 async fn run(
     client: Client,
     namespaces: BTreeSet<String>,
-    mut book: Book,
+    (mut book, values): (Book, Values),
     mut names: watch::Receiver<Arc<NameSet>>,
     sender: watch::Sender<Arc<ConfigurationSet>>,
     keep: watch::Sender<Option<Vec<DynamicObject>>>,
 ) {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &manifest::resource());
+    let api: Api<DynamicObject> = Api::all_with(client, &manifest::resource());
     let mut watch = Watch::new(api);
-    let values = Values::new(client);
     let mut found = values.found();
     let mut trouble = None;
     let mut wanted = Wanted::default();

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::PartialObjectMeta;
 use kube::{Api, Client};
 use leafhost_core::ports::{HandlerSource, LoadError, SourceFile, SourceSet, SourceVersion};
+use leafhost_core::tasks::Tasks;
 use rand::RngExt as _;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -41,31 +42,22 @@ const START: Duration = Duration::from_secs(15);
 /// How many nodes there are if the API server does not say.
 const NODES: u64 = 100;
 
-/// The handlers. Dropping it ends its task.
+/// The handlers.
 pub struct KubeHandlers {
     set: watch::Receiver<Arc<SourceSet>>,
     disk: Arc<Disk>,
-    _task: JoinSet<()>,
 }
 
 impl KubeHandlers {
     /// Watches the ConfigMaps of a namespace. `folder` is this source's own: it keeps what was fetched. The client must not repeat
     /// requests by itself.
-    pub fn watch(client: &Client, namespace: &str, folder: PathBuf) -> Self {
+    pub fn watch(client: &Client, namespace: &str, folder: PathBuf, tasks: &mut Tasks) -> Self {
         let disk = Arc::new(Disk::new(folder));
         let (sender, set) = watch::channel(Arc::default());
-        let mut task = JoinSet::new();
-        task.spawn(run(
-            client.clone(),
-            namespace.to_owned(),
-            Arc::clone(&disk),
-            sender,
-        ));
-        Self {
-            set,
-            disk,
-            _task: task,
-        }
+        let namespace = namespace.to_owned();
+        let running = run(client.clone(), namespace, Arc::clone(&disk), sender);
+        tasks.add_loop("watch of handlers", running);
+        Self { set, disk }
     }
 }
 

@@ -18,9 +18,9 @@ use leafhost_core::instance::{
 };
 use leafhost_core::instance_view::{InstanceView, Scope, version};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
+use leafhost_core::tasks::Tasks;
 use rand::RngExt as _;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
 
 mod events;
 mod kept;
@@ -45,8 +45,6 @@ const MANAGER: &str = "leafhost";
 pub struct KubeInstances {
     shared: Arc<Shared>,
     set: watch::Receiver<Arc<InstanceSet>>,
-    /// Ends with this.
-    _tasks: JoinSet<()>,
 }
 
 /// What watches and writes share.
@@ -88,7 +86,7 @@ impl Pruned {
 impl KubeInstances {
     /// Watches them. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
     /// while the API server is away.
-    pub fn watch(client: &Client, node: &str, memory: PathBuf) -> Self {
+    pub fn watch(client: &Client, node: &str, memory: PathBuf, tasks: &mut Tasks) -> Self {
         let remembered: Option<Vec<Instance>> = memory::read(&memory);
         let keyed = |instance: Instance| (instance.key(), Arc::new(instance));
         let instances = remembered.iter().flatten().cloned().map(keyed);
@@ -112,20 +110,15 @@ impl KubeInstances {
                 set: Some(sender),
             }),
         });
-        let mut tasks = JoinSet::new();
         for scope in events::SCOPES {
             let api = Api::all_with(client.clone(), &shared.resource);
-            tasks.spawn(events::follow(Arc::clone(&shared), api, scope));
+            let following = events::follow(Arc::clone(&shared), api, scope);
+            tasks.add_loop("watch of Instances", following);
         }
         let mut worth = kept::Worth::of(node);
-        tasks.spawn(memory::keep(memory, set.clone(), move |set| {
-            worth.keeping(set)
-        }));
-        Self {
-            shared,
-            set,
-            _tasks: tasks,
-        }
+        let keeping = memory::keep(memory, set.clone(), move |set| worth.keeping(set));
+        tasks.add_loop("file of Instances", keeping);
+        Self { shared, set }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
 use leafhost_core::properties::{Reference, ValueKind};
+use leafhost_core::tasks::Tasks;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -61,25 +62,22 @@ impl fmt::Display for Object {
 /// What an object has of the wanted keys.
 pub type Keys = BTreeMap<String, Arc<[u8]>>;
 
-/// Reads what is wanted as long as it lives.
+/// Reads what is wanted.
 pub struct Values {
     wanted: watch::Sender<Wanted>,
     found: watch::Receiver<Arc<Found>>,
-    _tasks: JoinSet<()>,
 }
 
 impl Values {
     /// With nothing wanted yet.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, tasks: &mut Tasks) -> Self {
         let (wanted, wishes) = watch::channel(Wanted::default());
         let (sender, found) = watch::channel(Arc::default());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(run(client, wishes, sender));
-        Self {
-            wanted,
-            found,
-            _tasks: tasks,
-        }
+        tasks.add_loop(
+            "watches of Secrets and ConfigMaps",
+            run(client, wishes, sender),
+        );
+        Self { wanted, found }
     }
 
     /// Says what is wanted from now on.

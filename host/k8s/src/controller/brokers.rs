@@ -12,8 +12,8 @@ use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::resource_names::{NameSet, NameStore as _};
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 mod objects;
 mod writes;
@@ -25,7 +25,7 @@ use crate::manifest;
 /// What the controller does while a watch does not work.
 const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
 
-/// The objects of brokers in a cluster. Dropping it ends its tasks.
+/// The objects of brokers in a cluster.
 pub struct KubeBrokers {
     client: Client,
     leads: watch::Receiver<bool>,
@@ -34,17 +34,17 @@ pub struct KubeBrokers {
     manifests: watch::Receiver<Arc<ManifestSet>>,
     objects: watch::Receiver<Arc<ObjectSet>>,
     names: watch::Receiver<Arc<NameSet>>,
-    _tasks: JoinSet<()>,
 }
 
 impl KubeBrokers {
     /// Watches them, beside what the controller watches anyway.
-    pub fn watch(client: &Client, cluster: &KubeCluster) -> Self {
-        let mut tasks = JoinSet::new();
+    pub fn watch(client: &Client, cluster: &KubeCluster, tasks: &mut Tasks) -> Self {
         let (manifest_sender, manifests) = watch::channel(Arc::default());
-        tasks.spawn(follow_manifests(client.clone(), manifest_sender));
+        let following = follow_manifests(client.clone(), manifest_sender);
+        tasks.add_loop("watch of brokers' Configurations", following);
         let (object_sender, objects) = watch::channel(Arc::default());
-        tasks.spawn(objects::follow(client.clone(), object_sender));
+        let following = objects::follow(client.clone(), object_sender);
+        tasks.add_loop("watch of brokers", following);
         Self {
             client: client.clone(),
             leads: cluster.leads(),
@@ -53,7 +53,6 @@ impl KubeBrokers {
             manifests,
             objects,
             names: cluster.names(),
-            _tasks: tasks,
         }
     }
 }

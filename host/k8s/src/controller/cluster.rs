@@ -15,11 +15,10 @@ use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::status_store::WriteError;
+use leafhost_core::tasks::Tasks;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::answers::{self, Failure, Kind};
 use crate::index::{TRIES_AGAIN, follow};
@@ -53,23 +52,24 @@ pub struct KubeCluster {
     deleting: watch::Receiver<Vec<Deleting>>,
     names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
-    /// Ends the hold on the Lease.
-    resigns: CancellationToken,
-    /// Ends with this.
-    _tasks: JoinSet<()>,
 }
 
 impl KubeCluster {
     /// Watches it. `holder` names this process among those that want the Lease in `namespace`. The reports of nodes on which none of the
-    /// pods runs that the labels in `agents` select there count no longer.
-    pub fn watch(client: &Client, namespace: &str, holder: String, agents: Option<&str>) -> Self {
-        let mut tasks = JoinSet::new();
+    /// pods runs that the labels in `agents` select there count no longer. The end of `tasks` gives the Lease back, so that another controller
+    /// acts at once: nothing may be written any more then.
+    pub fn watch(
+        client: &Client,
+        namespace: &str,
+        holder: String,
+        agents: Option<&str>,
+        tasks: &mut Tasks,
+    ) -> Self {
         let holder_name = holder.clone();
         let (lead, leads) = watch::channel(false);
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        let resigns = CancellationToken::new();
-        let held = lease::hold(leases, NAME.to_owned(), holder, lead, resigns.clone());
-        tasks.spawn(held);
+        let held = lease::hold(leases, NAME.to_owned(), holder, lead, tasks.stop.clone());
+        tasks.add("Lease", held);
         let (sender, nodes) = watch::channel(Arc::default());
         let publish = move |nodes: &BTreeMap<String, NodeState>| {
             let nodes = nodes.clone();
@@ -78,13 +78,8 @@ impl KubeCluster {
         };
         let read = |node: Node, _: Option<&NodeState>| Some(state(&node));
         let all = Api::all(client.clone());
-        tasks.spawn(follow(
-            all,
-            ("Nodes", TRIES_AGAIN),
-            Node::name_any,
-            read,
-            publish,
-        ));
+        let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
+        tasks.add_loop("watch of Nodes", following);
         let finalizers = Finalizers::default();
         let (shown, deleting) = (finalizers.clone(), finalizers.deleting());
         let (sender, instances) = watch::channel(Arc::default());
@@ -101,15 +96,17 @@ impl KubeCluster {
             Some((Arc::new(instance::into_instance(object)), deleting))
         };
         let all = Api::all_with(client.clone(), &api_resource());
-        tasks.spawn(follow(all, ("Instances", TRIES_AGAIN), key, read, publish));
-        let mut statuses = Statuses::watch(client, &holder_name, finalizers, &mut tasks);
+        let following = follow(all, ("Instances", TRIES_AGAIN), key, read, publish);
+        tasks.add_loop("watch of Instances", following);
+        let mut statuses = Statuses::watch(client, &holder_name, finalizers, tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());
-            statuses.reports = agents::watch(client, place, statuses.reports, leading, &mut tasks);
+            statuses.reports = agents::watch(client, place, statuses.reports, leading, tasks);
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
-        tasks.spawn(crate::names::follow(client.clone(), remembered, sender));
+        let following = crate::names::follow(client.clone(), remembered, sender);
+        tasks.add_loop("watch of names", following);
         Self {
             client: client.clone(),
             leads,
@@ -118,16 +115,7 @@ impl KubeCluster {
             deleting,
             names,
             statuses,
-            resigns,
-            _tasks: tasks,
         }
-    }
-
-    /// Gives the Lease back, so that another controller acts at once, and waits until that is done. Nothing may be written any more.
-    pub async fn resign(&self) {
-        self.resigns.cancel();
-        let mut leads = self.leads.clone();
-        while leads.changed().await.is_ok() {}
     }
 }
 

@@ -78,7 +78,12 @@ async fn a_connection_that_falls_silent_is_told_and_replaced_without_a_new_list(
     let mut watch = watch(&stub);
     assert_eq!(
         seen(&mut watch, "8").await,
-        ["list", "listed all", "no answer within 6 s", "8"]
+        [
+            "list",
+            "listed all",
+            "the API server did not answer within 6 seconds",
+            "8"
+        ]
     );
     assert_eq!((stub.requests("watch=true"), stub.requests("")), (2, 3));
 }
@@ -87,7 +92,7 @@ async fn a_connection_that_falls_silent_is_told_and_replaced_without_a_new_list(
 async fn a_list_that_falls_silent_is_told_and_begun_again() {
     let kept = Mutex::new(Vec::new());
     let stub = Stub::start(move |_| silence(&kept)).await;
-    let told = "no answer within 6 s";
+    let told = "the API server did not answer within 6 seconds";
     let mut watch = watch(&stub);
     assert_eq!(seen(&mut watch, told).await, ["list", told]);
     assert_eq!(seen(&mut watch, told).await, ["list", told]);

@@ -110,7 +110,7 @@ fn has(set: &ConfigurationSet, name: &str) -> bool {
 
 #[tokio::test]
 async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_the_time() {
-    let (server, stub) = start(Server {
+    let (server, mut stub) = start(Server {
         names: vec!["a"],
         ..Server::default()
     })
@@ -120,6 +120,7 @@ async fn a_right_that_is_taken_away_takes_nothing_away_and_is_not_asked_for_all_
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
+        &mut stub.tasks,
     );
     until(&configurations, "the list", |set| {
         set.complete && has(set, "a")
@@ -170,7 +171,7 @@ fn each_failure_of_the_watch_has_its_remedy() {
 
 #[tokio::test]
 async fn nothing_is_complete_before_the_first_whole_list() {
-    let (server, stub) = start(Server {
+    let (server, mut stub) = start(Server {
         failure: Some(500),
         ..Server::default()
     })
@@ -180,6 +181,7 @@ async fn nothing_is_complete_before_the_first_whole_list() {
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
+        &mut stub.tasks,
     );
     let set = until(&configurations, "the failure", |set| {
         !set.problems.is_empty()
@@ -193,14 +195,19 @@ async fn nothing_is_complete_before_the_first_whole_list() {
 #[tokio::test]
 async fn one_that_was_too_many_serves_when_another_is_deleted() {
     let names = (0..=taken::MAX_OF_NAMESPACE).map(|n| &*format!("c{n:04}").leak());
-    let (server, stub) = start(Server {
+    let (server, mut stub) = start(Server {
         names: names.collect(),
         ..Server::default()
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory);
+    let configurations = KubeConfigurations::watch(
+        stub.client.clone(),
+        BTreeSet::new(),
+        memory,
+        &mut stub.tasks,
+    );
     let set = until(&configurations, "the list", |set| set.complete).await;
     assert_eq!(set.accepted.len(), taken::MAX_OF_NAMESPACE);
     assert_eq!(set.left_out.len(), 1);
@@ -228,10 +235,15 @@ async fn until_watched(server: &Mutex<Server>, watches: usize) {
 
 #[tokio::test]
 async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_there() {
-    let (server, stub) = start(Server::default()).await;
+    let (server, mut stub) = start(Server::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
-    let configurations = KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory);
+    let configurations = KubeConfigurations::watch(
+        stub.client.clone(),
+        BTreeSet::new(),
+        memory,
+        &mut stub.tasks,
+    );
     until_watched(&server, 1).await;
     let object = with_secret(mk_object("a", "8"));
     let event = json!({"type": "ADDED", "object": object});
@@ -265,12 +277,13 @@ async fn a_missing_secret_is_named_and_its_configuration_is_whole_when_it_is_the
 
 #[tokio::test]
 async fn events_are_followed_and_an_expired_watch_is_no_problem() {
-    let (server, stub) = start(Server::default()).await;
+    let (server, mut stub) = start(Server::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let configurations = KubeConfigurations::watch(
         stub.client.clone(),
         BTreeSet::new(),
         folder.path().join("configurations.json"),
+        &mut stub.tasks,
     );
     until(&configurations, "the first list", |set| set.complete).await;
     until_watched(&server, 1).await;
@@ -298,16 +311,21 @@ async fn events_are_followed_and_an_expired_watch_is_no_problem() {
 async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_knew() {
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("configurations.json");
-    let watch = |stub: &Stub| {
-        KubeConfigurations::watch(stub.client.clone(), BTreeSet::new(), memory.clone())
+    let watch = |stub: &mut Stub| {
+        KubeConfigurations::watch(
+            stub.client.clone(),
+            BTreeSet::new(),
+            memory.clone(),
+            &mut stub.tasks,
+        )
     };
-    let (_server, stub) = start(Server {
+    let (_server, mut stub) = start(Server {
         names: vec!["a"],
         owner: Some("elsewhere"),
         ..Server::default()
     })
     .await;
-    let earlier = watch(&stub);
+    let earlier = watch(&mut stub);
     until(&earlier, "complete", |set| set.complete).await;
     let wait = async {
         while !memory.exists() || !memory.with_file_name("names.json").exists() {
@@ -317,13 +335,13 @@ async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_
     tokio::time::timeout(Duration::from_secs(20), wait)
         .await
         .unwrap();
-    drop(earlier);
-    let (server, stub) = start(Server {
+    drop((earlier, stub));
+    let (server, mut stub) = start(Server {
         failure: Some(503),
         ..Server::default()
     })
     .await;
-    let later = watch(&stub);
+    let later = watch(&mut stub);
     let set = until(&later, "remembered", |set| !set.accepted.is_empty()).await;
     assert!(!set.complete && set.accepted.len() == 1);
     assert_eq!(set.names.get("a").unwrap().namespace, "elsewhere");

@@ -88,9 +88,14 @@ fn read(handlers: &KubeHandlers, set: &SourceSet) -> (Vec<u8>, Option<String>) {
 #[tokio::test]
 async fn a_component_is_fetched_once_for_each_state_and_not_again_after_a_restart() {
     let (cluster, events) = mk_cluster();
-    let stub = mk_stub(&cluster).await;
+    let mut stub = mk_stub(&cluster).await;
     let dir = tempfile::tempdir().unwrap();
-    let handlers = KubeHandlers::watch(&stub.client, "leafhost", dir.path().join("maps"));
+    let handlers = KubeHandlers::watch(
+        &stub.client,
+        "leafhost",
+        dir.path().join("maps"),
+        &mut stub.tasks,
+    );
     let set = wait_for(&handlers, |set| set.complete).await;
     assert!(!set.partial && set.problems.is_empty(), "{set:?}");
     assert_eq!(
@@ -118,8 +123,13 @@ async fn a_component_is_fetched_once_for_each_state_and_not_again_after_a_restar
 
     let (events, receiver) = mpsc::unbounded_channel();
     *cluster.events.lock().unwrap() = Some(receiver);
-    let stub = mk_stub(&cluster).await;
-    let handlers = KubeHandlers::watch(&stub.client, "leafhost", dir.path().join("maps"));
+    let mut stub = mk_stub(&cluster).await;
+    let handlers = KubeHandlers::watch(
+        &stub.client,
+        "leafhost",
+        dir.path().join("maps"),
+        &mut stub.tasks,
+    );
     let set = wait_for(&handlers, |set| set.complete && !set.partial).await;
     assert_eq!(read(&handlers, &set).0, b"two");
     assert_eq!(stub.requests("/configmaps/a"), 0);
@@ -132,13 +142,23 @@ async fn a_component_is_fetched_once_for_each_state_and_not_again_after_a_restar
 #[tokio::test]
 async fn without_rights_what_was_fetched_before_serves_and_the_remedy_is_told() {
     let (cluster, _events) = mk_cluster();
-    let stub = mk_stub(&cluster).await;
+    let mut stub = mk_stub(&cluster).await;
     let dir = tempfile::tempdir().unwrap();
-    let first = KubeHandlers::watch(&stub.client, "leafhost", dir.path().to_owned());
+    let first = KubeHandlers::watch(
+        &stub.client,
+        "leafhost",
+        dir.path().to_owned(),
+        &mut stub.tasks,
+    );
     let known = wait_for(&first, |set| set.complete).await.files.clone();
-    drop(first);
+    drop(std::mem::take(&mut stub.tasks));
     *cluster.denied.lock().unwrap() = Some(403);
-    let handlers = KubeHandlers::watch(&stub.client, "leafhost", dir.path().to_owned());
+    let handlers = KubeHandlers::watch(
+        &stub.client,
+        "leafhost",
+        dir.path().to_owned(),
+        &mut stub.tasks,
+    );
     let set = wait_for(&handlers, |set| set.complete).await;
     assert_eq!((&set.files, set.partial), (&known, true));
     assert_eq!(read(&handlers, &set).0, b"one");
@@ -154,7 +174,7 @@ async fn an_api_server_that_only_refuses_the_object_is_left_alone_for_as_long_as
     let (cluster, _events) = mk_cluster();
     let object = cluster.object.lock().unwrap().clone();
     let silent = Mutex::new(Vec::new());
-    let stub = Stub::start(move |request| {
+    let mut stub = Stub::start(move |request| {
         if request.contains("watch=true") {
             let (sender, events) = mpsc::unbounded_channel();
             silent.lock().unwrap().push(sender);
@@ -171,7 +191,12 @@ async fn an_api_server_that_only_refuses_the_object_is_left_alone_for_as_long_as
     })
     .await;
     let dir = tempfile::tempdir().unwrap();
-    let handlers = KubeHandlers::watch(&stub.client, "leafhost", dir.path().to_owned());
+    let handlers = KubeHandlers::watch(
+        &stub.client,
+        "leafhost",
+        dir.path().to_owned(),
+        &mut stub.tasks,
+    );
     let set = wait_for(&handlers, |set| set.complete).await;
     assert!(set.partial);
     assert!(

@@ -142,14 +142,14 @@ fn is_value(lookup: &Lookup, value: &[u8]) -> bool {
 
 #[tokio::test]
 async fn a_rotated_secret_is_read_again_and_only_the_named_one_is_watched() {
-    let (server, stub) = start(Server {
+    let (server, mut stub) = start(Server {
         password: "b25l",
         may_watch: true,
         may_get: true,
         ..Server::default()
     })
     .await;
-    let values = Values::new(stub.client.clone());
+    let values = Values::new(stub.client.clone(), &mut stub.tasks);
     values.want(mk_wanted([secret("a")]));
     until(&values, "the first value", |found| is_value(&found, b"one")).await;
     let keys = values.found().borrow().keys(&secret("a"));
@@ -181,12 +181,12 @@ async fn a_rotated_secret_is_read_again_and_only_the_named_one_is_watched() {
 
 #[tokio::test]
 async fn where_it_may_not_be_watched_it_is_read_and_a_right_that_is_granted_later_counts() {
-    let (server, stub) = start(Server {
+    let (server, mut stub) = start(Server {
         password: "b25l",
         ..Server::default()
     })
     .await;
-    let values = Values::new(stub.client.clone());
+    let values = Values::new(stub.client.clone(), &mut stub.tasks);
     values.want(mk_wanted([secret("a")]));
     until(&values, "the refusal", |found| {
         matches!(found, Lookup::Unavailable(why) if why.contains("allow its service account"))

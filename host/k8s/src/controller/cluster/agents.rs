@@ -9,8 +9,8 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
+use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::answers::{self, Failure};
@@ -35,7 +35,7 @@ pub fn watch(
     (namespace, selector): (&str, &str),
     reports: watch::Receiver<Arc<ReportSet>>,
     leads: watch::Receiver<bool>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> watch::Receiver<Arc<ReportSet>> {
     let (sender, running) = watch::channel(Running::default());
     let publish = move |pods: &BTreeMap<String, String>| {
@@ -50,7 +50,8 @@ pub fn watch(
     let pods = Watch::new(pods).labels(selector);
     let what = ("Pods of agents", TRIES_AGAIN);
     let read = |pod, _: Option<&String>| node(pod);
-    tasks.spawn(follow(pods, what, Pod::name_any, read, publish));
+    let following = follow(pods, what, Pod::name_any, read, publish);
+    tasks.add_loop("watch of agents", following);
     let (sender, shown) = watch::channel(Arc::default());
     let api: Api<DiscoveryHandler> = Api::all(client.clone());
     let remove = async move |node: String| {
@@ -64,7 +65,8 @@ pub fn watch(
             ),
         }
     };
-    tasks.spawn(filter(reports, running, leads, sender, remove));
+    let filtering = filter(reports, running, leads, sender, remove);
+    tasks.add_loop("reports of nodes without an agent", filtering);
     shown
 }
 
@@ -213,14 +215,9 @@ mod tests {
         let removed = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&removed);
         let remove = async move |node: String| kept.lock().unwrap().push(node);
-        let mut task = JoinSet::new();
-        task.spawn(filter(
-            reports_shown,
-            running_shown,
-            leading,
-            sender,
-            remove,
-        ));
+        let mut tasks = Tasks::default();
+        let filtering = filter(reports_shown, running_shown, leading, sender, remove);
+        tasks.add_loop("filter", filtering);
         let pass = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let seen = || {
             let set: Arc<ReportSet> = Arc::clone(&shown.borrow());

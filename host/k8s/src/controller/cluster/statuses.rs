@@ -16,9 +16,9 @@ use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     StatusStore, WriteError,
 };
+use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME, edit, written};
@@ -78,12 +78,7 @@ pub struct Statuses {
 
 impl Statuses {
     /// Watches Configurations and reports. Events say that they are of `holder`.
-    pub fn watch(
-        client: &Client,
-        holder: &str,
-        finalizers: Finalizers,
-        tasks: &mut JoinSet<()>,
-    ) -> Self {
+    pub fn watch(client: &Client, holder: &str, finalizers: Finalizers, tasks: &mut Tasks) -> Self {
         let (sender, configurations) = watch::channel(Arc::default());
         let publish = move |all: &BTreeMap<_, Read>| {
             finalizers.show(DeletingKind::Configuration, all.values().map(|one| &one.1));
@@ -104,7 +99,8 @@ impl Statuses {
             Some((state(&object)?, deleting))
         };
         let what = ("Configurations", TRIES_AGAIN);
-        tasks.spawn(follow(api, what, name, read, publish));
+        let following = follow(api, what, name, read, publish);
+        tasks.add_loop("watch of statuses", following);
         let (sender, reports) = watch::channel(Arc::default());
         let publish = move |all: &Shelf<Report>| {
             let handlers = all.values().map(|one| one.reported.clone()).collect();
@@ -122,14 +118,10 @@ impl Statuses {
                 bytes,
             })
         };
-        let api = Api::all(client.clone());
-        tasks.spawn(follow(
-            Watch::new(api).page(REPORTS),
-            ("discoveryhandlers.leafhost.dev", TRIES_AGAIN),
-            name,
-            read,
-            publish,
-        ));
+        let watch = Watch::new(Api::all(client.clone())).page(REPORTS);
+        let what = ("discoveryhandlers.leafhost.dev", TRIES_AGAIN);
+        let following = follow(watch, what, name, read, publish);
+        tasks.add_loop("watch of reports", following);
         let reporter = Reporter {
             controller: NAME.to_owned(),
             instance: Some(holder.to_owned()),

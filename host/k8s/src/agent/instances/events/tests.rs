@@ -13,7 +13,7 @@ use crate::stub::{Answer, Stub, failure, list};
 #[tokio::test]
 async fn watches_are_interrupted_until_the_api_server_has_answered() {
     let (requests, silent) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let stub = Stub::start(move |_| {
+    let mut stub = Stub::start(move |_| {
         if requests.fetch_add(1, Ordering::Relaxed) < 2 {
             return failure(500, "broken");
         }
@@ -24,7 +24,7 @@ async fn watches_are_interrupted_until_the_api_server_has_answered() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory);
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
     let mut set = store.instances();
     set.wait_for(|set| set.interrupted.is_some()).await.unwrap();
     while stub.requests("") < 4 {
@@ -48,7 +48,7 @@ async fn told_of_deletion(
     found: impl Fn(usize) -> Answer + Send + Sync + 'static,
 ) -> (Stub, KubeInstances, tempfile::TempDir) {
     let (asked, silent) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let stub = Stub::start(move |request| {
+    let mut stub = Stub::start(move |request| {
         let is_local = request.contains("leafhost.dev%2Fnode");
         if request.starts_with("GET /apis/akri.sh/v0/namespaces/n/instances/a-1") {
             return found(asked.fetch_add(1, Ordering::Relaxed));
@@ -68,7 +68,7 @@ async fn told_of_deletion(
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory);
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
     (stub, store, folder)
 }
 
@@ -120,7 +120,7 @@ fn shared(version: u64, nodes: &[&str]) -> Value {
 /// A store whose watch of shared Instances shows `first` and then these events, with an API server that knows none when it is asked.
 async fn told(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfile::TempDir) {
     let silent = Mutex::new(Vec::new());
-    let stub = Stub::start(move |request| {
+    let mut stub = Stub::start(move |request| {
         let is_shared = request.contains("leafhost.dev%2Fshared");
         if request.starts_with("GET /apis/akri.sh/v0/namespaces/n/instances/a-1") {
             return Answer::Object(404, json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "a-1"}}));
@@ -140,7 +140,7 @@ async fn told(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfil
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory);
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
     (stub, store, folder)
 }
 
@@ -183,7 +183,7 @@ async fn an_instance_with_an_entry_that_cannot_be_read_is_there_with_all_else() 
 
 #[tokio::test]
 async fn an_answer_of_which_only_the_metadata_can_be_read_says_that_it_was_written() {
-    let stub = Stub::start(move |request| {
+    let mut stub = Stub::start(move |request| {
         if request.starts_with("PATCH") {
             let mut unreadable = shared(9, &["node-a"]);
             unreadable["spec"] = json!(5);
@@ -206,7 +206,7 @@ async fn an_answer_of_which_only_the_metadata_can_be_read_says_that_it_was_writt
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory);
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
     until(&store, |set| !set.instances.is_empty()).await;
     let key = store
         .instances()
@@ -231,7 +231,7 @@ async fn an_answer_of_which_only_the_metadata_can_be_read_says_that_it_was_writt
 /// version `current`.
 async fn listed_again(current: &'static str) -> (Stub, KubeInstances, tempfile::TempDir) {
     let (silent, lists) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-    let stub = Stub::start(move |request| {
+    let mut stub = Stub::start(move |request| {
         let is_shared = request.contains("leafhost.dev%2Fshared");
         if request.contains("limit=1") {
             return list(current, &[]);
@@ -257,7 +257,7 @@ async fn listed_again(current: &'static str) -> (Stub, KubeInstances, tempfile::
     .await;
     let folder = tempfile::tempdir().unwrap();
     let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory);
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
     until(&store, |set| !set.instances.is_empty()).await;
     (stub, store, folder)
 }
