@@ -27,8 +27,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A resource that is being served.
 pub(crate) struct Serving {
     pub session: Arc<Session>,
+    pub socket: Socket,
     drain: Duration,
-    socket: Socket,
     server: JoinHandle<Result<(), transport::Error>>,
     _end: DropGuard,
 }

@@ -1,6 +1,12 @@
 //! The plugin's sockets in the kubelet's folder: names them, makes them, and removes those that an earlier process left.
 //! Files of others are never touched.
+//!
+//! A socket has two names: its own, by which other processes see that the resource is served, and one that no other session
+//! has, which the kubelet is told. From 1.37 on a kubelet knows the plugins of a resource by the paths of their sockets. If
+//! a plugin registers a path just when the stream of an earlier one with that path ends, the kubelet never sees that end,
+//! and refuses the path until it is restarted.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -14,6 +20,8 @@ use crate::causes::{MORE_FILES, lacks_files};
 
 /// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
 const MAX_PATH: usize = 107;
+/// The length of what is added to a socket's name for a session: `.` and eight hexadecimal digits.
+const SESSION: usize = 9;
 /// How long to probe an existing socket before calling it served.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -27,7 +35,7 @@ pub enum Error {
     #[error("another process serves {}: only one agent may run on a node; stop the other one", .0.display())]
     Served(PathBuf),
     /// No socket can have the path.
-    #[error("{} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix", .0.display())]
+    #[error("{} has more than {} bytes and can be no socket: choose a shorter folder or prefix", .0.display(), MAX_PATH - SESSION)]
     TooLong(PathBuf),
     /// No more files may be open.
     #[error("cannot make the socket {} ({source}): {MORE_FILES}", path.display())]
@@ -50,7 +58,7 @@ pub enum Error {
 /// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The file name of a resource's socket. `is_taken` tells whether another resource has it.
+/// The file name of a resource's socket, with room for that of a session. `is_taken` tells whether another resource has it.
 pub(crate) fn name(
     folder: &Path,
     prefix: &str,
@@ -62,7 +70,7 @@ pub(crate) fn name(
         .split_once('/')
         .unwrap_or(("", resource.as_str()));
     let plain = format!("{prefix}-{part}.sock");
-    if folder.join(&plain).as_os_str().len() <= MAX_PATH && !is_taken(&plain) {
+    if has_room(&folder.join(&plain)) && !is_taken(&plain) {
         return plain;
     }
     let digest = Sha256::digest(resource.as_str());
@@ -70,17 +78,45 @@ pub(crate) fn name(
     format!("{prefix}-{digest}.sock")
 }
 
-/// A socket that this process made. It is removed when this is dropped, unless another file has its name by then.
+fn has_room(path: &Path) -> bool {
+    path.as_os_str().len() + SESSION <= MAX_PATH
+}
+
+/// A socket that this process made. It is removed when this is dropped, unless other files have its names by then.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
+    /// Its name for this session.
+    session: PathBuf,
     made: (u64, u64),
+}
+
+impl Socket {
+    fn new(path: PathBuf, made: (u64, u64)) -> io::Result<Self> {
+        // A hash of nothing is as random as its keys.
+        let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
+        let socket = Self {
+            session: path.with_extension(format!("{random:08x}.sock")),
+            path,
+            made,
+        };
+        std::fs::hard_link(&socket.path, &socket.session)?;
+        Ok(socket)
+    }
+
+    /// The file name for this session, which the kubelet is told.
+    pub fn session(&self) -> String {
+        let name = self.session.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.made) {
-            drop(std::fs::remove_file(&self.path));
+        for path in [&self.session, &self.path] {
+            if identity(path).is_ok_and(|found| found == self.made) {
+                drop(std::fs::remove_file(path));
+            }
         }
     }
 }
@@ -92,7 +128,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// Makes a socket and listens on it. A socket that no process serves is replaced.
 pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
-    if path.as_os_str().len() > MAX_PATH {
+    if !has_room(&path) {
         return Err(Error::TooLong(path));
     }
     match std::fs::symlink_metadata(&path) {
@@ -110,11 +146,11 @@ pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
             }
         }
     }
-    let bound = UnixListener::bind(&path).and_then(|listener| Ok((listener, identity(&path)?)));
-    match bound {
-        Ok((listener, made)) => Ok((listener, Socket { path, made })),
-        Err(source) => Err(refused(path, source)),
-    }
+    let bound = UnixListener::bind(&path).and_then(|listener| {
+        let socket = Socket::new(path.clone(), identity(&path)?)?;
+        Ok((listener, socket))
+    });
+    bound.map_err(|source| refused(path, source))
 }
 
 fn refused(path: PathBuf, source: io::Error) -> Error {
