@@ -21,6 +21,7 @@ mod controller;
 mod device;
 mod diagnosis;
 mod edits;
+mod emulated;
 mod external;
 mod fairness;
 mod found;

@@ -44,6 +44,9 @@ pub struct Setup {
     pub nodes: u8,
     /// Feature gates of the API server and the kubelets, each as `Name=true`.
     pub gates: Vec<String>,
+    /// An earlier version, such as `1.35`, that API server, controller manager and scheduler emulate: they have its gates and
+    /// serve its fields. Kubelets have no such thing.
+    pub emulated: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -51,6 +54,7 @@ impl Default for Setup {
         Self {
             nodes: 1,
             gates: vec!["ResourceHealthStatus=true".to_owned()],
+            emulated: None,
         }
     }
 }
