@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak build handlers guests run test test-all test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -43,6 +43,9 @@ setup-cluster:
 
 setup-dist:
 	@deploy/setup.sh build dist
+
+setup-soak:
+	@deploy/setup.sh build test cluster soak
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -120,7 +123,7 @@ bench: setup-cluster build handlers guests
 	cargo build --locked --release -p leafhost-peers --features peers
 	cargo bench --locked -p leafhost-tests --bench network
 
-soak: setup-cluster setup-test build handlers guests
+soak: setup-soak build handlers guests
 	cargo build --locked --workspace
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 cargo bench --locked -p leafhost-tests --bench agent -- memory
