@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -46,6 +46,9 @@ setup-cluster:
 
 setup-dist:
 	@deploy/setup.sh build dist
+
+setup-soak:
+	@deploy/setup.sh build test cluster soak
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -138,7 +141,7 @@ bench: setup-cluster programs handlers guests
 	cargo build --profile dist --locked -p leafhost-peers --features peers
 	$(BENCH) -p leafhost-tests --bench network
 
-soak: setup-cluster setup-test programs handlers guests
+soak: setup-soak programs handlers guests
 	$(TESTED)
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 $(BENCH) -p leafhost-tests --bench agent -- memory

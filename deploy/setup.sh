@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint, fuzz, cluster, dist) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint, fuzz, cluster, dist, soak) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
   case "$part" in
     build) ;;
     lint) ;;
+    soak) ;;
     # libFuzzer is C++.
     fuzz) packages="$packages g++" ;;
     # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image;
@@ -19,7 +20,7 @@ for part in "$@"; do
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 iptables openssl runc" ;;
     # Programs for arm64, and qemu to run them in a test. udev's library is that of the other architecture.
     dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
-    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster or dist" >&2; exit 2 ;;
+    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster, dist or soak" >&2; exit 2 ;;
   esac
 done
 
@@ -60,6 +61,7 @@ case " $* " in *" fuzz "*)
 esac
 
 case " $* " in *" cluster "*) tests/cluster/build.sh >/dev/null ;; esac
+case " $* " in *" soak "*) tests/cluster/build.sh kubelet-1.35 >/dev/null ;; esac
 
 missing=
 if ! command -v dpkg-query >/dev/null; then

@@ -43,7 +43,7 @@ impl Guarded {
         ] {
             let template = format!("templates/{template}.yaml");
             let arguments = ["template", NAMESPACE, &chart, "--namespace", NAMESPACE];
-            let version = ["--kube-version", "1.35.0", "--show-only", &template];
+            let version = ["--kube-version", "1.37.0", "--show-only", &template];
             manifests += "---\n";
             manifests += &cluster.helm(&[&arguments[..], &version].concat())?;
         }
@@ -203,6 +203,11 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
+    check(cluster)
+}
+
+/// Tries all of them in a cluster of two nodes.
+pub fn check(cluster: &'static Cluster) -> Result<()> {
     // Agents on them would free the slots below, which no pod has.
     let _taken = cluster.take_nodes(2)?;
     let guarded = Guarded::install(cluster)?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leafhost_tests::cluster::Cluster;
+use leafhost_tests::cluster::{Cluster, Setup};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::{eventually, within};
 use nix::sys::signal::Signal;
@@ -19,7 +19,15 @@ pub struct Own(pub &'static Cluster);
 
 impl Own {
     pub fn start(nodes: u8) -> Result<Self> {
-        Ok(Self(Box::leak(Box::new(Cluster::start(nodes)?))))
+        Self::start_with(&Setup {
+            nodes,
+            ..Setup::default()
+        })
+    }
+
+    /// The same with another setup.
+    pub fn start_with(setup: &Setup) -> Result<Self> {
+        Ok(Self(Box::leak(Box::new(Cluster::start_with(setup)?))))
     }
 }
 

@@ -55,7 +55,7 @@ fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
     // Built as a module, Helm 3 does not know which Kubernetes it is for.
     let (chart, values) = (chart(), MONITORED.join(","));
     let mut template = vec!["template", "leafhost", &chart, "--include-crds"];
-    template.extend(["--kube-version=1.35.0", "--set", &values]);
+    template.extend(["--kube-version=1.37.0", "--set", &values]);
     let (three, four) = (cluster.helm3(&template)?, cluster.helm(&template)?);
     assert_eq!(read(three)?, read(four)?);
     Ok(())

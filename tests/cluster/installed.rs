@@ -240,6 +240,11 @@ fn helm_install_a_handler_and_a_configuration_give_pods_on_both_nodes_a_slot_eac
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
+    check(cluster)
+}
+
+/// Installs the chart in a cluster of two nodes, uses it and upgrades it.
+pub fn check(cluster: &'static Cluster) -> Result<()> {
     let release = Release::install(cluster)?;
     let space = cluster.namespace("installed")?;
     let both: BTreeSet<String> = ["node-a", "node-b"].map(String::from).into();

@@ -35,6 +35,7 @@ mod migrate;
 mod names;
 mod nodes;
 mod objects;
+mod older;
 mod pair;
 mod partition;
 mod paused;

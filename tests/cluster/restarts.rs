@@ -1,11 +1,15 @@
 //! Restarts of the agent, the kubelet or the node: pods keep running and resources are offered again.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Namespace, Pod};
 use leafhost_tests::random;
-use nix::sys::signal::Signal;
+use leafhost_tests::wait::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::device::{Site, resources};
@@ -110,6 +114,59 @@ fn restarts(rounds: u64) -> Result<()> {
     site.until_held_by(&space, &["b"])?;
     space.run(&pod("c", &site, &resource))?;
     site.until_held_by(&space, &["b", "c"])?;
+    Ok(())
+}
+
+/// A kubelet that stands still; it goes on when this is dropped.
+struct Still(Pid);
+
+impl Still {
+    fn begin(site: &Site) -> Result<Self> {
+        let kubelet = Pid::from_raw(i32::try_from(site.node.kubelet_pid()?)?);
+        kill(kubelet, Signal::SIGSTOP)?;
+        Ok(Self(kubelet))
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// The kubelet learns at once that the plugin has ended and that there is one again.
+#[test]
+fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> Result<()> {
+    let Some((mut site, space, resource)) = begin("still")? else {
+        return Ok(());
+    };
+    let held = site.until_held_by(&space, &["a"])?;
+    let (_, name) = resource.split_once('/').context("no name")?;
+    let socket = site.node.device_plugins();
+    let socket = socket.join(format!("leafhost-{name}.sock"));
+    for round in 0..6 {
+        let before = fs::metadata(&socket)?;
+        let still = Still::begin(&site)?;
+        site.home.stop(Signal::SIGKILL)?;
+        site.home.start(&[])?;
+        eventually("the agent serves the resource", || {
+            let now = fs::metadata(&socket)?;
+            ensure!(now.ctime_nsec() != before.ctime_nsec(), "not yet");
+            Ok(())
+        })?;
+        drop(still);
+        site.until_listed()
+            .with_context(|| format!("round {round}"))?;
+        site.until_amounts(&resource, 2, 2)?;
+        assert_eq!(site.until_held_by(&space, &["a"])?, held);
+    }
+    // It sees the last one's end, too.
+    site.home.stop(Signal::SIGKILL)?;
+    site.node.wait_allocatable(&resource, 0)?;
+    site.home.start(&[])?;
+    site.until_amounts(&resource, 2, 2)?;
+    space.run(&pod("b", &site, &resource))?;
+    site.until_held_by(&space, &["a", "b"])?;
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::kubelet::Kubelet;
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::kubelet::{Kubelet, Plugins};
 use leafhost_tests::random::{self, Random};
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
@@ -72,10 +72,10 @@ fn held(node: &Node, alive: &[(String, String)]) -> Result<BTreeSet<String>> {
     Ok(slots)
 }
 
-fn kill(rounds: usize, seed: u64) -> Result<()> {
-    println!("{rounds} rounds");
+fn kill(plugins: Plugins, rounds: usize, seed: u64) -> Result<()> {
+    println!("{rounds} rounds, the kubelet knows {plugins:?}");
     let mut random = Random::new(seed);
-    let mut node = Node::with(CAPACITY, &DEVICES, &GRACE)?;
+    let mut node = Node::knowing(plugins)?.begin(CAPACITY, &DEVICES, &GRACE)?;
     let mut resources = vec!["akri.sh/echo".to_owned()];
     for device in DEVICES {
         resources.push(resource(&node.instance(device)?));
@@ -140,11 +140,14 @@ fn kill(rounds: usize, seed: u64) -> Result<()> {
 
 #[test]
 fn an_agent_killed_at_any_moment_loses_no_slot_and_gives_none_twice() -> Result<()> {
-    kill(20, 1)
+    kill(Plugins::Newest, 20, 1)?;
+    kill(Plugins::ByPath, 20, 1)
 }
 
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents_with_pods() -> Result<()> {
-    kill(random::rounds(1000), random::seed()?)
+    let seed = random::seed()?;
+    kill(Plugins::Newest, random::rounds(500), seed)?;
+    kill(Plugins::ByPath, random::rounds(500), seed)
 }

@@ -8,7 +8,7 @@ use leafhost_kubelet::proto::device_plugin::{
 };
 use leafhost_tests::agent::Home;
 use leafhost_tests::kubelet::pods::PodSpec;
-use leafhost_tests::kubelet::{Blocking, Kubelet};
+use leafhost_tests::kubelet::{Blocking, Kubelet, Plugins};
 use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
@@ -81,8 +81,13 @@ pub fn ids<const N: usize>(ids: [&str; N]) -> BTreeSet<String> {
 impl Node {
     /// A kubelet that runs, and an agent that does not yet.
     pub fn new() -> Result<Self> {
+        Self::knowing(Plugins::default())
+    }
+
+    /// The same with a kubelet that knows these plugins.
+    pub fn knowing(plugins: Plugins) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let kubelet = Blocking::start(folder.path())?;
+        let kubelet = Blocking::start_knowing(folder.path(), plugins)?;
         let mut home = Home::new()?;
         home.add_handler("debug-echo")?;
         home.serve_kubelet(folder.path());
@@ -95,11 +100,20 @@ impl Node {
 
     /// Both, with a Configuration `echo`, and the kubelet follows all lists.
     pub fn with(capacity: usize, descriptions: &[&str], arguments: &[&str]) -> Result<Self> {
-        let mut node = Self::new()?;
-        node.echo(capacity, descriptions)?;
-        node.home.start(arguments)?;
-        node.until_listed(descriptions.len() + 1)?;
-        Ok(node)
+        Self::new()?.begin(capacity, descriptions, arguments)
+    }
+
+    /// Starts the agent with a Configuration `echo`, until the kubelet follows all lists.
+    pub fn begin(
+        mut self,
+        capacity: usize,
+        descriptions: &[&str],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        self.echo(capacity, descriptions)?;
+        self.home.start(arguments)?;
+        self.until_listed(descriptions.len() + 1)?;
+        Ok(self)
     }
 
     /// Writes the Configuration `echo`.

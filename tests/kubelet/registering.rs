@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_kubelet::proto::device_plugin::Empty;
-use leafhost_tests::kubelet::Restart;
 use leafhost_tests::kubelet::faults::Reading;
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::kubelet::{Plugins, Restart};
 use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use tonic::Code;
@@ -124,7 +124,14 @@ fn a_kubelet_that_cannot_dial_back_is_asked_again_after_longer_and_longer_waits(
 
 #[test]
 fn a_list_that_the_kubelet_ends_at_once_or_later_is_registered_again() -> Result<()> {
-    let mut node = Node::new()?;
+    for plugins in [Plugins::Newest, Plugins::ByPath] {
+        ended_lists(plugins).with_context(|| format!("{plugins:?}"))?;
+    }
+    Ok(())
+}
+
+fn ended_lists(plugins: Plugins) -> Result<()> {
+    let mut node = Node::knowing(plugins)?;
     node.echo(2, &["foo"])?;
     node.kubelet.faults().end_lists_after(2, 0);
     node.home.start(&[])?;
@@ -156,7 +163,14 @@ fn a_list_that_the_kubelet_ends_at_once_or_later_is_registered_again() -> Result
 
 #[test]
 fn a_folder_cleared_name_by_name_costs_two_registers_at_most() -> Result<()> {
-    let node = Node::with(2, &["a", "b", "c", "d"], &[])?;
+    for plugins in [Plugins::Newest, Plugins::ByPath] {
+        cleared_folder(plugins).with_context(|| format!("{plugins:?}"))?;
+    }
+    Ok(())
+}
+
+fn cleared_folder(plugins: Plugins) -> Result<()> {
+    let node = Node::knowing(plugins)?.begin(2, &["a", "b", "c", "d"], &[])?;
     let own = resource(&node.instance("a")?);
     let uid = node.run("p", &own, 1)?;
     let had = node.held(&uid, &own);

@@ -45,6 +45,11 @@ pub struct Setup {
     pub nodes: u8,
     /// Feature gates of the API server and the kubelets, each as `Name=true`.
     pub gates: Vec<String>,
+    /// An earlier version, such as `1.35`, that API server, controller manager and scheduler emulate: they have its gates and
+    /// serve its fields. Kubelets have no such thing.
+    pub emulated: Option<&'static str>,
+    /// Whether the kubelets are those of 1.35.
+    pub older_kubelets: bool,
 }
 
 impl Default for Setup {
@@ -52,6 +57,8 @@ impl Default for Setup {
         Self {
             nodes: 1,
             gates: vec!["ResourceHealthStatus=true".to_owned()],
+            emulated: None,
+            older_kubelets: false,
         }
     }
 }
@@ -69,6 +76,9 @@ pub struct Cluster {
     namespaces: AtomicUsize,
 }
 
+/// Makes the kubelets of the [shared] cluster those of 1.35, if it is set.
+pub const OLDER_KUBELETS: &str = "LEAFHOST_OLDER_KUBELETS";
+
 /// The cluster of this test binary with two nodes, started by the first test that asks.
 ///
 /// None where something is missing and that is no error, see [`requirement::lacks`].
@@ -77,8 +87,15 @@ pub fn shared() -> Result<Option<&'static Cluster>> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(None);
     }
+    let start = || {
+        Cluster::start_with(&Setup {
+            nodes: 2,
+            older_kubelets: std::env::var_os(OLDER_KUBELETS).is_some(),
+            ..Setup::default()
+        })
+    };
     SHARED
-        .get_or_init(|| Cluster::start(2).map_err(|error| format!("{error:#}")))
+        .get_or_init(|| start().map_err(|error| format!("{error:#}")))
         .as_ref()
         .map(Some)
         .map_err(|error| anyhow!("no cluster: {error}"))
@@ -88,6 +105,11 @@ impl Cluster {
     /// What this machine lacks.
     pub fn missing() -> Option<Missing> {
         programs::missing()
+    }
+
+    /// What it lacks for [`Setup::older_kubelets`].
+    pub fn missing_older_kubelet() -> Option<Missing> {
+        Self::missing().or_else(programs::missing_older_kubelet)
     }
 
     /// Starts a cluster and waits until its nodes are ready.

@@ -1,5 +1,5 @@
 //! A stand-in for the kubelet: device manager, PodResources, checkpoint and pods' folders, and nothing else of a node. It
-//! does on demand what a real kubelet cannot be made to do. Otherwise it does what Kubernetes 1.35 does, faults included.
+//! does on demand what a real kubelet cannot be made to do. Otherwise it does what Kubernetes 1.37 does, faults included.
 //!
 //! Its folder has the layout of `/var/lib/kubelet`: `device-plugins/`, `pod-resources/kubelet.sock`, `pods/<uid>/`. It
 //! knows of a plugin only what the plugin sends.
@@ -35,6 +35,17 @@ use pods::{Container, Phase, Pod, PodSpec};
 pub use waiting::{Blocking, ClockHold};
 pub use world::{Answered, Listing, Record, Registration};
 use world::{World, locked};
+
+/// Which plugins of a resource a kubelet knows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Plugins {
+    /// The one that has registered last: up to 1.36. The end of any stream of the resource disconnects it.
+    Newest,
+    /// Each by the path of its socket, which none may register before the kubelet has seen the end of the one before: from
+    /// 1.37 on.
+    #[default]
+    ByPath,
+}
 
 /// How the kubelet is started again.
 #[derive(Debug, Clone, Copy, Default)]
@@ -138,6 +149,11 @@ impl Kubelet {
         if let Ok(life) = self.life() {
             locked(&life.model).seed = seed;
         }
+    }
+
+    /// Knows these plugins from the next start on.
+    pub fn know(&self, plugins: Plugins) {
+        *locked(&self.world.plugins) = plugins;
     }
 
     /// Lets its clock run ahead: a stopped plugin's resource leaves the capacity after five minutes.

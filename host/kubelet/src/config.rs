@@ -40,7 +40,7 @@ pub struct Times {
     pub register: Duration,
     /// How long the kubelet has to ask for the list after it took a registration. 10 s.
     pub list: Duration,
-    /// The time between the end of a list's stream and the next Register with the same kubelet. Up to 1.35 the end of an
+    /// The time between the end of a list's stream and the next Register with the same kubelet. Up to 1.36 the end of an
     /// old stream disconnects the newest client, so the kubelet must have seen that end. Also the shortest wait after a
     /// Register that the kubelet may have taken. 1 s.
     pub quiet: Duration,

@@ -211,18 +211,17 @@ impl Endpoint {
             connected = self.shared.registrar.connect(kubelet) => connected.map_err(|error| unregistered(&error))?,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
-        let session = match self.serve().await {
+        let (session, endpoint) = match self.serve().await {
             Ok(served) => {
-                let session = Arc::clone(&served.session);
+                let known = (Arc::clone(&served.session), served.socket.session.clone());
                 *serving = Some((served, kubelet));
-                session
+                known
             }
             Err(error) => return Err(Attempt::Other(error.to_string())),
         };
         let sending = || {
             session.await_stream();
         };
-        let endpoint = self.offered.report().socket;
         let registered = tokio::select! {
             registered = self.shared.registrar.register((kubelet, channel), &self.offered.name, endpoint, sending) => registered,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),

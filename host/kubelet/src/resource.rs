@@ -14,7 +14,7 @@ pub struct InvalidResource {
 
 /// `domain/name`, such as `akri.sh/cameras`.
 ///
-/// Source: `IsExtendedResourceName` of Kubernetes 1.35.
+/// Source: `IsExtendedResourceName` of Kubernetes 1.37.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_uds::{Accepting, RemovedOnDrop};
+use leafhost_uds::Accepting;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
@@ -16,6 +16,7 @@ use crate::endpoint::MAX_LIST;
 use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::service::Service;
 use crate::session::Session;
+use crate::sockets::Socket;
 
 /// The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
@@ -23,8 +24,8 @@ const MAX_CALLS: u32 = 8;
 /// A resource that is being served.
 pub(crate) struct Serving {
     pub session: Arc<Session>,
+    pub socket: Socket,
     drain: Duration,
-    socket: RemovedOnDrop,
     server: JoinHandle<Result<(), transport::Error>>,
     _end: DropGuard,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Serving {
 impl Serving {
     pub fn start(
         listener: UnixListener,
-        socket: RemovedOnDrop,
+        socket: Socket,
         service: Service,
         drain: Duration,
     ) -> Self {

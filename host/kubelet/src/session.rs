@@ -1,6 +1,6 @@
 //! One registration of one resource: whether the kubelet follows the list, and the signal that ends all streams.
 //!
-//! A session ends as a whole before the next one begins: up to 1.35 the kubelet disconnects its newest client when a stream
+//! A session ends as a whole before the next one begins: up to 1.36 the kubelet disconnects its newest client when a stream
 //! of an older one ends.
 
 use std::sync::Arc;

@@ -1,14 +1,23 @@
 //! The plugin's sockets in the kubelet's folder: names them, makes them, and removes those that an earlier process left.
 //! Files of others are never touched.
+//!
+//! A socket has two names: its own, by which other processes see that the resource is served, and one that no other session
+//! has, which the kubelet is told. From 1.37 on a kubelet knows the plugins of a resource by the paths of their sockets. If
+//! a plugin registers a path just when the stream of an earlier one with that path ends, the kubelet never sees that end,
+//! and refuses the path until it is restarted.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use leafhost_uds::{MAX_PATH, MORE_FILES, RemovedOnDrop, remove_stale};
+use leafhost_uds::{MAX_PATH, MORE_FILES, RemovedOnDrop, SocketFile, remove_stale};
 use sha2::{Digest as _, Sha256};
 use tokio::net::UnixListener;
 
 use crate::ResourceName;
+
+/// The length of what is added to a socket's name for a session: `.` and eight hexadecimal digits.
+const SESSION: usize = 9;
 
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +38,8 @@ fn told(path: &Path, why: &leafhost_uds::Error) -> String {
             "another process serves {path}: only one agent may run on a node; stop the other one"
         ),
         Why::TooLong => format!(
-            "{path} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder or prefix"
+            "{path} has more than {} bytes and can be no socket: choose a shorter folder or prefix",
+            MAX_PATH - SESSION
         ),
         Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
         Why::Refused(error) => format!(
@@ -41,7 +51,7 @@ fn told(path: &Path, why: &leafhost_uds::Error) -> String {
 /// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The file name of a resource's socket. `is_taken` tells whether another resource has it.
+/// The file name of a resource's socket, with room for that of a session. `is_taken` tells whether another resource has it.
 pub(crate) fn name(
     folder: &Path,
     prefix: &str,
@@ -53,7 +63,7 @@ pub(crate) fn name(
         .split_once('/')
         .unwrap_or(("", resource.as_str()));
     let plain = format!("{prefix}-{part}.sock");
-    if folder.join(&plain).as_os_str().len() <= MAX_PATH && !is_taken(&plain) {
+    if has_room(&folder.join(&plain)) && !is_taken(&plain) {
         return plain;
     }
     let digest = Sha256::digest(resource.as_str());
@@ -61,10 +71,39 @@ pub(crate) fn name(
     format!("{prefix}-{digest}.sock")
 }
 
+fn has_room(path: &Path) -> bool {
+    path.as_os_str().len() + SESSION <= MAX_PATH
+}
+
+/// Holds the names of a socket that this process made. They are removed when this is dropped, unless other files have them by then.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// Is the file name for this session, which the kubelet is told.
+    pub session: String,
+    _files: [RemovedOnDrop; 2],
+}
+
 /// Makes a socket and listens on it. A socket that no process serves is replaced.
-pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, RemovedOnDrop)> {
-    match leafhost_uds::bind(&path).await {
-        Ok((listener, file)) => Ok((listener, RemovedOnDrop(file))),
+pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
+    let bound = async {
+        if !has_room(&path) {
+            return Err(leafhost_uds::Error::TooLong);
+        }
+        let (listener, file) = leafhost_uds::bind(&path).await?;
+        let file = RemovedOnDrop(file);
+        // A hash of nothing is as random as its keys.
+        let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
+        let session = path.with_extension(format!("{random:08x}.sock"));
+        std::fs::hard_link(&path, &session)?;
+        let name = session.file_name().unwrap_or_default().to_string_lossy();
+        let socket = Socket {
+            session: name.into_owned(),
+            _files: [RemovedOnDrop(SocketFile::at(&session)?), file],
+        };
+        Ok((listener, socket))
+    };
+    match bound.await {
+        Ok(bound) => Ok(bound),
         Err(why) => Err(Error { path, why }),
     }
 }

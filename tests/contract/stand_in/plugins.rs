@@ -7,6 +7,7 @@ use leafhost_kubelet::proto::device_plugin::{AllocateRequest, ContainerAllocateR
 use leafhost_tests::kubelet::faults::Reading;
 use leafhost_tests::kubelet::model::{GRACE, Refusal};
 use leafhost_tests::kubelet::pods::PodSpec;
+use leafhost_tests::kubelet::{Kubelet, Plugins, Restart};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -55,27 +56,76 @@ async fn a_killed_plugin_is_as_one_whose_stream_ends() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_end_of_an_old_stream_disconnects_the_new_client() -> Result<()> {
-    let node = Node::with(&["a"]).await?;
+async fn up_to_1_36_the_end_of_an_old_stream_disconnects_the_new_client() -> Result<()> {
+    let node = Node::without(&["a"]).await?;
+    node.kubelet.know(Plugins::Newest);
+    node.kubelet.restart(Restart::default()).await?;
+    let folder = node.kubelet.device_plugins();
+    node.plugin.appear(&folder).await?;
+    node.kubelet.until_capacity(CAMERAS, 1, 1).await?;
     let second = Plugin::new(CAMERAS, &["a", "b"]);
-    second.serve(&node.kubelet.device_plugins(), "second.sock")?;
-    second
-        .register(&node.kubelet.device_plugins(), "second.sock")
-        .await?;
+    second.serve(&folder, "second.sock")?;
+    second.register(&folder, "second.sock").await?;
     node.kubelet.until_capacity(CAMERAS, 2, 2).await?;
     assert_eq!(node.kubelet.streams(CAMERAS), 2);
     node.plugin.end_streams();
     node.kubelet.until_capacity(CAMERAS, 2, 0).await?;
-    node.kubelet
-        .until("the new stream ends, too", |kubelet| {
-            ensure!(
-                kubelet.streams(CAMERAS) == 0,
-                "{}",
-                kubelet.streams(CAMERAS)
-            );
-            Ok(())
-        })
-        .await
+    until_streams(&node, 0).await
+}
+
+#[tokio::test]
+async fn a_second_plugin_is_followed_beside_the_first_and_either_may_end() -> Result<()> {
+    for first_ends in [true, false] {
+        let node = Node::with(&["a"]).await?;
+        let folder = node.kubelet.device_plugins();
+        let second = Plugin::new(CAMERAS, &["a", "b"]);
+        second.serve(&folder, "second.sock")?;
+        second.register(&folder, "second.sock").await?;
+        node.kubelet.until_capacity(CAMERAS, 2, 2).await?;
+        let (ends, stays) = if first_ends {
+            (&node.plugin, &second)
+        } else {
+            (&second, &node.plugin)
+        };
+        ends.end_streams();
+        until_streams(&node, 1).await?;
+        assert_eq!(node.kubelet.capacity(CAMERAS), Some((2, 2)));
+        node.run("p", 1).await?;
+        assert_eq!(stays.allocated().len(), 1);
+        assert_eq!(ends.allocated().len(), 0);
+        stays.end_streams();
+        node.kubelet.until_capacity(CAMERAS, 2, 0).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_path_registered_before_its_last_stream_ended_is_refused_for_ever() -> Result<()> {
+    let node = Node::with(&["a"]).await?;
+    let folder = node.kubelet.device_plugins();
+    let register = || node.plugin.register(&folder, "plugin.sock");
+    let refused = register().await.unwrap_err();
+    assert!(refused.message().contains("already connected"), "{refused}");
+    // The kubelet has forgotten whose stream that is, and never sees that it has ended.
+    node.plugin.end_streams();
+    until_streams(&node, 0).await?;
+    assert_eq!(node.kubelet.capacity(CAMERAS), Some((1, 1)));
+    for _ in 0..3 {
+        assert!(register().await.is_err());
+    }
+    node.kubelet.restart(Restart::default()).await?;
+    node.plugin.appear(&folder).await?;
+    node.kubelet.until_capacity(CAMERAS, 1, 1).await
+}
+
+async fn until_streams(node: &Node, count: usize) -> Result<()> {
+    let what = format!("{count} streams are open");
+    let check = |kubelet: &Kubelet| {
+        let open = kubelet.streams(CAMERAS);
+        ensure!(open == count, "{open}");
+        Ok(())
+    };
+    node.kubelet.until(&what, check).await
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ pub(super) fn start(
         command.args(arguments).current_dir(&folder);
         command
     };
+    let emulated = setup.emulated;
+    let emulated = emulated.map(|version| format!("--emulated-version={version}"));
     let launch = |name: &str, program: &Path, arguments: Vec<String>| {
         Running::start(name, &folder, &mut command(program, arguments))
     };
@@ -105,7 +107,10 @@ pub(super) fn start(
             format!("--audit-log-path={}", audit.display()),
             // In megabytes. The log must stay one file, because tests read it from an offset on.
             "--audit-log-maxsize=10000".to_owned(),
-        ],
+        ]
+        .into_iter()
+        .chain(emulated.clone())
+        .collect(),
     );
     let server = Program::start("kube-apiserver", &folder, server)?;
     // Before it listens, its certificate may not be there, which the proxy reads once.
@@ -140,7 +145,10 @@ pub(super) fn start(
             format!("--root-ca-file={authority}"),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
-        ],
+        ]
+        .into_iter()
+        .chain(emulated.clone())
+        .collect(),
     )?;
     let scheduler = launch(
         "kube-scheduler",
@@ -152,7 +160,10 @@ pub(super) fn start(
             ),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
-        ],
+        ]
+        .into_iter()
+        .chain(emulated)
+        .collect(),
     )?;
     Ok(ControlPlane {
         api,

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Setup;
 use super::api::{Api, items};
 use super::control_plane::kubeconfig;
-use super::programs::{Running, tail};
+use super::programs::{Running, older_kubelet, tail};
 use super::reservation::ClusterId;
 use crate::program;
 
@@ -29,6 +29,7 @@ pub struct Node {
     address: String,
     folder: PathBuf,
     programs: PathBuf,
+    kubelet_program: PathBuf,
     api: Api,
     holder: Running,
     proxy: Mutex<Option<Running>>,
@@ -104,6 +105,11 @@ impl Node {
             address,
             folder,
             programs: programs.to_owned(),
+            kubelet_program: if setup.older_kubelets {
+                older_kubelet()?
+            } else {
+                programs.join("kubelet")
+            },
             api: api.clone(),
             holder,
             proxy: Mutex::default(),
@@ -279,7 +285,7 @@ impl Node {
             bail!("the kubelet runs already");
         }
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
-        let mut command = self.command("kubelet", self.programs.join("kubelet"))?;
+        let mut command = self.command("kubelet", &self.kubelet_program)?;
         command
             .arg(flag("config", &self.folder.join("kubelet.json")))
             .arg(flag("kubeconfig", &self.kubeconfig()))
@@ -324,9 +330,11 @@ impl Node {
 
     /// Makes the addresses of services work in the node and its pods.
     fn start_proxy(&self) -> Result<()> {
-        let mut command = self.command("proxy", self.programs.join("kube-proxy"))?;
+        let mut command = self.command("proxy", "sh")?;
         let kubeconfig = kubeconfig(self.id, "kube-proxy");
         command
+            .args(["-c", settings::KEPT_RUNNING, "sh"])
+            .arg(self.programs.join("kube-proxy"))
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .arg(format!("--hostname-override={}", self.name))
             .arg(format!("--healthz-bind-address={}:10256", self.address))

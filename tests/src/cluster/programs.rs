@@ -17,6 +17,10 @@ use crate::requirement::{self, Missing};
 use crate::wait::eventually;
 
 const SETUP: &str = "make setup-cluster";
+/// The Go modules of all programs.
+const MODULES: [&str; 4] = ["kubernetes", "containerd", "helm", "helm3"];
+/// That of the older kubelet.
+const OLDER_KUBELET: &str = "kubelet-1.35";
 
 /// What a cluster needs and this machine lacks.
 pub(super) fn missing() -> Option<Missing> {
@@ -30,38 +34,50 @@ pub(super) fn missing() -> Option<Missing> {
         "/usr/sbin/ip",
         "/usr/sbin/iptables",
     ];
-    let built = || match folder() {
-        Ok(folder) if folder.is_dir() => None,
-        Ok(folder) => Some(Missing {
-            what: format!("Kubernetes in {}", folder.display()),
-            command: SETUP,
-        }),
-        Err(error) => Some(Missing {
-            what: format!("the folder of programs ({error:#})"),
-            command: SETUP,
-        }),
-    };
     requirement::root("sudo -E make test-all")
         .or_else(|| requirement::files(&installed, SETUP))
-        .or_else(built)
+        .or_else(|| not_built("Kubernetes", folder(), SETUP))
 }
 
-/// The folder `tests/cluster/build.sh` builds for this state of the Go modules.
+/// What this machine lacks for nodes with the older kubelet, beside that.
+pub(super) fn missing_older_kubelet() -> Option<Missing> {
+    not_built(
+        "a kubelet of 1.35",
+        built(&[OLDER_KUBELET]),
+        "make setup-soak",
+    )
+}
+
+fn not_built(what: &str, folder: Result<PathBuf>, command: &'static str) -> Option<Missing> {
+    let what = match folder {
+        Ok(folder) if folder.is_dir() => return None,
+        Ok(folder) => format!("{what} in {}", folder.display()),
+        Err(error) => format!("the folder of {what} ({error:#})"),
+    };
+    Some(Missing { what, command })
+}
+
+/// The folder of all programs.
 pub(super) fn folder() -> Result<PathBuf> {
-    let modules = source_tree().join("tests/cluster/go");
+    built(&MODULES)
+}
+
+/// The kubelet of 1.35.
+pub(super) fn older_kubelet() -> Result<PathBuf> {
+    Ok(built(&[OLDER_KUBELET])?.join("kubelet"))
+}
+
+/// The folder `tests/cluster/build.sh` builds for this state of these Go modules.
+fn built(modules: &[&str]) -> Result<PathBuf> {
+    let folder = source_tree().join("tests/cluster/go");
     let mut digest = Sha256::new();
-    for file in [
-        "kubernetes/go.mod",
-        "kubernetes/go.sum",
-        "containerd/go.mod",
-        "containerd/go.sum",
-        "helm/go.mod",
-        "helm/go.sum",
-        "helm3/go.mod",
-        "helm3/go.sum",
-    ] {
-        let path = modules.join(file);
-        digest.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+    for module in modules {
+        for file in ["go.mod", "go.sum"] {
+            let path = folder.join(module).join(file);
+            let text =
+                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            digest.update(text);
+        }
     }
     let mut state = hex(&digest.finalize());
     state.truncate(16);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tonic::service::Routes;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::Plugins;
 use super::checkpoint;
 use super::dial::dial;
 use super::lister::Lister;
@@ -30,10 +31,10 @@ use super::world::{Listing, Registration, World, locked};
 
 /// A plugin as the kubelet knows it.
 #[derive(Debug, Clone)]
-pub(super) struct Client {
-    id: u64,
+struct Client {
+    /// As what it is known.
+    key: String,
     closed: CancellationToken,
-    pub plugin: Option<DevicePluginClient<Channel>>,
 }
 
 /// What the kubelet calls to allocate.
@@ -47,14 +48,17 @@ pub(super) struct Endpoint {
 pub(super) struct Life {
     pub world: Arc<World>,
     pub model: Mutex<Model>,
-    /// By resource, the current one.
-    clients: Mutex<BTreeMap<String, Client>>,
+    plugins: Plugins,
+    /// By resource; up to 1.36 no more than one.
+    clients: Mutex<BTreeMap<String, Vec<Client>>>,
+    /// By resource, those whose end the kubelet has not seen, as what they are known.
+    connected: Mutex<BTreeMap<String, BTreeMap<String, Endpoint>>>,
+    /// By resource, the one that is asked.
     pub endpoints: Mutex<BTreeMap<String, Endpoint>>,
     /// Whether the API server has told it of the pods.
     pub knows_pods: AtomicBool,
     /// Streams that are open, by resource.
     pub streams: Mutex<BTreeMap<String, usize>>,
-    next: AtomicU64,
     writing: Mutex<()>,
     pub stop: CancellationToken,
     tasks: TaskTracker,
@@ -74,11 +78,12 @@ impl Life {
         let life = Arc::new(Self {
             world: Arc::clone(&world),
             model: Mutex::new(model),
+            plugins: *locked(&world.plugins),
             clients: Mutex::default(),
+            connected: Mutex::default(),
             endpoints: Mutex::default(),
             knows_pods: AtomicBool::new(knows_pods),
             streams: Mutex::default(),
-            next: AtomicU64::new(0),
             writing: Mutex::new(()),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -129,6 +134,7 @@ impl Life {
         self.tasks.close();
         self.tasks.wait().await;
         locked(&self.clients).clear();
+        locked(&self.connected).clear();
         locked(&self.endpoints).clear();
         self.world.tell();
     }
@@ -146,23 +152,31 @@ impl Life {
         let resource = &request.resource_name;
         ResourceName::new(resource.as_str()).map_err(|error| Status::unknown(error.to_string()))?;
         let client = Client {
-            id: self.next.fetch_add(1, Relaxed),
+            key: match self.plugins {
+                Plugins::Newest => String::new(),
+                Plugins::ByPath => request.endpoint.clone(),
+            },
             closed: self.stop.child_token(),
-            plugin: None,
         };
-        // The one before stays open, and nobody remembers it.
-        locked(&self.clients).insert(resource.clone(), client.clone());
+        {
+            let mut clients = locked(&self.clients);
+            let known = clients.entry(resource.clone()).or_default();
+            if self.plugins == Plugins::Newest {
+                // The one before stays open, and nobody remembers it.
+                known.clear();
+            }
+            known.push(client.clone());
+        }
         match self.connect(resource, request, &client).await {
-            Ok(client) => {
+            Ok(plugin) => {
                 let life = Arc::clone(self);
                 let resource = resource.clone();
                 self.tasks
-                    .spawn(async move { life.follow(resource, client).await });
+                    .spawn(async move { life.follow(resource, client, plugin).await });
                 Ok(())
             }
             Err(status) => {
-                // Whoever is current.
-                locked(&self.clients).remove(resource);
+                self.forget(resource, &client.key);
                 Err(status)
             }
         }
@@ -173,7 +187,7 @@ impl Life {
         resource: &str,
         request: &RegisterRequest,
         client: &Client,
-    ) -> Result<Client, Status> {
+    ) -> Result<DevicePluginClient<Channel>, Status> {
         let path = self.world.device_plugins().join(&request.endpoint);
         if self.world.faults.dial_fails() {
             return Err(Status::unknown(format!(
@@ -191,43 +205,66 @@ impl Life {
             plugin: plugin.clone(),
             options,
         };
+        let mut connected = locked(&self.connected);
+        let known = connected.entry(resource.to_owned()).or_default();
+        if self.plugins == Plugins::ByPath && known.contains_key(&client.key) {
+            return Err(Status::unknown(format!(
+                "device plugin already connected: {}",
+                path.display()
+            )));
+        }
+        known.insert(client.key.clone(), endpoint.clone());
         locked(&self.endpoints).insert(resource.to_owned(), endpoint);
         locked(&self.model).connect(resource);
-        let client = Client {
-            plugin: Some(plugin),
-            ..client.clone()
-        };
-        if let Some(current) = locked(&self.clients)
-            .get_mut(resource)
-            .filter(|current| current.id == client.id)
-        {
-            *current = client.clone();
-        }
-        Ok(client)
+        Ok(plugin)
     }
 
-    /// The one ListAndWatch of a registration, to its end. Then the resource's current client is disconnected, which need
-    /// not be this one: so it is up to 1.35.
-    async fn follow(&self, resource: String, client: Client) {
+    /// Forgets the clients of a resource that are known as this, whichever they are; the first of them.
+    fn forget(&self, resource: &str, key: &str) -> Option<Client> {
+        let mut clients = locked(&self.clients);
+        let known = clients.get_mut(resource)?;
+        let first = known.iter().find(|client| client.key == key).cloned();
+        known.retain(|client| client.key != key);
+        first
+    }
+
+    /// The one ListAndWatch of a registration, to its end. Then the first client that is known as this one is disconnected,
+    /// which need not be this one.
+    async fn follow(&self, resource: String, client: Client, plugin: DevicePluginClient<Channel>) {
         *locked(&self.streams).entry(resource.clone()).or_default() += 1;
         tokio::select! {
             () = client.closed.cancelled() => {}
-            () = self.take_lists(&resource, client.plugin) => {}
+            () = self.take_lists(&resource, plugin) => {}
         }
         if let Some(open) = locked(&self.streams).get_mut(&resource) {
             *open -= 1;
         }
-        let current = locked(&self.clients).remove(&resource);
+        let current = self.forget(&resource, &client.key);
         if let Some(current) = current.filter(|_| !self.stop.is_cancelled()) {
             current.closed.cancel();
-            let now = self.world.now();
-            locked(&self.model).disconnect(&resource, now);
+            self.disconnect(&resource, &current.key);
         }
         self.world.tell();
     }
 
-    async fn take_lists(&self, resource: &str, plugin: Option<DevicePluginClient<Channel>>) {
-        let Some(mut plugin) = plugin else { return };
+    /// Another plugin of the resource is asked then, if one is connected.
+    fn disconnect(&self, resource: &str, key: &str) {
+        let mut connected = locked(&self.connected);
+        let Some(known) = connected.get_mut(resource) else {
+            return;
+        };
+        if known.remove(key).is_none() {
+            return;
+        }
+        match known.values().next() {
+            Some(other) => {
+                locked(&self.endpoints).insert(resource.to_owned(), other.clone());
+            }
+            None => locked(&self.model).disconnect(resource, self.world.now()),
+        }
+    }
+
+    async fn take_lists(&self, resource: &str, mut plugin: DevicePluginClient<Channel>) {
         let Ok(stream) = plugin.list_and_watch(Empty {}).await else {
             return;
         };

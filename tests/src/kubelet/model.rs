@@ -1,5 +1,5 @@
 //! What the kubelet's device manager keeps in memory, and how it decides. Pure; the order of its checks and the holes in
-//! them are those of Kubernetes 1.35, pkg/kubelet/cm/devicemanager.
+//! them are those of Kubernetes 1.35 to 1.37, pkg/kubelet/cm/devicemanager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use tokio::runtime::Runtime;
 
-use super::Kubelet;
+use super::{Kubelet, Plugins};
 use crate::wait::TIMEOUT;
 
 impl Kubelet {
@@ -86,12 +86,18 @@ pub struct Blocking {
 impl Blocking {
     /// One in a folder of its own, running.
     pub fn start(root: &Path) -> Result<Self> {
+        Self::start_knowing(root, Plugins::default())
+    }
+
+    /// The same, and it knows these plugins.
+    pub fn start_knowing(root: &Path, plugins: Plugins) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .context("cannot start a runtime")?;
         let kubelet = Kubelet::new(root);
+        kubelet.know(plugins);
         runtime.block_on(kubelet.start())?;
         Ok(Self { kubelet, runtime })
     }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::Plugins;
 use super::faults::Faults;
 use super::model::Refusal;
 use super::pods::{Phase, Pod};
@@ -81,6 +82,7 @@ pub(super) struct World {
     passed: Mutex<Duration>,
     /// Ids are picked by it.
     pub seed: Mutex<u64>,
+    pub plugins: Mutex<Plugins>,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -97,6 +99,7 @@ impl World {
             changed: watch::Sender::new(0),
             passed: Mutex::default(),
             seed: Mutex::new(0),
+            plugins: Mutex::default(),
         }
     }
 

@@ -1,7 +1,8 @@
-//! A kubelet as far as a plugin notices: the folder it clears, Register, one list stream a resource, and its habit of
-//! disconnecting the newest client when a stream of any earlier one ends.
+//! A kubelet as far as a plugin notices: the folder it clears, Register, one list stream a resource, and its habits: up to
+//! 1.36 it disconnects the newest client when a stream of any earlier one ends, from 1.37 on it may refuse a path for ever
+//! that is registered twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,7 @@ pub struct State {
     clients: Mutex<BTreeMap<String, Client>>,
     pub lists: watch::Sender<Lists>,
     pub registered: watch::Sender<BTreeMap<String, u32>>,
+    paths: Mutex<BTreeSet<String>>,
     /// The answer of Register, if it refuses.
     pub refusal: Mutex<Option<Status>>,
     /// Takes registrations and does not ask for lists.
@@ -167,6 +169,13 @@ impl Registration for Service {
         self.state
             .registered
             .send_modify(|counts| *counts.entry(resource.clone()).or_default() += 1);
+        let is_new = self
+            .state
+            .paths
+            .lock()
+            .unwrap()
+            .insert(request.endpoint.clone());
+        assert!(is_new, "{} is registered twice", request.endpoint);
         if let Some(refusal) = self.state.refusal.lock().unwrap().clone() {
             return Err(refusal);
         }

@@ -29,6 +29,14 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mount --make-rshared /run
 "#;
 
+/// Runs `$@` again whenever it ends, as its kubelet does with kube-proxy: that ends when its Node is deleted.
+pub const KEPT_RUNNING: &str = r#"
+while true; do
+  "$@" || true
+  sleep 1
+done
+"#;
+
 /// udev handles each device as if it had just come. It must not change the machine's device nodes.
 pub const UDEV: &str = r#"
 set -eu

@@ -1,0 +1,51 @@
+//! The oldest Kubernetes that still gets fixes: an API server of today emulates it, and its kubelet joins as it is.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use leafhost_tests::cluster::{Cluster, OLDER_KUBELETS, Setup};
+use leafhost_tests::requirement;
+
+use crate::away::Own;
+use crate::{attacks, installed};
+
+const VERSION: &str = "1.35";
+/// The modules of tests that a kubelet can change and that use the shared cluster.
+const OF_KUBELETS: [&str; 5] = [
+    "allocation::",
+    "containers::",
+    "health::",
+    "pods::",
+    "restarts::",
+];
+
+#[test]
+fn an_api_server_of_1_35_enforces_the_policies_and_the_chart_serves_pods_there() -> Result<()> {
+    if requirement::lacks(Cluster::missing())? {
+        return Ok(());
+    }
+    let own = Own::start_with(&Setup {
+        nodes: 2,
+        emulated: Some(VERSION),
+        ..Setup::default()
+    })?;
+    let cluster = own.0;
+    let version = cluster.get("/version")?;
+    let minor = VERSION.split_once('.').map(|(_, minor)| minor);
+    ensure!(version["emulationMinor"].as_str() == minor, "{version:#}");
+    attacks::check(cluster)?;
+    installed::check(cluster)
+}
+
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_kubelets_of_1_35_give_pods_their_devices() -> Result<()> {
+    if requirement::lacks(Cluster::missing_older_kubelet())? {
+        return Ok(());
+    }
+    let mut tests = Command::new(std::env::current_exe()?);
+    tests.env(OLDER_KUBELETS, "1").args(OF_KUBELETS);
+    let ended = tests.status()?;
+    ensure!(ended.success(), "{ended}");
+    Ok(())
+}
