@@ -1,7 +1,7 @@
 //! Rules of the source tree that no linter checks.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test file")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -173,12 +173,13 @@ fn every_image_sets_what_the_unit_for_systemd_sets() {
 #[test]
 fn crates_depend_only_on_those_below() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let allowed: [(&str, &[&str]); 19] = [
+    let allowed: [(&str, &[&str]); 20] = [
         ("host/core", &[]),
         ("host/udev", &[]),
         ("host/net", &[]),
         ("host/cdi", &[]),
         ("host/metrics", &[]),
+        ("host/endpoint", &[]),
         ("host/fakes", &["leafhost-core"]),
         ("host/uds", &[]),
         ("host/kubelet", &["leafhost-uds"]),
@@ -215,6 +216,7 @@ fn crates_depend_only_on_those_below() {
                 "leafhost-core",
                 "leafhost-cdi",
                 "leafhost-discovery",
+                "leafhost-endpoint",
                 "leafhost-kubelet",
                 "leafhost-metrics",
                 "leafhost-slots",
@@ -338,4 +340,156 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
             "{query}"
         );
     }
+}
+
+/// Lists the crates whose files import each other in circles, with the reason. Nothing else does.
+const CIRCLES: [(&str, &str); 0] = [];
+
+#[test]
+fn no_files_of_a_crate_import_each_other_in_a_circle() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut circles = Vec::new();
+    for entry in fs::read_dir(root.join("host")).unwrap() {
+        let folder = entry.unwrap().path().join("src");
+        let name = folder.strip_prefix(root).unwrap().display().to_string();
+        if CIRCLES
+            .iter()
+            .all(|(crate_folder, _)| *crate_folder != name)
+        {
+            let circle = circle(&modules(&folder));
+            circles.extend(circle.into_iter().map(|module| format!("{name}: {module}")));
+        }
+    }
+    assert_eq!(circles, Vec::<String>::new());
+}
+
+/// Maps each module of a crate that has a file of its own, such as `a::b`, to its text without tests. The crate itself is the empty one.
+fn modules(folder: &Path) -> BTreeMap<String, String> {
+    let files = sources().into_iter().filter_map(|path| {
+        let inside = path.strip_prefix(folder).ok()?.with_extension("");
+        let parts: Option<Vec<&str>> = inside.iter().map(|part| part.to_str()).collect();
+        let module = parts?.join("::");
+        if module.split("::").any(|part| part.starts_with("tests")) {
+            return None;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let text = text.lines().map(|line| line.split("//").next().unwrap());
+        let module = if matches!(&*module, "lib" | "main") {
+            String::new()
+        } else {
+            module
+        };
+        Some((module, text.collect::<Vec<_>>().join("\n")))
+    });
+    files.collect()
+}
+
+/// Returns the modules that are left when those without imports, or that nobody imports, are taken away, again and again. A module inside
+/// another one may use what that has.
+fn circle(modules: &BTreeMap<String, String>) -> BTreeSet<&str> {
+    let arrows: BTreeSet<(&str, &str)> = modules
+        .iter()
+        .flat_map(|(own, text)| {
+            let mut paths = Vec::new();
+            for word in ["crate", "super", "self"] {
+                paths.extend(paths_of(text, word));
+            }
+            let inside = modules
+                .keys()
+                .filter_map(|module| module.strip_prefix(own)?.strip_prefix("::"));
+            for child in inside.filter(|child| !child.contains("::")) {
+                let found = paths_of(text, child);
+                let found = found.into_iter().filter(|path| path.contains("::"));
+                paths.extend(found.map(|path| format!("self::{path}")));
+            }
+            let reached = paths
+                .into_iter()
+                .filter_map(move |path| reached(modules, own, &path));
+            let others = reached.filter(move |module| !is_inside(own, module));
+            others
+                .map(move |module| (own.as_str(), module))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let mut left: BTreeSet<&str> = modules.keys().map(String::as_str).collect();
+    loop {
+        let inside = |(from, to): &&(&str, &str)| left.contains(from) && left.contains(to);
+        let from: BTreeSet<&str> = arrows.iter().filter(inside).map(|arrow| arrow.0).collect();
+        let to: BTreeSet<&str> = arrows.iter().filter(inside).map(|arrow| arrow.1).collect();
+        let next: BTreeSet<&str> = from.intersection(&to).copied().collect();
+        if next == left {
+            return left;
+        }
+        left = next;
+    }
+}
+
+fn is_inside(module: &str, other: &str) -> bool {
+    let rest = module.strip_prefix(other);
+    rest.is_some_and(|rest| rest.is_empty() || other.is_empty() || rest.starts_with("::"))
+}
+
+/// Returns the module with a file that a path leads to, seen from one.
+fn reached<'a>(modules: &'a BTreeMap<String, String>, own: &str, path: &str) -> Option<&'a str> {
+    let mut parts: Vec<&str> = own.split("::").collect();
+    let mut names = path.split("::").peekable();
+    while let Some(word) = names.next_if(|name| matches!(*name, "crate" | "super" | "self")) {
+        match word {
+            "crate" => parts.clear(),
+            "super" => drop(parts.pop()),
+            _ => {}
+        }
+    }
+    parts.extend(names);
+    (0..=parts.len()).rev().find_map(|count| {
+        Some(
+            modules
+                .get_key_value(&parts[..count].join("::"))?
+                .0
+                .as_str(),
+        )
+    })
+}
+
+/// Returns all paths in a text that begin with a word, each branch of `a::{b, c::d}` as one of its own.
+fn paths_of(text: &str, word: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let begun = text.match_indices(word).filter(|(at, _)| {
+        let before = &text[..*at];
+        !before.ends_with(is_name) && !before.ends_with("::")
+    });
+    let mut paths = Vec::new();
+    for (at, _) in begun {
+        let mut rest = &text[at + word.len()..];
+        branches(&mut rest, word.to_owned(), &mut paths);
+    }
+    paths
+}
+
+/// Reads what follows a part of a path.
+fn branches(rest: &mut &str, path: String, paths: &mut Vec<String>) {
+    let Some(after) = rest.strip_prefix("::") else {
+        paths.push(path);
+        return;
+    };
+    *rest = after;
+    if let Some(after) = after.strip_prefix('{') {
+        *rest = after.trim_start();
+        while !rest.is_empty() && !rest.starts_with('}') {
+            branches(rest, path.clone(), paths);
+            // Another name of it, and what separates branches.
+            *rest = rest.trim_start_matches(|c| c != ',' && c != '}');
+            *rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
+        }
+        *rest = rest.strip_prefix('}').unwrap_or_default();
+        return;
+    }
+    let name = |text: &str| {
+        text.find(|c: char| !c.is_alphanumeric() && c != '_')
+            .unwrap_or(text.len())
+    };
+    let (part, after) = after.split_at(name(after));
+    *rest = after;
+    branches(rest, format!("{path}::{part}"), paths);
 }

@@ -8,11 +8,7 @@
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
 
-use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::{Query, State};
@@ -20,41 +16,23 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use leafhost_endpoint::{Listener, serve};
 use leafhost_metrics::CONTENT_TYPE;
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
-use tokio_util::either::Either;
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::document::AgentState;
-use crate::fd_reserve;
 use crate::metrics::Metrics;
 
 /// The header of `/status` that says which version of the document it is: a number that is another one after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
 /// How long `/status?after=` waits for another version.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// Versions of the document are at least this far apart. Also the pause after a failed `accept`.
+/// Versions of the document are at least this far apart.
 const SPACING: Duration = Duration::from_millis(100);
-/// How long a client has to send a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection serves one request. It is closed after this time, even if the client has not read the answer.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
-/// The most open connections of one listener. One more closes the oldest, so that idle clients and slow readers keep nobody else
-/// out. Each may be one to which a large document is being sent.
-const MAX_CONNECTIONS: usize = 16;
-/// How long the shutdown waits for requests under way.
-const DRAIN: Duration = Duration::from_secs(2);
-/// The largest head of a request, in bytes.
-const HEAD_BYTES: usize = 16 << 10;
-
 /// What the endpoint shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
@@ -188,94 +166,6 @@ pub(crate) async fn count_versions(mut board: AgentState, version: watch::Sender
         version.send_modify(|version| *version += 1);
         tokio::time::sleep(SPACING).await;
     }
-}
-
-/// Where connections come from.
-#[derive(Debug)]
-pub enum Listener {
-    /// From clients that reach the address.
-    Tcp(TcpListener),
-    /// From clients that may open the socket.
-    Unix(UnixListener),
-}
-
-impl Listener {
-    /// The next connection. If no file descriptor is free, it gets a reserved one, so that the status can be read even then.
-    async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
-        poll_fn(|context| match self.poll_accept(context) {
-            // Most likely no file descriptor is free.
-            Poll::Ready(Err(_)) => fd_reserve::lend(|| self.poll_accept(context)),
-            accepted => accepted,
-        })
-        .await
-    }
-
-    fn poll_accept(
-        &self,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<Either<TcpStream, UnixStream>>> {
-        match self {
-            Self::Tcp(listener) => listener
-                .poll_accept(context)
-                .map_ok(|(stream, _)| Either::Left(stream)),
-            Self::Unix(listener) => listener
-                .poll_accept(context)
-                .map_ok(|(stream, _)| Either::Right(stream)),
-        }
-    }
-}
-
-/// Serves until `shutdown`. Then requests under way are answered, within [`DRAIN`].
-///
-/// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
-pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
-    let mut open = VecDeque::<CancellationToken>::new();
-    let graceful = GracefulShutdown::new();
-    let mut connections = JoinSet::new();
-    loop {
-        let stream = tokio::select! {
-            () = shutdown.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => match accepted {
-                Ok(stream) => stream,
-                Err(error) => {
-                    // Not even a reserved descriptor is free: a connection has to end first.
-                    tracing::debug!(%error, "the admin endpoint cannot accept a connection");
-                    tokio::time::sleep(SPACING).await;
-                    continue;
-                }
-            },
-        };
-        let closed = CancellationToken::new();
-        open.retain(|closed| !closed.is_cancelled());
-        if open.len() >= MAX_CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.cancel();
-        }
-        open.push_back(closed.clone());
-        let service = TowerToHyperService::new(routes.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .keep_alive(false)
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
-        connections.spawn(async move {
-            let _ends = closed.clone().drop_guard();
-            tokio::select! {
-                ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection to the admin endpoint failed");
-                },
-                () = closed.cancelled() => {}
-                () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
-            }
-        });
-    }
-    // A client that does not read its answer is not waited for.
-    let _ = timeout(DRAIN, graceful.shutdown()).await;
-    connections.shutdown().await;
 }
 
 #[cfg(test)]

@@ -16,12 +16,13 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
 use leafhost_discovery::loader::LoaderTask;
 use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
+use leafhost_endpoint::{Listener, serve};
 use leafhost_slots::SlotPorts;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Admin, Listener};
+use crate::admin::{self, Admin};
 use crate::cdi::CdiTask;
 use crate::document::{AgentState, Identity};
 use crate::metrics::Metrics;
@@ -221,11 +222,11 @@ impl Agent {
             .into_iter()
             .chain(config.socket.map(Listener::Unix))
         {
-            let endpoint = admin::serve(listener, admin.clone().routes(), stop.clone());
+            let endpoint = serve(listener, admin.clone().routes(), stop.clone());
             tasks.add("admin endpoint", endpoint);
         }
         if let Some(listener) = config.metrics_listener {
-            let endpoint = admin::serve(Listener::Tcp(listener), admin.metrics_route(), stop);
+            let endpoint = serve(Listener::Tcp(listener), admin.metrics_route(), stop);
             tasks.add("metrics endpoint", endpoint);
         }
         Ok(Self {

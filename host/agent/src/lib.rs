@@ -15,7 +15,6 @@ pub mod admin;
 pub mod agent;
 pub mod cdi;
 pub mod document;
-pub mod fd_reserve;
 pub mod metrics;
 mod node_report;
 pub mod plan;

@@ -6,6 +6,7 @@
 //! Source of the format: the Container Device Interface specification 1.1.0, `SPEC.md`.
 
 pub mod directory;
+mod json;
 pub mod names;
 pub mod spec;
 pub mod version;

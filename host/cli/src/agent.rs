@@ -54,7 +54,7 @@ pub fn run(args: AgentArgs) -> Result<()> {
 
 /// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.
 fn open_more_files() {
-    if let Err(error) = leafhost_agent::fd_reserve::keep() {
+    if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
         tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
     }
 }

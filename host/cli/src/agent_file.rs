@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+/// The default of `--listen`.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
+
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -28,8 +28,12 @@ pub use property::{PropertyArg, PropertyValue};
 pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
 
-/// The default of `--listen`.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
+use crate::agent_file::DEFAULT_LISTEN;
+use crate::completion;
+use crate::terminal::Output;
+
+/// The shells there are scripts for.
+pub const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 
 /// Finds devices and makes them usable by containers. Discovery handlers are sandboxed WebAssembly components; for each device
 /// that they find there is an Instance, a CDI device and a resource of the kubelet.
@@ -95,7 +99,7 @@ pub enum Command {
     #[command(after_long_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
-        #[arg(value_parser = crate::manual::SHELLS)]
+        #[arg(value_parser = SHELLS)]
         shell: String,
     },
     /// Write the manual pages
@@ -351,7 +355,7 @@ pub struct StatusArgs {
     pub view: Option<View>,
 
     /// The Configuration, NAME or NAMESPACE/NAME; with `configuration` and `instances`
-    #[arg(add = ArgValueCompleter::new(crate::status::configuration_names))]
+    #[arg(add = ArgValueCompleter::new(completion::configuration_names))]
     pub name: Option<String>,
 
     /// Show only devices that are unhealthy or missing; with `instances`
@@ -406,17 +410,6 @@ pub enum View {
     Resources,
     /// One Configuration in full; without NAME all of them, one line each
     Configuration,
-}
-
-/// The output format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people
-    Table,
-    /// JSON; with --watch one line for each change
-    Json,
-    /// YAML; with --watch one document for each change
-    Yaml,
 }
 
 /// Flags of `leafhost check`.

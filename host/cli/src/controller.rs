@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use leafhost_agent::admin::{self, Listener};
 use leafhost_controller::brokers::BrokerTask;
 use leafhost_controller::{Controller, Metrics};
 use leafhost_core::brokers::Brokers as _;
 use leafhost_core::cluster::Cluster as _;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
+use leafhost_endpoint::{Listener, serve as serve_routes};
 use leafhost_k8s::{KubeBrokers, KubeCluster};
 use leafhost_metrics::CONTENT_TYPE;
 use tokio::sync::watch;
@@ -84,14 +84,14 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let endpoint = async {
         if let Some(listener) = listener {
             let listener = Listener::Tcp(listener);
-            admin::serve(listener, routes(&metrics), shutdown.clone()).await;
+            serve_routes(listener, routes(&metrics), shutdown.clone()).await;
         }
         Ok(())
     };
     let health = async {
         if let Some(listener) = health {
             let routes = Router::new().route("/healthz", get(async || "ok\n"));
-            admin::serve(Listener::Tcp(listener), routes, shutdown.clone()).await;
+            serve_routes(Listener::Tcp(listener), routes, shutdown.clone()).await;
         }
         Ok(())
     };

@@ -5,6 +5,7 @@ mod agent;
 mod agent_file;
 mod args;
 mod check;
+mod completion;
 mod controller;
 mod failure;
 mod folders;

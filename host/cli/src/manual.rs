@@ -6,11 +6,9 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::env::Shells;
 
-use crate::args::Cli;
+use crate::args::{Cli, SHELLS};
 use crate::terminal;
 
-/// The shells there are scripts for.
-pub const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 /// The variable with which a script asks this program what may follow.
 pub const COMPLETE: &str = "LEAFHOST_COMPLETE";
 

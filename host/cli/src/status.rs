@@ -1,25 +1,20 @@
 //! `leafhost status`: requests the status from the running agent and shows it.
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
-use clap_complete::CompletionCandidate;
 use jiff::Timestamp;
 use leafhost_agent::status::Status;
 use leafhost_core::instance::Instance;
 
-use crate::args::{Output, StatusArgs, View};
+use crate::args::{StatusArgs, View};
 use crate::failure::Usage;
 use crate::folders::User;
-use crate::terminal::{self, Paint};
+use crate::terminal::{self, Output, Paint};
 
+pub mod client;
 pub mod configuration;
 pub mod podman;
 pub mod tables;
 
-mod client;
 mod kubelet;
 mod overview;
 mod slots;
@@ -28,9 +23,6 @@ mod watch;
 
 #[cfg(test)]
 mod tests;
-
-/// How long a completion waits for the agent.
-const COMPLETION: Duration = Duration::from_secs(1);
 
 /// What to show and how.
 #[derive(Debug, Clone)]
@@ -101,22 +93,6 @@ pub fn run(args: StatusArgs) -> Result<()> {
         .context("the agent answered \"not changed\" to a request that does not ask for changes")?;
     let text = request.render(&answer.status, Timestamp::now())?;
     Ok(terminal::print(&text)?)
-}
-
-/// For completion scripts: the names of the agent's Configurations that begin so.
-pub fn configuration_names(begun: &OsStr) -> Vec<CompletionCandidate> {
-    let agent = std::env::var("LEAFHOST_AGENT").ok();
-    let state_dir = std::env::var_os("LEAFHOST_STATE_DIR").map(PathBuf::from);
-    let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
-    let Ok(Some(answer)) = search.status_within(None, COMPLETION) else {
-        return Vec::new();
-    };
-    let views = answer.status.configurations.iter();
-    views
-        .map(|view| tables::qualified(&view.namespace, &view.name))
-        .filter(|name| begun.to_str().is_some_and(|begun| name.starts_with(begun)))
-        .map(CompletionCandidate::new)
-        .collect()
 }
 
 impl Request {

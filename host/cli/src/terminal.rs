@@ -4,11 +4,21 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
+use clap::ValueEnum;
 pub use leafhost_core::text::escape;
 use serde::Serialize;
 use serde_yaml_ng::with::singleton_map_recursive;
 
-use crate::args::Output;
+/// The output format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// JSON; with --watch one line for each change
+    Json,
+    /// YAML; with --watch one document for each change
+    Yaml,
+}
 
 /// What a text means; the colour follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

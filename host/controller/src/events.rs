@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
+use crate::error::Error;
 use crate::pace::{Earliest, Pace};
 use crate::statuses::Problems;
-use crate::task::Error;
 use crate::turns::Places;
 use crate::writes::{Answer as _, Done, Writes};
 

@@ -13,8 +13,8 @@ use leafhost_core::status_store::WriteError;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
+use crate::error::Error;
 use crate::pace::{Earliest, Pace};
-use crate::task::Error;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change it acts: many come together.

@@ -6,6 +6,7 @@
 
 mod attempts;
 pub mod brokers;
+mod error;
 mod events;
 #[cfg(test)]
 mod fakes;
@@ -22,5 +23,6 @@ mod task;
 mod turns;
 mod writes;
 
+pub use error::Error;
 pub use metrics::Metrics;
-pub use task::{Controller, Error};
+pub use task::Controller;

@@ -19,9 +19,9 @@ use leafhost_core::timeouts::{BACKOFF_FIRST, backoff};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::error::Error;
 use crate::metrics::{Metrics, Write};
 use crate::pace::Earliest;
-use crate::task::Error;
 
 mod owners;
 mod plan;

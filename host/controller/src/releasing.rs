@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
+use crate::error::Error;
 use crate::metrics::{Metrics, Write};
 use crate::pace::{Earliest, Pace};
 use crate::release::{self, Absence, Verdict};
 use crate::released::Released;
-use crate::task::Error;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change it acts: many come together.

@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
+use crate::error::Error;
 use crate::fold::{self, Seen};
 use crate::metrics::{Metrics, Write};
 use crate::pace::{Earliest, Pace};
-use crate::task::Error;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// How soon after a change the reports are looked at: those of many nodes come together.

@@ -10,13 +10,9 @@ use leafhost_core::status_store::StatusStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::{events, finalizers, names, releasing, statuses};
-
-/// Why the controller ended.
-#[derive(Debug, thiserror::Error)]
-#[error("the source of {0} has ended")]
-pub struct Error(pub(crate) &'static str);
 
 /// The controller.
 pub struct Controller {

@@ -1,32 +1,31 @@
-//! A registered handler as the agent sees it: the port `Handler`.
+//! A registered handler: what it may do, and how it is connected to.
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use leafhost_core::configuration::FieldProblem;
-use leafhost_core::fault::Fault;
 use leafhost_core::grants_file;
 use leafhost_core::handler::{Description, Digest};
-use leafhost_core::ports::{Handler, LoadError, SourceFile};
-use leafhost_core::session::{Session, SessionSpec};
+use leafhost_core::ports::{LoadError, SourceFile};
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
+use tonic::transport::Channel;
 
 use crate::Shared;
-use crate::book::{Registered, SessionEvent, Source};
+use crate::book::{First, Registered, SessionEvent, Source};
 use crate::endpoint::{Connection, Error};
-use crate::session::ExternalSession;
+use crate::first_connection::FirstConnection;
+use crate::paced::Paced;
 use crate::threads::Quota;
+use crate::wire;
 
 /// A handler that is registered.
 pub struct ExternalHandler {
     pub target: Target,
     /// The endpoint, for people.
-    endpoint: String,
+    pub endpoint: String,
     pub description: Description,
-    digest: Digest,
+    pub digest: Digest,
     pub grants: Grants,
-    warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl std::fmt::Debug for ExternalHandler {
@@ -138,45 +137,38 @@ impl Target {
         let policy = self.policy.as_ref();
         endpoint.connect(folder, *user, policy).await
     }
-}
 
-/// The port; sessions share the handler.
-#[derive(Debug)]
-pub struct Loaded(pub Arc<ExternalHandler>);
-
-#[async_trait]
-impl Handler for Loaded {
-    fn description(&self) -> &Description {
-        &self.0.description
-    }
-
-    fn digest(&self) -> &Digest {
-        &self.0.digest
-    }
-
-    fn endpoint(&self) -> Option<&str> {
-        Some(&self.0.endpoint)
-    }
-
-    fn warnings(&self) -> &[String] {
-        &self.0.warnings
-    }
-
-    fn is_named(&self) -> bool {
-        self.0.grants.name.is_some()
-    }
-
-    fn most_devices(&self) -> usize {
-        usize::try_from(self.0.grants.limits.devices).unwrap_or(usize::MAX)
-    }
-
-    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        // Akri's handlers say it when they are asked for devices.
-        Ok(Vec::new())
-    }
-
-    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
-        let handler = Arc::clone(&self.0);
-        Box::new(ExternalSession::new(handler, spec))
+    /// Makes the first connection of a handler in the network, if it may still be made, or gives the one that holds.
+    ///
+    /// # Errors
+    /// It has ended, or cannot be made.
+    pub async fn reach(&self) -> Result<Channel, Error> {
+        let at = || self.registered.endpoint.to_string();
+        let first = self
+            .shared
+            .book(|book, now| book.first_connection(&self.source, now));
+        match first {
+            First::Holds(first) => return Ok(first.channel),
+            First::Ended => return Err(Error::NotTheFirst { at: at() }),
+            First::ToCome => {}
+        }
+        let connection = Paced::new(self.connect().await?);
+        let ended = connection.ended();
+        let channel = wire::channel(connection)
+            .await
+            .map_err(|error| Error::Unreachable {
+                at: at(),
+                source: std::io::Error::other(error),
+            })?;
+        let first = FirstConnection { channel, ended };
+        self.shared
+            .book(|book, _| book.connected(&self.source, first));
+        match self
+            .shared
+            .book(|book, now| book.first_connection(&self.source, now))
+        {
+            First::Holds(first) => Ok(first.channel),
+            _ => Err(Error::NotTheFirst { at: at() }),
+        }
     }
 }

@@ -33,6 +33,7 @@ mod folder;
 mod follow;
 mod handler;
 mod keep;
+mod loaded;
 mod paced;
 pub mod proto;
 mod registration;
@@ -47,7 +48,8 @@ mod wire;
 
 use book::{Book, Registered, Source};
 use folder::Folder;
-use handler::{ExternalHandler, Loaded};
+use handler::ExternalHandler;
+use loaded::Loaded;
 use threads::Threads;
 
 /// The agent's socket in the folder.

@@ -24,7 +24,6 @@ use tonic::{Code, Status, Streaming};
 use crate::answer::Checks;
 use crate::book::SessionEvent;
 use crate::endpoint::Error;
-use crate::first_connection::reach;
 use crate::handler::{ExternalHandler, Target};
 use crate::paced::Paced;
 use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
@@ -336,7 +335,7 @@ impl Course {
 /// Connects. A handler in the network gets properties over the connection alone that was made when it registered.
 async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> {
     if target.registered.endpoint.is_network() {
-        match reach(target).await {
+        match target.reach().await {
             Ok(channel) => return Ok(channel),
             Err(Error::NotTheFirst { .. }) if !has_properties => {}
             Err(error) => return Err(End::Lost(error.to_string())),

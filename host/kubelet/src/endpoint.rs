@@ -17,13 +17,10 @@ use crate::folder::FolderState;
 use crate::offered::Offered;
 use crate::registration::{self, Backoff, Registrar};
 use crate::service::{self, Service};
-use crate::serving::Serving;
+use crate::serving::{MAX_LIST, Serving};
 use crate::session::{Followed, Session};
 use crate::sockets;
 use crate::{Allocator, KubeletRun, State};
-
-/// The longest message the kubelet takes.
-pub(crate) const MAX_LIST: usize = 4 << 20;
 
 /// What all resources share.
 pub(crate) struct Shared {

@@ -12,12 +12,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
 use tonic::transport::{self, Server};
 
-use crate::endpoint::MAX_LIST;
 use crate::proto::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::service::Service;
 use crate::session::Session;
 use crate::sockets::Socket;
 
+/// The longest message the kubelet takes.
+pub(crate) const MAX_LIST: usize = 4 << 20;
 /// The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
 

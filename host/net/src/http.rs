@@ -10,6 +10,7 @@
 mod body;
 mod budget;
 mod connect;
+mod driver;
 mod error;
 mod exchange;
 mod head;

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 
 use crate::Result;
 use crate::subsystems::Subsystems;
-use crate::tree;
+use crate::sysfs;
 
 /// The largest attribute that is read, in bytes.
 const MAX_ATTRIBUTE: u64 = 4 << 10;
@@ -20,7 +20,7 @@ const MAX_ATTRIBUTE: u64 = 4 << 10;
 /// itself gives the last part of what it points to, so that `iommu_group` gives `7` and `driver` a name. A
 /// driver may never answer.
 pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec<Option<String>>> {
-    tree::require_sysfs()?;
+    sysfs::require_sysfs()?;
     Ok(attributes
         .iter()
         .map(|(devpath, name)| checked(devpath, name, allowed))
@@ -31,11 +31,11 @@ fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
     if !is_plain(devpath.strip_prefix('/')?) {
         return None;
     }
-    let device = tree::folder(devpath);
+    let device = sysfs::folder(devpath);
     // A device is named by its own path: one that leads through a link is another's.
     if fs::canonicalize(&device).ok()? != device
-        || tree::owner(&device)? != device
-        || !allowed.allows(tree::subsystem(&device).as_deref())
+        || sysfs::owner(&device)? != device
+        || !allowed.allows(sysfs::subsystem(&device).as_deref())
     {
         return None;
     }
@@ -124,23 +124,23 @@ fn contents(path: &Path) -> Option<Contents> {
 /// Whether a rule may look into a folder: that of a device that may be seen; where all may be, also those of buses,
 /// classes, drivers and modules.
 fn may_be_seen(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
-    if let Some(owner) = tree::owner(folder) {
-        return owner == device || allowed.allows(tree::subsystem(&owner).as_deref());
+    if let Some(owner) = sysfs::owner(folder) {
+        return owner == device || allowed.allows(sysfs::subsystem(&owner).as_deref());
     }
     let mut places = ["devices", "bus", "class", "module"]
         .iter()
-        .map(|name| Path::new(tree::SYS).join(name));
+        .map(|name| Path::new(sysfs::SYS).join(name));
     allowed.allows(None) && places.any(|place| folder.starts_with(place))
 }
 
 /// Whether the folder is one of the device, or of one above or below it that may be seen.
 fn belongs(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
-    let Some(owner) = tree::owner(folder) else {
+    let Some(owner) = sysfs::owner(folder) else {
         return false;
     };
     owner == device
         || ((owner.starts_with(device) || device.starts_with(&owner))
-            && allowed.allows(tree::subsystem(&owner).as_deref()))
+            && allowed.allows(sysfs::subsystem(&owner).as_deref()))
 }
 
 /// Whether the path stays below where it starts.

@@ -8,6 +8,7 @@ use crate::facts::Facts;
 use crate::listing::Listing;
 use crate::rule::Rule;
 use crate::subsystems::Subsystems;
+use crate::sysfs;
 use crate::tree::{self, Node};
 use crate::verdict::{Chain, Verdict, judge};
 use crate::{Error, Result};
@@ -77,7 +78,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     if rules.len() > MAX_RULES {
         return Err(Error::TooManyRules { count: rules.len() });
     }
-    tree::require_sysfs()?;
+    sysfs::require_sysfs()?;
     let started = Instant::now();
     let listing = Listing::read().map_err(|source| Error::List { source })?;
     let walk = Walk::start(&listing, allowed);

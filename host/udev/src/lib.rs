@@ -16,6 +16,7 @@ mod monitor;
 mod pattern;
 mod rule;
 mod subsystems;
+mod sysfs;
 mod tree;
 mod verdict;
 mod wake;

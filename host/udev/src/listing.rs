@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use std::rc::Rc;
 use std::{fs, io};
 
-use crate::tree::{SYS, lossy};
+use crate::sysfs::{SYS, lossy};
 
 /// The devices of all buses and classes: their subsystems by devpath.
 #[derive(Debug, Default)]

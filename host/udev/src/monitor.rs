@@ -18,7 +18,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::broadcast;
 
 use crate::event::Event;
-use crate::tree::{lossy, properties, split_tags};
+use crate::sysfs::lossy;
+use crate::tree::{properties, split_tags};
 
 /// How long udevd is given to follow up on an event of the kernel.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -1,55 +1,14 @@
-//! The tree of devices below `/sys`: which folder is a device, and what is above it.
+//! The devices of the tree below `/sys`, each with its facts, and what is above them.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 use crate::attribute::compared;
 use crate::facts::Facts;
 use crate::subsystems::Subsystems;
-use crate::{Error, Result};
-
-/// Where sysfs is mounted.
-pub(crate) const SYS: &str = "/sys";
-
-/// Says so if there is no sysfs.
-pub(crate) fn require_sysfs() -> Result<()> {
-    let path = Path::new(SYS).join("devices");
-    if path.is_dir() {
-        Ok(())
-    } else {
-        Err(Error::NoSysfs { path })
-    }
-}
-
-/// The device whose folder this is or lies in; only below `/sys/devices`.
-pub(crate) fn owner(folder: &Path) -> Option<PathBuf> {
-    let root = Path::new(SYS).join("devices");
-    folder
-        .ancestors()
-        .take_while(|path| path.starts_with(&root) && *path != root)
-        .find(|path| path.join("uevent").exists())
-        .map(Path::to_owned)
-}
-
-/// The folder of a device.
-pub(crate) fn folder(devpath: &str) -> PathBuf {
-    PathBuf::from(format!("{SYS}{devpath}"))
-}
-
-/// The subsystem of the device in this folder.
-pub(crate) fn subsystem(device: &Path) -> Option<String> {
-    link(device, "subsystem")
-}
-
-fn link(device: &Path, name: &str) -> Option<String> {
-    let target = fs::read_link(device.join(name)).ok()?;
-    target.file_name().map(lossy)
-}
+use crate::sysfs::{folder, link, lossy, subsystem};
 
 /// A device of the tree, each fact looked up when first asked for.
 pub(crate) struct Node<'a> {
@@ -194,8 +153,4 @@ pub(crate) fn split_tags(text: &str) -> Vec<String> {
     tags.sort();
     tags.dedup();
     tags
-}
-
-pub(crate) fn lossy(text: &OsStr) -> String {
-    text.to_string_lossy().into_owned()
 }

@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::document::{Identity, KubeletBoard};
 use crate::reconcile::ReconcileReport;
+use leafhost_endpoint::{CONNECTION_TIMEOUT, DRAIN, HEAD_TIMEOUT, MAX_CONNECTIONS};
 
 struct Bench {
     address: std::net::SocketAddr,

@@ -7,9 +7,9 @@ use leafhost_grants::{Grants, Limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{guest_log, open};
-use crate::args::{Output, RunArgs};
+use crate::args::RunArgs;
 use crate::folders;
-use crate::terminal::{self, Paint, Tone};
+use crate::terminal::{self, Output, Paint, Tone};
 
 mod document;
 pub mod input;

@@ -13,8 +13,7 @@ use ureq::http::Response;
 use ureq::unversioned::resolver::DefaultResolver;
 
 use super::socket::SocketConnector;
-use crate::agent_file::AgentFile;
-use crate::args::DEFAULT_LISTEN;
+use crate::agent_file::{AgentFile, DEFAULT_LISTEN};
 use crate::folders::{SYSTEM_STATE, User};
 
 /// Time limit for an answer; an agent that takes longer is reported as slow.

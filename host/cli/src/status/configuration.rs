@@ -230,7 +230,7 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     };
     let offered = |usable: bool| {
         let mut instances = tables::of(status, Some(view))
-            .filter(|instance| !usable || is_usable(instance, &status.node));
+            .filter(|instance| !usable || tables::is_usable(instance, &status.node));
         instances.find_map(|instance| tables::offered_as(status, instance))
     };
     if offered(false).is_none() {
@@ -252,14 +252,6 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
     }
-}
-
-/// Whether the device is there and not unhealthy.
-pub(super) fn is_usable(instance: &Instance, node: &str) -> bool {
-    let status = instance.status.nodes.get(node);
-    status.is_none_or(|status| {
-        status.missing_since.is_none() && !matches!(status.health, Health::Unhealthy(_))
-    })
 }
 
 fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {

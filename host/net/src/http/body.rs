@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep_until};
 
-use super::exchange::Driver;
+use super::driver::Driver;
 use super::until::Until;
 use super::wire::Meter;
 use super::{HttpError, Limits, Stage};

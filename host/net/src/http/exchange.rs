@@ -1,9 +1,9 @@
 //! One request and the head of its answer on a fresh connection. The connection works only while it is polled here or
 //! by the body: there is no task to join.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::Body;
+use super::driver::Driver;
 use super::until::Until;
 use super::wire::Meter;
 use super::{HttpError, Limits, MAX_HEAD, MAX_HEADERS, Stage};
@@ -74,20 +75,6 @@ pub(super) async fn exchange(
     }
     let body = Body::new(incoming, driver, meter, permit, limits, total);
     Ok(Response::from_parts(parts, body))
-}
-
-/// The connection, until it has ended.
-pub(super) struct Driver(Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
-
-impl Driver {
-    /// Reads and writes. Its error is returned where the answer or the body is awaited.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &mut self.0
-            && connection.as_mut().poll(cx).is_ready()
-        {
-            self.0 = None;
-        }
-    }
 }
 
 #[cfg(test)]

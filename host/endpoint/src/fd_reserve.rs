@@ -1,4 +1,4 @@
-//! Reserves file descriptors for the admin endpoint: those between the soft limit of open files and the hard one. No other
+//! Reserves file descriptors for the endpoint: those between the soft limit of open files and the hard one. No other
 //! part of the agent gets them, so that the status can be read even if no descriptor is free.
 
 use std::sync::{Mutex, PoisonError};

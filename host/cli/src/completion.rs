@@ -1,0 +1,29 @@
+//! What the completion of a command line asks the agent.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap_complete::CompletionCandidate;
+
+use crate::folders::User;
+use crate::status::{client, tables};
+
+/// Limits the time that a completion waits for the agent.
+const COMPLETION: Duration = Duration::from_secs(1);
+
+/// Returns the names of the agent's Configurations that begin so.
+pub fn configuration_names(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let agent = std::env::var("LEAFHOST_AGENT").ok();
+    let state_dir = std::env::var_os("LEAFHOST_STATE_DIR").map(PathBuf::from);
+    let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
+    let Ok(Some(answer)) = search.status_within(None, COMPLETION) else {
+        return Vec::new();
+    };
+    let views = answer.status.configurations.iter();
+    views
+        .map(|view| tables::qualified(&view.namespace, &view.name))
+        .filter(|name| begun.to_str().is_some_and(|begun| name.starts_with(begun)))
+        .map(CompletionCandidate::new)
+        .collect()
+}

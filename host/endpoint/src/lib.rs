@@ -1,0 +1,124 @@
+//! The HTTP server of what a process shows of itself: plain HTTP/1.1, one request a connection, bounded in number, size and time.
+//!
+//! Knows no path that is served.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::either::Either;
+use tokio_util::sync::CancellationToken;
+
+pub mod fd_reserve;
+
+/// How long a client has to send a request's head.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection serves one request. It is closed after this time, even if the client has not read the answer.
+pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
+/// The most open connections of one listener. One more closes the oldest, so that idle clients and slow readers keep nobody else
+/// out. Each may be one to which a large document is being sent.
+pub const MAX_CONNECTIONS: usize = 16;
+/// How long the shutdown waits for requests under way.
+pub const DRAIN: Duration = Duration::from_secs(2);
+/// The largest head of a request, in bytes.
+pub const HEAD_BYTES: usize = 16 << 10;
+/// Separates a failed `accept` from the next one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// From clients that reach the address.
+    Tcp(TcpListener),
+    /// From clients that may open the socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// The next connection. If no file descriptor is free, it gets a reserved one, so that the status can be read even then.
+    async fn accept(&self) -> io::Result<Either<TcpStream, UnixStream>> {
+        poll_fn(|context| match self.poll_accept(context) {
+            // Most likely no file descriptor is free.
+            Poll::Ready(Err(_)) => fd_reserve::lend(|| self.poll_accept(context)),
+            accepted => accepted,
+        })
+        .await
+    }
+
+    fn poll_accept(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Either<TcpStream, UnixStream>>> {
+        match self {
+            Self::Tcp(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, _)| Either::Left(stream)),
+            Self::Unix(listener) => listener
+                .poll_accept(context)
+                .map_ok(|(stream, _)| Either::Right(stream)),
+        }
+    }
+}
+
+/// Serves until `shutdown`. Then requests under way are answered, within [`DRAIN`].
+///
+/// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
+pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
+    let mut open = VecDeque::<CancellationToken>::new();
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    loop {
+        let stream = tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Not even a reserved descriptor is free: a connection has to end first.
+                    tracing::debug!(%error, "the endpoint cannot accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let closed = CancellationToken::new();
+        open.retain(|closed| !closed.is_cancelled());
+        if open.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.cancel();
+        }
+        open.push_back(closed.clone());
+        let service = TowerToHyperService::new(routes.clone());
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection);
+        connections.spawn(async move {
+            let _ends = closed.clone().drop_guard();
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection to the endpoint failed");
+                },
+                () = closed.cancelled() => {}
+                () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
+            }
+        });
+    }
+    // A client that does not read its answer is not waited for.
+    let _ = timeout(DRAIN, graceful.shutdown()).await;
+    connections.shutdown().await;
+}

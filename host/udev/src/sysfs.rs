@@ -1,0 +1,50 @@
+//! The folders of devices below `/sys`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// Where sysfs is mounted.
+pub(crate) const SYS: &str = "/sys";
+
+/// Says so if there is no sysfs.
+pub(crate) fn require_sysfs() -> Result<()> {
+    let path = Path::new(SYS).join("devices");
+    if path.is_dir() {
+        Ok(())
+    } else {
+        Err(Error::NoSysfs { path })
+    }
+}
+
+/// The device whose folder this is or lies in; only below `/sys/devices`.
+pub(crate) fn owner(folder: &Path) -> Option<PathBuf> {
+    let root = Path::new(SYS).join("devices");
+    folder
+        .ancestors()
+        .take_while(|path| path.starts_with(&root) && *path != root)
+        .find(|path| path.join("uevent").exists())
+        .map(Path::to_owned)
+}
+
+/// The folder of a device.
+pub(crate) fn folder(devpath: &str) -> PathBuf {
+    PathBuf::from(format!("{SYS}{devpath}"))
+}
+
+/// The subsystem of the device in this folder.
+pub(crate) fn subsystem(device: &Path) -> Option<String> {
+    link(device, "subsystem")
+}
+
+/// The name of what a link of the device in this folder leads to.
+pub(crate) fn link(device: &Path, name: &str) -> Option<String> {
+    let target = fs::read_link(device.join(name)).ok()?;
+    target.file_name().map(lossy)
+}
+
+pub(crate) fn lossy(text: &OsStr) -> String {
+    text.to_string_lossy().into_owned()
+}
