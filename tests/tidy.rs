@@ -356,7 +356,8 @@ fn no_files_of_a_crate_import_each_other_in_a_circle() {
             .iter()
             .all(|(crate_folder, _)| *crate_folder != name)
         {
-            let circle = circle(&modules(&folder));
+            let modules = modules(&folder);
+            let circle = circle(&modules);
             circles.extend(circle.into_iter().map(|module| format!("{name}: {module}")));
         }
     }
@@ -442,14 +443,12 @@ fn reached<'a>(modules: &'a BTreeMap<String, String>, own: &str, path: &str) -> 
         }
     }
     parts.extend(names);
-    (0..=parts.len()).rev().find_map(|count| {
-        Some(
-            modules
-                .get_key_value(&parts[..count].join("::"))?
-                .0
-                .as_str(),
-        )
-    })
+    loop {
+        if let Some((module, _)) = modules.get_key_value(&parts.join("::")) {
+            return Some(module);
+        }
+        parts.pop()?;
+    }
 }
 
 /// Returns all paths in a text that begin with a word, each branch of `a::{b, c::d}` as one of its own.
@@ -469,15 +468,21 @@ fn paths_of(text: &str, word: &str) -> Vec<String> {
 
 /// Reads what follows a part of a path.
 fn branches(rest: &mut &str, path: String, paths: &mut Vec<String>) {
-    let Some(after) = rest.strip_prefix("::") else {
-        paths.push(path);
-        return;
-    };
-    *rest = after;
-    if let Some(after) = after.strip_prefix('{') {
+    match rest.strip_prefix("::") {
+        Some(after) => {
+            *rest = after;
+            part(rest, &path, paths);
+        }
+        None => paths.push(path),
+    }
+}
+
+/// Reads the next part of a path, or several in braces.
+fn part(rest: &mut &str, path: &str, paths: &mut Vec<String>) {
+    if let Some(after) = rest.strip_prefix('{') {
         *rest = after.trim_start();
         while !rest.is_empty() && !rest.starts_with('}') {
-            branches(rest, path.clone(), paths);
+            part(rest, path, paths);
             // Another name of it, and what separates branches.
             *rest = rest.trim_start_matches(|c| c != ',' && c != '}');
             *rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
@@ -485,11 +490,9 @@ fn branches(rest: &mut &str, path: String, paths: &mut Vec<String>) {
         *rest = rest.strip_prefix('}').unwrap_or_default();
         return;
     }
-    let name = |text: &str| {
-        text.find(|c: char| !c.is_alphanumeric() && c != '_')
-            .unwrap_or(text.len())
-    };
-    let (part, after) = after.split_at(name(after));
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+    let (name, after) = rest.split_at(end);
     *rest = after;
-    branches(rest, format!("{path}::{part}"), paths);
+    branches(rest, format!("{path}::{name}"), paths);
 }

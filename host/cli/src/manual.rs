@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::env::Shells;
 
-use crate::args::{Cli, SHELLS};
+use crate::args::Cli;
 use crate::terminal;
 
 /// The variable with which a script asks this program what may follow.
@@ -41,6 +41,7 @@ pub fn pages(dir: Option<&Path>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::SHELLS;
 
     #[test]
     fn every_visible_command_has_a_manual_page() {

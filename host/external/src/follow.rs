@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::book::Registered;
 use crate::endpoint::Error;
-use crate::first_connection::reach;
 use crate::handler::Target;
 use crate::{Shared, keep, of_socket};
 
@@ -88,7 +87,7 @@ async fn look(
 ) -> (String, bool) {
     let grants = Grants::read(grants.as_deref()).unwrap_or_default();
     let target = Target::new(shared, source, registered, &grants);
-    let reached = match reach(&target).await {
+    let reached = match target.reach().await {
         Err(Error::NotTheFirst { .. }) => target.connect().await.map(drop),
         reached => reached.map(drop),
     };

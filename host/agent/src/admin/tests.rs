@@ -1,16 +1,20 @@
 //! The endpoint as a client sees it.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use leafhost_core::problem::Problem;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
+use leafhost_endpoint::{CONNECTION_TIMEOUT, DRAIN, HEAD_TIMEOUT, MAX_CONNECTIONS};
 use leafhost_slots::report::SlotReport;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::document::{Identity, KubeletBoard};
 use crate::reconcile::ReconcileReport;
-use leafhost_endpoint::{CONNECTION_TIMEOUT, DRAIN, HEAD_TIMEOUT, MAX_CONNECTIONS};
 
 struct Bench {
     address: std::net::SocketAddr,

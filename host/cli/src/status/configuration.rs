@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, ProblemView, SessionView, Status};
-use leafhost_core::device::Health;
 use leafhost_core::instance::Instance;
 use leafhost_core::session::Explanation;
 

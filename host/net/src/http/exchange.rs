@@ -80,7 +80,9 @@ pub(super) async fn exchange(
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::pin::Pin;
     use std::sync::Mutex;
+    use std::task::Context;
     use std::time::Duration;
 
     use tokio::io::ReadBuf;
