@@ -1,5 +1,5 @@
-//! The plugin's side of the kubelet's device-plugin API: sockets and registration that outlive restarts of either side, the
-//! PodResources client, and a reader of the kubelet's checkpoint.
+//! The plugin's side of the kubelet's device-plugin API and of Dynamic Resource Allocation: sockets and registration that outlive restarts of
+//! either side, the PodResources client, and a reader of the kubelet's checkpoint.
 //!
 //! The API prevents mistakes that a kubelet does not forgive: a device id cannot leave a list while an allocation of it may
 //! be under way, an empty list cannot be sent, and a resource is registered once with each kubelet. The crate knows nothing
@@ -9,6 +9,7 @@ pub mod allocator;
 mod causes;
 pub mod config;
 pub mod device;
+pub mod dra;
 mod endpoint;
 mod folder;
 pub mod listing;

@@ -8,10 +8,44 @@
 
 /// The device-plugin API, v1beta1.
 pub mod device_plugin {
-    tonic::include_proto!("v1beta1");
+    include!(concat!(env!("OUT_DIR"), "/deviceplugin/v1beta1.rs"));
 }
 
 /// The PodResources API, v1.
 pub mod pod_resources {
-    tonic::include_proto!("v1");
+    include!(concat!(env!("OUT_DIR"), "/podresources/v1.rs"));
+}
+
+/// The registration of plugins by their sockets, v1.
+pub mod plugin_registration {
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/pluginregistration/pluginregistration.rs"
+    ));
+}
+
+/// Dynamic Resource Allocation, v1.
+pub mod dra {
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/dra/k8s.io.kubelet.pkg.apis.dra.v1.rs"
+    ));
+}
+
+/// Dynamic Resource Allocation, v1beta1: the service alone, with the messages of v1.
+pub mod dra_v1beta1 {
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/dra-k8s.io.kubelet.pkg.apis.dra.v1beta1/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs"
+    ));
+}
+
+/// The health of devices that claims have, v1.
+pub mod dra_health {
+    include!(concat!(env!("OUT_DIR"), "/dra_health/v1.rs"));
+}
+
+/// The same, v1alpha1: the service alone, with the messages of v1.
+pub mod dra_health_v1alpha1 {
+    include!(concat!(env!("OUT_DIR"), "/dra_health-v1alpha1/v1alpha1.rs"));
 }

@@ -66,6 +66,7 @@ fn resources(model: &Model, uid: &str, pod: &Pod) -> PodResources {
         ContainerResources {
             name: name.clone(),
             devices: devices.collect(),
+            ..ContainerResources::default()
         }
     };
     PodResources {

@@ -13,6 +13,8 @@ use leafhost_kubelet::{Health, State};
 #[cfg(test)]
 mod bounds;
 #[cfg(test)]
+mod dra;
+#[cfg(test)]
 mod kubelet;
 #[cfg(test)]
 mod measure;

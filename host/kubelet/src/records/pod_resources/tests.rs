@@ -83,6 +83,7 @@ fn pod(name: &str, containers: &[(&str, &str, &[&str])]) -> Pod {
                         device_ids: vec![(*id).to_owned()],
                     })
                     .collect(),
+                ..ContainerResources::default()
             })
             .collect(),
     }

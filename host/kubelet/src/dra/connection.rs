@@ -1,0 +1,57 @@
+//! A connection of the kubelet, with what is to be kept as long as it is open.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+
+/// Holds a stream and what is dropped with it.
+pub struct Connection<S, K> {
+    stream: S,
+    _kept: K,
+}
+
+impl<S, K> Connection<S, K> {
+    pub fn new(stream: S, kept: K) -> Self {
+        Self {
+            stream,
+            _kept: kept,
+        }
+    }
+}
+
+impl<S, K> Connected for Connection<S, K> {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl<S: AsyncRead + Unpin, K: Unpin> AsyncRead for Connection<S, K> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin, K: Unpin> AsyncWrite for Connection<S, K> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

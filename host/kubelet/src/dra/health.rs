@@ -1,0 +1,108 @@
+//! The health of devices as the kubelet follows it, in the version of today and the one before. They have the same messages.
+//!
+//! Each message has all devices: the kubelet takes one that it has not heard of for 30 seconds as unknown.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use futures::Stream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::{DeviceHealth, DeviceName, HealthList};
+use crate::proto::dra_health as proto;
+use crate::proto::dra_health_v1alpha1 as earlier;
+
+/// Separates two messages without a change.
+const REPEAT: Duration = Duration::from_secs(10);
+/// Bounds the text of a device, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// Answers on the driver's socket.
+#[derive(Clone)]
+pub struct Service {
+    pub health: watch::Receiver<Arc<HealthList>>,
+    /// Ends all streams.
+    pub end: CancellationToken,
+}
+
+type Messages =
+    Pin<Box<dyn Stream<Item = Result<proto::NodeWatchResourcesResponse, Status>> + Send>>;
+
+impl Service {
+    fn messages(&self) -> Messages {
+        let (mut health, end) = (self.health.clone(), self.end.clone());
+        health.mark_changed();
+        let next =
+            async |(mut health, end): (watch::Receiver<Arc<HealthList>>, CancellationToken)| {
+                tokio::select! {
+                    () = end.cancelled() => return None,
+                    changed = health.changed() => changed.ok()?,
+                    () = tokio::time::sleep(REPEAT) => {}
+                }
+                let message = message(&health.borrow_and_update().clone());
+                Some((Ok(message), (health, end)))
+            };
+        Box::pin(futures::stream::unfold((health, end), next))
+    }
+}
+
+fn message(list: &HealthList) -> proto::NodeWatchResourcesResponse {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+    let devices = list.iter().map(|(name, health)| device(name, health, now));
+    proto::NodeWatchResourcesResponse {
+        devices: devices.collect(),
+    }
+}
+
+/// Cuts a text where it gets too long, between two characters.
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_TEXT))
+        .unwrap_or(text)
+}
+
+fn device((pool, name): &DeviceName, health: &DeviceHealth, now: i64) -> proto::DeviceHealth {
+    let status = if health.is_healthy {
+        proto::HealthStatus::Healthy
+    } else {
+        proto::HealthStatus::Unhealthy
+    };
+    proto::DeviceHealth {
+        device: Some(proto::DeviceIdentifier {
+            pool_name: pool.clone(),
+            device_name: name.clone(),
+        }),
+        health: status.into(),
+        last_updated_time: now,
+        health_check_timeout_seconds: 0,
+        message: cut(&health.message).to_owned(),
+    }
+}
+
+#[async_trait]
+impl proto::dra_resource_health_server::DraResourceHealth for Service {
+    type NodeWatchResourcesStream = Messages;
+
+    async fn node_watch_resources(
+        &self,
+        _request: Request<proto::NodeWatchResourcesRequest>,
+    ) -> Result<Response<Messages>, Status> {
+        Ok(Response::new(self.messages()))
+    }
+}
+
+#[async_trait]
+impl earlier::dra_resource_health_server::DraResourceHealth for Service {
+    type NodeWatchResourcesStream = Messages;
+
+    async fn node_watch_resources(
+        &self,
+        _request: Request<proto::NodeWatchResourcesRequest>,
+    ) -> Result<Response<Messages>, Status> {
+        Ok(Response::new(self.messages()))
+    }
+}

@@ -1,0 +1,177 @@
+//! What the kubelet is told of the driver, and what it has said of the registration.
+//!
+//! The kubelet has one connection open to a driver that it uses, from 1.34 on. When it restarts, that ends, and it registers the driver anew.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use super::{DraReport, Registration};
+use crate::proto::plugin_registration as proto;
+
+/// Names the services, the best one first: the kubelet takes the first of each kind that it knows.
+const SERVICES: [&str; 4] = [
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+];
+/// Bounds the kubelet's text that is shown, in characters.
+const MAX_TEXT: usize = 512;
+
+/// Holds what is known of the registration.
+#[derive(Debug)]
+pub struct Book {
+    known: Mutex<Known>,
+    report: watch::Sender<DraReport>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Is what the kubelet said last.
+    told: Option<Result<(), String>>,
+    connections: usize,
+    /// True if there was a connection since it said so.
+    was_connected: bool,
+    problem: Option<String>,
+}
+
+impl Known {
+    fn registration(&self) -> Registration {
+        match &self.told {
+            None => Registration::Awaited,
+            Some(Err(why)) => Registration::Refused(why.clone()),
+            Some(Ok(())) if self.connections == 0 && self.was_connected => Registration::Lost,
+            Some(Ok(())) => Registration::Registered,
+        }
+    }
+}
+
+impl Book {
+    pub fn new() -> (Self, watch::Receiver<DraReport>) {
+        let (report, reported) = watch::channel(DraReport::default());
+        let known = Mutex::default();
+        (Self { known, report }, reported)
+    }
+
+    fn edit(&self, edit: impl FnOnce(&mut Known)) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        edit(&mut known);
+        let report = DraReport {
+            registration: known.registration(),
+            problem: known.problem.clone(),
+        };
+        self.report.send_if_modified(|before| {
+            let differs = *before != report;
+            *before = report;
+            differs
+        });
+    }
+
+    /// Notes what keeps the sockets from being served.
+    pub fn problem(&self, problem: Option<String>) {
+        self.edit(|known| known.problem = problem);
+    }
+
+    /// Notes a connection of the kubelet, which ends when what is returned is dropped.
+    pub fn connected(self: &Arc<Self>) -> Open {
+        self.edit(|known| {
+            known.connections += 1;
+            known.was_connected = true;
+        });
+        Open(Arc::clone(self))
+    }
+
+    fn told(&self, told: Result<(), String>) {
+        self.edit(|known| {
+            known.told = Some(told);
+            known.was_connected = known.connections > 0;
+        });
+    }
+}
+
+/// Is a connection of the kubelet that is open.
+pub struct Open(Arc<Book>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0
+            .edit(|known| known.connections = known.connections.saturating_sub(1));
+    }
+}
+
+/// Answers on the registration socket.
+pub struct Service {
+    pub driver: String,
+    /// Is the path of the socket where the driver is called.
+    pub endpoint: String,
+    pub book: Arc<Book>,
+}
+
+#[async_trait]
+impl proto::registration_server::Registration for Service {
+    async fn get_info(
+        &self,
+        _request: Request<proto::InfoRequest>,
+    ) -> Result<Response<proto::PluginInfo>, Status> {
+        Ok(Response::new(proto::PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: self.driver.clone(),
+            endpoint: self.endpoint.clone(),
+            supported_versions: SERVICES.map(str::to_owned).to_vec(),
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<proto::RegistrationStatus>,
+    ) -> Result<Response<proto::RegistrationStatusResponse>, Status> {
+        let proto::RegistrationStatus {
+            plugin_registered,
+            error,
+        } = request.into_inner();
+        let driver = &self.driver;
+        if plugin_registered {
+            tracing::info!(driver, "the kubelet has registered the driver");
+            self.book.told(Ok(()));
+        } else {
+            let why: String = error.chars().take(MAX_TEXT).collect();
+            tracing::warn!(driver, why, "the kubelet does not register the driver");
+            self.book.told(Err(why));
+        }
+        Ok(Response::new(proto::RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registration_counts_while_the_kubelet_is_connected_or_has_not_been() {
+        let (book, report) = Book::new();
+        let book = Arc::new(book);
+        let now = || report.borrow().registration.clone();
+        assert_eq!(now(), Registration::Awaited);
+        let early = book.connected();
+        drop(early);
+        assert_eq!(now(), Registration::Awaited, "somebody looked");
+        book.told(Ok(()));
+        assert_eq!(now(), Registration::Registered);
+        let first = book.connected();
+        let second = book.connected();
+        drop(first);
+        assert_eq!(now(), Registration::Registered);
+        drop(second);
+        assert_eq!(now(), Registration::Lost);
+        let again = book.connected();
+        assert_eq!(now(), Registration::Registered, "the same kubelet is back");
+        drop(again);
+        book.told(Ok(()));
+        assert_eq!(now(), Registration::Registered, "a new kubelet");
+        book.told(Err("no".to_owned()));
+        assert_eq!(now(), Registration::Refused("no".to_owned()));
+    }
+}

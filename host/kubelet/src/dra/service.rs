@@ -1,0 +1,159 @@
+//! The kubelet's calls for claims, in the version of today and the one before. They have the same messages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+use super::{ClaimPreparer, ClaimRef, PreparedDevice};
+use crate::proto::dra as proto;
+use crate::proto::{dra::dra_plugin_server, dra_v1beta1};
+
+/// Bounds the claims of one call: a pod has at most some dozens.
+const MAX_CLAIMS: usize = 1_000;
+
+/// Answers on the driver's socket.
+#[derive(Clone)]
+pub struct Service {
+    pub preparer: Arc<dyn ClaimPreparer>,
+    /// Holds the tasks of calls, which go on when the kubelet hangs up.
+    pub calls: TaskTracker,
+}
+
+impl Service {
+    async fn prepare(
+        &self,
+        request: proto::NodePrepareResourcesRequest,
+    ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
+        let answers = self.each(request.claims, |preparer, claim| async move {
+            preparer.prepare(claim).await
+        });
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
+            let answer = match answer {
+                Ok(devices) => proto::NodePrepareResourceResponse {
+                    devices: devices.into_iter().map(device).collect(),
+                    error: String::new(),
+                },
+                Err(error) => proto::NodePrepareResourceResponse {
+                    devices: Vec::new(),
+                    error: not_empty(error),
+                },
+            };
+            (uid, answer)
+        });
+        let claims = claims.collect();
+        Ok(Response::new(proto::NodePrepareResourcesResponse {
+            claims,
+        }))
+    }
+
+    async fn unprepare(
+        &self,
+        request: proto::NodeUnprepareResourcesRequest,
+    ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
+        let answers = self.each(request.claims, |preparer, claim| async move {
+            preparer.unprepare(claim).await
+        });
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
+            let error = answer.err().map(not_empty).unwrap_or_default();
+            (uid, proto::NodeUnprepareResourceResponse { error })
+        });
+        let claims = claims.collect();
+        Ok(Response::new(proto::NodeUnprepareResourcesResponse {
+            claims,
+        }))
+    }
+
+    /// Does something for each claim, all at once, and returns what came of it by uid.
+    async fn each<T, F>(
+        &self,
+        claims: Vec<proto::Claim>,
+        call: impl Fn(Arc<dyn ClaimPreparer>, ClaimRef) -> F,
+    ) -> Result<BTreeMap<String, Result<T, String>>, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        if claims.len() > MAX_CLAIMS {
+            return Err(Status::invalid_argument(format!(
+                "the call has {} claims, at most {MAX_CLAIMS} are taken",
+                claims.len()
+            )));
+        }
+        let calls = claims.into_iter().map(|claim| {
+            let proto::Claim {
+                namespace,
+                uid,
+                name,
+            } = claim;
+            let claim = ClaimRef {
+                namespace,
+                name,
+                uid: uid.clone(),
+            };
+            let task = self.calls.spawn(call(Arc::clone(&self.preparer), claim));
+            async move {
+                let ended = task.await;
+                let panicked = |_| Err("the call ended without an answer".to_owned());
+                (uid, ended.unwrap_or_else(panicked))
+            }
+        });
+        Ok(join_all(calls).await.into_iter().collect())
+    }
+}
+
+/// Makes an error of a text that the kubelet would take for none.
+fn not_empty(error: String) -> String {
+    if error.is_empty() {
+        "the driver did not say why".to_owned()
+    } else {
+        error
+    }
+}
+
+fn device(device: PreparedDevice) -> proto::Device {
+    proto::Device {
+        request_names: device.requests,
+        pool_name: device.pool,
+        device_name: device.device,
+        cdi_device_ids: device.cdi,
+        share_id: device.share,
+    }
+}
+
+#[async_trait]
+impl dra_plugin_server::DraPlugin for Service {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<proto::NodePrepareResourcesRequest>,
+    ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
+        self.prepare(request.into_inner()).await
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<proto::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
+        self.unprepare(request.into_inner()).await
+    }
+}
+
+#[async_trait]
+impl dra_v1beta1::dra_plugin_server::DraPlugin for Service {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<proto::NodePrepareResourcesRequest>,
+    ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
+        self.prepare(request.into_inner()).await
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<proto::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
+        self.unprepare(request.into_inner()).await
+    }
+}
