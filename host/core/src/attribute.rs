@@ -83,6 +83,41 @@ pub fn is_quantity(text: &str) -> bool {
         && (SUFFIXES.contains(&suffix) || exponent)
 }
 
+/// Returns how much a quantity is, in thousand-millionths; nothing for what is none or too much. The API server writes one amount in one way, handlers in
+/// several.
+pub fn nanos(text: &str) -> Option<i128> {
+    if !is_quantity(text) {
+        return None;
+    }
+    let (sign, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: i128 = format!("0{whole}{fraction}").parse().ok()?;
+    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let decimal = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    let power_of_two = binary.iter().zip(1..).find(|(name, _)| **name == suffix);
+    let power_of_ten = decimal.iter().zip(-3..).find(|(name, _)| **name == suffix);
+    let (twos, tens) = match (power_of_two, power_of_ten) {
+        (Some((_, power)), _) => (10 * power, 0),
+        (None, Some((_, power))) => (0, 3 * power),
+        (None, None) => (0, suffix.get(1..)?.parse().ok()?),
+    };
+    // The fraction is given away at last, as it is smaller than what counts.
+    let scaled = digits.checked_mul(1_i128.checked_shl(twos)?)?;
+    let tens = tens + 9 - i32::try_from(fraction.len()).ok()?;
+    let factor = 10_i128.checked_pow(tens.unsigned_abs())?;
+    let amount = if tens < 0 {
+        scaled.checked_div(factor)?
+    } else {
+        scaled.checked_mul(factor)?
+    };
+    Some(sign * amount)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +177,27 @@ mod tests {
             ("1e", false),
         ] {
             assert_eq!(is_quantity(text), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_amount_is_the_same_however_it_is_written() {
+        for (one, other) in [
+            ("24576Mi", "24Gi"),
+            ("1.5", "1500m"),
+            ("1000", "1k"),
+            ("1e3", "1k"),
+            (".5Gi", "512Mi"),
+            ("-2", "-2000m"),
+            ("+0.1", "100m"),
+        ] {
+            assert_eq!(nanos(one), nanos(other), "{one} {other}");
+            assert!(nanos(one).is_some(), "{one}");
+        }
+        assert_ne!(nanos("1Gi"), nanos("1G"));
+        assert_eq!(nanos("5"), Some(5_000_000_000));
+        for text in ["", "x", "9999999999999999999999999999999999999999", "1e99"] {
+            assert_eq!(nanos(text), None, "{text}");
         }
     }
 

@@ -31,7 +31,8 @@ impl Boot {
         }
     }
 
-    fn id(&self) -> String {
+    /// Returns the id of the boot as text.
+    pub fn id(&self) -> String {
         format!("{:032x}", self.id)
     }
 }

@@ -333,6 +333,12 @@ impl TryFrom<Manifest> for Configuration {
                 Backend::default()
             }
         };
+        if backend == Backend::Dra && spec.broker_spec.is_some() {
+            problems.push(FieldProblem::new(
+                "spec.brokerSpec",
+                format!("brokers get their devices from device plugins alone; remove it, or the annotation {ALLOCATION_ANNOTATION}: dra"),
+            ));
+        }
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -497,6 +503,21 @@ mod tests {
     }
 
     #[test]
+    fn brokers_get_no_devices_from_the_scheduler() {
+        let with = |spec: serde_json::Value| {
+            let mut manifest = manifest(&spec);
+            let annotation = (ALLOCATION_ANNOTATION.to_owned(), "dra".to_owned());
+            manifest.metadata.annotations.extend([annotation]);
+            Configuration::try_from(manifest)
+        };
+        let handler = json!({"name": "udev"});
+        let plain = with(json!({"discoveryHandler": handler})).unwrap();
+        assert_eq!(plain.backend, Backend::Dra);
+        let refused = with(json!({"discoveryHandler": handler, "brokerSpec": {}})).unwrap_err();
+        assert_eq!(refused[0].path, "spec.brokerSpec");
+    }
+
+    #[test]
     fn wrong_kind_version_name_and_annotations_are_all_told_at_once() {
         let mut wrong = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
         wrong.kind = "Instance".into();
@@ -505,7 +526,7 @@ mod tests {
         let annotations = [
             (GRACE_ANNOTATION, "soon"),
             (RESOURCES_ANNOTATION, "all"),
-            (ALLOCATION_ANNOTATION, "dra"),
+            (ALLOCATION_ANNOTATION, "both"),
         ];
         let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
         wrong.metadata.annotations.extend(annotations);

@@ -256,6 +256,21 @@ pub enum Problem {
     },
     #[error("{error}")]
     LedgerNotWritten { error: String },
+    #[error(
+        "devices of Configurations with leafhost.dev/allocation: dra are not offered to the scheduler: {why}"
+    )]
+    DraUnavailable { why: String },
+    #[error(
+        "shared devices of {configuration} are offered to nobody: the scheduler is offered local devices alone; remove the annotation leafhost.dev/allocation: dra"
+    )]
+    SharedNotOffered { configuration: ConfigurationKey },
+    #[error("cannot write the ResourceSlices of this node: {error}")]
+    SlicesNotWritten { error: String },
+    #[error(
+        "cannot read the records of claims {}: their devices stay taken; delete the pods that use them, which gives the claims back",
+        few(claims, NAMED)
+    )]
+    ClaimRecordUnreadable { claims: Vec<String> },
     #[error("kubectl get dh may be out of date for this node: {error}")]
     ReportNotWritten { error: String },
     #[error(
@@ -406,6 +421,7 @@ impl Problem {
             | Self::HardwareShared { configuration, .. }
             | Self::NoFreeName { configuration, .. }
             | Self::InvalidCdiClass { configuration }
+            | Self::SharedNotOffered { configuration }
             | Self::CdiSpecTooLarge { configuration, .. }
             | Self::ResourceFailed { configuration, .. }
             | Self::CdiSpecNotWritten {

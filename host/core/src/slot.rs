@@ -17,11 +17,24 @@ pub enum DeviceUsage {
         /// The node.
         node: String,
     },
+    /// A resource claim, whose pods run on the node.
+    Claim {
+        /// The namespace of the claim.
+        namespace: String,
+        /// The name of the claim.
+        name: String,
+        /// The uid of the claim.
+        uid: String,
+        /// The node.
+        node: String,
+    },
 }
 
 /// Why a text is no `deviceUsage` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\"")]
+#[error(
+    "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\""
+)]
 pub struct InvalidUsage(pub String);
 
 impl DeviceUsage {
@@ -29,7 +42,9 @@ impl DeviceUsage {
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Unused => None,
-            Self::Node(node) | Self::Configuration { node, .. } => Some(node),
+            Self::Node(node) | Self::Configuration { node, .. } | Self::Claim { node, .. } => {
+                Some(node)
+            }
         }
     }
 }
@@ -51,6 +66,17 @@ impl FromStr for DeviceUsage {
                     node: (*node).to_owned(),
                 })
             }
+            ["R", parts @ ..] if parts.iter().all(|part| crate::names::is_node_name(part)) => {
+                let [namespace, name, uid, node] = parts else {
+                    return Err(InvalidUsage(text.to_owned()));
+                };
+                Ok(Self::Claim {
+                    namespace: (*namespace).to_owned(),
+                    name: (*name).to_owned(),
+                    uid: (*uid).to_owned(),
+                    node: (*node).to_owned(),
+                })
+            }
             _ => Err(InvalidUsage(text.to_owned())),
         }
     }
@@ -62,6 +88,12 @@ impl fmt::Display for DeviceUsage {
             Self::Unused => Ok(()),
             Self::Node(node) => f.write_str(node),
             Self::Configuration { device, node } => write!(f, "C:{device}:{node}"),
+            Self::Claim {
+                namespace,
+                name,
+                uid,
+                node,
+            } => write!(f, "R:{namespace}:{name}:{uid}:{node}"),
         }
     }
 }
@@ -101,6 +133,15 @@ mod tests {
                     node: "node-a".into(),
                 },
             ),
+            (
+                "R:lab:viewer:5f-1:node-a",
+                DeviceUsage::Claim {
+                    namespace: "lab".into(),
+                    name: "viewer".into(),
+                    uid: "5f-1".into(),
+                    node: "node-a".into(),
+                },
+            ),
         ] {
             assert_eq!(text.parse(), Ok(usage.clone()));
             assert_eq!(usage.to_string(), text);
@@ -125,7 +166,19 @@ mod tests {
     #[test]
     fn other_texts_are_refused() {
         for text in [
-            "C::node", "C:a", "D:a:node", "a b", "C:a:b:c", "C:a:", "C:a\n:b", "C:A:b", "C:a ",
+            "C::node",
+            "C:a",
+            "D:a:node",
+            "a b",
+            "C:a:b:c",
+            "C:a:",
+            "C:a\n:b",
+            "C:A:b",
+            "C:a ",
+            "R:a:b:c",
+            "R:a:b:c:d:e",
+            "R:a::c:d",
+            "R",
         ] {
             assert!(text.parse::<DeviceUsage>().is_err(), "{text}");
         }

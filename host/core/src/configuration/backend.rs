@@ -2,7 +2,7 @@
 
 use super::FieldProblem;
 
-/// The annotation that says how: `device-plugin`.
+/// The annotation that says how: `device-plugin` or `dra`.
 pub const ALLOCATION_ANNOTATION: &str = "leafhost.dev/allocation";
 
 /// The part that gives the devices of a Configuration to pods. No device has two.
@@ -11,6 +11,8 @@ pub enum Backend {
     /// The kubelet's device plugins.
     #[default]
     DevicePlugin,
+    /// Dynamic Resource Allocation: the scheduler chooses the device.
+    Dra,
 }
 
 impl Backend {
@@ -18,9 +20,10 @@ impl Backend {
     pub fn parse(text: &str) -> Result<Self, FieldProblem> {
         match text {
             "device-plugin" => Ok(Self::DevicePlugin),
+            "dra" => Ok(Self::Dra),
             _ => Err(FieldProblem::new(
                 format!("metadata.annotations.{ALLOCATION_ANNOTATION}"),
-                format!("is {text:?}, must be \"device-plugin\""),
+                format!("is {text:?}, must be \"device-plugin\" or \"dra\""),
             )),
         }
     }

@@ -1,0 +1,227 @@
+//! A resource claim as the scheduler has allocated it, as far as a node needs it. Pure.
+//!
+//! Source: `resource.k8s.io/v1` `ResourceClaim`, `AllocationResult`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+pub mod ports;
+pub mod record;
+
+use crate::names::is_env_name;
+use crate::slices::DRIVER;
+
+/// The kind and version of parameters that a claim or a class may have for our devices.
+const PARAMETERS: (&str, &str) = ("leafhost.dev/v1alpha1", "DeviceParameters");
+
+/// Is a claim with an allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatedClaim {
+    /// The uid of the object.
+    pub uid: String,
+    /// The devices of our driver.
+    pub results: Vec<Allocated>,
+    /// The parameters of our driver, from those that count least to those that count most.
+    pub parameters: Vec<Parameters>,
+}
+
+/// Is a device of our driver that a claim has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Allocated {
+    /// The request that it is for, without what follows a slash.
+    pub request: String,
+    /// The whole name of the request, with the alternative that was chosen.
+    pub alternative: String,
+    /// Names the pool.
+    pub pool: String,
+    /// Names the device.
+    pub device: String,
+    /// Says which share of the device it is.
+    pub share: Option<String>,
+    /// How many slots of it the claim has: at least one.
+    pub slots: u32,
+    /// True if whoever has the claim only looks after the device, and others may have it.
+    pub is_admin: bool,
+}
+
+/// Is what a claim or class wants of our devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// The requests that it is for; none means all.
+    pub requests: Vec<String>,
+    /// Variables for containers.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Says why parameters cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidParameters {
+    /// They are of another kind.
+    #[error(
+        "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
+    )]
+    Kind {
+        /// The version they say.
+        api_version: String,
+        /// The kind they say.
+        kind: String,
+    },
+    /// They have no such form.
+    #[error("parameters cannot be read: {0}")]
+    Form(String),
+    /// A name is none of a variable.
+    #[error(
+        "properties.{0} is no name of a variable: use letters, digits and _, not beginning with a digit"
+    )]
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DeviceParameters {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(default)]
+    properties: BTreeMap<String, String>,
+}
+
+impl Parameters {
+    /// Reads those of our driver; nothing for another driver's.
+    pub fn read(
+        driver: &str,
+        requests: &[String],
+        value: &serde_json::Value,
+    ) -> Result<Option<Self>, InvalidParameters> {
+        if driver != DRIVER {
+            return Ok(None);
+        }
+        let form = |error: serde_json::Error| InvalidParameters::Form(error.to_string());
+        let Kind { api_version, kind } = Kind::deserialize(value).map_err(form)?;
+        if (&*api_version, &*kind) != PARAMETERS {
+            return Err(InvalidParameters::Kind { api_version, kind });
+        }
+        let DeviceParameters { properties, .. } =
+            DeviceParameters::deserialize(value).map_err(form)?;
+        if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
+            return Err(InvalidParameters::Name(name.clone()));
+        }
+        Ok(Some(Self {
+            requests: requests.to_vec(),
+            properties,
+        }))
+    }
+
+    /// Tells that they are for a device of that request, which is named with or without its alternative.
+    fn are_for(&self, allocated: &Allocated) -> bool {
+        let named = |name: &String| *name == allocated.request || *name == allocated.alternative;
+        self.requests.is_empty() || self.requests.iter().any(named)
+    }
+}
+
+impl AllocatedClaim {
+    /// Returns the variables that the claim and its class want for a device. Later ones win.
+    pub fn properties(&self, allocated: &Allocated) -> BTreeMap<String, String> {
+        let mut properties = BTreeMap::new();
+        for parameters in self.parameters.iter().filter(|one| one.are_for(allocated)) {
+            properties.extend(parameters.properties.clone());
+        }
+        properties
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn mk_allocated(alternative: &str) -> Allocated {
+        let (request, _) = alternative.split_once('/').unwrap_or((alternative, ""));
+        Allocated {
+            request: request.to_owned(),
+            alternative: alternative.to_owned(),
+            pool: "node-a".to_owned(),
+            device: "gpu-1".to_owned(),
+            share: None,
+            slots: 1,
+            is_admin: false,
+        }
+    }
+
+    fn read(requests: &[&str], value: &serde_json::Value) -> Parameters {
+        let requests: Vec<String> = requests.iter().map(|one| (*one).to_owned()).collect();
+        Parameters::read(DRIVER, &requests, value).unwrap().unwrap()
+    }
+
+    #[test]
+    fn later_parameters_win_where_they_are_for_the_request() {
+        let with = |requests: &[&str], properties: serde_json::Value| {
+            let value = json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": properties});
+            read(requests, &value)
+        };
+        let claim = AllocatedClaim {
+            uid: "u".to_owned(),
+            results: Vec::new(),
+            parameters: vec![
+                with(&[], json!({"A": "class", "B": "class"})),
+                with(&["gpu"], json!({"B": "claim"})),
+                with(&["other"], json!({"A": "other"})),
+                with(&["gpu/small"], json!({"C": "small"})),
+            ],
+        };
+        let shown = |alternative: &str| {
+            let properties = claim.properties(&mk_allocated(alternative));
+            let shown: Vec<_> = properties.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            shown.join(" ")
+        };
+        assert_eq!(shown("gpu"), "A=class B=claim");
+        assert_eq!(shown("gpu/small"), "A=class B=claim C=small");
+        assert_eq!(shown("other"), "A=other B=class");
+    }
+
+    #[test]
+    fn parameters_of_other_kinds_and_with_other_fields_are_refused_by_name() {
+        let good = json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters"});
+        assert_eq!(read(&[], &good), Parameters::default());
+        assert_eq!(
+            Parameters::read("gpu.example.com", &[], &json!(7)),
+            Ok(None)
+        );
+        for (value, said) in [
+            (
+                json!({"apiVersion": "gpu.example.com/v1", "kind": "GpuConfig"}),
+                "gpu.example.com/v1 GpuConfig are not known",
+            ),
+            (
+                json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "sharing": {}}),
+                "unknown field `sharing`",
+            ),
+            (
+                json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"A": 1}}),
+                "expected a string",
+            ),
+            (
+                json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"A B": "1"}}),
+                "properties.A B",
+            ),
+            (json!(7), "cannot be read"),
+        ] {
+            let error = Parameters::read(DRIVER, &[], &value)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

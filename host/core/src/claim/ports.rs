@@ -1,0 +1,94 @@
+//! What claims need of the world.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::AllocatedClaim;
+use super::record::Record;
+use crate::edits::Edits;
+use crate::slices::Devices;
+
+/// Says why a claim was not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadError {
+    /// Tells what, and the remedy.
+    pub message: String,
+    /// True if another attempt may succeed soon.
+    pub is_transient: bool,
+}
+
+/// Reads claims.
+#[async_trait]
+pub trait ClaimReader: Send + Sync {
+    /// Returns a claim; nothing if there is none, or one that is not allocated. It ends in bounded time.
+    async fn read(&self, namespace: &str, name: &str) -> Result<Option<AllocatedClaim>, ReadError>;
+}
+
+/// Is where container runtimes find what the devices of claims are.
+#[async_trait]
+pub trait ClaimSpecs: Send + Sync {
+    /// Writes what containers get with each device of a claim, by the name of the device, in place of what was there. Returns the names under which
+    /// a runtime knows them, by the same.
+    async fn write(
+        &self,
+        uid: &str,
+        devices: &BTreeMap<String, Edits>,
+    ) -> Result<BTreeMap<String, String>, String>;
+    /// Removes what was written of a claim.
+    async fn remove(&self, uid: &str) -> Result<(), String>;
+    /// Returns the uids of the claims of which something is there.
+    async fn all(&self) -> Result<Vec<String>, String>;
+}
+
+/// Maps the uids of claims to records, and to the reason where one cannot be read.
+pub type Records = (BTreeMap<String, Record>, BTreeMap<String, String>);
+
+/// Remembers claims.
+#[async_trait]
+pub trait ClaimRecords: Send + Sync {
+    /// Returns all that can be read by the uid of the claim, and for the others what is wrong.
+    ///
+    /// # Errors
+    /// It is not known which there are.
+    async fn all(&self) -> Result<Records, String>;
+    /// Writes one down, durable when it returns.
+    async fn save(&self, uid: &str, record: &Record) -> Result<(), String>;
+    /// Removes one, or what cannot be read.
+    async fn remove(&self, uid: &str) -> Result<(), String>;
+}
+
+/// Says what the API server keeps of slices: an older one drops fields without a word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SliceFeatures {
+    /// True if several claims may have shares of a device.
+    pub shares: bool,
+    /// True if devices may have taints.
+    pub taints: bool,
+}
+
+/// Says how the slices of a node are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SliceReport {
+    /// How many slices the API server has.
+    pub slices: usize,
+    /// Why they are not what they should be.
+    pub problem: Option<String>,
+}
+
+/// Offers devices to the scheduler.
+#[async_trait]
+pub trait SliceStore: Send + Sync {
+    /// Asks the API server what it keeps of slices.
+    async fn features(&self) -> Result<SliceFeatures, ReadError>;
+
+    /// Keeps the slices of this node as they should be for the newest devices, until the sender is gone. While there are none to be offered, as
+    /// the kubelet cannot use them, nothing is written.
+    async fn keep(
+        &self,
+        devices: watch::Receiver<Option<Arc<Devices>>>,
+        report: watch::Sender<SliceReport>,
+    );
+}

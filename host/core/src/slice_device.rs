@@ -1,0 +1,318 @@
+//! An Instance as a device of a ResourceSlice: its name, what claims choose it by, and how many may share it. Pure.
+
+use std::collections::BTreeSet;
+
+use crate::attribute::{AttributeValue, Attributes, Capacities, MAX_COUNT, MAX_VALUE};
+use crate::names::{ConfigurationKey, digest, label_value};
+use crate::slices::{DRIVER, Devices, SliceDevice, Taint};
+
+/// The capacity that says how many claims may share a device.
+pub const SLOTS: &str = "slots";
+/// The attribute of a handler that Kubernetes knows under a name of its own, and that name.
+const NUMA: (&str, &str) = ("numaNode", "resource.kubernetes.io/numaNode");
+
+/// Says how claims share a device that has several slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// It is one device, of which each claim has a share.
+    Shares,
+    /// Each slot is a device, for API servers that do not keep shares.
+    Slots,
+}
+
+/// Is what a slice says of an Instance.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    /// The Configuration, which has its name alone.
+    pub configuration: &'a ConfigurationKey,
+    /// The name of the Instance.
+    pub instance: &'a str,
+    /// How many may have it at a time.
+    pub slots: u32,
+    /// The slots that nobody else has, by number: a claim may get these.
+    pub free: &'a BTreeSet<u32>,
+    /// What the handler says of it.
+    pub attributes: &'a Attributes,
+    /// Amounts of what it has.
+    pub capacity: &'a Capacities,
+    /// Why nobody is to get it.
+    pub taints: &'a BTreeSet<Taint>,
+}
+
+/// Returns the name of an Instance's device: a label of DNS. A name that has to be changed for that gets a digest, so that no two are alike.
+pub fn device_name(instance: &str) -> String {
+    if instance.len() <= 63 && !instance.contains('.') {
+        return instance.to_owned();
+    }
+    let head: String = instance.chars().take(46).collect();
+    let head = head.replace('.', "-");
+    format!("{}-{}", head.trim_end_matches('-'), digest(instance))
+}
+
+/// Returns the name of a slot's device.
+pub fn slot_device_name(instance: &str, slot: u32) -> String {
+    let name = device_name(instance);
+    if name.len() <= 56 {
+        return format!("{name}-{slot}");
+    }
+    let head: String = name.chars().take(36).collect();
+    format!("{}-{}-{slot}", head.trim_end_matches('-'), digest(instance))
+}
+
+/// Returns the value of an attribute that names an object: itself up to 64 bytes, else its head and a digest.
+pub fn name_attribute(name: &str) -> String {
+    if name.len() <= MAX_VALUE {
+        return name.to_owned();
+    }
+    label_value(name)
+}
+
+/// Returns the devices of an Instance, and the attributes and capacities that found no room.
+pub fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
+    let is_shared = offer.slots > 1;
+    let (mut attributes, mut left_out) = (own(offer), BTreeSet::new());
+    let mut capacity = Capacities::new();
+    let is_split = is_shared && sharing == Sharing::Slots;
+    // Room for the number of the slot, and for that of slots.
+    let most = MAX_COUNT.saturating_sub(usize::from(is_shared));
+    let numa = offer.attributes.get(NUMA.0);
+    let numa = numa.filter(|_| !offer.attributes.contains_key(NUMA.1));
+    let theirs = offer
+        .attributes
+        .iter()
+        .map(|(name, value)| (&**name, value));
+    for (name, value) in theirs.chain(numa.map(|value| (NUMA.1, value))) {
+        if attributes.len() < most && !is_taken(name, &attributes, &capacity) {
+            attributes.insert(name.to_owned(), value.clone());
+        } else {
+            left_out.insert(name.to_owned());
+        }
+    }
+    for (name, value) in offer.capacity {
+        let is_free = !is_taken(name, &attributes, &capacity) && unqualified(name) != SLOTS;
+        if attributes.len() + capacity.len() < most && is_free {
+            capacity.insert(name.clone(), value.clone());
+        } else {
+            left_out.insert(name.clone());
+        }
+    }
+    let whole = SliceDevice {
+        attributes,
+        capacity,
+        shares: None,
+        taints: offer.taints.clone(),
+    };
+    let mut devices = Devices::new();
+    if is_split {
+        for slot in offer.free.iter().filter(|slot| **slot < offer.slots) {
+            let mut device = whole.clone();
+            let number = AttributeValue::Int(i64::from(*slot));
+            device.attributes.insert("slot".to_owned(), number);
+            devices.insert(slot_device_name(offer.instance, *slot), device);
+        }
+    } else if let free @ 1.. = offer.free.len() {
+        let shares = u32::try_from(free).unwrap_or(u32::MAX).min(offer.slots);
+        let shares = is_shared.then_some(shares);
+        devices.insert(device_name(offer.instance), SliceDevice { shares, ..whole });
+    }
+    (devices, left_out)
+}
+
+/// Returns what we say ourselves of a device.
+fn own(offer: &Offer<'_>) -> Attributes {
+    let name = |name: &str| AttributeValue::String(name_attribute(name));
+    Attributes::from([
+        ("configuration".to_owned(), name(offer.configuration.name())),
+        (
+            "namespace".to_owned(),
+            name(offer.configuration.namespace()),
+        ),
+        ("instance".to_owned(), name(offer.instance)),
+    ])
+}
+
+/// Returns the name without our domain: Kubernetes takes both for the same, and an expression would find either.
+fn unqualified(name: &str) -> &str {
+    let rest = name.strip_prefix(DRIVER);
+    rest.and_then(|rest| rest.strip_prefix('/')).unwrap_or(name)
+}
+
+fn is_taken(name: &str, attributes: &Attributes, capacity: &Capacities) -> bool {
+    let name = unqualified(name);
+    let taken = attributes.keys().chain(capacity.keys());
+    name == "slot" || taken.into_iter().any(|other| unqualified(other) == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::{name_problem, value_problem};
+    use crate::names::is_node_name;
+
+    struct Parts {
+        key: ConfigurationKey,
+        instance: String,
+        free: BTreeSet<u32>,
+        attributes: Attributes,
+        capacity: Capacities,
+        taints: BTreeSet<Taint>,
+    }
+
+    fn mk_parts(configuration: &str, free: impl IntoIterator<Item = u32>) -> Parts {
+        Parts {
+            key: ConfigurationKey::new("lab", configuration).unwrap(),
+            instance: format!("{configuration}-8120fe"),
+            free: free.into_iter().collect(),
+            attributes: Attributes::new(),
+            capacity: Capacities::new(),
+            taints: BTreeSet::new(),
+        }
+    }
+
+    impl Parts {
+        fn devices(&self, slots: u32, sharing: Sharing) -> (Devices, BTreeSet<String>) {
+            let offer = Offer {
+                configuration: &self.key,
+                instance: &self.instance,
+                slots,
+                free: &self.free,
+                attributes: &self.attributes,
+                capacity: &self.capacity,
+                taints: &self.taints,
+            };
+            devices(&offer, sharing)
+        }
+    }
+
+    fn text(value: &str) -> AttributeValue {
+        AttributeValue::String(value.to_owned())
+    }
+
+    #[test]
+    fn a_device_with_one_slot_is_one_and_one_with_several_is_shared() {
+        let (one, _) = mk_parts("gpu", [0]).devices(1, Sharing::Shares);
+        assert_eq!(one["gpu-8120fe"].shares, None);
+        assert_eq!(one["gpu-8120fe"].attributes["namespace"], text("lab"));
+        let camera = mk_parts("cams", 0..5);
+        let (shares, _) = camera.devices(5, Sharing::Shares);
+        assert_eq!(shares["cams-8120fe"].shares, Some(5));
+        let (slots, _) = camera.devices(5, Sharing::Slots);
+        let names: Vec<_> = slots.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "cams-8120fe-0",
+                "cams-8120fe-1",
+                "cams-8120fe-2",
+                "cams-8120fe-3",
+                "cams-8120fe-4"
+            ]
+        );
+        assert_eq!(
+            slots["cams-8120fe-3"].attributes["slot"],
+            AttributeValue::Int(3)
+        );
+    }
+
+    #[test]
+    fn slots_that_others_have_are_left_out() {
+        let parts = mk_parts("cams", [1, 4]);
+        assert_eq!(
+            parts.devices(5, Sharing::Shares).0["cams-8120fe"].shares,
+            Some(2)
+        );
+        let (slots, _) = parts.devices(5, Sharing::Slots);
+        assert_eq!(
+            slots.into_keys().collect::<Vec<_>>(),
+            ["cams-8120fe-1", "cams-8120fe-4"]
+        );
+        for sharing in [Sharing::Shares, Sharing::Slots] {
+            assert!(mk_parts("cams", []).devices(5, sharing).0.is_empty());
+            assert!(mk_parts("cams", []).devices(1, sharing).0.is_empty());
+        }
+    }
+
+    #[test]
+    fn names_are_labels_of_dns_and_no_two_are_alike() {
+        let long = "a".repeat(253);
+        let names = [
+            "cams-8120fe",
+            "my.cams-8120fe",
+            "my-cams-8120fe",
+            &long,
+            &format!("b.{long}"),
+        ];
+        let mut seen = BTreeSet::new();
+        for name in names {
+            for name in [
+                device_name(name),
+                slot_device_name(name, 0),
+                slot_device_name(name, 99_999),
+            ] {
+                assert!(
+                    name.len() <= 63 && is_node_name(&name) && !name.contains('.'),
+                    "{name}"
+                );
+                assert!(seen.insert(name));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_handler_says_goes_after_our_own_and_what_finds_no_room_is_named() {
+        let mut parts = mk_parts(&"c".repeat(100), 0..2);
+        for n in 0..40 {
+            parts
+                .attributes
+                .insert(format!("a{n:02}"), AttributeValue::Int(n));
+        }
+        parts.capacity.insert("memory".to_owned(), "8Gi".to_owned());
+        for sharing in [Sharing::Shares, Sharing::Slots] {
+            let (devices, left_out) = parts.devices(2, sharing);
+            for device in devices.values() {
+                let slots = usize::from(device.shares.is_some());
+                assert_eq!(
+                    device.attributes.len() + device.capacity.len() + slots,
+                    MAX_COUNT
+                );
+                assert!(
+                    device
+                        .attributes
+                        .keys()
+                        .all(|name| name_problem(name).is_none())
+                );
+                assert!(
+                    device
+                        .attributes
+                        .values()
+                        .all(|value| value_problem(value).is_none())
+                );
+            }
+            assert_eq!(left_out.len(), 40 - 28 + 1, "{left_out:?}");
+            assert!(left_out.contains("a39") && left_out.contains("memory"));
+        }
+    }
+
+    #[test]
+    fn names_that_kubernetes_takes_for_the_same_are_told() {
+        let mut parts = mk_parts("gpu", [0]);
+        for name in [
+            "m",
+            "leafhost.dev/m",
+            "instance",
+            "slot",
+            "other.dev/instance",
+            "numaNode",
+        ] {
+            parts.attributes.insert(name.to_owned(), text("x"));
+        }
+        parts.capacity.insert("slots".to_owned(), "1".to_owned());
+        let (devices, left_out) = parts.devices(1, Sharing::Shares);
+        let expected = ["instance", "m", "slot", "slots"].map(str::to_owned);
+        assert_eq!(left_out, expected.into());
+        let attributes = &devices["gpu-8120fe"].attributes;
+        assert_eq!(attributes["instance"], text("gpu-8120fe"));
+        assert_eq!(attributes["resource.kubernetes.io/numaNode"], text("x"));
+        assert!(attributes.contains_key("other.dev/instance"));
+    }
+}

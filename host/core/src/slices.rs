@@ -1,0 +1,321 @@
+//! ResourceSlices: how the devices of a pool are distributed over slices, so that few of them change when devices do. Pure.
+//!
+//! The scheduler uses a pool only if it sees as many slices of the highest generation as they say there are. So a slice that gets empty
+//! stays, and the generation rises only when their number does.
+//!
+//! Source: `resource.k8s.io/v1` `ResourcePool`, `ResourceSliceSpec`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::attribute::{Attributes, Capacities};
+use crate::names::digest;
+
+/// The driver of all our slices and claims.
+pub const DRIVER: &str = "leafhost.dev";
+/// The most devices of a slice of which one has a taint. Packed so from the start, a change of health splits no slice.
+pub const MAX_DEVICES: usize = 64;
+
+/// Says from which nodes the devices of a slice can be used.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// From this one, which never changes.
+    Node(String),
+    /// From those with these values of the label `kubernetes.io/hostname`.
+    Hostnames(BTreeSet<String>),
+}
+
+/// Is a reason why the scheduler gives a device to no further claim.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
+    /// Its key, such as `leafhost.dev/unhealthy`.
+    pub key: String,
+    /// True if pods that have the device are evicted, too.
+    pub evicts: bool,
+}
+
+/// Is a device as the scheduler sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SliceDevice {
+    /// What claims choose by.
+    pub attributes: Attributes,
+    /// Amounts of what it has.
+    pub capacity: Capacities,
+    /// How many claims may have a share of it at a time; nothing for one that a claim has alone.
+    pub shares: Option<u32>,
+    /// Why it is given to nobody.
+    pub taints: BTreeSet<Taint>,
+}
+
+/// Maps the names of devices to devices.
+pub type Devices = BTreeMap<String, SliceDevice>;
+
+/// Is a slice of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// Names the pool.
+    pub pool: String,
+    /// Says which of several states of the pool it is of.
+    pub generation: i64,
+    /// Says how many slices the pool has.
+    pub count: i64,
+    /// Says which nodes may use the devices.
+    pub reach: Reach,
+    /// Holds the devices.
+    pub devices: Devices,
+}
+
+/// Returns all slices of a pool by the name of their object: what they should be, close to what they are. Given what it has returned before,
+/// as a whole or in part, it returns the same again.
+pub fn pack(
+    pool: &str,
+    wanted: &BTreeMap<Reach, Devices>,
+    stored: &BTreeMap<String, Slice>,
+) -> BTreeMap<String, Slice> {
+    let mut unplaced = wanted.clone();
+    let mut slices: BTreeMap<String, (Reach, Devices)> = BTreeMap::new();
+    // What can stay where it is.
+    for (name, slice) in stored {
+        let left = unplaced.get_mut(&slice.reach);
+        let kept = left.map(|left| {
+            let kept = slice.devices.keys().take(MAX_DEVICES);
+            kept.filter_map(|device| left.remove_entry(device))
+                .collect()
+        });
+        let kept: Devices = kept.unwrap_or_default();
+        slices.insert(name.clone(), (slice.reach.clone(), kept));
+    }
+    unplaced.retain(|_, devices| !devices.is_empty());
+    for (reach, devices) in unplaced {
+        let mut devices = devices.into_iter().peekable();
+        let same = slices.values_mut().filter(|(own, _)| *own == reach);
+        for (_, held) in same {
+            fill(held, &mut devices);
+        }
+        // An empty slice of other nodes serves these; the name of a node is fixed.
+        let empty = slices.values_mut().filter(|(own, held)| {
+            held.is_empty() && matches!((own, &reach), (Reach::Hostnames(_), Reach::Hostnames(_)))
+        });
+        for (own, held) in empty {
+            if devices.peek().is_some() {
+                own.clone_from(&reach);
+                fill(held, &mut devices);
+            }
+        }
+        while devices.peek().is_some() {
+            let mut held = Devices::new();
+            fill(&mut held, &mut devices);
+            slices.insert(free_name(pool, &slices), (reach.clone(), held));
+        }
+    }
+    let count = i64::try_from(slices.len()).unwrap_or(i64::MAX);
+    let generation = generation(stored, count);
+    let whole = slices.into_iter().map(|(name, (reach, devices))| {
+        let slice = Slice {
+            pool: pool.to_owned(),
+            generation,
+            count,
+            reach,
+            devices,
+        };
+        (name, slice)
+    });
+    whole.collect()
+}
+
+fn fill(held: &mut Devices, devices: &mut impl Iterator<Item = (String, SliceDevice)>) {
+    let free = MAX_DEVICES.saturating_sub(held.len());
+    held.extend(devices.take(free));
+}
+
+/// Returns the first name of an object that no slice of the pool has.
+fn free_name<T>(pool: &str, taken: &BTreeMap<String, T>) -> String {
+    let names = (0..=taken.len()).map(|number| name(pool, number));
+    let mut free = names.filter(|name| !taken.contains_key(name));
+    free.next().unwrap_or_else(|| name(pool, taken.len()))
+}
+
+/// Names the object of a slice: as long as the longest label and a number, for a pool of any name.
+fn name(pool: &str, number: usize) -> String {
+    let head: String = pool.chars().take(40).collect();
+    let head = head.replace(['/', '.'], "-");
+    format!(
+        "{DRIVER}-{}-{}-{number}",
+        head.trim_matches('-'),
+        digest(pool)
+    )
+}
+
+/// Returns the generation of a pool with so many slices: the highest there is, if all of that one say so many, else the next.
+fn generation(stored: &BTreeMap<String, Slice>, count: i64) -> i64 {
+    let highest = stored.values().map(|slice| slice.generation).max();
+    let Some(highest) = highest else { return 1 };
+    let mut newest = stored.values().filter(|slice| slice.generation == highest);
+    if newest.all(|slice| slice.count == count) {
+        highest
+    } else {
+        highest.saturating_add(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Reach {
+        Reach::Node("node-a".to_owned())
+    }
+
+    fn hostnames(names: &[&str]) -> Reach {
+        Reach::Hostnames(names.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    fn devices(names: impl IntoIterator<Item = usize>) -> Devices {
+        let all = names
+            .into_iter()
+            .map(|n| (format!("d-{n:04}"), SliceDevice::default()));
+        all.collect()
+    }
+
+    fn local(names: impl IntoIterator<Item = usize>) -> BTreeMap<Reach, Devices> {
+        BTreeMap::from([(node(), devices(names))])
+    }
+
+    /// The sizes of the slices, in the order of their names, with generation and number of all.
+    fn shape(slices: &BTreeMap<String, Slice>) -> (Vec<usize>, BTreeSet<(i64, i64)>) {
+        let sizes = slices.values().map(|slice| slice.devices.len()).collect();
+        let pools = slices.values().map(|slice| (slice.generation, slice.count));
+        (sizes, pools.collect())
+    }
+
+    fn changed(before: &BTreeMap<String, Slice>, after: &BTreeMap<String, Slice>) -> usize {
+        let same = |(name, slice): &(&String, &Slice)| before.get(*name) == Some(slice);
+        after.len() - after.iter().filter(same).count()
+    }
+
+    #[test]
+    fn slices_are_filled_to_their_limit_and_named_alike() {
+        let all = pack("node-a", &local(0..150), &BTreeMap::new());
+        assert_eq!(shape(&all), (vec![64, 64, 22], [(1, 3)].into()));
+        let names: Vec<&String> = all.keys().collect();
+        assert!(names[0].starts_with("leafhost.dev-node-a-") && names[0].ends_with("-0"));
+        assert!(pack("node-a", &local([]), &BTreeMap::new()).is_empty());
+        let long = format!("{}/{}", "n".repeat(63), "c.".repeat(100));
+        let [name]: [String; 1] = pack(&long, &local([1]), &BTreeMap::new())
+            .into_keys()
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        assert!(
+            crate::names::is_node_name(&name) && name.len() < 100,
+            "{name}"
+        );
+    }
+
+    #[test]
+    fn a_device_that_comes_goes_or_changes_rewrites_its_own_slice_alone() {
+        let all = pack("node-a", &local(0..150), &BTreeMap::new());
+        let without = pack("node-a", &local((0..150).filter(|n| *n != 70)), &all);
+        assert_eq!(shape(&without), (vec![64, 63, 22], [(1, 3)].into()));
+        assert_eq!(changed(&all, &without), 1);
+        let instead = pack("node-a", &local((0..151).filter(|n| *n != 70)), &without);
+        assert_eq!(shape(&instead), (vec![64, 64, 22], [(1, 3)].into()));
+        assert_eq!(changed(&without, &instead), 1);
+        let mut tainted = local(0..150);
+        let taint = Taint {
+            key: "leafhost.dev/unhealthy".to_owned(),
+            evicts: false,
+        };
+        let device = tainted.get_mut(&node()).unwrap().get_mut("d-0001").unwrap();
+        device.taints.insert(taint);
+        assert_eq!(changed(&all, &pack("node-a", &tainted, &all)), 1);
+    }
+
+    #[test]
+    fn slices_that_get_empty_stay_and_the_generation_rises_with_their_number_alone() {
+        let all = pack("node-a", &local(0..70), &BTreeMap::new());
+        let none = pack("node-a", &local([]), &all);
+        assert_eq!(shape(&none), (vec![0, 0], [(1, 2)].into()));
+        let more = pack("node-a", &local(0..130), &none);
+        assert_eq!(shape(&more), (vec![64, 64, 2], [(2, 3)].into()));
+        assert_eq!(pack("node-a", &local(0..130), &more), more);
+    }
+
+    #[test]
+    fn what_is_written_in_part_leads_to_the_same_whole() {
+        let old = pack("node-a", &local(0..70), &BTreeMap::new());
+        let wanted = local(0..130);
+        let new = pack("node-a", &wanted, &old);
+        // Any of the three writes may be made first, and any may be missing.
+        for made in 0..8_u32 {
+            let mut stored = old.clone();
+            for (bit, (name, slice)) in new.iter().enumerate() {
+                if made & (1 << bit) != 0 {
+                    stored.insert(name.clone(), slice.clone());
+                }
+            }
+            assert_eq!(pack("node-a", &wanted, &stored), new, "{made:03b}");
+        }
+    }
+
+    #[test]
+    fn a_slice_that_somebody_deletes_comes_back_in_the_same_generation() {
+        let all = pack("node-a", &local(0..130), &BTreeMap::new());
+        for name in all.keys() {
+            let mut stored = all.clone();
+            stored.remove(name);
+            let again = pack("node-a", &local(0..130), &stored);
+            let (sizes, pools) = shape(&again);
+            assert_eq!(
+                (sizes.iter().sum(), pools),
+                (130, [(1, 3)].into()),
+                "{name}"
+            );
+            assert!(again.contains_key(name));
+        }
+    }
+
+    #[test]
+    fn a_slice_of_a_higher_generation_is_outdone() {
+        let mut stored = pack("node-a", &local(0..3), &BTreeMap::new());
+        let foreign = Slice {
+            pool: "node-a".to_owned(),
+            generation: 999,
+            count: 1,
+            reach: node(),
+            devices: devices([7]),
+        };
+        stored.insert("foreign".to_owned(), foreign);
+        let all = pack("node-a", &local(0..3), &stored);
+        assert_eq!(shape(&all), (vec![0, 3], [(1000, 2)].into()));
+        assert_eq!(pack("node-a", &local(0..3), &all), all);
+    }
+
+    #[test]
+    fn a_device_that_other_nodes_see_moves_to_their_slice_and_none_is_twice() {
+        let wanted = |both: &[usize], one: &[usize]| {
+            BTreeMap::from([
+                (hostnames(&["a", "b"]), devices(both.iter().copied())),
+                (hostnames(&["a"]), devices(one.iter().copied())),
+            ])
+        };
+        let all = pack("default/cams", &wanted(&[1, 2], &[3]), &BTreeMap::new());
+        assert_eq!(all.len(), 2);
+        let moved = pack("default/cams", &wanted(&[1], &[2, 3]), &all);
+        assert_eq!(moved.len(), 2);
+        let names: Vec<_> = moved
+            .values()
+            .flat_map(|slice| slice.devices.keys())
+            .collect();
+        assert_eq!(names.len(), 3);
+        // All are seen from one node now: the other slice serves it, too, once it is needed.
+        let alone = pack("default/cams", &wanted(&[], &[1, 2, 3]), &moved);
+        assert_eq!(alone.len(), 2);
+        let third = BTreeMap::from([
+            (hostnames(&["a"]), devices([1, 2, 3])),
+            (hostnames(&["c"]), devices([4])),
+        ]);
+        let third = pack("default/cams", &third, &alone);
+        assert_eq!(third.len(), 2, "an empty slice changes its nodes");
+        assert!(third.values().any(|slice| slice.reach == hostnames(&["c"])));
+    }
+}
