@@ -5,6 +5,7 @@
 
 mod atomic;
 mod blocking;
+mod claims;
 pub mod configurations;
 mod damaged;
 mod events;
@@ -19,6 +20,7 @@ mod settle;
 pub mod standalone;
 pub mod state;
 
+pub use claims::FileClaimRecords;
 pub use configurations::{
     Checked, FileConfigurations, Located, check_file, check_folder, check_references, check_text,
 };

@@ -1,0 +1,255 @@
+//! Gives claims back, and keeps what containers need of those that are used.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::slot::DeviceUsage;
+use leafhost_kubelet::dra::ClaimRef;
+use tokio::time::sleep;
+
+use crate::Shared;
+use crate::model::find;
+use crate::prepare::{edits, slots};
+use leafhost_core::claim::record::{Record, Slot};
+
+/// Separates two attempts to give slots back.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often what containers need is looked after, since others may remove it.
+const BACKSTOP: Duration = Duration::from_mins(1);
+
+impl Shared {
+    /// Gives a claim back, as far as that needs no API server: its slots follow.
+    pub async fn unprepare(&self, claim: &ClaimRef) -> Result<(), String> {
+        let uid = &claim.uid;
+        self.ports.specs.remove(uid).await?;
+        let (known, is_unreadable) = {
+            let state = self.state();
+            let report = &state.report;
+            (
+                report.claims.get(uid).cloned(),
+                report.unreadable.contains_key(uid),
+            )
+        };
+        if is_unreadable {
+            self.ports.records.remove(uid).await?;
+            self.edit(|report| drop(report.unreadable.remove(uid)));
+        }
+        if let Some(record) = known.filter(|record| !record.is_over) {
+            let over = Record {
+                is_over: true,
+                ..(*record).clone()
+            };
+            self.ports.records.save(uid, &over).await?;
+            self.edit(|report| report.claims.insert(uid.clone(), Arc::new(over)));
+        }
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Gives back what is over, again and again, without end.
+    pub async fn keep(&self) {
+        let mut is_told = false;
+        loop {
+            let is_done = match self.load().await {
+                Ok(()) => {
+                    let mut is_done = self.end_all().await;
+                    is_done &= self.end_unknown().await;
+                    is_done && self.restore().await
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(error, "no claim can be prepared or given back");
+                    }
+                    false
+                }
+            };
+            let pause = if is_done { BACKSTOP } else { AGAIN };
+            tokio::select! {
+                () = self.work.notified() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Writes what containers need of claims where it is missing, takes slots again that they have lost, and removes what is of no claim. Returns false
+    /// if some are left, since something is done with them at this moment.
+    async fn restore(&self) -> bool {
+        let written = match self.ports.specs.all().await {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::warn!(error, "cannot look after the devices of claims");
+                return true;
+            }
+        };
+        let unknown: BTreeSet<String> = self
+            .unknown()
+            .into_iter()
+            .map(|(claim, _)| claim.uid)
+            .collect();
+        let mut is_done = true;
+        // While a slot is a claim's, its pod may run.
+        for uid in written.iter().filter(|uid| !unknown.contains(*uid)) {
+            let turn = self.turn(uid);
+            let Ok(_turn) = turn.try_lock() else {
+                is_done = false;
+                continue;
+            };
+            let is_known = {
+                let state = self.state();
+                let report = &state.report;
+                report.claims.contains_key(uid) || report.unreadable.contains_key(uid)
+            };
+            if !is_known && let Err(error) = self.ports.specs.remove(uid).await {
+                tracing::warn!(error, claim = uid, "cannot remove the devices of a claim");
+            }
+        }
+        let claims = self.state().report.claims.clone();
+        for uid in claims.keys() {
+            let turn = self.turn(uid);
+            let Ok(_turn) = turn.try_lock() else {
+                is_done = false;
+                continue;
+            };
+            let now = self.state().report.claims.get(uid).cloned();
+            let Some(record) = now.filter(|record| !record.is_over) else {
+                continue;
+            };
+            if let Err(error) = self.ports.specs.write(uid, &edits(&record)).await {
+                tracing::warn!(error, claim = uid, "cannot write the devices of a claim");
+            }
+            self.take_again(uid, &record).await;
+        }
+        is_done
+    }
+
+    /// Takes slots again that a claim has and whose Instance was made anew meanwhile, since its device was away.
+    async fn take_again(&self, uid: &str, record: &Record) {
+        let claim = named(uid, record);
+        let mut now = record.clone();
+        for slot in now.devices.iter_mut().flat_map(|device| &mut device.slots) {
+            let instances = Arc::clone(&self.ports.store.instances().borrow());
+            if let Some(instance) = instances.instances.get(&slot.key())
+                && self.is_lost(&claim, instance, slot)
+                && self.take_slot(&claim, instance, &slot.id).await
+            {
+                slot.uid.clone_from(&instance.metadata.uid);
+            }
+        }
+        if now != *record && self.ports.records.save(uid, &now).await.is_ok() {
+            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::new(now))));
+        }
+    }
+
+    /// Gives the slots of all claims back that are over. Returns false if some are left.
+    async fn end_all(&self) -> bool {
+        let mut is_done = true;
+        let claims = self.state().report.claims.clone();
+        for (uid, record) in claims.iter().filter(|(_, record)| record.is_over) {
+            let turn = self.turn(uid);
+            let Ok(_turn) = turn.try_lock() else {
+                is_done = false;
+                continue;
+            };
+            if self.state().report.claims.get(uid) != Some(record) {
+                continue;
+            }
+            let mut is_given = true;
+            let claim = named(uid, record);
+            for slot in slots(record) {
+                is_given &= self.give_back(&claim, slot).await;
+            }
+            if is_given && self.ports.records.remove(uid).await.is_ok() {
+                self.edit(|report| drop(report.claims.remove(uid)));
+            } else {
+                is_done = false;
+            }
+        }
+        is_done
+    }
+
+    /// Gives slots back that are claims' of which nothing is known and that are gone or have other devices: somebody has died before that was written
+    /// down, and the kubelet has not asked again. Returns false if some are left.
+    async fn end_unknown(&self) -> bool {
+        let mut is_done = true;
+        for (claim, slot) in self.unknown() {
+            let turn = self.turn(&claim.uid);
+            // A claim that is being prepared has it.
+            let Ok(_turn) = turn.try_lock() else {
+                continue;
+            };
+            let is_unknown = self.unknown().contains(&(claim.clone(), slot.clone()));
+            let is_over = is_unknown && self.is_over(&claim, &slot).await;
+            if is_over {
+                is_done &= self.give_back(&claim, &slot).await;
+            }
+        }
+        is_done
+    }
+
+    /// Tells that a claim is gone, or does not have that slot's device.
+    async fn is_over(&self, claim: &ClaimRef, slot: &Slot) -> bool {
+        match self.ports.reader.read(&claim.namespace, &claim.name).await {
+            Ok(Some(found)) if found.uid == claim.uid => {
+                let instances = Arc::clone(&self.ports.store.instances().borrow());
+                let finds = |pool: &str, device: &str| find(&self.node, pool, device, &instances);
+                let mut results = found.results.iter();
+                !results.any(|one| {
+                    let found = finds(&one.pool, &one.device);
+                    found.is_some_and(|found| found.instance.key() == slot.key())
+                })
+            }
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Returns the slots of this node that claims have of which nothing is known.
+    fn unknown(&self) -> Vec<(ClaimRef, Slot)> {
+        let instances = Arc::clone(&self.ports.store.instances().borrow());
+        let state = self.state();
+        let report = &state.report;
+        let mut unknown = Vec::new();
+        for (key, instance) in &instances.instances {
+            for (id, text) in &instance.spec.device_usage {
+                let Ok(DeviceUsage::Claim {
+                    namespace,
+                    name,
+                    uid,
+                    node,
+                }) = text.parse()
+                else {
+                    continue;
+                };
+                let record = report.claims.get(&uid);
+                let is_known = node != *self.node
+                    || record.is_some_and(|record| slots(record).any(|slot| slot.id == *id))
+                    || report.unreadable.contains_key(&uid);
+                if is_known {
+                    continue;
+                }
+                let slot = Slot {
+                    namespace: key.namespace.clone(),
+                    instance: key.name.clone(),
+                    uid: instance.metadata.uid.clone(),
+                    id: id.clone(),
+                };
+                let claim = ClaimRef {
+                    namespace,
+                    name,
+                    uid,
+                };
+                unknown.push((claim, slot));
+            }
+        }
+        unknown
+    }
+}
+
+fn named(uid: &str, record: &Record) -> ClaimRef {
+    ClaimRef {
+        namespace: record.namespace.clone(),
+        name: record.name.clone(),
+        uid: uid.to_owned(),
+    }
+}

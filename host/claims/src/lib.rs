@@ -1,0 +1,180 @@
+//! The claims of this node: what the scheduler has allocated is taken as slots of Instances, made usable as CDI devices, and given back.
+//!
+//! The kubelet says when: it prepares a claim before a pod starts that uses it, and unprepares it after the last one. A slot is taken by the
+//! compare-and-swap that allocations of device plugins use, too, so that nobody has a device twice whoever gave it. The record of a claim is on
+//! disk before the kubelet is answered; with it a claim is given back when the API server is away.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::ports::InstanceStore;
+use leafhost_kubelet::dra::{ClaimPreparer, ClaimRef, PreparedDevice};
+use tokio::sync::{Notify, OnceCell, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+mod give_back;
+mod metrics;
+mod model;
+mod prepare;
+mod take;
+
+pub use metrics::Metrics;
+
+use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs};
+use leafhost_core::claim::record::Record;
+
+/// Limits the time of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// What claims are made of.
+pub struct ClaimPorts {
+    /// Where the scheduler's decision is read.
+    pub reader: Arc<dyn ClaimReader>,
+    /// Where slots are taken.
+    pub store: Arc<dyn InstanceStore>,
+    /// The devices as they are seen.
+    pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    /// Where containers find what they get.
+    pub specs: Arc<dyn ClaimSpecs>,
+    /// Where claims are remembered.
+    pub records: Arc<dyn ClaimRecords>,
+}
+
+/// Says which claims there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimReport {
+    /// Maps the uids of claims to their records.
+    pub claims: BTreeMap<String, Arc<Record>>,
+    /// Maps the uids of claims whose record cannot be read to the reason.
+    pub unreadable: BTreeMap<String, String>,
+}
+
+/// The claims of a node.
+#[derive(Clone)]
+pub struct Claims(Arc<Shared>);
+
+struct Shared {
+    node: Arc<str>,
+    ports: ClaimPorts,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    report: watch::Sender<Arc<ClaimReport>>,
+    /// Is set once the records have been read.
+    loaded: OnceCell<()>,
+    /// Tells that something is to be given back.
+    work: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    report: ClaimReport,
+    /// The slots that somebody is taking now.
+    reserved: BTreeSet<(InstanceKey, String)>,
+    /// Serialises what is done with a claim, by uid.
+    turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
+}
+
+impl Claims {
+    /// Makes them, and what they report. The records of an earlier run are read before anything is done.
+    pub fn new(
+        node: &str,
+        ports: ClaimPorts,
+        metrics: Arc<Metrics>,
+    ) -> (Self, watch::Receiver<Arc<ClaimReport>>) {
+        let (report, seen) = watch::channel(Arc::default());
+        let shared = Shared {
+            node: node.into(),
+            ports,
+            metrics,
+            state: Mutex::default(),
+            report,
+            loaded: OnceCell::new(),
+            work: Notify::new(),
+        };
+        (Self(Arc::new(shared)), seen)
+    }
+
+    /// Gives back what is to be given back, and writes the files that containers need where they are missing, until `stop`.
+    pub async fn run(&self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.0.keep()).await;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the records of an earlier run, once. Without them nothing is done: what a claim has is not known.
+    async fn load(&self) -> Result<(), String> {
+        let load = async {
+            let (claims, unreadable) = self.ports.records.all().await?;
+            let claims = claims
+                .into_iter()
+                .map(|(uid, record)| (uid, Arc::new(record)));
+            let claims = claims.collect();
+            self.edit(|report| *report = ClaimReport { claims, unreadable });
+            Ok(())
+        };
+        self.loaded.get_or_try_init(|| load).await.copied()
+    }
+
+    /// Edits what is reported, and reports it.
+    fn edit<T>(&self, edit: impl FnOnce(&mut ClaimReport) -> T) -> T {
+        let mut state = self.state();
+        let result = edit(&mut state.report);
+        let report = state.report.clone();
+        self.metrics.prepared(report.claims.len());
+        self.report.send_if_modified(|before| {
+            let differs = **before != report;
+            if differs {
+                *before = Arc::new(report);
+            }
+            differs
+        });
+        result
+    }
+
+    /// Returns what serialises a claim.
+    fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut state = self.state();
+        // Those that nobody else has are of no use.
+        state.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(state.turns.entry(uid.to_owned()).or_default())
+    }
+}
+
+#[async_trait]
+impl ClaimPreparer for Claims {
+    async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
+        let begun = Instant::now();
+        self.0.load().await?;
+        let turn = self.0.turn(&claim.uid);
+        let _turn = turn.lock().await;
+        let prepared = self.0.prepare(&claim, begun + LIMIT).await;
+        let result = if prepared.is_ok() { "ok" } else { "error" };
+        self.0.metrics.prepare(result, begun.elapsed());
+        if let Err(error) = &prepared {
+            let ClaimRef {
+                namespace, name, ..
+            } = &claim;
+            tracing::warn!(claim = %format_args!("{namespace}/{name}"), error, "a claim cannot be prepared");
+        }
+        prepared
+    }
+
+    async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
+        self.0.load().await?;
+        let turn = self.0.turn(&claim.uid);
+        let _turn = turn.lock().await;
+        self.0.unprepare(&claim).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

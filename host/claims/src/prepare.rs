@@ -1,0 +1,249 @@
+//! Prepares a claim.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::claim::{Allocated, AllocatedClaim};
+use leafhost_core::edits::Edits;
+use leafhost_core::instance::Instance;
+use leafhost_core::usable::{Usable, usable};
+use leafhost_core::variables;
+use leafhost_kubelet::dra::{ClaimRef, PreparedDevice};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::Shared;
+use crate::model::find;
+use leafhost_core::claim::record::{Record, RecordedDevice, Slot};
+
+/// Separates two attempts to read a claim.
+const AGAIN: Duration = Duration::from_millis(200);
+
+impl Shared {
+    pub async fn prepare(
+        &self,
+        claim: &ClaimRef,
+        deadline: Instant,
+    ) -> Result<Vec<PreparedDevice>, String> {
+        let known = {
+            let state = self.state();
+            if let Some(why) = state.report.unreadable.get(&claim.uid) {
+                return Err(format!(
+                    "the record of this claim cannot be read ({why}); delete the pod, which gives the claim back"
+                ));
+            }
+            state.report.claims.get(&claim.uid).cloned()
+        };
+        let record = match known {
+            Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
+            // Its slots are being given back; it gets them or others again.
+            _ => {
+                let allocated = self.read(claim, deadline).await?;
+                self.take_all(claim, &allocated, deadline).await?
+            }
+        };
+        self.answer(&claim.uid, &record).await
+    }
+
+    /// Returns which boot this is, as far as that is known.
+    fn boot(&self) -> String {
+        let boot = self.ports.devices.borrow().boot;
+        boot.map(|boot| boot.id()).unwrap_or_default()
+    }
+
+    /// Looks up again what containers get of a claim that is prepared: its devices may have other nodes by now. One that is not there keeps what it
+    /// had in the same boot; after another one it is waited for.
+    async fn refresh(
+        &self,
+        uid: &str,
+        record: Arc<Record>,
+        deadline: Instant,
+    ) -> Result<Arc<Record>, String> {
+        let mut devices = self.ports.devices.clone();
+        loop {
+            let view = Arc::clone(&devices.borrow_and_update());
+            let instances = Arc::clone(&self.ports.store.instances().borrow());
+            let mut now = Record {
+                boot: self.boot(),
+                ..(*record).clone()
+            };
+            let is_same = now.boot == record.boot;
+            let mut missing = None;
+            for device in &mut now.devices {
+                let found = find(&self.node, &device.pool, &device.device, &instances);
+                let usable = found.and_then(|found| {
+                    let usable = usable(&self.node, &view, &found.instance).ok()?;
+                    Some((usable, found.instance))
+                });
+                match usable {
+                    Some((usable, instance)) => {
+                        device.edits = edits_of(&usable, &instance, &device.properties);
+                    }
+                    None if is_same => {}
+                    None => missing = Some(device.device.clone()),
+                }
+            }
+            if let Some(device) = missing {
+                if matches!(timeout_at(deadline, devices.changed()).await, Ok(Ok(()))) {
+                    continue;
+                }
+                return Err(format!(
+                    "device {device} has not been seen, or does not work, since the node was started"
+                ));
+            }
+            if now == *record {
+                return Ok(record);
+            }
+            self.ports.records.save(uid, &now).await?;
+            let now = Arc::new(now);
+            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::clone(&now))));
+            return Ok(now);
+        }
+    }
+
+    /// Reads the claim, again and again while that fails for a reason that may pass.
+    async fn read(&self, claim: &ClaimRef, deadline: Instant) -> Result<AllocatedClaim, String> {
+        let ClaimRef {
+            namespace,
+            name,
+            uid,
+        } = claim;
+        loop {
+            match self.ports.reader.read(namespace, name).await {
+                Ok(Some(found)) if found.uid == *uid => return Ok(found),
+                Ok(Some(_)) => return Err("another claim has the name by now".to_owned()),
+                Ok(None) => {
+                    return Err("the claim is gone, or nothing is allocated to it".to_owned());
+                }
+                Err(error) if error.is_transient && Instant::now() + AGAIN < deadline => {
+                    sleep(AGAIN).await;
+                }
+                Err(error) => return Err(format!("the claim cannot be read: {}", error.message)),
+            }
+        }
+    }
+
+    /// Takes all devices of a claim, or none, and writes that down.
+    async fn take_all(
+        &self,
+        claim: &ClaimRef,
+        allocated: &AllocatedClaim,
+        deadline: Instant,
+    ) -> Result<Arc<Record>, String> {
+        let mut record = Record {
+            namespace: claim.namespace.clone(),
+            name: claim.name.clone(),
+            boot: self.boot(),
+            devices: Vec::new(),
+            is_over: false,
+        };
+        let mut filled = self.fill(&mut record, claim, allocated, deadline).await;
+        if filled.is_ok() {
+            filled = self.ports.records.save(&claim.uid, &record).await;
+        }
+        let Err(error) = filled else {
+            let record = Arc::new(record);
+            self.edit(|report| {
+                report.claims.insert(claim.uid.clone(), Arc::clone(&record));
+            });
+            return Ok(record);
+        };
+        for slot in slots(&record) {
+            // What cannot be given back now is found later: no record names it.
+            self.give_back(claim, slot).await;
+        }
+        Err(error)
+    }
+
+    /// Takes the devices of a claim, one after the other. What was taken before an error is in the record.
+    async fn fill(
+        &self,
+        record: &mut Record,
+        claim: &ClaimRef,
+        allocated: &AllocatedClaim,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        let mut others = BTreeSet::new();
+        for one in &allocated.results {
+            let properties = checked(allocated, one)?;
+            let mut device = RecordedDevice {
+                request: one.request.clone(),
+                pool: one.pool.clone(),
+                device: one.device.clone(),
+                share: one.share.clone(),
+                slots: Vec::new(),
+                properties,
+                edits: Edits::default(),
+            };
+            let mut result = Ok(());
+            // Whoever only looks after it needs it once, too.
+            for _ in 0..one.slots.max(1) {
+                match self.take(claim, one, &others, deadline).await {
+                    Ok(taken) => {
+                        others.extend(taken.slots.iter().map(|slot| (slot.key(), slot.id.clone())));
+                        device.edits = edits_of(&taken.usable, &taken.instance, &device.properties);
+                        device.slots.extend(taken.slots);
+                    }
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+            }
+            record.devices.push(device);
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn answer(&self, uid: &str, record: &Record) -> Result<Vec<PreparedDevice>, String> {
+        let names = self.ports.specs.write(uid, &edits(record)).await?;
+        let devices = record.devices.iter().map(|device| PreparedDevice {
+            requests: vec![device.request.clone()],
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            cdi: names
+                .get(&device.cdi_device())
+                .cloned()
+                .into_iter()
+                .collect(),
+            share: device.share.clone(),
+        });
+        Ok(devices.collect())
+    }
+}
+
+/// Returns the slots that a claim has.
+pub fn slots(record: &Record) -> impl Iterator<Item = &Slot> {
+    record.devices.iter().flat_map(|device| &device.slots)
+}
+
+/// Returns what containers get with each device of a claim. One that does nothing for a container is there, too: runtimes refuse a name that they
+/// do not know.
+pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
+    let devices = record.devices.iter();
+    devices
+        .map(|device| (device.cdi_device(), device.edits.clone()))
+        .collect()
+}
+
+/// Returns the variables that the claim wants for a device, unless one of them is nobody's to set.
+fn checked(
+    claim: &AllocatedClaim,
+    allocated: &Allocated,
+) -> Result<BTreeMap<String, String>, String> {
+    let properties = claim.properties(allocated);
+    match properties.keys().find(|name| variables::is_never_set(name)) {
+        Some(name) => Err(format!(
+            "parameters of the claim: properties.{name} may not be set: it changes how programs start; remove it"
+        )),
+        None => Ok(properties),
+    }
+}
+
+/// Returns what containers get with a device.
+fn edits_of(usable: &Usable, instance: &Instance, properties: &BTreeMap<String, String>) -> Edits {
+    let mut own = usable.configured.configuration.broker_properties.clone();
+    own.extend(properties.clone());
+    Edits::of(instance.hash().unwrap_or_default(), &usable.device, &own)
+}

@@ -1,0 +1,268 @@
+//! Takes slots for the devices of a claim, as they are free.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::allocation::{give_back, take};
+use leafhost_core::claim::Allocated;
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
+use leafhost_core::ports::Change;
+use leafhost_core::slot::DeviceUsage;
+use leafhost_core::text::{chain, few};
+use leafhost_core::usable::{Unusable, Usable, usable};
+use leafhost_kubelet::dra::ClaimRef;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::Shared;
+use crate::model::{Choice, Found, choose, find};
+use leafhost_core::claim::record::Slot;
+
+/// Limits how long a device is waited for that is not there: what the scheduler sees and what this node sees are some moments apart.
+const APPEARS: Duration = Duration::from_secs(5);
+/// Separates two attempts after a failed write.
+const AGAIN: Duration = Duration::from_millis(250);
+/// Separates two looks for a free slot that nothing has announced.
+const LOOK: Duration = Duration::from_secs(1);
+/// The most holders that an error names.
+const MOST_HOLDERS: usize = 5;
+
+/// Holds a device that was taken.
+pub struct Taken {
+    pub usable: Usable,
+    pub instance: Arc<Instance>,
+    /// None for who only looks after the device.
+    pub slots: Vec<Slot>,
+}
+
+impl Shared {
+    /// Takes a slot of a device for a claim that has `others` already.
+    pub async fn take(
+        &self,
+        claim: &ClaimRef,
+        allocated: &Allocated,
+        others: &BTreeSet<(InstanceKey, String)>,
+        deadline: Instant,
+    ) -> Result<Taken, String> {
+        let own = self.usage(claim);
+        let appears = deadline.min(Instant::now() + APPEARS);
+        loop {
+            let mut instances = self.ports.store.instances();
+            let mut devices = self.ports.devices.clone();
+            let seen = Arc::clone(&instances.borrow_and_update());
+            let view = Arc::clone(&devices.borrow_and_update());
+            let changed = async {
+                tokio::select! {
+                    changed = instances.changed() => changed.is_ok(),
+                    changed = devices.changed() => changed.is_ok(),
+                }
+            };
+            let Allocated { pool, device, .. } = allocated;
+            let missing = match find(&self.node, pool, device, &seen) {
+                None => format!(
+                    "device {device} of pool {pool} is not on node {}: it has gone since it was allocated; delete the claim or the pod, and another device is allocated",
+                    self.node
+                ),
+                Some(found) => match usable(&self.node, &view, &found.instance) {
+                    Ok(usable) => {
+                        if allocated.is_admin {
+                            return Ok(Taken {
+                                usable,
+                                instance: found.instance,
+                                slots: Vec::new(),
+                            });
+                        }
+                        let claimed = self.claim_slot(&found, &own, others, deadline);
+                        if let Some(slot) = claimed.await? {
+                            return Ok(Taken {
+                                usable,
+                                instance: found.instance,
+                                slots: vec![slot],
+                            });
+                        }
+                        // Somebody was quicker, or nothing is free yet.
+                        let now = Instant::now();
+                        if now >= deadline {
+                            return Err(none_free(&found));
+                        }
+                        wait(deadline.min(now + LOOK), changed).await;
+                        continue;
+                    }
+                    Err(Unusable::Unhealthy { why, .. }) => {
+                        return Err(format!(
+                            "device {device} of pool {pool} is not healthy: {why}"
+                        ));
+                    }
+                    Err(Unusable::Gone) => format!("device {device} of pool {pool} is missing"),
+                    Err(Unusable::NotSeen) => format!(
+                        "device {device} of pool {pool} has not been seen since the agent started"
+                    ),
+                },
+            };
+            if !wait(appears, changed).await {
+                return Err(missing);
+            }
+        }
+    }
+
+    /// Takes a slot of an Instance; nothing if none is free now or somebody was quicker.
+    async fn claim_slot(
+        &self,
+        found: &Found,
+        own: &DeviceUsage,
+        others: &BTreeSet<(InstanceKey, String)>,
+        deadline: Instant,
+    ) -> Result<Option<Slot>, String> {
+        let key = found.instance.key();
+        let (slot, is_own) = {
+            let mut state = self.state();
+            let taken = state.reserved.union(others).cloned().collect();
+            let (slot, is_own) = match choose(found, own, &taken) {
+                Choice::Own(slot) => (slot, true),
+                Choice::Free(slot) => (slot, false),
+                Choice::None(_) => return Ok(None),
+            };
+            state.reserved.insert((key.clone(), slot.clone()));
+            (slot, is_own)
+        };
+        // Once it is taken the store shows it.
+        let _reserved = Reserved {
+            shared: self,
+            place: (key.clone(), slot.clone()),
+        };
+        let uid = &found.instance.metadata.uid;
+        if !is_own {
+            let change = || Change::Update {
+                key: key.clone(),
+                uid: uid.clone(),
+                edits: take(&found.instance, &slot, own),
+            };
+            loop {
+                match self.write(change()).await {
+                    Ok(()) => break,
+                    Err(error) if error.is_outdated() => return Ok(None),
+                    Err(error) if Instant::now() + AGAIN >= deadline => {
+                        return Err(format!("slot {slot} cannot be taken: {}", chain(&error)));
+                    }
+                    Err(_) => sleep(AGAIN).await,
+                }
+            }
+        }
+        Ok(Some(Slot {
+            namespace: key.namespace,
+            instance: key.name,
+            uid: uid.clone(),
+            id: slot,
+        }))
+    }
+
+    async fn write(&self, change: Change) -> Result<(), leafhost_core::ports::StoreError> {
+        let written = self.ports.store.apply(vec![change]).await;
+        written
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |one| one.map(drop))
+    }
+
+    /// Returns how a slot says that a claim has it.
+    fn usage(&self, claim: &ClaimRef) -> DeviceUsage {
+        DeviceUsage::Claim {
+            namespace: claim.namespace.clone(),
+            name: claim.name.clone(),
+            uid: claim.uid.clone(),
+            node: self.node.to_string(),
+        }
+    }
+
+    /// Gives a slot of a claim back. Returns false if that has to be tried again.
+    pub async fn give_back(&self, claim: &ClaimRef, slot: &Slot) -> bool {
+        let usage = self.usage(claim);
+        let edits: Vec<Edit> = vec![give_back(&slot.id, &usage)];
+        let change = Change::Update {
+            key: slot.key(),
+            uid: slot.uid.clone(),
+            edits,
+        };
+        match self.write(change).await {
+            Ok(()) => {
+                tracing::info!(slot = slot.id, reason = "unprepared", "slot is free again");
+                true
+            }
+            // It is another object's or another one's by now, if the store shows that.
+            Err(error) if error.is_outdated() => !self.has(slot, &usage),
+            Err(error) => {
+                let problem = chain(&error);
+                tracing::debug!(slot = slot.id, problem, "slot cannot be given back yet");
+                false
+            }
+        }
+    }
+
+    /// Tells that a slot of a claim is free in the Instance that is there now, or that it is another object's.
+    pub fn is_lost(&self, claim: &ClaimRef, instance: &Instance, slot: &Slot) -> bool {
+        let usage = instance.spec.device_usage.get(&slot.id);
+        let is_free = usage.is_none_or(String::is_empty);
+        let own = self.usage(claim);
+        let is_own =
+            usage.is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == own));
+        is_free || (is_own && instance.metadata.uid != slot.uid)
+    }
+
+    /// Takes that slot for a claim. Returns false if that was not possible.
+    pub async fn take_slot(&self, claim: &ClaimRef, instance: &Instance, slot: &str) -> bool {
+        let usage = self.usage(claim);
+        let held = instance.spec.device_usage.get(slot);
+        if held.is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == usage)) {
+            return true;
+        }
+        let change = Change::Update {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            edits: take(instance, slot, &usage),
+        };
+        let taken = self.write(change).await;
+        tracing::info!(slot, taken = taken.is_ok(), "a claim takes its slot again");
+        taken.is_ok()
+    }
+
+    /// Tells that the store shows a slot as this claim's.
+    fn has(&self, slot: &Slot, usage: &DeviceUsage) -> bool {
+        let instances = self.ports.store.instances();
+        let instances = instances.borrow();
+        let instance = instances.instances.get(&slot.key());
+        instance.is_some_and(|instance| {
+            let found = instance.spec.device_usage.get(&slot.id);
+            instance.metadata.uid == slot.uid
+                && found
+                    .is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == *usage))
+        })
+    }
+}
+
+/// Keeps a slot from others until it is dropped.
+struct Reserved<'a> {
+    shared: &'a Shared,
+    place: (InstanceKey, String),
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.shared.state().reserved.remove(&self.place);
+    }
+}
+
+fn none_free(found: &Found) -> String {
+    let name = &found.instance.metadata.name;
+    let held = match choose(found, &DeviceUsage::Unused, &BTreeSet::new()) {
+        Choice::None(held) => few(held, MOST_HOLDERS),
+        _ => "others take them".to_owned(),
+    };
+    format!(
+        "no slot of Instance {name} is free ({held}); leafhost status slots says which pods have them"
+    )
+}
+
+/// Waits for a change. Returns false if there is none until the deadline.
+async fn wait(deadline: Instant, changed: impl Future<Output = bool>) -> bool {
+    timeout_at(deadline, changed).await.unwrap_or(false)
+}
