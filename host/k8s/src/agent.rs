@@ -2,9 +2,11 @@
 //!
 //! Knows nothing of the controller, the webhook and the take-over from Akri.
 
+pub mod claims;
 pub mod configurations;
 pub mod handlers;
 pub mod identity;
 pub mod instances;
 pub mod report;
+pub mod slices;
 mod values;

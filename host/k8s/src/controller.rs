@@ -3,4 +3,5 @@
 //! Knows nothing of agents but what they write, nor of the webhook and the take-over from Akri.
 
 pub mod brokers;
+pub mod classes;
 pub mod cluster;

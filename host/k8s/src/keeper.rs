@@ -107,13 +107,13 @@ impl Pause {
 }
 
 impl<T: Keep> Keeper<T> {
-    /// Makes one for the objects of an API that a label selector selects. Nothing is wanted yet.
-    pub fn new(keep: T, api: Api<T::Object>, labels: &str) -> Self {
+    /// Makes one for the objects of an API that are watched. Nothing is wanted yet.
+    pub fn new(keep: T, api: Api<T::Object>, watch: Watch<T::Object>) -> Self {
         Self {
             keep,
             is_doubtful: false,
             resource: format!("{}.{}", T::Object::plural(&()), T::Object::group(&())),
-            watch: Watch::new(api.clone()).labels(labels),
+            watch,
             api,
             listing: Shelf::default(),
             found: None,
@@ -122,6 +122,11 @@ impl<T: Keep> Keeper<T> {
             lost: Lost::default(),
             unwatched: None,
         }
+    }
+
+    /// Returns what the API server has; nothing until it was listed.
+    pub fn found(&self) -> Option<&Shelf<T::Object>> {
+        self.found.as_ref()
     }
 
     /// Says which objects are wanted from now on, by name.
@@ -143,9 +148,9 @@ impl<T: Keep> Keeper<T> {
         self.pauses.clear();
     }
 
-    /// Waits for an event, which it takes in, or until a write is due, which it returns. A dropped future loses nothing.
-    pub async fn due(&mut self) -> Option<Due<T::Object>> {
-        let (next, at) = self.next().unzip();
+    /// Waits for an event, which it takes in, or until a write is due, which it returns, if it `writes`. A dropped future loses nothing.
+    pub async fn due(&mut self, writes: bool) -> Option<Due<T::Object>> {
+        let (next, at) = self.next().filter(|_| writes).unzip();
         tokio::select! {
             event = self.watch.next() => {
                 self.take(event);

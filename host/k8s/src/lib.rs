@@ -21,6 +21,7 @@ mod names;
 mod nodes;
 mod reports;
 mod requests;
+mod slices;
 #[cfg(test)]
 mod stub;
 mod watch;
@@ -33,11 +34,13 @@ use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep_until};
 
+pub use agent::claims::KubeClaims;
 pub use agent::configurations::KubeConfigurations;
 pub use agent::handlers::{self, KubeHandlers};
 pub use agent::identity::{Identity, identify};
 pub use agent::instances::KubeInstances;
 pub use agent::report::KubeReport;
+pub use agent::slices::KubeSlices;
 pub use client::{connect, connect_as_user};
 pub use controller::brokers::KubeBrokers;
 pub use controller::cluster::{self, KubeCluster};

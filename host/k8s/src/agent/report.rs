@@ -20,6 +20,7 @@ use object::Owner;
 use crate::agent::identity::{self, NodeObject};
 use crate::keeper::Keeper;
 use crate::reports::NODE_LABEL;
+use crate::watch::Watch;
 
 /// How often it is asked which Node object this is: the kubelet renews a token in less, and another token may say something else.
 const RENEWED: Duration = Duration::from_hours(1);
@@ -82,7 +83,11 @@ impl Task {
     fn new(owner: Owner, client: Client, given: Option<String>) -> Self {
         let label = format!("{NODE_LABEL}={}", label_value(&owner.node));
         Self {
-            keeper: Keeper::new(owner, Api::all(client.clone()), &label),
+            keeper: {
+                let api = Api::all(client.clone());
+                let watch = Watch::new(api.clone()).labels(&label);
+                Keeper::new(owner, api, watch)
+            },
             client,
             given,
             ask_again: Instant::now() + RENEWED,
@@ -111,7 +116,7 @@ impl Task {
                     self.report = Arc::clone(&reports.borrow_and_update());
                     self.want();
                 }
-                due = self.keeper.due() => if let Some((name, write)) = due {
+                due = self.keeper.due(true) => if let Some((name, write)) = due {
                     if std::mem::take(&mut self.keeper.is_doubtful) {
                         self.ask().await;
                     } else {

@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
+use crate::controller::classes;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
@@ -107,6 +108,8 @@ impl KubeCluster {
         let remembered = ResourceNames::default();
         let following = crate::names::follow(client.clone(), remembered, sender);
         tasks.add_loop("watch of names", following);
+        let classes = classes::keep(client.clone(), leads.clone(), names.clone());
+        tasks.add_loop("DeviceClasses", classes);
         Self {
             client: client.clone(),
             leads,

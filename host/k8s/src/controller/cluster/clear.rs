@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch};
 use kube::{Client, ResourceExt as _};
+use leafhost_core::slices::DRIVER;
 use serde_json::json;
 
 use super::NAME;
 use crate::answers;
+use crate::controller::classes;
 use crate::crd::DiscoveryHandler;
 use crate::manifest;
 use crate::requests::patch_by;
@@ -25,13 +28,21 @@ pub struct Error {
     why: String,
 }
 
-/// Deletes the reports of all nodes and removes the statuses of all Configurations. Returns how many Configurations had one. Agents and
+/// Deletes the reports of all nodes, and what the scheduler is offered, and removes the statuses of all Configurations. Returns how many Configurations had one. Agents and
 /// controllers that still run write theirs again.
 pub async fn clear(client: &Client) -> Result<usize, Error> {
     let reports: Api<DiscoveryHandler> = Api::all(client.clone());
     let (how, all) = (DeleteParams::default(), ListParams::default());
     let deleted = reports.delete_collection(&how, &all);
     request("delete discoveryhandlers.leafhost.dev", deleted).await?;
+    let classes: Api<DeviceClass> = Api::all(client.clone());
+    let ours = ListParams::default().labels(classes::LABEL);
+    let deleted = classes.delete_collection(&how, &ours);
+    request("delete deviceclasses.resource.k8s.io", deleted).await?;
+    let slices: Api<ResourceSlice> = Api::all(client.clone());
+    let ours = ListParams::default().fields(&format!("spec.driver={DRIVER}"));
+    let deleted = slices.delete_collection(&how, &ours);
+    request("delete resourceslices.resource.k8s.io", deleted).await?;
     let api = Api::<DynamicObject>::all_with(client.clone(), &manifest::resource());
     let mut page = ListParams::default().limit(PAGE);
     let mut cleared = 0;
@@ -101,6 +112,9 @@ mod tests {
                 )
             };
             match request {
+                _ if request.starts_with("DELETE") && request.contains("resource.k8s.io") => {
+                    failure(404, "it is older")
+                }
                 _ if request.starts_with("DELETE") => Answer::Object(
                     200,
                     json!({"kind": "DiscoveryHandlerList", "apiVersion": "leafhost.dev/v1alpha1",
@@ -119,7 +133,7 @@ mod tests {
         })
         .await;
         assert_eq!(clear(&stub.client).await.unwrap(), 1);
-        assert_eq!(stub.requests("DELETE"), 1);
+        assert_eq!(stub.requests("DELETE"), 3);
         assert_eq!(stub.requests("/configurations/cams/status"), 1);
         assert_eq!(stub.requests("/configurations/gone/status"), 1);
         assert_eq!(stub.requests("/configurations/none/status"), 0);

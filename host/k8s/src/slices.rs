@@ -1,0 +1,260 @@
+//! ResourceSlices as the API server has them, and as they are meant. Knows neither who writes them nor who asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
+    DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::ObjectMeta;
+use leafhost_core::attribute::{AttributeValue, nanos};
+use leafhost_core::slice_device::SLOTS;
+use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
+
+/// The label by which nodes are selected.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Makes the object of a slice.
+pub fn object(name: &str, slice: &Slice) -> ResourceSlice {
+    let (node_name, node_selector) = match &slice.reach {
+        Reach::Node(node) => (Some(node.clone()), None),
+        Reach::Hostnames(names) => (None, Some(selector(names))),
+    };
+    let devices = slice.devices.iter();
+    ResourceSlice {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceSliceSpec {
+            driver: DRIVER.to_owned(),
+            pool: ResourcePool {
+                name: slice.pool.clone(),
+                generation: slice.generation,
+                resource_slice_count: slice.count,
+            },
+            node_name,
+            node_selector,
+            devices: Some(devices.map(|(name, one)| device(name, one)).collect()),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
+fn selector(names: &BTreeSet<String>) -> NodeSelector {
+    let hostname = NodeSelectorRequirement {
+        key: HOSTNAME.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(names.iter().cloned().collect()),
+    };
+    NodeSelector {
+        node_selector_terms: vec![NodeSelectorTerm {
+            match_expressions: Some(vec![hostname]),
+            match_fields: None,
+        }],
+    }
+}
+
+fn device(name: &str, device: &SliceDevice) -> Device {
+    let attributes = device.attributes.iter();
+    let attributes = attributes.map(|(name, value)| (name.clone(), attribute(value)));
+    let capacity = device.capacity.iter().map(|(name, value)| {
+        let capacity = DeviceCapacity {
+            value: Quantity(value.clone()),
+            request_policy: None,
+        };
+        (name.clone(), capacity)
+    });
+    let shares = device
+        .shares
+        .map(|shares| (SLOTS.to_owned(), slots(shares)));
+    let capacity: BTreeMap<_, _> = capacity.chain(shares).collect();
+    let taints = device.taints.iter().map(|taint| DeviceTaint {
+        key: taint.key.clone(),
+        effect: if taint.evicts {
+            "NoExecute"
+        } else {
+            "NoSchedule"
+        }
+        .to_owned(),
+        ..DeviceTaint::default()
+    });
+    Device {
+        name: name.to_owned(),
+        attributes: Some(attributes.collect()),
+        capacity: (!capacity.is_empty()).then_some(capacity),
+        allow_multiple_allocations: device.shares.map(|_| true),
+        taints: (!device.taints.is_empty()).then(|| taints.collect()),
+        ..Device::default()
+    }
+}
+
+/// Says how many claims may share a device. One that does not say how much it wants gets one slot.
+fn slots(shares: u32) -> DeviceCapacity {
+    let one = || Some(Quantity("1".to_owned()));
+    DeviceCapacity {
+        value: Quantity(shares.to_string()),
+        request_policy: Some(CapacityRequestPolicy {
+            default: one(),
+            valid_range: Some(CapacityRequestPolicyRange {
+                min: Quantity("1".to_owned()),
+                step: one(),
+                max: None,
+            }),
+            valid_values: None,
+        }),
+    }
+}
+
+fn attribute(value: &AttributeValue) -> DeviceAttribute {
+    let mut attribute = DeviceAttribute::default();
+    match value {
+        AttributeValue::String(text) => attribute.string = Some(text.clone()),
+        AttributeValue::Int(number) => attribute.int = Some(*number),
+        AttributeValue::Bool(is_so) => attribute.bool = Some(*is_so),
+        AttributeValue::Version(text) => attribute.version = Some(text.clone()),
+    }
+    attribute
+}
+
+/// Reads an object, with capacities in one way of writing; nothing if it is none that [`object`] makes.
+pub fn slice(object: &ResourceSlice) -> Option<Slice> {
+    let spec = &object.spec;
+    let reach = match (&spec.node_name, &spec.node_selector) {
+        (Some(node), None) => Reach::Node(node.clone()),
+        (None, Some(selector)) => Reach::Hostnames(hostnames(selector)?),
+        _ => return None,
+    };
+    let devices = spec.devices.iter().flatten();
+    Some(Slice {
+        pool: spec.pool.name.clone(),
+        generation: spec.pool.generation,
+        count: spec.pool.resource_slice_count,
+        reach,
+        devices: devices.map(|one| (one.name.clone(), meant(one))).collect(),
+    })
+}
+
+fn hostnames(selector: &NodeSelector) -> Option<BTreeSet<String>> {
+    let [term] = selector.node_selector_terms.as_slice() else {
+        return None;
+    };
+    match term.match_expressions.as_deref() {
+        Some([one])
+            if one.key == HOSTNAME && one.operator == "In" && term.match_fields.is_none() =>
+        {
+            Some(one.values.iter().flatten().cloned().collect())
+        }
+        _ => None,
+    }
+}
+
+/// Reads a device as it is meant: what we never write of it is left out.
+fn meant(device: &Device) -> SliceDevice {
+    let attributes = device.attributes.iter().flatten();
+    let attributes = attributes.filter_map(|(name, value)| Some((name.clone(), value_of(value)?)));
+    let is_shared = device.allow_multiple_allocations == Some(true);
+    let capacity = device.capacity.iter().flatten();
+    let (slots, others): (Vec<_>, Vec<_>) =
+        capacity.partition(|(name, _)| is_shared && *name == SLOTS);
+    let shares = slots.first().and_then(|(_, slots)| count(&slots.value));
+    let others = others.into_iter();
+    let taints = device.taints.iter().flatten().map(|taint| Taint {
+        key: taint.key.clone(),
+        evicts: taint.effect == "NoExecute",
+    });
+    SliceDevice {
+        attributes: attributes.collect(),
+        capacity: others
+            .map(|(name, value)| (name.clone(), canonical(&value.value)))
+            .collect(),
+        shares,
+        taints: taints.collect(),
+    }
+}
+
+/// Returns a number that is the same for one amount however it is written.
+fn canonical(quantity: &Quantity) -> String {
+    let text = &quantity.0;
+    nanos(text).map_or_else(|| text.clone(), |amount| format!("{amount}n"))
+}
+
+/// Returns a quantity as a number of slots.
+pub fn count(quantity: &Quantity) -> Option<u32> {
+    let amount = nanos(&quantity.0)?;
+    u32::try_from(amount.checked_div(1_000_000_000)?).ok()
+}
+
+fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
+    let text = value.string.clone().map(AttributeValue::String);
+    text.or_else(|| value.int.map(AttributeValue::Int))
+        .or_else(|| value.bool.map(AttributeValue::Bool))
+        .or_else(|| value.version.clone().map(AttributeValue::Version))
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::attribute::{Attributes, Capacities};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_as_it_was_meant() {
+        let attributes = Attributes::from([
+            ("model".to_owned(), AttributeValue::String("x".to_owned())),
+            ("cores".to_owned(), AttributeValue::Int(8)),
+            ("ecc".to_owned(), AttributeValue::Bool(false)),
+            (
+                "driver".to_owned(),
+                AttributeValue::Version("1.2.3".to_owned()),
+            ),
+        ]);
+        let device = SliceDevice {
+            attributes,
+            capacity: Capacities::from([("memory".to_owned(), "8000000000n".to_owned())]),
+            shares: None,
+            taints: BTreeSet::new(),
+        };
+        let shared = SliceDevice {
+            shares: Some(5),
+            taints: [false, true]
+                .map(|evicts| Taint {
+                    key: format!("leafhost.dev/{evicts}"),
+                    evicts,
+                })
+                .into(),
+            ..device.clone()
+        };
+        let names = ["a".to_owned(), "b".to_owned()];
+        for reach in [
+            Reach::Node("node-a".to_owned()),
+            Reach::Hostnames(names.into()),
+        ] {
+            let meant = Slice {
+                pool: "node-a".to_owned(),
+                generation: 3,
+                count: 2,
+                reach,
+                devices: [
+                    ("one".to_owned(), device.clone()),
+                    ("two".to_owned(), shared.clone()),
+                ]
+                .into(),
+            };
+            assert_eq!(slice(&object("leafhost.dev-1", &meant)), Some(meant));
+        }
+    }
+
+    #[test]
+    fn slices_that_we_never_write_are_none_of_ours() {
+        let mut foreign = ResourceSlice::default();
+        foreign.spec.all_nodes = Some(true);
+        assert_eq!(slice(&foreign), None);
+        let mut other = selector(&BTreeSet::new());
+        other.node_selector_terms.push(NodeSelectorTerm::default());
+        foreign.spec.node_selector = Some(other);
+        assert_eq!(slice(&foreign), None);
+    }
+}
