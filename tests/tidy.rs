@@ -173,7 +173,7 @@ fn every_image_sets_what_the_unit_for_systemd_sets() {
 #[test]
 fn crates_depend_only_on_those_below() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let allowed: [(&str, &[&str]); 20] = [
+    let allowed: [(&str, &[&str]); 21] = [
         ("host/core", &[]),
         ("host/udev", &[]),
         ("host/net", &[]),
@@ -211,10 +211,15 @@ fn crates_depend_only_on_those_below() {
             &["leafhost-core", "leafhost-kubelet", "leafhost-metrics"],
         ),
         (
+            "host/claims",
+            &["leafhost-core", "leafhost-kubelet", "leafhost-metrics"],
+        ),
+        (
             "host/agent",
             &[
                 "leafhost-core",
                 "leafhost-cdi",
+                "leafhost-claims",
                 "leafhost-discovery",
                 "leafhost-endpoint",
                 "leafhost-kubelet",
@@ -300,7 +305,7 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
         names.collect()
     };
     let mut registered = BTreeSet::new();
-    for part in ["agent", "discovery", "slots", "controller"] {
+    for part in ["agent", "claims", "discovery", "slots", "controller"] {
         let own = names(&read(&format!("host/{part}/src/metrics.rs")), "\"", '"');
         assert!(!own.is_empty(), "{part}");
         registered.extend(own);

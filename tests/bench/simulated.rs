@@ -179,6 +179,7 @@ impl Running {
             loader: Arc::<Simulation>::clone(&simulation),
             instances: Arc::new(instances),
             ledger: simulation,
+            claims: None,
         };
         let mut agent = Agent::build(AgentConfig::new(&node, "1.0.0"), ports)?;
         agent.report_to(Arc::new(report));

@@ -53,6 +53,9 @@ impl Agents {
             site.home.write("kubeconfig", kubeconfig)?;
             site.home.add_handler("debug-echo")?;
             site.home.join(&site.home.path().join("kubeconfig"));
+            // Where the node's container runtime looks.
+            let folder = site.node.cdi();
+            site.home.publish_in(&folder);
             site.home.start(arguments)?;
             agents.space.show_log(&site.home.log_file());
         }

@@ -17,6 +17,8 @@ mod owners;
 mod users;
 
 const NAMESPACE: &str = "guarded";
+mod slices;
+
 /// What the definition of Instances says of a field that nobody changes.
 const FROZEN: &str = "cannot be changed";
 
@@ -38,6 +40,7 @@ impl Guarded {
             "policies",
             "policies-controller",
             "policies-reports",
+            "policies-slices",
             "policies-users",
             "policies-webhook",
         ] {
@@ -228,6 +231,8 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
         let _ = b.delete("instance", "cams-0b0b0b");
         refused("an Instance of another node", done, "spec.nodes")
     })?;
+
+    slices::check(&a, &b)?;
 
     // Each edit of the spec makes a generation; Instances are of the third.
     for capacity in [4, 3, 2] {

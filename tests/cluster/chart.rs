@@ -314,6 +314,8 @@ fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Resu
             "/var/lib/leafhost".to_owned(),
             "/etc/cdi".to_owned(),
             kubelet("device-plugins"),
+            kubelet("plugins_registry"),
+            kubelet("plugins/leafhost.dev"),
             "/var/lib/akri".to_owned()
         ]
     );

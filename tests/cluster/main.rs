@@ -15,6 +15,7 @@ mod bad_objects;
 mod brokers;
 mod chaos;
 mod chart;
+mod claims;
 mod containers;
 mod contested;
 mod controller;

@@ -143,8 +143,8 @@ fn deployment(rounds: u64) -> Result<()> {
         // As `kubectl rollout restart` does, which refuses to do it twice within a second.
         let annotations = json!({"restarted": round.to_string()});
         let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
-        let (space, patch) = (space.name(), patch.to_string());
-        let target = ["--namespace", space, "patch", "deployment/only", "--patch"];
+        let (own, patch) = (space.name(), patch.to_string());
+        let target = ["--namespace", own, "patch", "deployment/only", "--patch"];
         cluster.kubectl(&[&target[..], &[&*patch]].concat())?;
         rollout("status", &["--timeout=60s"])?;
         none_was_refused(cluster, &space)?;

@@ -31,8 +31,10 @@ use crate::problems;
 use crate::reconcile::ReconcileTask;
 use crate::system_clock;
 
+mod claims;
 mod kubelet;
 
+pub use claims::ClaimHome;
 pub use kubelet::KubeletConfig;
 
 /// How the agent runs.
@@ -99,6 +101,8 @@ pub struct Ports {
     pub instances: Arc<dyn InstanceStore>,
     /// The names of resources that were ever offered.
     pub ledger: Arc<dyn ResourceLedger>,
+    /// What the scheduler's claims need; nothing where there is no scheduler.
+    pub claims: Option<ClaimHome>,
 }
 
 /// Why the agent cannot be built, or ended although nobody asked it to.
@@ -157,6 +161,11 @@ impl Agent {
         );
         tasks.add("reconcile", reconcile.run(stop.clone()));
         let cdi_text = config.cdi_dir.as_ref().map(|dir| dir.display().to_string());
+        let claim_specs = config.cdi_dir.as_ref().map(|dir| {
+            let vendor = crate::claims::specs::vendor();
+            SpecDir::new(dir, &vendor, "leafhost", config.cdi_readers).map_err(Error::Cdi)
+        });
+        let claim_specs = claim_specs.transpose()?;
         let offers = match config.cdi_dir {
             Some(dir) => {
                 let folder = SpecDir::new(dir, GROUP, "leafhost", config.cdi_readers);
@@ -176,6 +185,18 @@ impl Agent {
                 Some(offers)
             }
             None => None,
+        };
+        let claims = match (ports.claims, &config.kubelet, claim_specs) {
+            (Some(home), Some(kubelet), Some(specs)) => {
+                let places = claims::Places {
+                    kubelet_dir: kubelet.root.clone(),
+                    specs,
+                };
+                let store = Arc::clone(&ports.instances);
+                let board = claims::add(&mut tasks, &node, places, home, store, &devices, &metrics);
+                Some(board)
+            }
+            _ => None,
         };
         let kubelet = config.kubelet.map(|config| {
             let ports = SlotPorts {
@@ -202,6 +223,7 @@ impl Agent {
             reconcile: reconciled,
             offers,
             kubelet,
+            claims,
             instances,
             unreported: Some(unreported_shown),
         };

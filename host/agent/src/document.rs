@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use leafhost_claims::ClaimReport;
 use leafhost_core::attribute;
+use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_core::instance::Instance;
@@ -15,11 +17,13 @@ use leafhost_core::text;
 use leafhost_core::unit::resource;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
 use leafhost_discovery::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
+use leafhost_kubelet::dra::DraReport;
 use leafhost_kubelet::{Report, State};
 use leafhost_slots::report::SlotReport;
 use tokio::sync::watch;
 
 use crate::cdi::CdiReport;
+use crate::claims::offer::{self, OfferReport};
 use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
 use crate::status::{
@@ -58,6 +62,52 @@ pub struct KubeletBoard {
     pub slots: watch::Receiver<Arc<SlotReport>>,
 }
 
+/// What the agent's claims publish.
+#[derive(Debug, Clone)]
+pub struct ClaimBoard {
+    /// The claims.
+    pub claims: watch::Receiver<Arc<ClaimReport>>,
+    /// Whether the kubelet uses the driver.
+    pub registration: watch::Receiver<DraReport>,
+    /// What the scheduler is offered.
+    pub offer: watch::Receiver<Arc<OfferReport>>,
+    /// How the slices are.
+    pub slices: watch::Receiver<SliceReport>,
+}
+
+impl ClaimBoard {
+    /// Returns what is wrong with what the scheduler is offered, and with claims.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let offer = Arc::clone(&self.offer.borrow());
+        problems.extend(
+            offer
+                .problem
+                .clone()
+                .map(|why| Problem::DraUnavailable { why }),
+        );
+        let shared = offer.shared.iter().cloned();
+        problems.extend(shared.map(|configuration| Problem::SharedNotOffered { configuration }));
+        let unwritten = self.slices.borrow().problem.clone();
+        problems.extend(unwritten.map(|error| Problem::SlicesNotWritten { error }));
+        let claims = Arc::clone(&self.claims.borrow());
+        if !claims.unreadable.is_empty() {
+            let claims = claims.unreadable.keys().cloned().collect();
+            problems.push(Problem::ClaimRecordUnreadable { claims });
+        }
+        problems
+    }
+
+    async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        tokio::select! {
+            changed = self.claims.changed() => changed,
+            changed = self.registration.changed() => changed,
+            changed = self.offer.changed() => changed,
+            changed = self.slices.changed() => changed,
+        }
+    }
+}
+
 /// What the tasks publish.
 #[derive(Debug, Clone)]
 pub struct AgentState {
@@ -68,6 +118,7 @@ pub struct AgentState {
     pub(crate) reconcile: watch::Receiver<ReconcileReport>,
     pub(crate) offers: Option<watch::Receiver<Arc<CdiReport>>>,
     pub(crate) kubelet: Option<KubeletBoard>,
+    pub(crate) claims: Option<ClaimBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
     /// Why the report of this node is not written, if there is one.
     pub(crate) unreported: Option<watch::Receiver<Option<String>>>,
@@ -92,6 +143,12 @@ impl AgentState {
                 None => std::future::pending().await,
             }
         };
+        let claims = async {
+            match &mut self.claims {
+                Some(claims) => claims.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         let unreported = async {
             match &mut self.unreported {
                 Some(unreported) => unreported.changed().await,
@@ -101,6 +158,7 @@ impl AgentState {
         let changed = tokio::select! {
             changed = kubelet => changed,
             changed = unreported => changed,
+            changed = claims => changed,
             changed = self.handlers.changed() => changed,
             changed = self.devices.changed() => changed,
             changed = self.report.changed() => changed,
@@ -189,6 +247,10 @@ impl AgentState {
         if let Some(unreported) = &self.unreported {
             let error = unreported.borrow().clone();
             problems.extend(error.map(|error| Problem::ReportNotWritten { error }));
+        }
+        match &self.claims {
+            Some(claims) => problems.extend(claims.problems()),
+            None => problems.extend(offer::unavailable(&devices)),
         }
         if let Some(offers) = &self.offers {
             problems.extend_from_slice(&offers.borrow().problems);

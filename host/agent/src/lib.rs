@@ -14,6 +14,7 @@
 pub mod admin;
 pub mod agent;
 pub mod cdi;
+pub mod claims;
 pub mod document;
 pub mod metrics;
 mod node_report;
@@ -23,7 +24,7 @@ pub mod reconcile;
 pub mod status;
 mod system_clock;
 
-pub use agent::{Agent, AgentConfig, Error, KubeletConfig, Ports};
+pub use agent::{Agent, AgentConfig, ClaimHome, Error, KubeletConfig, Ports};
 pub use document::AgentState;
 pub use leafhost_cdi::Readers as CdiReaders;
 pub use leafhost_slots::SlotConfig;

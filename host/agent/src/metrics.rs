@@ -29,6 +29,8 @@ pub struct Metrics {
     pub discovery: Arc<leafhost_discovery::Metrics>,
     /// Those of slots.
     pub slots: Arc<leafhost_slots::Metrics>,
+    /// Those of claims.
+    pub claims: Arc<leafhost_claims::Metrics>,
     instances: Counts,
     writes: Family<Labels, Count>,
     resources: Family<Labels, Gauge>,
@@ -44,6 +46,7 @@ impl Default for Metrics {
         Self {
             discovery: Arc::new(leafhost_discovery::Metrics::new(all)),
             slots: Arc::new(leafhost_slots::Metrics::new(all)),
+            claims: Arc::new(leafhost_claims::Metrics::new(all)),
             instances: register(
                 all,
                 "akri_instance_count",

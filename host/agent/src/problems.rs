@@ -29,6 +29,8 @@ impl AgentState {
             let slots = kubelet.slots.borrow();
             kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
         });
+        let claims = self.claims.as_ref();
+        let claims = claims.map_or(0, |claims| claims.problems().len());
         let unreported = self.unreported.as_ref();
         let unreported = unreported.is_some_and(|problem| problem.borrow().is_some());
         BTreeMap::from([
@@ -42,6 +44,7 @@ impl AgentState {
             ("cdi", cdi),
             ("kubelet", kubelet),
             ("report", usize::from(unreported)),
+            ("claims", claims),
         ])
     }
 }

@@ -3,8 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leafhost_core::configuration::Backend;
+use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::HeldSlots;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::unit::resource;
 use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
 
@@ -66,6 +71,31 @@ impl SlotTask {
         lost.into_iter().chain(doubtful)
     }
 
+    /// Returns the resources of Configurations whose devices the scheduler gives: of one name offered both ways the kubelet's alone would be used.
+    fn given_by_the_scheduler(
+        &self,
+        devices: &DeviceSnapshot,
+        instances: &InstanceSet,
+    ) -> BTreeSet<String> {
+        let is_given = |key: &ConfigurationKey| {
+            let view = devices.configurations.get(key);
+            view.is_some_and(|view| view.configured.configuration.backend == Backend::Dra)
+        };
+        let configurations = self.owners.configurations.iter();
+        let configurations = configurations.filter(|(_, key)| is_given(key));
+        let own = self.owners.instances.iter().filter(|(_, key)| {
+            let instance = instances.instances.get(key);
+            let owner = instance.and_then(|instance| {
+                ConfigurationKey::new(&key.namespace, &instance.spec.configuration_name).ok()
+            });
+            owner.is_some_and(|owner| is_given(&owner))
+        });
+        let names = configurations
+            .map(|(name, _)| name)
+            .chain(own.map(|(name, _)| name));
+        names.map(|name| resource(name)).collect()
+    }
+
     pub(super) fn publish(&mut self) {
         let held = self.holds.held(&self.owners);
         self.shown.held.send_if_modified(|old| {
@@ -101,6 +131,11 @@ impl SlotTask {
             .shown
             .offerer
             .offer(context, is_writable, &self.shown.known, limits);
+        let given = self.given_by_the_scheduler(&devices, &instances);
+        let mut offered = offered;
+        offered
+            .offers
+            .retain(|name, _| !given.contains(name.as_str()));
         let mut problems = offered.problems;
         // A name counts once a kubelet may have put it into the Node object.
         let mut new_names = BTreeSet::new();

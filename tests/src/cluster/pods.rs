@@ -19,6 +19,7 @@ pub struct Container {
     name: String,
     script: String,
     resources: Map<String, Value>,
+    claims: Vec<Value>,
     goes_on: bool,
 }
 
@@ -30,6 +31,7 @@ impl Container {
             // As the first process of the container a shell must be told to end on SIGTERM.
             script: "trap exit TERM; env; sleep 2147483647 & wait".to_owned(),
             resources: Map::new(),
+            claims: Vec::new(),
             goes_on: false,
         }
     }
@@ -49,6 +51,13 @@ impl Container {
         self
     }
 
+    /// Uses the devices of a claim of the pod.
+    #[must_use]
+    pub fn claim(mut self, name: &str) -> Self {
+        self.claims.push(json!({"name": name}));
+        self
+    }
+
     /// As an init container it keeps running while the pod's other containers run (a sidecar).
     #[must_use]
     pub fn sidecar(mut self) -> Self {
@@ -62,7 +71,7 @@ impl Container {
             "image": image::NAME,
             "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", self.script],
-            "resources": {"limits": self.resources},
+            "resources": {"limits": self.resources, "claims": self.claims},
         });
         if let Some(fields) = spec.as_object_mut().filter(|_| self.goes_on) {
             fields.insert("restartPolicy".to_owned(), "Always".into());

@@ -39,6 +39,7 @@ async fn start() -> Bench {
         ..HandlerSet::default()
     };
     let board = AgentState {
+        claims: None,
         identity: Arc::new(Identity {
             problems: vec![
                 Problem::NoDeviceEvents {

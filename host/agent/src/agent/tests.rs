@@ -46,6 +46,7 @@ async fn start(store: Arc<Store>) -> Bench {
         loader: Arc::<FakeLoader>::clone(&loader),
         instances: Arc::<Store>::clone(&store),
         ledger: Arc::<Ledger>::default(),
+        claims: None,
     };
     let agent = Agent::build(config, ports).unwrap();
     let board = agent.board();
@@ -78,6 +79,7 @@ async fn a_second_agent_with_the_same_cdi_folder_is_refused_with_the_pid_of_the_
         loader: Arc::<FakeLoader>::default(),
         instances: Arc::<Store>::default(),
         ledger: Arc::<Ledger>::default(),
+        claims: None,
     };
     let text = Agent::build(config, ports).err().unwrap().to_string();
     let pid = format!("is in use by the agent with pid {}", std::process::id());

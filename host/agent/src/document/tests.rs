@@ -23,6 +23,7 @@ struct Parts {
 
 fn document(parts: Parts) -> Status {
     let board = AgentState {
+        claims: None,
         identity: Arc::new(Identity {
             problems: vec![Problem::NoPodman, Problem::NoUdevd],
             ..Identity::default()
@@ -54,6 +55,7 @@ fn problems_are_counted_while_handlers_and_reports_change() {
         reconcile: watch::channel(ReconcileReport::default()).1,
         offers: None,
         kubelet: None,
+        claims: None,
         instances: watch::channel(Arc::default()).1,
         unreported: None,
     };

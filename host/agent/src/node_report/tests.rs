@@ -44,6 +44,7 @@ fn mk_board() -> Board {
             reconcile: reconcile_shown,
             offers: None,
             kubelet: None,
+            claims: None,
             instances: instances_shown,
             unreported: None,
         },

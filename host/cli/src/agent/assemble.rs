@@ -70,6 +70,7 @@ pub async fn agent(
         loader,
         instances: home.instances.clone(),
         ledger: home.ledger.clone(),
+        claims: home.claims.clone(),
     };
     let mut agent = Agent::build(config, ports)?;
     if let Some(reports) = &home.reports {

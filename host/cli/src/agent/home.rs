@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use leafhost_agent::CdiReaders;
+use leafhost_agent::{CdiReaders, ClaimHome};
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
     SourceProblem,
 };
 use leafhost_core::tasks::Tasks;
-use leafhost_files::{FileHandlers, NodeState, Places, Standalone};
-use leafhost_k8s::{KubeConfigurations, KubeHandlers, KubeInstances, KubeReport};
+use leafhost_files::{FileClaimRecords, FileHandlers, NodeState, Places, Standalone};
+use leafhost_k8s::{
+    KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport, KubeSlices,
+};
 
 use tokio::sync::watch;
 
@@ -33,6 +35,8 @@ pub struct Home {
     pub ledger: Arc<dyn ResourceLedger>,
     /// Where the agent reports to; nothing where people look on the node.
     pub reports: Option<Arc<dyn ReportSink>>,
+    /// What the scheduler's claims need; nothing where there is no scheduler.
+    pub claims: Option<ClaimHome>,
     /// What was found wrong when it was opened.
     pub problems: Vec<SourceProblem>,
     /// What reads and keeps all that: it runs as long as the agent does.
@@ -69,6 +73,7 @@ impl Home {
             instances: home.instances,
             ledger: home.state.ledger.clone(),
             reports: None,
+            claims: None,
             tasks,
             _state: home.state,
         })
@@ -98,6 +103,16 @@ impl Home {
             handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()], &mut tasks)));
         }
         let reports = KubeReport::new(client.clone(), &node, &identity.node_uid, given);
+        let claims = ClaimHome {
+            reader: Arc::new(KubeClaims::new(client.clone())),
+            slices: Arc::new(KubeSlices::new(
+                client.clone(),
+                &node,
+                &identity.node_uid,
+                given,
+            )),
+            records: Arc::new(FileClaimRecords::new(&settings.state_dir)),
+        };
         let namespaces = settings
             .args
             .properties_namespaces
@@ -119,6 +134,7 @@ impl Home {
             instances: Arc::new(instances),
             ledger: state.ledger.clone(),
             reports: Some(Arc::new(reports)),
+            claims: Some(claims),
             node,
             tasks,
             _state: state,

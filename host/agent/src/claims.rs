@@ -1,0 +1,4 @@
+//! The scheduler's side of the agent: what it is offered, and the claims that it has allocated.
+
+pub mod offer;
+pub mod specs;

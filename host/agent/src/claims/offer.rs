@@ -1,0 +1,386 @@
+//! What the scheduler is offered of this node's local devices: those of Configurations whose devices it gives.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::backoff;
+use leafhost_core::claim::ports::{SliceFeatures, SliceStore};
+use leafhost_core::configuration::Backend;
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::instance::Instance;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::problem::Problem;
+use leafhost_core::slice_device::{Offer, Sharing, devices};
+use leafhost_core::slices::{Devices, Taint};
+use leafhost_core::slot::{DeviceUsage, slot_number};
+use leafhost_core::usable::{Unusable, usable};
+use leafhost_kubelet::dra::{DraReport, Registration};
+use leafhost_slots::model::view::Owners;
+use tokio::sync::watch;
+
+/// The keys of taints.
+const UNHEALTHY: &str = "leafhost.dev/unhealthy";
+const MISSING: &str = "leafhost.dev/missing";
+/// How often it is asked again what the API server keeps of slices: it may be another version by now.
+const ASK_AGAIN: Duration = Duration::from_hours(1);
+
+/// Says what the scheduler is offered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfferReport {
+    /// The Configurations whose devices the scheduler gives.
+    pub configurations: BTreeSet<ConfigurationKey>,
+    /// How many devices are offered.
+    pub devices: usize,
+    /// Why nothing is offered although a Configuration wants it, with the remedy.
+    pub problem: Option<String>,
+    /// Attributes and capacities that found no room in a slice, by Instance.
+    pub left_out: BTreeSet<(String, String)>,
+    /// The Configurations with shared devices, which are not offered.
+    pub shared: BTreeSet<ConfigurationKey>,
+}
+
+/// What is looked at.
+pub struct OfferTask {
+    /// This node.
+    pub node: String,
+    /// The devices as they are seen.
+    pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
+    /// Who has which slots.
+    pub instances: watch::Receiver<Arc<InstanceSet>>,
+    /// Whether the kubelet uses the driver.
+    pub registration: watch::Receiver<DraReport>,
+    /// Where slices are kept.
+    pub store: Arc<dyn SliceStore>,
+    /// What is offered; nothing while the kubelet could not use it.
+    pub offered: watch::Sender<Option<Arc<Devices>>>,
+    /// What is said of it.
+    pub report: watch::Sender<Arc<OfferReport>>,
+}
+
+impl OfferTask {
+    /// Runs without end.
+    pub async fn run(mut self) {
+        let mut features: Option<SliceFeatures> = None;
+        let mut failures = 0;
+        let mut was_asked = false;
+        let mut unasked: Option<String> = None;
+        let mut ask_at = tokio::time::Instant::now();
+        loop {
+            let wanted = self.wanted();
+            let registered = self.registered();
+            // Once in any case: what an earlier run has offered may have to go.
+            let is_due = ask_at <= tokio::time::Instant::now();
+            if (!wanted.is_empty() || !was_asked) && registered.is_ok() && is_due {
+                let asked = self.store.features().await;
+                was_asked |= asked.as_ref().err().is_none_or(|error| !error.is_transient);
+                let wait = match asked {
+                    Ok(found) => {
+                        (features, unasked, failures) = (Some(found), None, 0);
+                        ASK_AGAIN
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        unasked = Some(error.message);
+                        backoff::wait(failures)
+                    }
+                };
+                ask_at = tokio::time::Instant::now() + wait;
+            }
+            let asks = registered.is_ok() && (!wanted.is_empty() || !was_asked);
+            let problem = registered
+                .err()
+                .or_else(|| unasked.clone().filter(|_| features.is_none()));
+            self.publish(wanted, features.filter(|_| problem.is_none()), problem);
+            let changed = tokio::select! {
+                changed = self.devices.changed() => changed.is_ok(),
+                changed = self.instances.changed() => changed.is_ok(),
+                changed = self.registration.changed() => changed.is_ok(),
+                () = tokio::time::sleep_until(ask_at), if asks => true,
+            };
+            if !changed {
+                // The others end together with this one.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns the Configurations whose devices the scheduler gives.
+    fn wanted(&mut self) -> BTreeSet<ConfigurationKey> {
+        let devices = self.devices.borrow_and_update();
+        let all = devices.configurations.iter();
+        let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
+        wanted.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Says why the kubelet cannot use what is offered.
+    fn registered(&mut self) -> Result<(), String> {
+        let report = self.registration.borrow_and_update();
+        match (&report.problem, &report.registration) {
+            (Some(problem), _) => Err(problem.clone()),
+            (None, Registration::Registered) => Ok(()),
+            (None, Registration::Awaited) => Err(
+                "the kubelet has not registered the DRA driver yet; it takes plugins from its folder plugins_registry"
+                    .to_owned(),
+            ),
+            (None, Registration::Lost) => {
+                Err("the kubelet has closed its connection to the DRA driver".to_owned())
+            }
+            (None, Registration::Refused(why)) => {
+                Err(format!("the kubelet does not register the DRA driver: {why}"))
+            }
+        }
+    }
+
+    fn publish(
+        &mut self,
+        wanted: BTreeSet<ConfigurationKey>,
+        features: Option<SliceFeatures>,
+        problem: Option<String>,
+    ) {
+        let view = Arc::clone(&self.devices.borrow());
+        let instances = Arc::clone(&self.instances.borrow_and_update());
+        let mut left_out = BTreeSet::new();
+        let offered = features
+            .filter(|_| view.read && instances.is_known())
+            .map(|features| {
+                let (offered, found) = offers(&self.node, &view, &instances, features);
+                left_out = found;
+                offered
+            });
+        let all = instances.instances.values();
+        let shared = all.filter(|instance| {
+            let spec = &instance.spec;
+            spec.shared && spec.nodes.contains(&self.node)
+        });
+        let shared = shared.filter_map(|instance| {
+            let spec = &instance.spec;
+            let namespace = &instance.metadata.namespace;
+            let key = ConfigurationKey::new(namespace, &spec.configuration_name).ok()?;
+            wanted.contains(&key).then_some(key)
+        });
+        let report = OfferReport {
+            shared: shared.collect(),
+            devices: offered.as_ref().map_or(0, Devices::len),
+            problem: problem.filter(|_| !wanted.is_empty()),
+            configurations: wanted,
+            left_out,
+        };
+        self.report.send_if_modified(|before| {
+            let differs = **before != report;
+            if differs {
+                *before = Arc::new(report);
+            }
+            differs
+        });
+        self.offered.send_if_modified(|before| {
+            let differs = before.as_deref() != offered.as_ref();
+            if differs {
+                *before = offered.map(Arc::new);
+            }
+            differs
+        });
+    }
+}
+
+/// Says that an agent offers the scheduler nothing although a Configuration wants it: it has no cluster, no kubelet or no folder of CDI specs.
+pub fn unavailable(view: &DeviceSnapshot) -> Option<Problem> {
+    let mut all = view.configurations.values();
+    let is_wanted = all.any(|view| view.configured.configuration.backend == Backend::Dra);
+    is_wanted.then(|| Problem::DraUnavailable {
+        why: "this agent works without a cluster, a kubelet or CDI specs; give it all three, or remove the annotation"
+            .to_owned(),
+    })
+}
+
+/// Returns what is offered, and what found no room. A slot that a device plugin has is left out until it is given back; those of claims are the
+/// scheduler's to count.
+fn offers(
+    node: &str,
+    view: &DeviceSnapshot,
+    instances: &InstanceSet,
+    features: SliceFeatures,
+) -> (Devices, BTreeSet<(String, String)>) {
+    let owners = Owners::new(node, view, instances);
+    let sharing = if features.shares {
+        Sharing::Shares
+    } else {
+        Sharing::Slots
+    };
+    let (mut all, mut left_out) = (Devices::new(), BTreeSet::new());
+    for instance in instances.instances.values() {
+        let spec = &instance.spec;
+        let is_here = !spec.shared && spec.nodes.iter().any(|seen| seen == node);
+        let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
+        let Some(key) = key.ok().filter(|_| is_here) else {
+            continue;
+        };
+        let is_dra = view
+            .configurations
+            .get(&key)
+            .is_some_and(|view| view.configured.configuration.backend == Backend::Dra);
+        if !is_dra || owners.configurations.get(key.name()) != Some(&key) {
+            continue;
+        }
+        let reason = match usable(node, view, instance) {
+            Err(Unusable::Unhealthy { .. }) => Some(UNHEALTHY),
+            Err(Unusable::Gone) => Some(MISSING),
+            Ok(_) | Err(Unusable::NotSeen) => None,
+        };
+        if reason.is_some() && !features.taints {
+            continue;
+        }
+        let taint = |key: &str| Taint {
+            key: key.to_owned(),
+            evicts: false,
+        };
+        let additional = spec.leafhost.clone().unwrap_or_default();
+        let offer = Offer {
+            configuration: &key,
+            instance: &instance.metadata.name,
+            slots: spec.capacity,
+            free: &free(instance),
+            attributes: &additional.attributes,
+            capacity: &additional.capacity,
+            taints: &reason.map(taint).into_iter().collect(),
+        };
+        let (devices, over) = devices(&offer, sharing);
+        all.extend(devices);
+        let over = over
+            .into_iter()
+            .map(|name| (instance.metadata.name.clone(), name));
+        left_out.extend(over);
+    }
+    (all, left_out)
+}
+
+/// Returns the slots that no device plugin has.
+fn free(instance: &Instance) -> BTreeSet<u32> {
+    let name = &instance.metadata.name;
+    let usage = instance.spec.device_usage.iter();
+    let taken: BTreeSet<u32> = usage
+        .filter(|(_, text)| {
+            let usage = text.parse();
+            !matches!(usage, Ok(DeviceUsage::Unused | DeviceUsage::Claim { .. }))
+        })
+        .filter_map(|(slot, _)| slot_number(name, slot))
+        .collect();
+    (0..instance.spec.capacity)
+        .filter(|slot| !taken.contains(slot))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leafhost_core::device::{Device, Health};
+    use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
+    use leafhost_core::presence::Absent;
+    use leafhost_fakes::{configured_as, key};
+
+    use super::*;
+
+    const NODE: &str = "node-a";
+    const ALL: SliceFeatures = SliceFeatures {
+        shares: true,
+        taints: true,
+    };
+
+    fn mk_view(configurations: &[(&str, Option<&str>, Health)]) -> DeviceSnapshot {
+        let mut snapshot = DeviceSnapshot {
+            read: true,
+            absent: Absent::GONE,
+            ..DeviceSnapshot::default()
+        };
+        for (name, allocation, health) in configurations {
+            let annotations =
+                allocation.map(|value| serde_json::json!({"leafhost.dev/allocation": value}));
+            let configured = configured_as(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Configuration",
+                "metadata": {"name": name, "namespace": "default", "uid": "u", "annotations": annotations.unwrap_or(serde_json::json!({}))},
+                "spec": {"discoveryHandler": {"name": "mock-gpu"}, "capacity": 3},
+            }));
+            let mut device = Device::new("a1", false);
+            device.health = health.clone();
+            let view = DeviceView {
+                device: Some(Arc::new(device.clone())),
+                missing_since: None,
+            };
+            let devices = ConfigurationDevices {
+                configured: Arc::new(configured),
+                devices: BTreeMap::from([(device.key(), view)]),
+                absent: Absent::GONE,
+            };
+            snapshot.configurations.insert(key(name), Arc::new(devices));
+        }
+        snapshot
+    }
+
+    fn mk_instances(all: &[(&str, &[&str])]) -> InstanceSet {
+        let instances = all.iter().map(|(configuration, usage)| {
+            let name = format!("{configuration}-a1");
+            let usage = usage.iter().enumerate();
+            let usage: BTreeMap<String, &str> =
+                usage.map(|(slot, text)| (format!("{name}-{slot}"), *text)).collect();
+            let instance: Instance = serde_json::from_value(serde_json::json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance",
+                "metadata": {"name": name, "namespace": "default", "uid": "u"},
+                "spec": {"configurationName": configuration, "capacity": 3, "nodes": [NODE], "deviceUsage": usage, "leafhost": {"id": "a1"}},
+            }))
+            .unwrap();
+            (instance.key(), Arc::new(instance))
+        });
+        InstanceSet::read(instances.collect())
+    }
+
+    #[test]
+    fn only_what_the_scheduler_gives_is_offered_without_what_device_plugins_have() {
+        let view = mk_view(&[
+            ("gpu", Some("dra"), Health::Healthy),
+            ("cams", None, Health::Healthy),
+            ("plc", Some("device-plugin"), Health::Healthy),
+        ]);
+        let instances = mk_instances(&[
+            ("gpu", &[NODE, "R:lab:viewer:u1:node-a", "C:gpu-0:node-a"]),
+            ("cams", &[]),
+            ("plc", &[]),
+        ]);
+        let (offered, left_out) = offers(NODE, &view, &instances, ALL);
+        assert!(left_out.is_empty());
+        assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1"]);
+        assert_eq!(
+            offered["gpu-a1"].shares,
+            Some(1),
+            "those of claims are the scheduler's to count"
+        );
+        let older = SliceFeatures::default();
+        let (offered, _) = offers(NODE, &view, &instances, older);
+        assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1-1"]);
+    }
+
+    #[test]
+    fn an_agent_without_a_scheduler_says_so_where_one_is_wanted() {
+        let plain = mk_view(&[("cams", None, Health::Healthy)]);
+        assert_eq!(unavailable(&plain), None);
+        let wanted = mk_view(&[("gpu", Some("dra"), Health::Healthy)]);
+        let problem = unavailable(&wanted).unwrap().to_string();
+        assert!(problem.contains("without a cluster"), "{problem}");
+    }
+
+    #[test]
+    fn a_device_that_does_not_work_is_tainted_or_left_out() {
+        let view = mk_view(&[("gpu", Some("dra"), Health::Unhealthy("hot".to_owned()))]);
+        let instances = mk_instances(&[("gpu", &[])]);
+        let (offered, _) = offers(NODE, &view, &instances, ALL);
+        let taints: Vec<_> = offered["gpu-a1"]
+            .taints
+            .iter()
+            .map(|taint| &*taint.key)
+            .collect();
+        assert_eq!(taints, [UNHEALTHY]);
+        let (offered, _) = offers(NODE, &view, &instances, SliceFeatures::default());
+        assert!(offered.is_empty());
+    }
+}
