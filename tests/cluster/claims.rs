@@ -20,7 +20,7 @@ fn configure(agents: &Agents, name: &str, allocation: Option<&str>) -> Result<()
     agents.cluster.apply(&object.to_string()).map(drop)
 }
 
-/// The slices of a node.
+/// Returns the slices of a node.
 fn slices(agents: &Agents, node: &str) -> Result<Vec<Value>> {
     let list = agents
         .cluster
@@ -31,7 +31,7 @@ fn slices(agents: &Agents, node: &str) -> Result<Vec<Value>> {
     Ok(own.cloned().collect())
 }
 
-/// Who has the slots of a Configuration on a node.
+/// Returns who has the slots of a Configuration on a node.
 fn held(agents: &Agents, configuration: &str, node: &str) -> Result<Vec<String>> {
     let instances = agents.instances(configuration)?;
     let own = instances.iter().filter(|one| {
@@ -46,7 +46,7 @@ fn held(agents: &Agents, configuration: &str, node: &str) -> Result<Vec<String>>
         .collect())
 }
 
-/// A pod of a node with a claim that is made of the template.
+/// Makes a pod of a node with a claim that is made of the template.
 fn claiming(name: &str, node: &cluster::Node, template: &str) -> Pod {
     let claims = json!([{"name": "device", "resourceClaimTemplateName": template}]);
     let main = Container::new("main").claim("device");

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use leafhost_claims::ClaimReport;
 use leafhost_core::attribute;
-use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_core::instance::Instance;
@@ -17,7 +16,6 @@ use leafhost_core::text;
 use leafhost_core::unit::resource;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
 use leafhost_discovery::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
-use leafhost_kubelet::dra::DraReport;
 use leafhost_kubelet::{Report, State};
 use leafhost_slots::report::SlotReport;
 use tokio::sync::watch;
@@ -67,12 +65,10 @@ pub struct KubeletBoard {
 pub struct ClaimBoard {
     /// The claims.
     pub claims: watch::Receiver<Arc<ClaimReport>>,
-    /// Whether the kubelet uses the driver.
-    pub registration: watch::Receiver<DraReport>,
-    /// What the scheduler is offered.
+    /// Says what keeps devices from being offered.
     pub offer: watch::Receiver<Arc<OfferReport>>,
-    /// How the slices are.
-    pub slices: watch::Receiver<SliceReport>,
+    /// Says why the slices are not as they should be.
+    pub unwritten: watch::Receiver<Option<String>>,
 }
 
 impl ClaimBoard {
@@ -88,7 +84,11 @@ impl ClaimBoard {
         );
         let shared = offer.shared.iter().cloned();
         problems.extend(shared.map(|configuration| Problem::SharedNotOffered { configuration }));
-        let unwritten = self.slices.borrow().problem.clone();
+        if !offer.left_out.is_empty() {
+            let names = offer.left_out.iter().cloned().collect();
+            problems.push(Problem::AttributesLeftOut { names });
+        }
+        let unwritten = self.unwritten.borrow().clone();
         problems.extend(unwritten.map(|error| Problem::SlicesNotWritten { error }));
         let claims = Arc::clone(&self.claims.borrow());
         if !claims.unreadable.is_empty() {
@@ -101,9 +101,8 @@ impl ClaimBoard {
     async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
         tokio::select! {
             changed = self.claims.changed() => changed,
-            changed = self.registration.changed() => changed,
             changed = self.offer.changed() => changed,
-            changed = self.slices.changed() => changed,
+            changed = self.unwritten.changed() => changed,
         }
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::claim::record::{Record, Slot};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::dra::ClaimRef;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::Shared;
 use crate::model::find;
 use crate::prepare::{edits, slots};
-use leafhost_core::claim::record::{Record, Slot};
 
 /// Separates two attempts to give slots back.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often what containers need is looked after, since others may remove it.
+/// Separates two looks at what containers need, since others may remove it.
 const BACKSTOP: Duration = Duration::from_mins(1);
 
 impl Shared {
@@ -40,7 +40,11 @@ impl Shared {
                 is_over: true,
                 ..(*record).clone()
             };
-            self.ports.records.save(uid, &over).await?;
+            if let Err(error) = self.ports.records.save(uid, &over).await {
+                // A pod does not wait for room on a disk: to remove takes none, and a slot without a record is found again.
+                tracing::warn!(error, claim = uid, "the end of a claim is not written down");
+                self.ports.records.remove(uid).await?;
+            }
             self.edit(|report| report.claims.insert(uid.clone(), Arc::new(over)));
         }
         self.work.notify_one();
@@ -50,12 +54,19 @@ impl Shared {
     /// Gives back what is over, again and again, without end.
     pub async fn keep(&self) {
         let mut is_told = false;
+        let mut restore_at = Instant::now();
         loop {
             let is_done = match self.load().await {
                 Ok(()) => {
                     let mut is_done = self.end_all().await;
                     is_done &= self.end_unknown().await;
-                    is_done && self.restore().await
+                    if restore_at <= Instant::now() {
+                        let is_restored = self.restore().await;
+                        let pause = if is_restored { BACKSTOP } else { AGAIN };
+                        restore_at = Instant::now() + pause;
+                        is_done &= is_restored;
+                    }
+                    is_done
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {
@@ -87,9 +98,12 @@ impl Shared {
             .into_iter()
             .map(|(claim, _)| claim.uid)
             .collect();
-        let mut is_done = true;
-        // While a slot is a claim's, its pod may run.
-        for uid in written.iter().filter(|uid| !unknown.contains(*uid)) {
+        // While a slot is a claim's, its pod may run; before Instances are known, that of each may.
+        let mut is_done = self.ports.store.instances().borrow().is_known();
+        let superfluous = written
+            .iter()
+            .filter(|uid| is_done && !unknown.contains(*uid));
+        for uid in superfluous.collect::<Vec<_>>() {
             let turn = self.turn(uid);
             let Ok(_turn) = turn.try_lock() else {
                 is_done = false;

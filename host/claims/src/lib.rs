@@ -1,7 +1,7 @@
 //! The claims of this node: what the scheduler has allocated is taken as slots of Instances, made usable as CDI devices, and given back.
 //!
 //! The kubelet says when: it prepares a claim before a pod starts that uses it, and unprepares it after the last one. A slot is taken by the
-//! compare-and-swap that allocations of device plugins use, too, so that nobody has a device twice whoever gave it. The record of a claim is on
+//! compare-and-swap that allocations of device plugins use, too, so that no device is given twice. The record of a claim is on
 //! disk before the kubelet is answered; with it a claim is given back when the API server is away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,17 +31,17 @@ use leafhost_core::claim::record::Record;
 /// Limits the time of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What claims are made of.
+/// Reaches the world.
 pub struct ClaimPorts {
-    /// Where the scheduler's decision is read.
+    /// Reads the scheduler's decision.
     pub reader: Arc<dyn ClaimReader>,
-    /// Where slots are taken.
+    /// Takes slots.
     pub store: Arc<dyn InstanceStore>,
-    /// The devices as they are seen.
+    /// Shows the devices.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// Where containers find what they get.
+    /// Writes what containers get.
     pub specs: Arc<dyn ClaimSpecs>,
-    /// Where claims are remembered.
+    /// Remembers claims.
     pub records: Arc<dyn ClaimRecords>,
 }
 
@@ -140,10 +140,10 @@ impl Shared {
         result
     }
 
-    /// Returns what serialises a claim.
+    /// Returns the lock of a claim.
     fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.state();
-        // Those that nobody else has are of no use.
+        // A lock that nobody else has is dropped.
         state.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(state.turns.entry(uid.to_owned()).or_default())
     }

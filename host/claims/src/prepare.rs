@@ -176,7 +176,7 @@ impl Shared {
                 edits: Edits::default(),
             };
             let mut result = Ok(());
-            // Whoever only looks after it needs it once, too.
+            // A claim with admin access takes no slot, and needs the device all the same.
             for _ in 0..one.slots.max(1) {
                 match self.take(claim, one, &others, deadline).await {
                     Ok(taken) => {
@@ -227,7 +227,7 @@ pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
         .collect()
 }
 
-/// Returns the variables that the claim wants for a device, unless one of them is nobody's to set.
+/// Returns the variables that the claim wants for a device, or refuses one that may not be set.
 fn checked(
     claim: &AllocatedClaim,
     allocated: &Allocated,

@@ -382,3 +382,13 @@ async fn nothing_is_done_while_it_is_not_known_which_claims_there_are() {
     bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
     bench.until(|bench| bench.held().is_empty()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_keeps_no_claim_from_being_given_back() {
+    let bench = mk_bench(&[mk_instance("a1", 1)]);
+    bench.allocate("viewer", &[mk_allocated("gpu-a1", None)]);
+    bench.prepare("viewer").await.unwrap();
+    *bench.world.broken.lock().unwrap() = Some("record");
+    bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
+    bench.until(|bench| bench.held().is_empty()).await;
+}

@@ -39,7 +39,7 @@ pub struct Allocated {
     pub device: String,
     /// Says which share of the device it is.
     pub share: Option<String>,
-    /// How many slots of it the claim has: at least one.
+    /// Counts the slots of it that the claim has: at least one.
     pub slots: u32,
     /// True if whoever has the claim only looks after the device, and others may have it.
     pub is_admin: bool,

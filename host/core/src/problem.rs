@@ -264,6 +264,11 @@ pub enum Problem {
         "shared devices of {configuration} are offered to nobody: the scheduler is offered local devices alone; remove the annotation leafhost.dev/allocation: dra"
     )]
     SharedNotOffered { configuration: ConfigurationKey },
+    #[error(
+        "a device of a slice has at most 32 attributes and capacities, each name once with or without leafhost.dev/; left out are {}; let the handler report fewer",
+        few(names, NAMED)
+    )]
+    AttributesLeftOut { names: Vec<String> },
     #[error("cannot write the ResourceSlices of this node: {error}")]
     SlicesNotWritten { error: String },
     #[error(

@@ -27,15 +27,15 @@ pub struct Offer<'a> {
     pub configuration: &'a ConfigurationKey,
     /// The name of the Instance.
     pub instance: &'a str,
-    /// How many may have it at a time.
+    /// Counts who may have it at a time.
     pub slots: u32,
     /// The slots that nobody else has, by number: a claim may get these.
     pub free: &'a BTreeSet<u32>,
-    /// What the handler says of it.
+    /// Holds what the handler says of it.
     pub attributes: &'a Attributes,
     /// Amounts of what it has.
     pub capacity: &'a Capacities,
-    /// Why nobody is to get it.
+    /// Says why no claim gets it.
     pub taints: &'a BTreeSet<Taint>,
 }
 

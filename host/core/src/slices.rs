@@ -36,13 +36,13 @@ pub struct Taint {
 /// Is a device as the scheduler sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SliceDevice {
-    /// What claims choose by.
+    /// Holds what claims choose by.
     pub attributes: Attributes,
-    /// Amounts of what it has.
+    /// Holds amounts of what it has.
     pub capacity: Capacities,
-    /// How many claims may have a share of it at a time; nothing for one that a claim has alone.
+    /// Counts the claims that may have a share of it at a time; nothing for one that a claim has alone.
     pub shares: Option<u32>,
-    /// Why it is given to nobody.
+    /// Says why no claim gets it.
     pub taints: BTreeSet<Taint>,
 }
 

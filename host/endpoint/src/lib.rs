@@ -21,21 +21,21 @@ use tokio_util::sync::CancellationToken;
 
 pub mod fd_reserve;
 
-/// How long a client has to send a request's head.
+/// Limits how long a client takes to send a request's head.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection serves one request. It is closed after this time, even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// The most open connections of one listener. One more closes the oldest, so that idle clients and slow readers keep nobody else
 /// out. Each may be one to which a large document is being sent.
 pub const MAX_CONNECTIONS: usize = 16;
-/// How long the shutdown waits for requests under way.
+/// Limits how long the shutdown waits for requests under way.
 pub const DRAIN: Duration = Duration::from_secs(2);
 /// The largest head of a request, in bytes.
 pub const HEAD_BYTES: usize = 16 << 10;
 /// Separates a failed `accept` from the next one.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where connections come from.
+/// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
     /// From clients that reach the address.

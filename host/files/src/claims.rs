@@ -18,7 +18,7 @@ use crate::regular;
 
 /// The folder in the state folder.
 const FOLDER: &str = "claims";
-/// How the names of files end.
+/// Ends the names of files.
 const SUFFIX: &str = ".json";
 /// The most bytes of a record: 32 devices with all the text that a device may have.
 const MAX_BYTES: u64 = 4 << 20;

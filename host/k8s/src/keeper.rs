@@ -16,8 +16,8 @@ mod lost;
 use lost::Lost;
 
 use crate::answers::{self, Failure, Kind};
-use crate::reports::Shelf;
 use crate::requests::{delete_only, put_by};
+use crate::shelf::Shelf;
 use crate::watch::{Event, UNDEFINED, Watch};
 use crate::{backoff, until};
 

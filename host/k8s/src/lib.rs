@@ -21,6 +21,7 @@ mod names;
 mod nodes;
 mod reports;
 mod requests;
+mod shelf;
 mod slices;
 #[cfg(test)]
 mod stub;

@@ -8,10 +8,6 @@ use leafhost_core::node_report::{
 };
 use leafhost_core::text;
 
-mod shelf;
-
-pub use shelf::Shelf;
-
 use crate::crd::{DiscoveryHandler, Phase};
 
 /// Names the label with the node, by which agents watch their own.

@@ -74,7 +74,7 @@ pub struct PreparedDevice {
     pub device: String,
     /// The names of the CDI devices that containers get.
     pub cdi: Vec<String>,
-    /// Which share of the device it is.
+    /// Names the share of the device.
     pub share: Option<String>,
 }
 
@@ -108,9 +108,9 @@ pub type HealthList = BTreeMap<DeviceName, DeviceHealth>;
 /// Says whether the kubelet uses the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DraReport {
-    /// How far the registration is.
+    /// Says how far the registration is.
     pub registration: Registration,
-    /// What keeps the sockets from being served, with the remedy.
+    /// Says what keeps the sockets from being served, with the remedy.
     pub problem: Option<String>,
 }
 

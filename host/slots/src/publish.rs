@@ -81,6 +81,9 @@ impl SlotTask {
             let view = devices.configurations.get(key);
             view.is_some_and(|view| view.configured.configuration.backend == Backend::Dra)
         };
+        if !devices.configurations.keys().any(is_given) {
+            return BTreeSet::new();
+        }
         let configurations = self.owners.configurations.iter();
         let configurations = configurations.filter(|(_, key)| is_given(key));
         let own = self.owners.instances.iter().filter(|(_, key)| {
@@ -127,12 +130,11 @@ impl SlotTask {
             kubelet,
         };
         let is_writable = !self.unwritable.is_all() && instances.complete;
-        let offered = self
+        let mut offered = self
             .shown
             .offerer
             .offer(context, is_writable, &self.shown.known, limits);
         let given = self.given_by_the_scheduler(&devices, &instances);
-        let mut offered = offered;
         offered
             .offers
             .retain(|name, _| !given.contains(name.as_str()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leafhost_cdi::SpecDir;
 use leafhost_claims::{ClaimPorts, Claims};
-use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, SliceReport, SliceStore};
+use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, SliceStore};
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::ports::InstanceStore;
 use leafhost_core::slices::DRIVER;
@@ -19,22 +19,22 @@ use crate::claims::specs::CdiClaimSpecs;
 use crate::document::ClaimBoard;
 use crate::metrics::Metrics;
 
-/// What claims need of a cluster.
+/// Reaches the cluster for claims.
 #[derive(Clone)]
 pub struct ClaimHome {
-    /// Where the scheduler's decisions are read.
+    /// Reads the scheduler's decisions.
     pub reader: Arc<dyn ClaimReader>,
-    /// Where the scheduler is offered devices.
+    /// Offers devices to the scheduler.
     pub slices: Arc<dyn SliceStore>,
-    /// Where claims are remembered.
+    /// Remembers claims.
     pub records: Arc<dyn ClaimRecords>,
 }
 
-/// Where this node keeps things.
+/// Names the folders of this node.
 pub(super) struct Places {
-    /// The kubelet's folder.
+    /// Is the kubelet's folder.
     pub kubelet_dir: PathBuf,
-    /// The folder of CDI specs.
+    /// Is the folder of CDI specs.
     pub specs: SpecDir,
 }
 
@@ -73,13 +73,13 @@ pub(super) fn add(
         node: node.to_owned(),
         devices: devices.clone(),
         instances,
-        registration: registration.clone(),
+        registration,
         store: Arc::clone(&home.slices),
         offered,
         report,
     };
-    let (slices, slice_report) = watch::channel(SliceReport::default());
-    let keeping = async move { home.slices.keep(offers, slices).await };
+    let (unwritten, unwritten_shown) = watch::channel(None);
+    let keeping = async move { home.slices.keep(offers, unwritten).await };
     let running = stop.clone();
     tasks.add("claims", async move { claims.run(running).await });
     tasks.add("DRA driver", async move {
@@ -90,8 +90,7 @@ pub(super) fn add(
     tasks.add_loop("slices", keeping);
     ClaimBoard {
         claims: claims_report,
-        registration,
         offer: offer_report,
-        slices: slice_report,
+        unwritten: unwritten_shown,
     }
 }

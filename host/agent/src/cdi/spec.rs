@@ -205,32 +205,31 @@ fn edits(
     device: &Device,
     own: &BTreeMap<String, String>,
 ) -> ContainerEdits {
-    let device_edits = Edits::of(hash, device, own);
-    let mut edits = ContainerEdits {
-        env: device_edits
-            .env
-            .iter()
+    let suffix = hash.to_uppercase();
+    let name = format!("LEAFHOST_DEVICE_{suffix}={GROUP}/{class}={hash}");
+    container_edits(&Edits::of(hash, device, own), name)
+}
+
+/// Returns edits as a spec has them. Runtimes refuse a device that does nothing, which gets the variable `name`.
+pub fn container_edits(edits: &Edits, name: String) -> ContainerEdits {
+    let variables = edits.env.iter();
+    let nodes = edits.nodes.values();
+    let mounts = edits.mounts.values();
+    let mut container = ContainerEdits {
+        env: variables
             .map(|(name, value)| format!("{name}={value}"))
             .collect(),
-        device_nodes: device_edits
-            .nodes
-            .values()
+        device_nodes: nodes
             .map(|node| DeviceNode::new(&node.container_path, &node.host_path, &node.permissions))
             .collect(),
-        mounts: device_edits
-            .mounts
-            .values()
+        mounts: mounts
             .map(|mount| Mount::bind(&mount.container_path, &mount.host_path, mount.read_only))
             .collect(),
     };
-    if edits.is_empty() {
-        // Runtimes refuse a device that does nothing.
-        let suffix = hash.to_uppercase();
-        edits
-            .env
-            .push(format!("LEAFHOST_DEVICE_{suffix}={GROUP}/{class}={hash}"));
+    if container.is_empty() {
+        container.env.push(name);
     }
-    edits
+    container
 }
 
 /// The edits of all devices together, with what finds one of them: a Configuration may have thousands of devices.

@@ -1,4 +1,4 @@
-//! What the scheduler is offered of this node's local devices: those of Configurations whose devices it gives.
+//! Offers this node's local devices to the scheduler: those of Configurations whose devices it gives.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,42 +20,38 @@ use leafhost_kubelet::dra::{DraReport, Registration};
 use leafhost_slots::model::view::Owners;
 use tokio::sync::watch;
 
-/// The keys of taints.
+/// Name the taints.
 const UNHEALTHY: &str = "leafhost.dev/unhealthy";
 const MISSING: &str = "leafhost.dev/missing";
-/// How often it is asked again what the API server keeps of slices: it may be another version by now.
+/// Separates two questions what the API server keeps of slices: it may be another version by now.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// Says what the scheduler is offered.
+/// Says what keeps devices from being offered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfferReport {
-    /// The Configurations whose devices the scheduler gives.
-    pub configurations: BTreeSet<ConfigurationKey>,
-    /// How many devices are offered.
-    pub devices: usize,
-    /// Why nothing is offered although a Configuration wants it, with the remedy.
+    /// Tells why nothing is offered although a Configuration wants it, with the remedy.
     pub problem: Option<String>,
-    /// Attributes and capacities that found no room in a slice, by Instance.
-    pub left_out: BTreeSet<(String, String)>,
-    /// The Configurations with shared devices, which are not offered.
+    /// Names attributes and capacities that found no room in a slice, as `<instance>: <name>`.
+    pub left_out: BTreeSet<String>,
+    /// Names the Configurations with shared devices, which are not offered.
     pub shared: BTreeSet<ConfigurationKey>,
 }
 
-/// What is looked at.
+/// Offers local devices to the scheduler, as they are seen and used.
 pub struct OfferTask {
-    /// This node.
+    /// Names this node.
     pub node: String,
-    /// The devices as they are seen.
+    /// Shows the devices.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// Who has which slots.
+    /// Shows who has which slots.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Whether the kubelet uses the driver.
+    /// Tells whether the kubelet uses the driver.
     pub registration: watch::Receiver<DraReport>,
-    /// Where slices are kept.
+    /// Keeps the slices.
     pub store: Arc<dyn SliceStore>,
-    /// What is offered; nothing while the kubelet could not use it.
+    /// Gets what is offered; nothing while the kubelet could not use it.
     pub offered: watch::Sender<Option<Arc<Devices>>>,
-    /// What is said of it.
+    /// Gets what is wrong with it.
     pub report: watch::Sender<Arc<OfferReport>>,
 }
 
@@ -92,7 +88,7 @@ impl OfferTask {
             let problem = registered
                 .err()
                 .or_else(|| unasked.clone().filter(|_| features.is_none()));
-            self.publish(wanted, features.filter(|_| problem.is_none()), problem);
+            self.publish(&wanted, features.filter(|_| problem.is_none()), problem);
             let changed = tokio::select! {
                 changed = self.devices.changed() => changed.is_ok(),
                 changed = self.instances.changed() => changed.is_ok(),
@@ -135,37 +131,29 @@ impl OfferTask {
 
     fn publish(
         &mut self,
-        wanted: BTreeSet<ConfigurationKey>,
+        wanted: &BTreeSet<ConfigurationKey>,
         features: Option<SliceFeatures>,
         problem: Option<String>,
     ) {
         let view = Arc::clone(&self.devices.borrow());
         let instances = Arc::clone(&self.instances.borrow_and_update());
-        let mut left_out = BTreeSet::new();
-        let offered = features
-            .filter(|_| view.read && instances.is_known())
-            .map(|features| {
-                let (offered, found) = offers(&self.node, &view, &instances, features);
-                left_out = found;
-                offered
-            });
-        let all = instances.instances.values();
-        let shared = all.filter(|instance| {
-            let spec = &instance.spec;
-            spec.shared && spec.nodes.contains(&self.node)
-        });
-        let shared = shared.filter_map(|instance| {
-            let spec = &instance.spec;
-            let namespace = &instance.metadata.namespace;
-            let key = ConfigurationKey::new(namespace, &spec.configuration_name).ok()?;
-            wanted.contains(&key).then_some(key)
-        });
-        let report = OfferReport {
-            shared: shared.collect(),
-            devices: offered.as_ref().map_or(0, Devices::len),
-            problem: problem.filter(|_| !wanted.is_empty()),
-            configurations: wanted,
-            left_out,
+        let is_known = view.read && instances.is_known();
+        let (offered, report) = match features.filter(|_| is_known) {
+            // Nothing is looked up on a node whose Configurations want nothing of it.
+            features if wanted.is_empty() => {
+                (features.map(|_| Devices::new()), OfferReport::default())
+            }
+            features => {
+                let offers =
+                    features.map(|features| offers(&self.node, &view, &instances, features));
+                let (offered, left_out) = offers.unzip();
+                let report = OfferReport {
+                    problem,
+                    left_out: left_out.unwrap_or_default(),
+                    shared: shared(&self.node, wanted, &instances),
+                };
+                (offered, report)
+            }
         };
         self.report.send_if_modified(|before| {
             let differs = **before != report;
@@ -182,6 +170,21 @@ impl OfferTask {
             differs
         });
     }
+}
+
+/// Returns the Configurations of which this node sees shared devices.
+fn shared(
+    node: &str,
+    wanted: &BTreeSet<ConfigurationKey>,
+    instances: &InstanceSet,
+) -> BTreeSet<ConfigurationKey> {
+    let all = instances.instances.values();
+    let shared =
+        all.filter(|one| one.spec.shared && one.spec.nodes.iter().any(|seen| seen == node));
+    let keys = shared.filter_map(|one| {
+        ConfigurationKey::new(&one.metadata.namespace, &one.spec.configuration_name).ok()
+    });
+    keys.filter(|key| wanted.contains(key)).collect()
 }
 
 /// Says that an agent offers the scheduler nothing although a Configuration wants it: it has no cluster, no kubelet or no folder of CDI specs.
@@ -201,7 +204,7 @@ fn offers(
     view: &DeviceSnapshot,
     instances: &InstanceSet,
     features: SliceFeatures,
-) -> (Devices, BTreeSet<(String, String)>) {
+) -> (Devices, BTreeSet<String>) {
     let owners = Owners::new(node, view, instances);
     let sharing = if features.shares {
         Sharing::Shares
@@ -249,7 +252,7 @@ fn offers(
         all.extend(devices);
         let over = over
             .into_iter()
-            .map(|name| (instance.metadata.name.clone(), name));
+            .map(|name| format!("{}: {name}", instance.metadata.name));
         left_out.extend(over);
     }
     (all, left_out)
@@ -275,6 +278,7 @@ fn free(instance: &Instance) -> BTreeSet<u32> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use leafhost_core::claim::ports::ReadError;
     use leafhost_core::device::{Device, Health};
     use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
     use leafhost_core::presence::Absent;
@@ -358,6 +362,85 @@ mod tests {
         let older = SliceFeatures::default();
         let (offered, _) = offers(NODE, &view, &instances, older);
         assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1-1"]);
+    }
+
+    /// An API server whose answers are given by hand.
+    struct Server(std::sync::Mutex<Vec<Result<SliceFeatures, bool>>>);
+
+    #[async_trait::async_trait]
+    impl SliceStore for Server {
+        async fn features(&self) -> Result<SliceFeatures, ReadError> {
+            let answer = self.0.lock().unwrap().pop().expect("it is asked too often");
+            answer.map_err(|is_transient| ReadError {
+                message: "no answer".to_owned(),
+                is_transient,
+            })
+        }
+
+        async fn keep(
+            &self,
+            _: watch::Receiver<Option<Arc<Devices>>>,
+            _: watch::Sender<Option<String>>,
+        ) {
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_offered_before_the_kubelet_has_the_driver_and_a_failed_question_is_repeated()
+     {
+        let (registration, registered) = watch::channel(DraReport::default());
+        let (devices, view) = watch::channel(Arc::new(mk_view(&[])));
+        let instances = mk_instances(&[("gpu", &[])]);
+        let (_instances, seen) = watch::channel(Arc::new(instances));
+        let (offered, mut offers) = watch::channel(None);
+        let (report, mut reports) = watch::channel(Arc::default());
+        // From the last to the first.
+        let answers = vec![Ok(ALL), Ok(ALL), Err(true)];
+        let server = Arc::new(Server(std::sync::Mutex::new(answers)));
+        let task = OfferTask {
+            node: NODE.to_owned(),
+            devices: view,
+            instances: seen,
+            registration: registered,
+            store: server.clone(),
+            offered,
+            report,
+        };
+        let _running = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(task.run()));
+        tokio::time::sleep(Duration::from_hours(2)).await;
+        assert_eq!(server.0.lock().unwrap().len(), 3, "nobody could use it");
+        let register = |registration: &watch::Sender<DraReport>, state| {
+            let problem = None;
+            registration.send_replace(DraReport {
+                registration: state,
+                problem,
+            });
+        };
+        register(&registration, Registration::Registered);
+        // What an earlier run has offered goes, although nothing is wanted.
+        let empty = offers.wait_for(Option::is_some).await.unwrap().clone();
+        assert!(empty.unwrap().is_empty());
+        assert_eq!(server.0.lock().unwrap().len(), 1);
+        let wanted = mk_view(&[("gpu", Some("dra"), Health::Healthy)]);
+        devices.send_replace(Arc::new(wanted));
+        let is_there = |offered: &Option<Arc<Devices>>| {
+            offered
+                .as_ref()
+                .is_some_and(|offered| offered.contains_key("gpu-a1"))
+        };
+        drop(offers.wait_for(is_there).await.unwrap());
+        register(&registration, Registration::Lost);
+        drop(offers.wait_for(Option::is_none).await.unwrap());
+        let told = reports
+            .wait_for(|report| report.problem.is_some())
+            .await
+            .unwrap();
+        assert!(
+            told.problem
+                .as_ref()
+                .unwrap()
+                .contains("closed its connection")
+        );
     }
 
     #[test]

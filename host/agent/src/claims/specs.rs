@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use leafhost_cdi::{ContainerEdits, Device, DeviceNode, Mount, Spec, SpecDir};
+use leafhost_cdi::{ContainerEdits, Device, Spec, SpecDir};
 use leafhost_core::claim::ports::ClaimSpecs;
 use leafhost_core::edits::Edits;
 use leafhost_core::slices::DRIVER;
@@ -11,7 +11,9 @@ use leafhost_core::text::chain;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// What the name of a claim's class begins with.
+use crate::cdi::spec::container_edits;
+
+/// Begins the names of the classes of claims.
 const CLASS: &str = "claim-";
 
 /// Returns the vendor of the specs.
@@ -19,16 +21,16 @@ pub fn vendor() -> String {
     format!("k8s.{DRIVER}")
 }
 
-/// The specs of claims in a folder.
+/// Writes the specs of claims into a folder.
 #[derive(Debug)]
 pub struct CdiClaimSpecs {
     folder: SpecDir,
-    /// Held while the folder is used: whoever lists it clears what is half written.
+    /// Is held while the folder is used: a list of it removes temporary files.
     turn: Mutex<()>,
 }
 
 impl CdiClaimSpecs {
-    /// In a folder of that [`vendor`].
+    /// Makes them for a folder of that [`vendor`].
     pub fn new(folder: SpecDir) -> Self {
         let turn = Mutex::default();
         Self { folder, turn }
@@ -62,7 +64,7 @@ impl ClaimSpecs for CdiClaimSpecs {
         }
         let device = |(name, edits): (&String, &Edits)| Device {
             name: name.clone(),
-            container_edits: container_edits(&kind, name, edits),
+            container_edits: container_edits(edits, format!("LEAFHOST_DEVICE={kind}={name}")),
         };
         let spec = Spec {
             devices: devices.iter().map(device).collect(),
@@ -85,32 +87,6 @@ impl ClaimSpecs for CdiClaimSpecs {
         let uids = classes.iter().filter_map(|class| class.strip_prefix(CLASS));
         Ok(uids.map(str::to_owned).collect())
     }
-}
-
-/// Returns what a container gets with a device of a claim.
-fn container_edits(kind: &str, name: &str, edits: &Edits) -> ContainerEdits {
-    let mut container = ContainerEdits {
-        env: edits
-            .env
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect(),
-        device_nodes: edits
-            .nodes
-            .values()
-            .map(|node| DeviceNode::new(&node.container_path, &node.host_path, &node.permissions))
-            .collect(),
-        mounts: edits
-            .mounts
-            .values()
-            .map(|mount| Mount::bind(&mount.container_path, &mount.host_path, mount.read_only))
-            .collect(),
-    };
-    if container.is_empty() {
-        // Runtimes refuse a device that does nothing.
-        container.env.push(format!("LEAFHOST_DEVICE={kind}={name}"));
-    }
-    container
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What claims need of the world.
+//! The ports of claims: what the scheduler has allocated, what containers find, what is remembered, and what is offered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,15 +69,6 @@ pub struct SliceFeatures {
     pub taints: bool,
 }
 
-/// Says how the slices of a node are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SliceReport {
-    /// How many slices the API server has.
-    pub slices: usize,
-    /// Why they are not what they should be.
-    pub problem: Option<String>,
-}
-
 /// Offers devices to the scheduler.
 #[async_trait]
 pub trait SliceStore: Send + Sync {
@@ -85,10 +76,10 @@ pub trait SliceStore: Send + Sync {
     async fn features(&self) -> Result<SliceFeatures, ReadError>;
 
     /// Keeps the slices of this node as they should be for the newest devices, until the sender is gone. While there are none to be offered, as
-    /// the kubelet cannot use them, nothing is written.
+    /// the kubelet cannot use them, nothing is written. `problem` says why the slices are not as they should be.
     async fn keep(
         &self,
         devices: watch::Receiver<Option<Arc<Devices>>>,
-        report: watch::Sender<SliceReport>,
+        problem: watch::Sender<Option<String>>,
     );
 }

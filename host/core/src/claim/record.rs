@@ -1,4 +1,4 @@
-//! What is remembered of a claim that was prepared: enough to answer again, and to give back without the API server.
+//! The record of a claim that was prepared: enough to answer again, and to give back without the API server.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct RecordedDevice {
     pub pool: String,
     /// The name of the device in the pool.
     pub device: String,
-    /// Which share of it it is.
+    /// Names the share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// The slots that were taken; none for who only looks after the device.
@@ -44,7 +44,7 @@ pub struct RecordedDevice {
     /// The variables that the claim wants.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// What containers get.
+    /// Holds what containers get.
     pub edits: Edits,
 }
 

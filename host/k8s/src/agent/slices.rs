@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::claim::ports::{ReadError, SliceFeatures, SliceReport, SliceStore};
+use leafhost_core::claim::ports::{ReadError, SliceFeatures, SliceStore};
 use leafhost_core::slices::{DRIVER, Devices, Reach, Slice, SliceDevice, Taint, pack};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use crate::agent::identity::{self, NodeObject};
 use crate::answers::{self, Kind};
 use crate::keeper::{Keep, Keeper, Write};
-use crate::reports::Shelf;
 use crate::requests::put_by;
+use crate::shelf::Shelf;
 use crate::slices::{object, slice};
 use crate::watch::Watch;
 
@@ -29,14 +29,14 @@ const GONE: Duration = Duration::from_secs(10);
 /// Limits the time of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Where the node's slices go.
+/// Writes the slices of a node.
 pub struct KubeSlices {
     client: Client,
     owner: Owner,
     given: Option<String>,
 }
 
-/// The node that the slices are of.
+/// Names the node whose slices they are.
 #[derive(Debug, Clone)]
 struct Owner {
     node: String,
@@ -44,7 +44,7 @@ struct Owner {
 }
 
 impl KubeSlices {
-    /// Of the node with that uid; `given` is the name that the operator says. The client must not repeat requests by itself.
+    /// Makes one for the node with that uid; `given` is the name that the operator says. The client must not repeat requests by itself.
     pub fn new(client: Client, node: &str, node_uid: &str, given: Option<&str>) -> Self {
         let owner = Owner {
             node: node.to_owned(),
@@ -124,7 +124,7 @@ impl SliceStore for KubeSlices {
     async fn keep(
         &self,
         mut devices: watch::Receiver<Option<Arc<Devices>>>,
-        report: watch::Sender<SliceReport>,
+        problem: watch::Sender<Option<String>>,
     ) {
         // A cluster whose Configurations need none need not have the API.
         if devices.wait_for(Option::is_some).await.is_err() {
@@ -141,11 +141,8 @@ impl SliceStore for KubeSlices {
                 let wanted = keeper.keep.wanted(&offered, found);
                 keeper.want(wanted);
             }
-            let now = SliceReport {
-                slices: keeper.found().map_or(0, |found| found.names().count()),
-                problem: keeper.problem(),
-            };
-            report.send_if_modified(|before| {
+            let now = keeper.problem();
+            problem.send_if_modified(|before| {
                 let differs = *before != now;
                 *before = now;
                 differs
@@ -263,5 +260,74 @@ fn keep_times(found: &ResourceSlice, right: &mut ResourceSlice) {
             let place = (device.name.clone(), taint.key.clone(), taint.effect.clone());
             taint.time_added = times.get(&place).cloned().flatten();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    #[test]
+    fn a_slice_is_written_where_it_means_something_else_and_taints_keep_their_time() {
+        let owner = Owner {
+            node: "node-a".to_owned(),
+            uid: "u".to_owned(),
+        };
+        let taint = Taint {
+            key: "leafhost.dev/unhealthy".to_owned(),
+            evicts: false,
+        };
+        let device = SliceDevice {
+            capacity: [("memory".to_owned(), "24576Mi".to_owned())].into(),
+            taints: [taint].into(),
+            ..SliceDevice::default()
+        };
+        let devices = Devices::from([("gpu-1".to_owned(), device)]);
+        let made = owner.wanted(&devices, &Shelf::default());
+        let (name, wanted) = made.into_iter().next().unwrap();
+        // As the API server keeps it.
+        let mut found = wanted.clone();
+        let kept = &mut found.spec.devices.as_mut().unwrap()[0];
+        kept.capacity
+            .as_mut()
+            .unwrap()
+            .get_mut("memory")
+            .unwrap()
+            .value = Quantity("24Gi".to_owned());
+        let added = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        kept.taints.as_mut().unwrap()[0]
+            .time_added
+            .clone_from(&added);
+        assert_eq!(owner.write(Some(&found), Some(&wanted)), None);
+        let mut edited = found.clone();
+        edited.spec.pool.generation = 7;
+        let Some(Write::Replace(right)) = owner.write(Some(&edited), Some(&wanted)) else {
+            panic!("it stays as somebody has edited it");
+        };
+        assert_eq!(right.spec.pool.generation, 1);
+        assert_eq!(
+            right.spec.devices.unwrap()[0].taints.as_ref().unwrap()[0].time_added,
+            added
+        );
+        // One that is not of our making goes.
+        let mut foreign = found.clone();
+        foreign.spec.node_name = None;
+        foreign.spec.all_nodes = Some(true);
+        assert!(matches!(
+            owner.write(Some(&foreign), None),
+            Some(Write::Delete(_))
+        ));
+        let mut shelf = Shelf::default();
+        owner.hold(&mut shelf, true, found);
+        assert_eq!(
+            owner
+                .wanted(&devices, &shelf)
+                .into_keys()
+                .collect::<Vec<_>>(),
+            [name]
+        );
     }
 }

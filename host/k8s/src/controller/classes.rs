@@ -23,7 +23,7 @@ use crate::backoff;
 use crate::index::{TRIES_AGAIN, follow};
 use crate::keeper::{Keep, Keeper, Write};
 use crate::manifest;
-use crate::reports::Shelf;
+use crate::shelf::Shelf;
 use crate::watch::Watch;
 
 /// The label of our classes, which names the Configuration.
@@ -38,7 +38,7 @@ const MAX_NAME: usize = 253;
 /// Limits the time of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// What is kept of a Configuration: since when it is there, and whether the scheduler gives its devices.
+/// Holds a Configuration, since when it is there, and whether the scheduler gives its devices.
 type Read = (ConfigurationKey, (Option<String>, String), bool);
 
 /// Keeps the classes without end. Nothing is written while this process does not lead.

@@ -1,4 +1,4 @@
-//! What the kubelet is told of the driver, and what it has said of the registration.
+//! Answers the kubelet on the registration socket, and notes what it says of the registration.
 //!
 //! The kubelet has one connection open to a driver that it uses, from 1.34 on. When it restarts, that ends, and it registers the driver anew.
 

@@ -17,7 +17,8 @@ use crate::crd::{
     DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
 use crate::keeper::{Keep, Write};
-use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, Shelf, bounded, size};
+use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, size};
+use crate::shelf::Shelf;
 
 /// The most bytes of the texts of all sources.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;

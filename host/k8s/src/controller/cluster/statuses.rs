@@ -25,8 +25,9 @@ use super::{KubeCluster, NAME, edit, written};
 use crate::crd::DiscoveryHandler;
 use crate::index::{Kept, TRIES_AGAIN, follow};
 use crate::manifest;
-use crate::reports::{self, Shelf};
+use crate::reports;
 use crate::requests::patch_by;
+use crate::shelf::Shelf;
 use crate::watch::Watch;
 
 /// How many reports are read at a time: each may be large.

@@ -1,4 +1,4 @@
-//! The reports that are held: so many of a node, whatever somebody writes in its name. Pure.
+//! Holds objects that others write, so many and so large of each owner, whatever somebody writes in its name. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use leafhost_core::node_report::MAX_REPORTS;
 /// The most bytes of the reports of a node.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Reports by name, each of a node.
+/// Holds objects by name, each of a node or another owner.
 #[derive(Debug)]
 pub struct Shelf<V> {
     held: BTreeMap<String, Held<V>>,
