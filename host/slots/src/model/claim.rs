@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
+use leafhost_core::configuration::MAX_CAPACITY;
 use leafhost_core::free_slots::{free_slots, left};
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::names::ConfigurationKey;
@@ -167,11 +168,10 @@ impl SlotContext<'_> {
                 unit.id
             )));
         }
-        if number >= instance.spec.capacity {
-            return Err(Refusal::Unknown(format!(
-                "Instance {name} has no slot {number}: its capacity is {}",
-                instance.spec.capacity
-            )));
+        // A slot beyond a lowered capacity stays in the kubelet's list while it is used, and a moment longer: whoever gets it
+        // then takes one of those that the capacity leaves.
+        if number >= MAX_CAPACITY {
+            return Err(unknown(&unit.resource, &unit.id));
         }
         let slot = unit.id.clone();
         if reserved.contains(&slot) || left_beside(instance, reserved) == 0 {

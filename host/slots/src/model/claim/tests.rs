@@ -74,12 +74,22 @@ fn an_instances_slots_are_claimed_for_the_node() {
 }
 
 #[test]
+fn a_slot_beyond_a_lowered_capacity_is_given_while_the_capacity_leaves_one() {
+    let fixture = cams(2, &[(3, "node-b")]);
+    let given = choose(&fixture, "cams-a", &["cams-a-2"]).unwrap();
+    assert_eq!(shown(&given), ["cams-a-2=cams-a-2 node-a"]);
+    let fixture = cams(2, &[(3, "node-b"), (0, NODE)]);
+    let refusal = choose(&fixture, "cams-a", &["cams-a-2"]).unwrap_err();
+    assert!(refusal.to_string().contains("all 2 slots"), "{refusal}");
+}
+
+#[test]
 fn what_cannot_be_given_is_refused_with_the_reason() {
     let fixture = cams(3, &[(1, "node-b"), (2, "C:cams-0:node-a")]);
     for (resource, id, why) in [
         ("cams-a", "cams-a-1", "used by node-b"),
         ("cams-a", "cams-a-2", "used by C:cams-0:node-a"),
-        ("cams-a", "cams-a-3", "its capacity is 3"),
+        ("cams-a", "cams-a-1000", "has no device"),
         ("cams-a", "cams-b-0", "has no device"),
         ("cams-a", "cams-a-00", "has no device"),
         ("cams", "cams-a-0", "has no device"),
