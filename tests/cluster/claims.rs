@@ -1,7 +1,11 @@
 //! Devices that the scheduler gives: DeviceClasses, ResourceSlices, and claims of pods.
 
-use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
+use leafhost_tests::program::source_tree;
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
@@ -10,14 +14,46 @@ use crate::brokers::Controller;
 use crate::device::variable;
 
 /// Applies a Configuration of two local devices of each node.
-fn configure(agents: &Agents, name: &str, allocation: Option<&str>) -> Result<()> {
-    let annotations = allocation.map(|value| json!({"leafhost.dev/allocation": value}));
-    let object = json!({
+fn configure(agents: &Agents, name: &str, allocation: &str) -> Result<()> {
+    apply(
+        agents,
+        (name, 1),
+        allocation,
+        "{shared: false, descriptions: [one, two]}",
+    )
+}
+
+/// Applies a Configuration of that name and capacity, with details for the debugEcho handler.
+fn apply(agents: &Agents, of: (&str, u32), allocation: &str, details: &str) -> Result<()> {
+    agents
+        .cluster
+        .apply(&object(agents, of, allocation, details).to_string())
+        .map(drop)
+}
+
+fn object(agents: &Agents, of: (&str, u32), allocation: &str, details: &str) -> Value {
+    let (name, capacity) = of;
+    json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
-        "metadata": {"name": name, "namespace": agents.space.name(), "annotations": annotations},
-        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "{shared: false, descriptions: [one, two]}"}, "capacity": 1},
+        "metadata": {"name": name, "namespace": agents.space.name(), "annotations": {"leafhost.dev/allocation": allocation}},
+        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": details}, "capacity": capacity},
+    })
+}
+
+/// Applies a template of claims for a device of a Configuration.
+fn template(agents: &Agents, name: &str, configuration: &str) -> Result<()> {
+    let template = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": agents.space.name()},
+        "spec": {"spec": devices(configuration)},
     });
-    agents.cluster.apply(&object.to_string()).map(drop)
+    agents.cluster.apply(&template.to_string()).map(drop)
+}
+
+/// Says that a claim wants one device of a Configuration.
+fn devices(configuration: &str) -> Value {
+    let class = format!("{configuration}.akri.sh");
+    json!({"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": class}}]}})
 }
 
 /// Returns the slices of a node.
@@ -64,7 +100,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
     let _controller = Controller::start(cluster, &agents.space)?;
     let (space, site) = (&agents.space, &agents.sites[0]);
     let node = site.node.name();
-    configure(&agents, "scheduled", Some("dra"))?;
+    configure(&agents, "scheduled", "dra")?;
     let class = "/apis/resource.k8s.io/v1/deviceclasses/scheduled.akri.sh";
     let class = eventually("there is a class", || cluster.get(class))?;
     ensure!(
@@ -82,12 +118,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
         Ok(())
     })
     .with_context(|| space.state())?;
-    let template = json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "one-device", "namespace": space.name()},
-        "spec": {"spec": {"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": "scheduled.akri.sh"}}]}}},
-    });
-    cluster.apply(&template.to_string())?;
+    template(&agents, "one-device", "scheduled")?;
     for name in ["first", "second"] {
         space.run(&claiming(name, &site.node, "one-device"))?;
     }
@@ -128,7 +159,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
     space.delete("extended")?;
 
     // Changed back, the kubelet gives the devices again.
-    configure(&agents, "scheduled", Some("device-plugin"))?;
+    configure(&agents, "scheduled", "device-plugin")?;
     site.node.wait_allocatable("akri.sh/scheduled", 2)?;
     eventually("the class and all devices of slices are gone", || {
         let class = cluster.get("/apis/resource.k8s.io/v1/deviceclasses")?;
@@ -148,4 +179,196 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
     space.run(&Pod::new("plugged", &[main]).on(&site.node))?;
     space.wait_logs("plugged", "main", "DEBUG_ECHO_DESCRIPTION=")?;
     Ok(())
+}
+
+#[test]
+fn five_pods_on_two_nodes_share_a_camera_and_the_sixth_waits() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "shared-claims", &[])?;
+    let _controller = Controller::start(cluster, &agents.space)?;
+    let space = &agents.space;
+    apply(
+        &agents,
+        ("cameras", 5),
+        "dra",
+        "{shared: true, descriptions: [door]}",
+    )?;
+    let pool = format!("{}/cameras", space.name());
+    eventually("the camera is offered to both nodes", || {
+        let slice = slice_of(&agents, &pool)?;
+        let terms = &slice["spec"]["nodeSelector"]["nodeSelectorTerms"][0];
+        let nodes = &terms["matchExpressions"][0]["values"];
+        ensure!(
+            nodes.as_array().is_some_and(|nodes| nodes.len() == 2),
+            "{slice:#}"
+        );
+        let slots = &slice["spec"]["devices"][0]["capacity"]["slots"]["value"];
+        ensure!(slots == "5", "{slice:#}");
+        Ok(())
+    })
+    .with_context(|| space.state())?;
+    let node = |number: usize| &agents.sites[number % 2].node;
+    let apply = ["apply", "--namespace", space.name(), "--filename", "-"];
+    cluster.kubectl_with(&apply, &readme()?)?;
+    let viewers = || {
+        let path = format!("{}?labelSelector=app=viewers", space.collection("pods"));
+        let list = cluster.get(&path)?;
+        let mut phases: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for pod in list["items"].as_array().context("no items")? {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let pods = phases.entry(text(&pod["status"]["phase"])).or_default();
+            pods.push(text(&pod["metadata"]["name"]));
+        }
+        Ok::<_, anyhow::Error>(phases)
+    };
+    let five_run = || {
+        let phases = viewers()?;
+        let count = |phase: &str| phases.get(phase).map_or(0, Vec::len);
+        ensure!(
+            count("Running") == 5 && count("Pending") == 1 && phases.len() == 2,
+            "{phases:?}"
+        );
+        Ok(phases)
+    };
+    let phases = eventually("five run", five_run).with_context(|| space.state())?;
+    ensure!(held(&agents, "cameras", node(0).name())?.len() == 5);
+    let [waiting] = &phases["Pending"][..] else {
+        bail!("{phases:?}");
+    };
+    space.wait_unschedulable(waiting)?;
+    space.delete(&phases["Running"][0])?;
+    space.wait_running(waiting)?;
+    eventually("five run again", five_run)?;
+    let delete = [
+        "delete",
+        "deployment",
+        "viewers",
+        "--namespace",
+        space.name(),
+    ];
+    cluster.kubectl(&delete)?;
+    eventually("all slots are free", || {
+        let held = held(&agents, "cameras", node(0).name())?;
+        ensure!(held.is_empty(), "{held:?}");
+        Ok(())
+    })?;
+
+    // A claim that pods on both nodes name is one share.
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "both", "namespace": space.name()}, "spec": devices("cameras"),
+    });
+    cluster.apply(&claim.to_string())?;
+    let claims = json!([{"name": "device", "resourceClaimName": "both"}]);
+    for number in 0..2 {
+        let main = Container::new("main").claim("device");
+        let pod = Pod::new(&format!("both-{number}"), &[main]).on(node(number));
+        space.create(&pod.with("resourceClaims", claims.clone()))?;
+    }
+    for number in 0..2 {
+        space.wait_logs(&format!("both-{number}"), "main", "DEBUG_ECHO_DESCRIPTION=")?;
+    }
+    let has_one = || {
+        let held = held(&agents, "cameras", node(0).name())?;
+        ensure!(held.len() == 1, "{held:?}");
+        Ok(held)
+    };
+    let first = eventually("the claim has one slot", has_one)?;
+    let is_first = first.iter().any(|text| text.ends_with(node(0).name()));
+    let (ends, stays) = if is_first { (0, 1) } else { (1, 0) };
+    space.delete(&format!("both-{ends}"))?;
+    eventually("the other node has the slot", || {
+        let held = has_one()?;
+        ensure!(
+            held.iter().all(|text| text.ends_with(node(stays).name())),
+            "{held:?}"
+        );
+        Ok(())
+    })?;
+    space.delete(&format!("both-{stays}"))?;
+    Ok(())
+}
+
+#[test]
+fn brokers_get_their_device_by_a_claim_and_by_device_plugins_once_that_is_changed() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "claiming-brokers", &[])?;
+    let _controller = Controller::start(cluster, &agents.space)?;
+    let (space, node) = (&agents.space, agents.sites[0].node.name());
+    let main = Container::new("main").device("{{PLACEHOLDER}}", 1);
+    let pod = Pod::new("template", &[main]).spec().clone();
+    let configure = |allocation: &str| {
+        let details = "{shared: true, descriptions: [door]}";
+        let mut object = object(&agents, ("watched", 2), allocation, details);
+        object["spec"]["brokerSpec"] = json!({"brokerPodSpec": pod});
+        cluster.apply(&object.to_string()).map(drop)
+    };
+    let brokers = |is_claim: bool| {
+        let path = format!(
+            "{}?labelSelector=akri.sh/configuration=watched",
+            space.collection("pods")
+        );
+        let list = cluster.get(&path)?;
+        let pods = list["items"].as_array().context("no items")?;
+        ensure!(pods.len() == 2, "{} pods", pods.len());
+        for pod in pods {
+            ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
+            ensure!(
+                pod["spec"]["resourceClaims"].is_array() == is_claim,
+                "{:#}",
+                pod["spec"]
+            );
+        }
+        let held = held(&agents, "watched", node)?;
+        let are_claims = held.iter().all(|text| text.starts_with("R:") == is_claim);
+        ensure!(held.len() == 2 && are_claims, "{held:?}");
+        Ok(())
+    };
+    configure("dra")?;
+    eventually("both nodes have a broker with a claim", || brokers(true))
+        .with_context(|| space.state())?;
+    let configuration = format!(
+        "/apis/akri.sh/v0/namespaces/{}/configurations/watched",
+        space.name()
+    );
+    eventually("the status says that there is a class", || {
+        let object = cluster.get(&configuration)?;
+        let conditions = object["status"]["conditions"].as_array().context("none")?;
+        let is_made = |one: &&Value| one["type"] == "DeviceClassMade" && one["status"] == "True";
+        ensure!(
+            conditions.iter().any(|one| is_made(&one)),
+            "{conditions:#?}"
+        );
+        Ok(())
+    })?;
+    configure("device-plugin")?;
+    eventually("both nodes have a broker without a claim", || {
+        brokers(false)
+    })
+    .with_context(|| space.state())?;
+    Ok(())
+}
+
+/// Returns what README says to apply, with the image of the tests.
+fn readme() -> Result<String> {
+    let text = fs::read_to_string(source_tree().join("README.md"))?;
+    let heading = "\n### Five pods share a camera, the sixth waits\n";
+    let (_, text) = text.split_once(heading).context(heading)?;
+    let (_, text) = text.split_once("```yaml\n").context("no manifests")?;
+    let (manifests, _) = text.split_once("```").context("they do not end")?;
+    Ok(manifests.replace("busybox:1", cluster::IMAGE))
+}
+
+/// Returns the slice of a pool that has one.
+fn slice_of(agents: &Agents, pool: &str) -> Result<Value> {
+    let list = agents
+        .cluster
+        .get("/apis/resource.k8s.io/v1/resourceslices")?;
+    let all = list["items"].as_array().context("no items")?.iter();
+    let mut own = all.filter(|one| one["spec"]["pool"]["name"] == pool);
+    own.next().cloned().with_context(|| format!("{list:#}"))
 }

@@ -111,6 +111,9 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.count_problems(&admin.board.count_problems());
+    if let Some(slices) = admin.board.slices() {
+        admin.metrics.count_slices(&slices);
+    }
     let devices = Arc::clone(&admin.board.devices.borrow());
     admin.metrics.discovery.count_devices(&devices);
     admin.metrics.lost_log_lines((admin.lost_log_lines)());

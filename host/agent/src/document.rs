@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use leafhost_claims::ClaimReport;
 use leafhost_core::attribute;
+use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
+use leafhost_core::slice_device::Sharing;
 use leafhost_core::text;
 use leafhost_core::unit::resource;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
@@ -25,8 +27,8 @@ use crate::claims::offer::{self, OfferReport};
 use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
 use crate::status::{
-    ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
-    Status,
+    AllocationView, ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView,
+    SessionView, SlotView, Status,
 };
 
 /// The most bytes of properties that the document has: it is made and read within seconds.
@@ -67,8 +69,8 @@ pub struct ClaimBoard {
     pub claims: watch::Receiver<Arc<ClaimReport>>,
     /// Says what keeps devices from being offered.
     pub offer: watch::Receiver<Arc<OfferReport>>,
-    /// Says why the slices are not as they should be.
-    pub unwritten: watch::Receiver<Option<String>>,
+    /// Says how the slices are.
+    pub slices: watch::Receiver<SliceReport>,
 }
 
 impl ClaimBoard {
@@ -76,19 +78,18 @@ impl ClaimBoard {
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let offer = Arc::clone(&self.offer.borrow());
-        problems.extend(
-            offer
-                .problem
-                .clone()
-                .map(|why| Problem::DraUnavailable { why }),
-        );
-        let shared = offer.shared.iter().cloned();
-        problems.extend(shared.map(|configuration| Problem::SharedNotOffered { configuration }));
+        if let Some(why) = &offer.problem {
+            let unavailable = |configuration: &ConfigurationKey| Problem::DraUnavailable {
+                configuration: configuration.clone(),
+                why: why.clone(),
+            };
+            problems.extend(offer.offered.keys().map(unavailable));
+        }
         if !offer.left_out.is_empty() {
             let names = offer.left_out.iter().cloned().collect();
             problems.push(Problem::AttributesLeftOut { names });
         }
-        let unwritten = self.unwritten.borrow().clone();
+        let unwritten = self.slices.borrow().problem.clone();
         problems.extend(unwritten.map(|error| Problem::SlicesNotWritten { error }));
         let claims = Arc::clone(&self.claims.borrow());
         if !claims.unreadable.is_empty() {
@@ -102,7 +103,7 @@ impl ClaimBoard {
         tokio::select! {
             changed = self.claims.changed() => changed,
             changed = self.offer.changed() => changed,
-            changed = self.unwritten.changed() => changed,
+            changed = self.slices.changed() => changed,
         }
     }
 }
@@ -230,6 +231,12 @@ impl AgentState {
         report.configurations.keys().filter_map(problem).collect()
     }
 
+    /// How the slices of this node are; nothing where there can be none.
+    pub(crate) fn slices(&self) -> Option<SliceReport> {
+        let claims = self.claims.as_ref()?;
+        Some(claims.slices.borrow().clone())
+    }
+
     /// All problems but those of the kubelet.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
@@ -307,6 +314,12 @@ impl AgentState {
         }
         let mut general = Vec::new();
         let mut configurations = configuration_views(&devices, &report, &offers);
+        if let Some(claims) = &self.claims {
+            let offer = Arc::clone(&claims.offer.borrow());
+            for (key, view) in &mut configurations {
+                view.allocation = allocation_view(&offer, key);
+            }
+        }
         for problem in &problems {
             let list = match problem.subject() {
                 Subject::Configuration(key) => {
@@ -488,6 +501,19 @@ fn configuration_views(
         (key.clone(), view)
     };
     report.configurations.iter().map(view).collect()
+}
+
+/// Shows how the scheduler is offered the devices of a Configuration, if it is.
+fn allocation_view(offer: &OfferReport, key: &ConfigurationKey) -> Option<AllocationView> {
+    let sharing = offer.sharing.map(|sharing| match sharing {
+        Sharing::Shares => "shares",
+        Sharing::Slots => "slots",
+    });
+    offer.offered.get(key).map(|offered| AllocationView {
+        by: "dra".to_owned(),
+        local_devices: *offered,
+        sharing: sharing.map(str::to_owned),
+    })
 }
 
 /// A Configuration of which nothing but the name is known.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::State;
 use leafhost_metrics::{Count, Counts, Labels, labels, register};
@@ -36,6 +37,8 @@ pub struct Metrics {
     resources: Family<Labels, Gauge>,
     registrations: Gauge,
     problems: Family<Labels, Gauge>,
+    slices: Gauge,
+    slice_writes: Family<Labels, Count>,
     lost_lines: Count,
 }
 
@@ -76,6 +79,18 @@ impl Default for Metrics {
                 all,
                 "leafhost_problems",
                 "What is wrong now, as the status tells it, by the part that says so",
+                Family::default(),
+            ),
+            slices: register(
+                all,
+                "leafhost_slices",
+                "ResourceSlices of this node's local devices",
+                Gauge::default(),
+            ),
+            slice_writes: register(
+                all,
+                "leafhost_slice_writes_total",
+                "Writes of ResourceSlices, by what made them necessary",
                 Family::default(),
             ),
             lost_lines: register(
@@ -137,6 +152,18 @@ impl Metrics {
             self.problems
                 .get_or_create(&labels([("part", part)]))
                 .set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets what is counted of slices.
+    pub(crate) fn count_slices(&self, report: &SliceReport) {
+        self.slices
+            .set(i64::try_from(report.slices).unwrap_or(i64::MAX));
+        for (reason, count) in [("changed", report.changed), ("deleted", report.restored)] {
+            let writes = self
+                .slice_writes
+                .get_or_create(&labels([("reason", reason)]));
+            writes.0.inner().store(count, Ordering::Relaxed);
         }
     }
 

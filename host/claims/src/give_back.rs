@@ -55,11 +55,14 @@ impl Shared {
     pub async fn keep(&self) {
         let mut is_told = false;
         let mut restore_at = Instant::now();
+        let mut instances = self.ports.store.instances();
         loop {
+            instances.mark_unchanged();
             let is_done = match self.load().await {
                 Ok(()) => {
                     let mut is_done = self.end_all().await;
                     is_done &= self.end_unknown().await;
+                    is_done &= self.settle_all().await;
                     if restore_at <= Instant::now() {
                         let is_restored = self.restore().await;
                         let pause = if is_restored { BACKSTOP } else { AGAIN };
@@ -78,13 +81,14 @@ impl Shared {
             let pause = if is_done { BACKSTOP } else { AGAIN };
             tokio::select! {
                 () = self.work.notified() => {}
+                () = self.unsettled(&mut instances) => {}
                 () = sleep(pause) => {}
             }
         }
     }
 
-    /// Writes what containers need of claims where it is missing, takes slots again that they have lost, and removes what is of no claim. Returns false
-    /// if some are left, since something is done with them at this moment.
+    /// Writes what containers need of claims where it is missing, and removes what is of no claim. Returns false if some are left, since something
+    /// is done with them at this moment.
     async fn restore(&self) -> bool {
         let written = match self.ports.specs.all().await {
             Ok(written) => written,
@@ -132,27 +136,8 @@ impl Shared {
             if let Err(error) = self.ports.specs.write(uid, &edits(&record)).await {
                 tracing::warn!(error, claim = uid, "cannot write the devices of a claim");
             }
-            self.take_again(uid, &record).await;
         }
         is_done
-    }
-
-    /// Takes slots again that a claim has and whose Instance was made anew meanwhile, since its device was away.
-    async fn take_again(&self, uid: &str, record: &Record) {
-        let claim = named(uid, record);
-        let mut now = record.clone();
-        for slot in now.devices.iter_mut().flat_map(|device| &mut device.slots) {
-            let instances = Arc::clone(&self.ports.store.instances().borrow());
-            if let Some(instance) = instances.instances.get(&slot.key())
-                && self.is_lost(&claim, instance, slot)
-                && self.take_slot(&claim, instance, &slot.id).await
-            {
-                slot.uid.clone_from(&instance.metadata.uid);
-            }
-        }
-        if now != *record && self.ports.records.save(uid, &now).await.is_ok() {
-            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::new(now))));
-        }
     }
 
     /// Gives the slots of all claims back that are over. Returns false if some are left.
@@ -260,7 +245,7 @@ impl Shared {
     }
 }
 
-fn named(uid: &str, record: &Record) -> ClaimRef {
+pub fn named(uid: &str, record: &Record) -> ClaimRef {
     ClaimRef {
         namespace: record.namespace.clone(),
         name: record.name.clone(),

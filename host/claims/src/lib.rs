@@ -18,9 +18,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 mod give_back;
+mod health;
 mod metrics;
 mod model;
 mod prepare;
+mod settle;
 mod take;
 
 pub use metrics::Metrics;

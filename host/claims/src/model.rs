@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leafhost_core::free_slots::free_slots;
 use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::pools::pool_name;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slice_device::{device_name, slot_device_name};
 use leafhost_core::slot::{DeviceUsage, slot_id, slot_number};
@@ -25,10 +26,10 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
         let spec = &instance.spec;
         match place {
             None => pool == node && !spec.shared && spec.nodes.iter().any(|one| one == node),
-            Some((namespace, configuration)) => {
+            Some((namespace, _)) => {
                 spec.shared
                     && instance.metadata.namespace == namespace
-                    && spec.configuration_name == configuration
+                    && pool_name(namespace, &spec.configuration_name) == pool
             }
         }
     });
@@ -63,6 +64,8 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
 pub enum Choice {
     /// This one, which it has already: somebody has died between taking it and remembering that.
     Own(String),
+    /// This one, which the claim has through another node: its pods run on several.
+    Joined(String),
     /// This one, which is free.
     Free(String),
     /// None is free; these have them.
@@ -80,14 +83,14 @@ pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, S
         .filter(|(other, _)| *other == key)
         .map(|(_, slot)| slot.clone())
         .collect();
-    let usage = instance.spec.device_usage.iter();
-    let mut held = usage.filter(|(slot, text)| {
-        is_meant(slot)
-            && !taken.contains(*slot)
-            && text.parse().is_ok_and(|one: DeviceUsage| one == *own)
-    });
-    if let Some((slot, _)) = held.next() {
-        return Choice::Own(slot.clone());
+    let mut held: Vec<_> = of_claim(instance, own)
+        .filter(|(slot, _)| is_meant(slot) && !taken.contains(*slot))
+        .collect();
+    held.sort_by_key(|(_, is_own)| !is_own);
+    match held.first() {
+        Some((slot, true)) => return Choice::Own((*slot).clone()),
+        Some((slot, false)) => return Choice::Joined((*slot).clone()),
+        None => {}
     }
     if let Some(slot) = free_slots(instance, &taken).into_iter().find(is_meant) {
         return Choice::Free(slot);
@@ -101,4 +104,108 @@ pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, S
             .map(|(slot, text)| format!("{slot}={text}"))
             .collect(),
     )
+}
+
+/// Returns the slots that the claim of `own` has, through whichever node, in the order of their numbers; each with whether it is through this one.
+fn of_claim<'a>(
+    instance: &'a Instance,
+    own: &'a DeviceUsage,
+) -> impl Iterator<Item = (&'a String, bool)> {
+    let name = &instance.metadata.name;
+    let held = instance
+        .spec
+        .device_usage
+        .iter()
+        .filter_map(|(slot, text)| {
+            let usage: DeviceUsage = text.parse().ok()?;
+            let number = slot_number(name, slot)?;
+            usage
+                .is_of_claim(own)
+                .then_some((number, slot, usage == *own))
+        });
+    let mut held: Vec<_> = held.collect();
+    held.sort_unstable();
+    held.into_iter().map(|(_, slot, is_own)| (slot, is_own))
+}
+
+/// Says how the slots of a claim become what they should be.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// Those that it has then.
+    pub slots: Vec<String>,
+    /// Those of them that are to be taken.
+    pub take: Vec<String>,
+    /// Those that are to be given back.
+    pub give_back: Vec<String>,
+}
+
+/// Says what a prepared claim should do about its `number` slots of an Instance; `exact` are the only ones that it may have, if it may not have any.
+/// None of `taken` is taken.
+///
+/// The scheduler counts a share of a claim once, on however many nodes its pods run. So all of its nodes have the same slots: the first ones that say so, and
+/// where too few do, free ones.
+pub fn settle(
+    instance: &Instance,
+    own: &DeviceUsage,
+    number: usize,
+    exact: &[String],
+    taken: &BTreeSet<String>,
+) -> Settlement {
+    let is_meant = |slot: &String| exact.is_empty() || exact.contains(slot);
+    let mut settlement = Settlement::default();
+    for (slot, is_own) in of_claim(instance, own) {
+        if is_meant(slot) && settlement.slots.len() < number {
+            settlement.slots.push(slot.clone());
+        } else if is_own {
+            settlement.give_back.push(slot.clone());
+        }
+    }
+    let missing = number.saturating_sub(settlement.slots.len());
+    let free = free_slots(instance, taken).into_iter().filter(is_meant);
+    settlement.take = free.take(missing).collect();
+    settlement.slots.extend(settlement.take.clone());
+    settlement
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_instance(usage: &[&str]) -> Instance {
+        let usage = usage.iter().enumerate();
+        let usage: std::collections::BTreeMap<String, &str> = usage
+            .map(|(slot, text)| (format!("cam-{slot}"), *text))
+            .collect();
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "cam", "namespace": "lab", "uid": "u"},
+            "spec": {"configurationName": "cams", "capacity": 3, "shared": true, "nodes": ["a", "b"], "deviceUsage": usage},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_nodes_of_a_claim_come_to_have_the_same_slots() {
+        let own: DeviceUsage = "R:lab:x:u1:b".parse().unwrap();
+        let shown = |usage: &[&str], number, exact: &[&str]| {
+            let exact: Vec<String> = exact.iter().map(|one| (*one).to_owned()).collect();
+            let done = settle(&mk_instance(usage), &own, number, &exact, &BTreeSet::new());
+            let parts = [done.slots, done.take, done.give_back];
+            parts
+                .map(|part| part.join(",").replace("cam-", ""))
+                .join(" ")
+        };
+        for (usage, number, exact, expected) in [
+            (&["R:lab:x:u1:b", "", ""][..], 1, &[][..], "0  "),
+            (&["R:lab:x:u1:a", "R:lab:x:u1:b", ""], 1, &[], "0  1"),
+            (&["R:lab:x:u1:b", "R:lab:x:u1:a", ""], 1, &[], "0  "),
+            (&["R:lab:x:u1:a", "", ""], 1, &[], "0  "),
+            (&["R:lab:y:u2:a", "", ""], 1, &[], "1 1 "),
+            (&["R:lab:y:u2:a", "", ""], 2, &[], "1,2 1,2 "),
+            (&["R:lab:y:u2:a", "", ""], 1, &["cam-0"], "  "),
+            (&["", "", ""], 1, &["cam-2"], "2 2 "),
+            (&["a", "b", "C:cams-0:a"], 1, &[], "  "),
+        ] {
+            assert_eq!(shown(usage, number, exact), expected, "{usage:?} {exact:?}");
+        }
+    }
 }

@@ -146,6 +146,8 @@ impl Shared {
             self.edit(|report| {
                 report.claims.insert(claim.uid.clone(), Arc::clone(&record));
             });
+            // Another node may have taken a slot for the same claim meanwhile.
+            self.work.notify_one();
             return Ok(record);
         };
         for slot in slots(&record) {

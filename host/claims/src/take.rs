@@ -114,16 +114,17 @@ impl Shared {
         deadline: Instant,
     ) -> Result<Option<Slot>, String> {
         let key = found.instance.key();
-        let (slot, is_own) = {
+        let (slot, is_had) = {
             let mut state = self.state();
             let taken = state.reserved.union(others).cloned().collect();
-            let (slot, is_own) = match choose(found, own, &taken) {
-                Choice::Own(slot) => (slot, true),
+            let (slot, is_had) = match choose(found, own, &taken) {
+                // All pods of a claim have one share, on however many nodes they run.
+                Choice::Own(slot) | Choice::Joined(slot) => (slot, true),
                 Choice::Free(slot) => (slot, false),
                 Choice::None(_) => return Ok(None),
             };
             state.reserved.insert((key.clone(), slot.clone()));
-            (slot, is_own)
+            (slot, is_had)
         };
         // Once it is taken the store shows it.
         let _reserved = Reserved {
@@ -131,7 +132,7 @@ impl Shared {
             place: (key.clone(), slot.clone()),
         };
         let uid = &found.instance.metadata.uid;
-        if !is_own {
+        if !is_had {
             let change = || Change::Update {
                 key: key.clone(),
                 uid: uid.clone(),
@@ -156,7 +157,7 @@ impl Shared {
         }))
     }
 
-    async fn write(&self, change: Change) -> Result<(), leafhost_core::ports::StoreError> {
+    pub async fn write(&self, change: Change) -> Result<(), leafhost_core::ports::StoreError> {
         let written = self.ports.store.apply(vec![change]).await;
         written
             .into_iter()
@@ -165,7 +166,7 @@ impl Shared {
     }
 
     /// Returns how a slot says that a claim has it.
-    fn usage(&self, claim: &ClaimRef) -> DeviceUsage {
+    pub fn usage(&self, claim: &ClaimRef) -> DeviceUsage {
         DeviceUsage::Claim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
@@ -196,33 +197,6 @@ impl Shared {
                 false
             }
         }
-    }
-
-    /// Tells that a slot of a claim is free in the Instance that is there now, or that it is another object's.
-    pub fn is_lost(&self, claim: &ClaimRef, instance: &Instance, slot: &Slot) -> bool {
-        let usage = instance.spec.device_usage.get(&slot.id);
-        let is_free = usage.is_none_or(String::is_empty);
-        let own = self.usage(claim);
-        let is_own =
-            usage.is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == own));
-        is_free || (is_own && instance.metadata.uid != slot.uid)
-    }
-
-    /// Takes that slot for a claim. Returns false if that was not possible.
-    pub async fn take_slot(&self, claim: &ClaimRef, instance: &Instance, slot: &str) -> bool {
-        let usage = self.usage(claim);
-        let held = instance.spec.device_usage.get(slot);
-        if held.is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == usage)) {
-            return true;
-        }
-        let change = Change::Update {
-            key: instance.key(),
-            uid: instance.metadata.uid.clone(),
-            edits: take(instance, slot, &usage),
-        };
-        let taken = self.write(change).await;
-        tracing::info!(slot, taken = taken.is_ok(), "a claim takes its slot again");
-        taken.is_ok()
     }
 
     /// Tells that the store shows a slot as this claim's.

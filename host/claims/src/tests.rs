@@ -208,12 +208,7 @@ async fn an_agent_that_dies_in_between_gives_nothing_twice_and_loses_nothing() {
         *bench.world.broken.lock().unwrap() = Some(broken);
         bench.prepare("viewer").await.unwrap_err();
         *bench.world.broken.lock().unwrap() = None;
-        let Bench {
-            world,
-            store,
-            devices,
-            ..
-        } = bench;
+        let (world, store, devices) = bench.kill();
         let bench = mk_agent(world, store, devices);
         bench.prepare("viewer").await.unwrap();
         tokio::time::sleep(Duration::from_mins(5)).await;
@@ -257,12 +252,7 @@ async fn a_claim_is_given_back_without_the_api_server_and_its_slot_follows() {
     bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(bench.held().len(), 1);
-    let Bench {
-        world,
-        store,
-        devices,
-        ..
-    } = bench;
+    let (world, store, devices) = bench.kill();
     let bench = mk_agent(world, store, devices);
     tokio::time::sleep(Duration::from_mins(1)).await;
     *bench.store.broken.lock().unwrap() = false;
@@ -274,12 +264,7 @@ async fn a_record_that_cannot_be_read_is_told_and_keeps_no_pod() {
     let bench = mk_bench(&[mk_instance("a1", 1)]);
     bench.allocate("viewer", &[mk_allocated("gpu-a1", None)]);
     bench.prepare("viewer").await.unwrap();
-    let Bench {
-        world,
-        store,
-        devices,
-        ..
-    } = bench;
+    let (world, store, devices) = bench.kill();
     world.records.lock().unwrap().clear();
     let cut = ("viewer-uid".to_owned(), "cut short".to_owned());
     world.unreadable.lock().unwrap().extend([cut]);
@@ -366,12 +351,7 @@ async fn nothing_is_done_while_it_is_not_known_which_claims_there_are() {
     let bench = mk_bench(&[mk_instance("a1", 1)]);
     bench.allocate("viewer", &[mk_allocated("gpu-a1", None)]);
     bench.prepare("viewer").await.unwrap();
-    let Bench {
-        world,
-        store,
-        devices,
-        ..
-    } = bench;
+    let (world, store, devices) = bench.kill();
     *world.broken.lock().unwrap() = Some("folder");
     let bench = mk_agent(world, store, devices);
     bench.claims.unprepare(mk_ref("viewer")).await.unwrap_err();
@@ -391,4 +371,40 @@ async fn a_full_disk_keeps_no_claim_from_being_given_back() {
     *bench.world.broken.lock().unwrap() = Some("record");
     bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
     bench.until(|bench| bench.held().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kubelet_is_told_whether_the_devices_of_claims_work() {
+    let bench = mk_bench(&[mk_instance("a1", 1), mk_instance("b2", 1)]);
+    let (health, mut told) = watch::channel(Arc::default());
+    let claims = bench.claims.clone();
+    let telling = async move { claims.tell_health(health).await };
+    let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(telling));
+    bench.allocate("viewer", &[mk_allocated("gpu-a1", None)]);
+    bench.prepare("viewer").await.unwrap();
+    let name = (NODE.to_owned(), "gpu-a1".to_owned());
+    let mut until = async |is_healthy: bool, message: &str| {
+        let is_so = |list: &Arc<leafhost_kubelet::dra::HealthList>| {
+            let device = list.get(&name);
+            device.is_some_and(|one| one.is_healthy == is_healthy && one.message == message)
+        };
+        let list = tokio::time::timeout(Duration::from_secs(5), told.wait_for(is_so)).await;
+        assert_eq!(list.unwrap().unwrap().len(), 1, "others are nobody's");
+    };
+    until(true, "").await;
+    let hot = mk_devices(&["a1"], &Health::Unhealthy("too hot".to_owned()));
+    bench.devices.send_replace(hot);
+    until(false, "too hot").await;
+    bench
+        .devices
+        .send_replace(mk_devices(&[], &Health::Healthy));
+    until(false, "it is missing").await;
+    bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
+    tokio::time::timeout(
+        Duration::from_secs(5),
+        told.wait_for(|list| list.is_empty()),
+    )
+    .await
+    .unwrap()
+    .unwrap();
 }

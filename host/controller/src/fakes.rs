@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use leafhost_core::cluster::{Cluster, Deleting, NodeSet, NodeState, ReadError};
+use leafhost_core::cluster::{ClassProblems, Cluster, Deleting, NodeSet, NodeState, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
@@ -39,6 +39,7 @@ pub struct Fake {
     pub hangs: Mutex<BTreeSet<&'static str>>,
     /// What happens at the first write.
     pub meanwhile: Mutex<Option<Meanwhile>>,
+    pub classes: watch::Sender<Arc<ClassProblems>>,
     pub deleting: watch::Sender<Vec<Deleting>>,
     pub configurations: watch::Sender<Arc<ConfigurationStates>>,
     pub reports: watch::Sender<Arc<ReportSet>>,
@@ -98,6 +99,10 @@ impl Cluster for Fake {
 
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
         self.instances.subscribe()
+    }
+
+    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>> {
+        self.classes.subscribe()
     }
 
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
@@ -320,6 +325,7 @@ impl Fake {
             refuses: Mutex::default(),
             hangs: Mutex::default(),
             meanwhile: Mutex::default(),
+            classes: watch::Sender::default(),
             deleting: watch::Sender::default(),
             configurations: watch::Sender::new(Arc::new(configurations)),
             reports: watch::Sender::new(Arc::new(reports)),

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use leafhost_core::cluster::NodeSet;
-use leafhost_core::names::ConfigurationKey;
+use leafhost_core::cluster::{ClassProblems, NodeSet};
+use leafhost_core::configuration::Backend;
+use leafhost_core::names::{ConfigurationKey, class_name};
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Reason, Subject};
@@ -37,6 +38,8 @@ pub struct Seen<'a> {
     pub names: &'a ResourceNames,
     /// What is wrong with brokers.
     pub brokers: &'a [Problem],
+    /// Why Configurations whose devices the scheduler gives have no DeviceClass.
+    pub classes: &'a ClassProblems,
 }
 
 /// What is to be shown.
@@ -87,6 +90,10 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
             }
             told
         }));
+        conditions.extend(allocation(seen, key, configuration, &problems));
+        if let Some(problem) = seen.classes.get(key).map(told) {
+            problems.insert(problem.reason, problem.message);
+        }
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
         let brokers: Vec<ReportedProblem> = brokers.map(told).collect();
@@ -168,6 +175,8 @@ enum Concerns {
     Details,
     /// The handler is not called, or fails.
     Discovery,
+    /// Its devices are found, and the scheduler is not offered them.
+    Allocation,
     /// It works.
     Remark,
 }
@@ -179,6 +188,7 @@ fn concerns(reason: Reason) -> Concerns {
         Reason::HandlerNotFound | Reason::HandlerRemoved => Concerns::Handler,
         Reason::InvalidDetails | Reason::InvalidSource => Concerns::Details,
         Reason::DiscoveryFailed | Reason::PropertyUnavailable => Concerns::Discovery,
+        Reason::DraUnavailable => Concerns::Allocation,
         _ => Concerns::Remark,
     }
 }
@@ -325,7 +335,7 @@ fn conditions(
     problems: &BTreeMap<String, String>,
     taken: Option<&ReportedProblem>,
 ) -> Vec<Told> {
-    use Concerns::{Details, Discovery, Handler, LeftOut, Remark};
+    use Concerns::{Allocation, Details, Discovery, Handler, LeftOut, Remark};
 
     let of = |wanted: &[Concerns]| {
         let mut found = problems.iter();
@@ -370,21 +380,21 @@ fn conditions(
         judge(
             ConditionType::HandlerAvailable,
             &[Handler],
-            &[Details, Discovery, Remark],
+            &[Details, Discovery, Allocation, Remark],
             "HandlerFound",
             "each node that reports has the handler",
         ),
         judge(
             ConditionType::DetailsValid,
             &[Details],
-            &[Discovery, Remark],
+            &[Discovery, Allocation, Remark],
             "DetailsAccepted",
             "the handler accepts the details",
         ),
         judge(
             ConditionType::Discovering,
             &[LeftOut, Handler, Details, Discovery],
-            &[Remark],
+            &[Allocation, Remark],
             "HandlerAnswers",
             "the handler looks for devices",
         ),
@@ -403,6 +413,44 @@ fn conditions(
             ),
         },
     ]
+}
+
+/// Tells how the scheduler is offered the devices of a Configuration that wants it.
+fn allocation(
+    seen: &Seen<'_>,
+    key: &ConfigurationKey,
+    configuration: &ConfigurationState,
+    problems: &BTreeMap<String, String>,
+) -> Vec<Told> {
+    if configuration.backend != Backend::Dra {
+        return Vec::new();
+    }
+    let class = seen.classes.get(key).map(told);
+    let made = match class {
+        Some(ReportedProblem { reason, message }) => Told {
+            kind: ConditionType::DeviceClassMade,
+            status: Truth::False,
+            reason,
+            message,
+        },
+        None => Told {
+            kind: ConditionType::DeviceClassMade,
+            status: Truth::True,
+            reason: "ClassMade".to_owned(),
+            message: format!(
+                "pods claim its devices by the DeviceClass {}",
+                class_name(key)
+            ),
+        },
+    };
+    let reason = <&str>::from(Reason::DraUnavailable);
+    let unavailable = problems.get(reason).map(|message| Told {
+        kind: ConditionType::DraUnavailable,
+        status: Truth::True,
+        reason: reason.to_owned(),
+        message: message.clone(),
+    });
+    [made].into_iter().chain(unavailable).collect()
 }
 
 /// Tells what is no device although a handler saw it, and whether that is a problem: something was denied, or something was skipped where

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use leafhost_core::cluster::{Cluster, NodeSet};
+use leafhost_core::cluster::{ClassProblems, Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
@@ -56,6 +56,7 @@ pub async fn run(
         reports: store.reports(),
         names: names.names(),
         brokers,
+        classes: cluster.classes(),
         problems,
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
@@ -70,6 +71,7 @@ pub async fn run(
             changed = task.configurations.changed() => changed.map_err(|_| Error("Configurations"))?,
             changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
             changed = task.names.changed() => changed.map_err(|_| Error("ResourceNames"))?,
+            changed = task.classes.changed() => changed.map_err(|_| Error("DeviceClasses"))?,
             changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
             done = task.writes.done() => {
                 for one in done {
@@ -99,6 +101,7 @@ struct Showing<'a> {
     reports: watch::Receiver<Arc<ReportSet>>,
     names: watch::Receiver<Arc<NameSet>>,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
+    classes: watch::Receiver<Arc<ClassProblems>>,
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
     attempts: Attempts<ConfigurationKey, (), ()>,
@@ -115,6 +118,7 @@ impl Showing<'_> {
         let reports = Arc::clone(&self.reports.borrow_and_update());
         let names = Arc::clone(&self.names.borrow_and_update());
         let brokers = Arc::clone(&self.brokers.borrow_and_update());
+        let classes = Arc::clone(&self.classes.borrow_and_update());
         let leads = *self.leads.borrow_and_update();
         let is_read = nodes.complete
             && instances.complete
@@ -136,6 +140,7 @@ impl Showing<'_> {
             instances: &instances,
             names: &names.names,
             brokers: &brokers,
+            classes: &classes,
         };
         // The API server keeps whole seconds.
         let now = Timestamp::now();

@@ -1,4 +1,4 @@
-//! The port of brokers: the pods, jobs and services that Configurations ask for, as the controller makes them.
+//! The port of brokers: the pods, jobs, services and templates of claims that Configurations ask for, as the controller makes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +38,9 @@ pub enum Kind {
     Job,
     /// A service.
     Service,
+    /// A template of the claims by which pods get devices that the scheduler gives.
+    #[strum(to_string = "ResourceClaimTemplate")]
+    ClaimTemplate,
 }
 
 /// Which object.

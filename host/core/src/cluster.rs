@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::instance::Instance;
+use crate::names::ConfigurationKey;
 use crate::ports::{Change, InstanceSet, StoreError};
+use crate::problem::Problem;
 use crate::status_store::WriteError;
 
 /// All nodes of the cluster.
@@ -28,6 +30,9 @@ pub struct NodeState {
     /// Since when it is not Ready.
     pub not_ready_since: Option<Timestamp>,
 }
+
+/// Maps Configurations whose devices the scheduler gives to why there is no DeviceClass for them.
+pub type ClassProblems = BTreeMap<ConfigurationKey, Problem>;
 
 /// An object that is being deleted and waits for finalizers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +92,8 @@ pub trait Cluster: Send + Sync {
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// The Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
+    /// Why there are no DeviceClasses where there should be.
+    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>>;
     /// The objects of ours that are being deleted.
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;
     /// Leaves an object these finalizers, if it still is as it was seen.

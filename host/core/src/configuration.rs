@@ -13,7 +13,7 @@ mod broker_properties;
 mod resources;
 mod workloads;
 
-pub use backend::{ALLOCATION_ANNOTATION, Backend};
+pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
@@ -199,6 +199,8 @@ pub struct Configuration {
     pub resources: Resources,
     /// What gives its devices to pods.
     pub backend: Backend,
+    /// True if pods are evicted whose device does not work.
+    pub evicts: bool,
     /// The object's version of its spec; nothing where the home has none, such as files.
     pub generation: Option<i64>,
     /// When the object was created, RFC 3339; nothing where the home does not say.
@@ -333,12 +335,12 @@ impl TryFrom<Manifest> for Configuration {
                 Backend::default()
             }
         };
-        if backend == Backend::Dra && spec.broker_spec.is_some() {
-            problems.push(FieldProblem::new(
-                "spec.brokerSpec",
-                format!("brokers get their devices from device plugins alone; remove it, or the annotation {ALLOCATION_ANNOTATION}: dra"),
-            ));
-        }
+        let evicts = metadata.annotations.get(EVICT_ANNOTATION);
+        let evicts = evicts.map_or(Ok(false), |text| backend::parse_evict(text, backend));
+        let evicts = evicts.unwrap_or_else(|problem| {
+            problems.push(problem);
+            false
+        });
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -350,6 +352,7 @@ impl TryFrom<Manifest> for Configuration {
                 grace: grace.and_then(Result::ok),
                 resources,
                 backend,
+                evicts,
                 generation: metadata.generation,
                 created: metadata.creation_timestamp,
                 deleting: metadata.deletion_timestamp.is_some(),
@@ -503,18 +506,35 @@ mod tests {
     }
 
     #[test]
-    fn brokers_get_no_devices_from_the_scheduler() {
-        let with = |spec: serde_json::Value| {
-            let mut manifest = manifest(&spec);
-            let annotation = (ALLOCATION_ANNOTATION.to_owned(), "dra".to_owned());
-            manifest.metadata.annotations.extend([annotation]);
+    fn annotations_say_who_gives_the_devices_and_whether_pods_are_evicted() {
+        let with = |annotations: &[(&str, &str)]| {
+            let mut manifest = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
+            let all = annotations.iter();
+            let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            manifest.metadata.annotations.extend(all);
             Configuration::try_from(manifest)
         };
-        let handler = json!({"name": "udev"});
-        let plain = with(json!({"discoveryHandler": handler})).unwrap();
-        assert_eq!(plain.backend, Backend::Dra);
-        let refused = with(json!({"discoveryHandler": handler, "brokerSpec": {}})).unwrap_err();
-        assert_eq!(refused[0].path, "spec.brokerSpec");
+        let plain = with(&[]).unwrap();
+        assert_eq!(
+            (plain.backend, plain.evicts),
+            (Backend::DevicePlugin, false)
+        );
+        let dra = (ALLOCATION_ANNOTATION, "dra");
+        let evicts = with(&[dra, (EVICT_ANNOTATION, "true")]).unwrap();
+        assert_eq!((evicts.backend, evicts.evicts), (Backend::Dra, true));
+        for (annotations, said) in [
+            (
+                &[(EVICT_ANNOTATION, "true")][..],
+                "needs leafhost.dev/allocation: dra",
+            ),
+            (
+                &[dra, (EVICT_ANNOTATION, "yes")],
+                "must be \"true\" or \"false\"",
+            ),
+        ] {
+            let problems = with(annotations).unwrap_err();
+            assert!(problems[0].message.contains(said), "{problems:?}");
+        }
     }
 
     #[test]
@@ -527,6 +547,7 @@ mod tests {
             (GRACE_ANNOTATION, "soon"),
             (RESOURCES_ANNOTATION, "all"),
             (ALLOCATION_ANNOTATION, "both"),
+            (EVICT_ANNOTATION, "true"),
         ];
         let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
         wrong.metadata.annotations.extend(annotations);
@@ -539,6 +560,7 @@ mod tests {
                 "metadata.annotations.leafhost.dev/grace",
                 "metadata.annotations.leafhost.dev/resources",
                 "metadata.annotations.leafhost.dev/allocation",
+                "metadata.annotations.leafhost.dev/evict",
             ]
         );
     }

@@ -28,6 +28,7 @@ pub mod mounts;
 pub mod names;
 pub mod node_order;
 pub mod node_report;
+pub mod pools;
 pub mod ports;
 pub mod presence;
 pub mod problem;

@@ -215,6 +215,11 @@ pub fn digest(text: &str) -> String {
     device_hash(text, None, DigestLength::Eight)
 }
 
+/// Names the DeviceClass of the devices of a Configuration.
+pub fn class_name(key: &ConfigurationKey) -> String {
+    format!("{}.{GROUP}", key.name())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -257,13 +257,18 @@ pub enum Problem {
     #[error("{error}")]
     LedgerNotWritten { error: String },
     #[error(
-        "devices of Configurations with leafhost.dev/allocation: dra are not offered to the scheduler: {why}"
+        "devices of {configuration} are not offered to the scheduler, as leafhost.dev/allocation: dra asks: {why}"
     )]
-    DraUnavailable { why: String },
-    #[error(
-        "shared devices of {configuration} are offered to nobody: the scheduler is offered local devices alone; remove the annotation leafhost.dev/allocation: dra"
-    )]
-    SharedNotOffered { configuration: ConfigurationKey },
+    DraUnavailable {
+        configuration: ConfigurationKey,
+        why: String,
+    },
+    #[error("there is no DeviceClass {class} for the devices of {configuration}: {why}")]
+    ClassNotMade {
+        configuration: ConfigurationKey,
+        class: String,
+        why: String,
+    },
     #[error(
         "a device of a slice has at most 32 attributes and capacities, each name once with or without leafhost.dev/; left out are {}; let the handler report fewer",
         few(names, NAMED)
@@ -426,7 +431,8 @@ impl Problem {
             | Self::HardwareShared { configuration, .. }
             | Self::NoFreeName { configuration, .. }
             | Self::InvalidCdiClass { configuration }
-            | Self::SharedNotOffered { configuration }
+            | Self::DraUnavailable { configuration, .. }
+            | Self::ClassNotMade { configuration, .. }
             | Self::CdiSpecTooLarge { configuration, .. }
             | Self::ResourceFailed { configuration, .. }
             | Self::CdiSpecNotWritten {

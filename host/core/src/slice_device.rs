@@ -3,8 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::attribute::{AttributeValue, Attributes, Capacities, MAX_COUNT, MAX_VALUE};
+use crate::claim::ports::SliceFeatures;
+use crate::configuration::MAX_CAPACITY;
+use crate::instance::Instance;
 use crate::names::{ConfigurationKey, digest, label_value};
 use crate::slices::{DRIVER, Devices, SliceDevice, Taint};
+use crate::slot::{DeviceUsage, slot_number};
 
 /// The capacity that says how many claims may share a device.
 pub const SLOTS: &str = "slots";
@@ -20,23 +24,34 @@ pub enum Sharing {
     Slots,
 }
 
+impl Sharing {
+    /// Returns how it is with an API server that keeps these.
+    pub fn of(features: SliceFeatures) -> Self {
+        if features.shares {
+            Self::Shares
+        } else {
+            Self::Slots
+        }
+    }
+}
+
 /// Is what a slice says of an Instance.
 #[derive(Debug, Clone, Copy)]
-pub struct Offer<'a> {
+struct Offer<'a> {
     /// The Configuration, which has its name alone.
-    pub configuration: &'a ConfigurationKey,
+    configuration: &'a ConfigurationKey,
     /// The name of the Instance.
-    pub instance: &'a str,
+    instance: &'a str,
     /// Counts who may have it at a time.
-    pub slots: u32,
+    slots: u32,
     /// The slots that nobody else has, by number: a claim may get these.
-    pub free: &'a BTreeSet<u32>,
+    free: &'a BTreeSet<u32>,
     /// Holds what the handler says of it.
-    pub attributes: &'a Attributes,
+    attributes: &'a Attributes,
     /// Amounts of what it has.
-    pub capacity: &'a Capacities,
+    capacity: &'a Capacities,
     /// Says why no claim gets it.
-    pub taints: &'a BTreeSet<Taint>,
+    taints: &'a BTreeSet<Taint>,
 }
 
 /// Returns the name of an Instance's device: a label of DNS. A name that has to be changed for that gets a digest, so that no two are alike.
@@ -67,8 +82,52 @@ pub fn name_attribute(name: &str) -> String {
     label_value(name)
 }
 
+/// Returns the devices that a Configuration's Instance offers to the scheduler, and what found no room, as `<instance>: <name>`. A slot that a device
+/// plugin has is left out until it is given back; those of claims are the scheduler's to count.
+pub fn offered(
+    configuration: &ConfigurationKey,
+    instance: &Instance,
+    taints: &BTreeSet<Taint>,
+    sharing: Sharing,
+) -> (Devices, BTreeSet<String>) {
+    let name = &instance.metadata.name;
+    let spec = &instance.spec;
+    let additional = spec.leafhost.clone().unwrap_or_default();
+    let offer = Offer {
+        configuration,
+        instance: name,
+        slots: spec.capacity,
+        free: &free(instance),
+        attributes: &additional.attributes,
+        capacity: &additional.capacity,
+        taints,
+    };
+    let (devices, left_out) = devices(&offer, sharing);
+    let left_out = left_out.into_iter();
+    (
+        devices,
+        left_out.map(|one| format!("{name}: {one}")).collect(),
+    )
+}
+
+/// Returns the slots that no device plugin has.
+fn free(instance: &Instance) -> BTreeSet<u32> {
+    let name = &instance.metadata.name;
+    let usage = instance.spec.device_usage.iter();
+    let taken: BTreeSet<u32> = usage
+        .filter(|(_, text)| {
+            let usage = text.parse();
+            !matches!(usage, Ok(DeviceUsage::Unused | DeviceUsage::Claim { .. }))
+        })
+        .filter_map(|(slot, _)| slot_number(name, slot))
+        .collect();
+    (0..instance.spec.capacity.min(MAX_CAPACITY))
+        .filter(|slot| !taken.contains(slot))
+        .collect()
+}
+
 /// Returns the devices of an Instance, and the attributes and capacities that found no room.
-pub fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
+fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
     let is_shared = offer.slots > 1;
     let (mut attributes, mut left_out) = (own(offer), BTreeSet::new());
     let mut capacity = Capacities::new();

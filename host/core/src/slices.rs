@@ -14,6 +14,10 @@ use crate::names::digest;
 pub const DRIVER: &str = "leafhost.dev";
 /// The most devices of a slice of which one has a taint. Packed so from the start, a change of health splits no slice.
 pub const MAX_DEVICES: usize = 64;
+/// The taint of a device that does not work.
+pub const UNHEALTHY: &str = "leafhost.dev/unhealthy";
+/// The taint of a device that is missing, while its grace runs.
+pub const MISSING: &str = "leafhost.dev/missing";
 
 /// Says from which nodes the devices of a slice can be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +69,7 @@ pub struct Slice {
 }
 
 /// Returns all slices of a pool by the name of their object: what they should be, close to what they are. Given what it has returned before,
-/// as a whole or in part, it returns the same again.
+/// as a whole or in part, it returns the same again. A node that is wanted has a slice, if only an empty one: it shows that the node has the driver.
 pub fn pack(
     pool: &str,
     wanted: &BTreeMap<Reach, Devices>,
@@ -84,8 +88,18 @@ pub fn pack(
         let kept: Devices = kept.unwrap_or_default();
         slices.insert(name.clone(), (slice.reach.clone(), kept));
     }
-    unplaced.retain(|_, devices| !devices.is_empty());
+    let has_slice = |slices: &BTreeMap<String, (Reach, Devices)>, reach: &Reach| {
+        slices.values().any(|(own, _)| own == reach)
+    };
+    unplaced.retain(|reach, devices| {
+        let is_empty_node = matches!(reach, Reach::Node(_)) && !has_slice(&slices, reach);
+        !devices.is_empty() || is_empty_node
+    });
     for (reach, devices) in unplaced {
+        if devices.is_empty() {
+            slices.insert(free_name(pool, &slices), (reach, devices));
+            continue;
+        }
         let mut devices = devices.into_iter().peekable();
         let same = slices.values_mut().filter(|(own, _)| *own == reach);
         for (_, held) in same {
@@ -198,7 +212,14 @@ mod tests {
         assert_eq!(shape(&all), (vec![64, 64, 22], [(1, 3)].into()));
         let names: Vec<&String> = all.keys().collect();
         assert!(names[0].starts_with("leafhost.dev-node-a-") && names[0].ends_with("-0"));
-        assert!(pack("node-a", &local([]), &BTreeMap::new()).is_empty());
+        let empty = pack("node-a", &local([]), &BTreeMap::new());
+        assert_eq!(
+            shape(&empty),
+            (vec![0], [(1, 1)].into()),
+            "it shows the driver"
+        );
+        assert_eq!(pack("node-a", &local([]), &empty), empty);
+        assert!(pack("node-a", &BTreeMap::new(), &BTreeMap::new()).is_empty());
         let long = format!("{}/{}", "n".repeat(63), "c.".repeat(100));
         let [name]: [String; 1] = pack(&long, &local([1]), &BTreeMap::new())
             .into_keys()

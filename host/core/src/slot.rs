@@ -47,6 +47,20 @@ impl DeviceUsage {
             }
         }
     }
+
+    /// Tells that it is the same claim's as another one, through whichever node.
+    pub fn is_of_claim(&self, other: &Self) -> bool {
+        let identity = |usage: &Self| match usage {
+            Self::Claim {
+                namespace,
+                name,
+                uid,
+                ..
+            } => Some((namespace.clone(), name.clone(), uid.clone())),
+            _ => None,
+        };
+        identity(self).is_some_and(|own| identity(other) == Some(own))
+    }
 }
 
 impl FromStr for DeviceUsage {

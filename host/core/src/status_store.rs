@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::configuration::Backend;
 use crate::names::ConfigurationKey;
 use crate::node_report::{ObjectName, ReportedHandler};
 
@@ -36,6 +37,8 @@ pub struct ConfigurationState {
     pub is_deleting: bool,
     /// The handler that it names.
     pub handler: String,
+    /// What gives its devices to pods.
+    pub backend: Backend,
     /// What is shown of it now, if it can be read.
     pub status: Option<ConfigurationStatus>,
 }
@@ -99,6 +102,10 @@ pub enum ConditionType {
     NameTaken,
     /// The handler saw things that are no devices, or the agent denied it some. Shown only where it is so.
     DevicesLeftOut,
+    /// There is a DeviceClass for its devices. Shown only where the scheduler gives them.
+    DeviceClassMade,
+    /// Nodes do not offer its devices to the scheduler. Shown only where it is so.
+    DraUnavailable,
     /// Its brokers and services are as it says. Shown only where they are not.
     BrokersMade,
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use kube::api::{ListParams, PartialObjectMeta};
+use kube::{Api, ResourceExt as _};
 use leafhost_core::cluster::NodeState;
 
 use crate::answers;
@@ -49,4 +49,9 @@ pub fn state(node: &Node) -> NodeState {
         is_out_of_service: is_out,
         not_ready_since: since.map(|time| time.0),
     }
+}
+
+/// Returns the value of the label by which slices select nodes.
+pub fn hostname(node: &Node) -> Option<String> {
+    node.labels().get("kubernetes.io/hostname").cloned()
 }

@@ -1,6 +1,8 @@
-//! ResourceSlices as the API server has them, and as they are meant. Knows neither who writes them nor who asks.
+//! ResourceSlices as the API server has them, and as they are meant: objects, their correction, and the question what the API server keeps. Knows
+//! neither who writes them nor who asks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::{
@@ -8,11 +10,20 @@ use k8s_openapi::api::resource::v1::{
     DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::ObjectMeta;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::attribute::{AttributeValue, nanos};
+use leafhost_core::claim::ports::{ReadError, SliceFeatures};
+use leafhost_core::names::digest;
 use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
 
+use crate::answers::{self, Kind};
+use crate::keeper::Write;
+use crate::requests::put_by;
+
+/// Limits the time of a request.
+const REQUEST: Duration = Duration::from_secs(5);
 /// The label by which nodes are selected.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -192,6 +203,96 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
     text.or_else(|| value.int.map(AttributeValue::Int))
         .or_else(|| value.bool.map(AttributeValue::Bool))
         .or_else(|| value.version.clone().map(AttributeValue::Version))
+}
+
+/// Returns the write that makes a slice what is wanted, if it is not.
+pub fn correction(
+    found: Option<&ResourceSlice>,
+    wanted: Option<&ResourceSlice>,
+) -> Option<Write<ResourceSlice>> {
+    let Some(found) = found else {
+        return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
+    };
+    if found.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let Some(wanted) = wanted else {
+        return Some(Write::Delete(found.uid().unwrap_or_default()));
+    };
+    let is_owned = found.metadata.owner_references == wanted.metadata.owner_references;
+    if is_owned && slice(found).is_some() && slice(found) == slice(wanted) {
+        return None;
+    }
+    let mut right = found.clone();
+    right
+        .metadata
+        .owner_references
+        .clone_from(&wanted.metadata.owner_references);
+    right.spec.clone_from(&wanted.spec);
+    keep_times(found, &mut right);
+    Some(Write::Replace(Box::new(right)))
+}
+
+/// Keeps the times at which taints were added, which the API server has set.
+fn keep_times(found: &ResourceSlice, right: &mut ResourceSlice) {
+    let devices = found.spec.devices.iter().flatten();
+    let times: BTreeMap<_, _> = devices
+        .flat_map(|device| {
+            let taints = device.taints.iter().flatten();
+            taints.map(|taint| {
+                let place = (device.name.clone(), taint.key.clone(), taint.effect.clone());
+                (place, taint.time_added.clone())
+            })
+        })
+        .collect();
+    for device in right.spec.devices.iter_mut().flatten() {
+        for taint in device.taints.iter_mut().flatten() {
+            let place = (device.name.clone(), taint.key.clone(), taint.effect.clone());
+            taint.time_added = times.get(&place).cloned().flatten();
+        }
+    }
+}
+
+/// Asks the API server what it keeps of slices, by a write of a pool that is not done.
+pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFeatures, ReadError> {
+    let device = SliceDevice {
+        shares: Some(2),
+        taints: [Taint {
+            key: "leafhost.dev/probe".to_owned(),
+            evicts: false,
+        }]
+        .into(),
+        ..SliceDevice::default()
+    };
+    let probe = Slice {
+        pool: pool.to_owned(),
+        generation: 1,
+        count: 1,
+        reach,
+        devices: [("probe".to_owned(), device)].into(),
+    };
+    let name = format!("{DRIVER}-probe-{}", digest(pool));
+    let params = PostParams {
+        dry_run: true,
+        ..put_by("leafhost")
+    };
+    let api: Api<ResourceSlice> = Api::all(client.clone());
+    let probe = object(&name, &probe);
+    let kept = answers::within(REQUEST, api.create(&params, &probe)).await;
+    let kept = kept.map_err(|failure| ReadError {
+        message: match failure.kind {
+            Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
+            Kind::Denied => format!("{}; allow the service account to create resourceslices", failure.message),
+            _ => failure.told(),
+        },
+        is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
+    })?;
+    let device = slice(&kept).and_then(|slice| slice.devices.into_values().next());
+    let device = device.unwrap_or_default();
+    Ok(SliceFeatures {
+        shares: device.shares.is_some(),
+        taints: !device.taints.is_empty(),
+    })
 }
 
 #[cfg(test)]

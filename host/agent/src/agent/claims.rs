@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leafhost_cdi::SpecDir;
 use leafhost_claims::{ClaimPorts, Claims};
-use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, SliceStore};
+use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, Offered, SliceReport, SliceStore};
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::ports::InstanceStore;
 use leafhost_core::slices::DRIVER;
@@ -58,7 +58,6 @@ pub(super) fn add(
         records: home.records,
     };
     let (claims, claims_report) = Claims::new(node, ports, Arc::clone(&metrics.claims));
-    // Which device works is said by taints and when a claim is prepared.
     let (health, healths) = watch::channel(Arc::default());
     let config = DraConfig {
         driver: DRIVER.to_owned(),
@@ -67,7 +66,7 @@ pub(super) fn add(
         drain: timeouts::DRAIN / 4,
     };
     let (driver, registration) = DraTask::new(config, Arc::new(claims.clone()), healths);
-    let (offered, offers) = watch::channel(None);
+    let (offered, offers) = watch::channel(Offered::Unknown);
     let (report, offer_report) = watch::channel(Arc::default());
     let offer = OfferTask {
         node: node.to_owned(),
@@ -78,19 +77,20 @@ pub(super) fn add(
         offered,
         report,
     };
-    let (unwritten, unwritten_shown) = watch::channel(None);
-    let keeping = async move { home.slices.keep(offers, unwritten).await };
+    let (slices, slices_shown) = watch::channel(SliceReport::default());
+    let keeping = async move { home.slices.keep(offers, slices).await };
     let running = stop.clone();
-    tasks.add("claims", async move { claims.run(running).await });
-    tasks.add("DRA driver", async move {
-        driver.run(stop).await;
-        drop(health);
+    let telling = claims.clone();
+    tasks.add_loop("health of claims", async move {
+        telling.tell_health(health).await
     });
+    tasks.add("claims", async move { claims.run(running).await });
+    tasks.add("DRA driver", driver.run(stop));
     tasks.add_loop("offers to the scheduler", offer.run());
     tasks.add_loop("slices", keeping);
     ClaimBoard {
         claims: claims_report,
         offer: offer_report,
-        unwritten: unwritten_shown,
+        slices: slices_shown,
     }
 }

@@ -1,28 +1,23 @@
 //! Offers this node's local devices to the scheduler: those of Configurations whose devices it gives.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::backoff;
-use leafhost_core::claim::ports::{SliceFeatures, SliceStore};
+use leafhost_core::claim::ports::{Offered, SliceFeatures, SliceStore};
 use leafhost_core::configuration::Backend;
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::slice_device::{Offer, Sharing, devices};
-use leafhost_core::slices::{Devices, Taint};
-use leafhost_core::slot::{DeviceUsage, slot_number};
+use leafhost_core::slice_device::{Sharing, offered};
+use leafhost_core::slices::{Devices, MISSING, Taint, UNHEALTHY};
 use leafhost_core::usable::{Unusable, usable};
 use leafhost_kubelet::dra::{DraReport, Registration};
 use leafhost_slots::model::view::Owners;
 use tokio::sync::watch;
 
-/// Name the taints.
-const UNHEALTHY: &str = "leafhost.dev/unhealthy";
-const MISSING: &str = "leafhost.dev/missing";
 /// Separates two questions what the API server keeps of slices: it may be another version by now.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
@@ -31,10 +26,12 @@ const ASK_AGAIN: Duration = Duration::from_hours(1);
 pub struct OfferReport {
     /// Tells why nothing is offered although a Configuration wants it, with the remedy.
     pub problem: Option<String>,
+    /// Counts the local devices that are offered, by the Configurations that want it.
+    pub offered: BTreeMap<ConfigurationKey, usize>,
+    /// Says how claims share a device with several slots, once that is known.
+    pub sharing: Option<Sharing>,
     /// Names attributes and capacities that found no room in a slice, as `<instance>: <name>`.
     pub left_out: BTreeSet<String>,
-    /// Names the Configurations with shared devices, which are not offered.
-    pub shared: BTreeSet<ConfigurationKey>,
 }
 
 /// Offers local devices to the scheduler, as they are seen and used.
@@ -49,8 +46,8 @@ pub struct OfferTask {
     pub registration: watch::Receiver<DraReport>,
     /// Keeps the slices.
     pub store: Arc<dyn SliceStore>,
-    /// Gets what is offered; nothing while the kubelet could not use it.
-    pub offered: watch::Sender<Option<Arc<Devices>>>,
+    /// Gets what is offered.
+    pub offered: watch::Sender<Offered>,
     /// Gets what is wrong with it.
     pub report: watch::Sender<Arc<OfferReport>>,
 }
@@ -138,21 +135,19 @@ impl OfferTask {
         let view = Arc::clone(&self.devices.borrow());
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let is_known = view.read && instances.is_known();
-        let (offered, report) = match features.filter(|_| is_known) {
+        let mut report = OfferReport {
+            problem: problem.filter(|_| !wanted.is_empty()),
+            offered: wanted.iter().map(|key| (key.clone(), 0)).collect(),
+            sharing: features.map(Sharing::of),
+            left_out: BTreeSet::new(),
+        };
+        let offered = match features.filter(|_| is_known) {
+            None => Offered::Unknown,
             // Nothing is looked up on a node whose Configurations want nothing of it.
-            features if wanted.is_empty() => {
-                (features.map(|_| Devices::new()), OfferReport::default())
-            }
-            features => {
-                let offers =
-                    features.map(|features| offers(&self.node, &view, &instances, features));
-                let (offered, left_out) = offers.unzip();
-                let report = OfferReport {
-                    problem,
-                    left_out: left_out.unwrap_or_default(),
-                    shared: shared(&self.node, wanted, &instances),
-                };
-                (offered, report)
+            Some(_) if wanted.is_empty() => Offered::Unwanted,
+            Some(features) => {
+                let devices = offers(&self.node, &view, &instances, features, &mut report);
+                Offered::Devices(Arc::new(devices))
             }
         };
         self.report.send_if_modified(|before| {
@@ -163,55 +158,40 @@ impl OfferTask {
             differs
         });
         self.offered.send_if_modified(|before| {
-            let differs = before.as_deref() != offered.as_ref();
+            let differs = *before != offered;
             if differs {
-                *before = offered.map(Arc::new);
+                *before = offered;
             }
             differs
         });
     }
 }
 
-/// Returns the Configurations of which this node sees shared devices.
-fn shared(
-    node: &str,
-    wanted: &BTreeSet<ConfigurationKey>,
-    instances: &InstanceSet,
-) -> BTreeSet<ConfigurationKey> {
-    let all = instances.instances.values();
-    let shared =
-        all.filter(|one| one.spec.shared && one.spec.nodes.iter().any(|seen| seen == node));
-    let keys = shared.filter_map(|one| {
-        ConfigurationKey::new(&one.metadata.namespace, &one.spec.configuration_name).ok()
-    });
-    keys.filter(|key| wanted.contains(key)).collect()
-}
-
-/// Says that an agent offers the scheduler nothing although a Configuration wants it: it has no cluster, no kubelet or no folder of CDI specs.
-pub fn unavailable(view: &DeviceSnapshot) -> Option<Problem> {
-    let mut all = view.configurations.values();
-    let is_wanted = all.any(|view| view.configured.configuration.backend == Backend::Dra);
-    is_wanted.then(|| Problem::DraUnavailable {
+/// Says that an agent offers the scheduler nothing although Configurations want it: it has no cluster, no kubelet or no folder of CDI specs.
+pub fn unavailable(view: &DeviceSnapshot) -> Vec<Problem> {
+    let all = view.configurations.iter();
+    let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
+    let problem = |(key, _): (&ConfigurationKey, _)| {
+        Problem::DraUnavailable {
+        configuration: key.clone(),
         why: "this agent works without a cluster, a kubelet or CDI specs; give it all three, or remove the annotation"
             .to_owned(),
-    })
+    }
+    };
+    wanted.map(problem).collect()
 }
 
-/// Returns what is offered, and what found no room. A slot that a device plugin has is left out until it is given back; those of claims are the
-/// scheduler's to count.
+/// Returns the local devices that are offered; the report gets how many, and what found no room.
 fn offers(
     node: &str,
     view: &DeviceSnapshot,
     instances: &InstanceSet,
     features: SliceFeatures,
-) -> (Devices, BTreeSet<String>) {
+    report: &mut OfferReport,
+) -> Devices {
     let owners = Owners::new(node, view, instances);
-    let sharing = if features.shares {
-        Sharing::Shares
-    } else {
-        Sharing::Slots
-    };
-    let (mut all, mut left_out) = (Devices::new(), BTreeSet::new());
+    let sharing = Sharing::of(features);
+    let mut all = Devices::new();
     for instance in instances.instances.values() {
         let spec = &instance.spec;
         let is_here = !spec.shared && spec.nodes.iter().any(|seen| seen == node);
@@ -219,11 +199,12 @@ fn offers(
         let Some(key) = key.ok().filter(|_| is_here) else {
             continue;
         };
-        let is_dra = view
-            .configurations
-            .get(&key)
-            .is_some_and(|view| view.configured.configuration.backend == Backend::Dra);
-        if !is_dra || owners.configurations.get(key.name()) != Some(&key) {
+        let view_of = view.configurations.get(&key);
+        let configuration = view_of.map(|view| &view.configured.configuration);
+        let Some(configuration) = configuration.filter(|one| one.backend == Backend::Dra) else {
+            continue;
+        };
+        if owners.configurations.get(key.name()) != Some(&key) {
             continue;
         }
         let reason = match usable(node, view, instance) {
@@ -236,51 +217,26 @@ fn offers(
         }
         let taint = |key: &str| Taint {
             key: key.to_owned(),
-            evicts: false,
+            evicts: configuration.evicts && key == UNHEALTHY,
         };
-        let additional = spec.leafhost.clone().unwrap_or_default();
-        let offer = Offer {
-            configuration: &key,
-            instance: &instance.metadata.name,
-            slots: spec.capacity,
-            free: &free(instance),
-            attributes: &additional.attributes,
-            capacity: &additional.capacity,
-            taints: &reason.map(taint).into_iter().collect(),
-        };
-        let (devices, over) = devices(&offer, sharing);
+        let taints = reason.map(taint).into_iter().collect();
+        let (devices, over) = offered(&key, instance, &taints, sharing);
+        let count = report.offered.entry(key).or_default();
+        *count = count.saturating_add(usize::from(!devices.is_empty()));
         all.extend(devices);
-        let over = over
-            .into_iter()
-            .map(|name| format!("{}: {name}", instance.metadata.name));
-        left_out.extend(over);
+        report.left_out.extend(over);
     }
-    (all, left_out)
-}
-
-/// Returns the slots that no device plugin has.
-fn free(instance: &Instance) -> BTreeSet<u32> {
-    let name = &instance.metadata.name;
-    let usage = instance.spec.device_usage.iter();
-    let taken: BTreeSet<u32> = usage
-        .filter(|(_, text)| {
-            let usage = text.parse();
-            !matches!(usage, Ok(DeviceUsage::Unused | DeviceUsage::Claim { .. }))
-        })
-        .filter_map(|(slot, _)| slot_number(name, slot))
-        .collect();
-    (0..instance.spec.capacity)
-        .filter(|slot| !taken.contains(slot))
-        .collect()
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use leafhost_core::claim::ports::ReadError;
+    use leafhost_core::claim::ports::{ReadError, SliceReport};
     use leafhost_core::device::{Device, Health};
     use leafhost_core::device_view::{ConfigurationDevices, DeviceView};
+    use leafhost_core::instance::Instance;
     use leafhost_core::presence::Absent;
     use leafhost_fakes::{configured_as, key};
 
@@ -351,8 +307,10 @@ mod tests {
             ("cams", &[]),
             ("plc", &[]),
         ]);
-        let (offered, left_out) = offers(NODE, &view, &instances, ALL);
-        assert!(left_out.is_empty());
+        let mut report = OfferReport::default();
+        let offered = offers(NODE, &view, &instances, ALL, &mut report);
+        assert!(report.left_out.is_empty());
+        assert_eq!(report.offered[&key("gpu")], 1);
         assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1"]);
         assert_eq!(
             offered["gpu-a1"].shares,
@@ -360,7 +318,7 @@ mod tests {
             "those of claims are the scheduler's to count"
         );
         let older = SliceFeatures::default();
-        let (offered, _) = offers(NODE, &view, &instances, older);
+        let offered = offers(NODE, &view, &instances, older, &mut report);
         assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1-1"]);
     }
 
@@ -377,12 +335,7 @@ mod tests {
             })
         }
 
-        async fn keep(
-            &self,
-            _: watch::Receiver<Option<Arc<Devices>>>,
-            _: watch::Sender<Option<String>>,
-        ) {
-        }
+        async fn keep(&self, _: watch::Receiver<Offered>, _: watch::Sender<SliceReport>) {}
     }
 
     #[tokio::test(start_paused = true)]
@@ -392,7 +345,7 @@ mod tests {
         let (devices, view) = watch::channel(Arc::new(mk_view(&[])));
         let instances = mk_instances(&[("gpu", &[])]);
         let (_instances, seen) = watch::channel(Arc::new(instances));
-        let (offered, mut offers) = watch::channel(None);
+        let (offered, mut offers) = watch::channel(Offered::Unknown);
         let (report, mut reports) = watch::channel(Arc::default());
         // From the last to the first.
         let answers = vec![Ok(ALL), Ok(ALL), Err(true)];
@@ -418,19 +371,16 @@ mod tests {
         };
         register(&registration, Registration::Registered);
         // What an earlier run has offered goes, although nothing is wanted.
-        let empty = offers.wait_for(Option::is_some).await.unwrap().clone();
-        assert!(empty.unwrap().is_empty());
+        let is_unwanted = |offered: &Offered| *offered == Offered::Unwanted;
+        drop(offers.wait_for(is_unwanted).await.unwrap());
         assert_eq!(server.0.lock().unwrap().len(), 1);
         let wanted = mk_view(&[("gpu", Some("dra"), Health::Healthy)]);
         devices.send_replace(Arc::new(wanted));
-        let is_there = |offered: &Option<Arc<Devices>>| {
-            offered
-                .as_ref()
-                .is_some_and(|offered| offered.contains_key("gpu-a1"))
-        };
+        let is_there = |offered: &Offered| matches!(offered, Offered::Devices(devices) if devices.contains_key("gpu-a1"));
         drop(offers.wait_for(is_there).await.unwrap());
         register(&registration, Registration::Lost);
-        drop(offers.wait_for(Option::is_none).await.unwrap());
+        let is_unknown = |offered: &Offered| *offered == Offered::Unknown;
+        drop(offers.wait_for(is_unknown).await.unwrap());
         let told = reports
             .wait_for(|report| report.problem.is_some())
             .await
@@ -446,9 +396,9 @@ mod tests {
     #[test]
     fn an_agent_without_a_scheduler_says_so_where_one_is_wanted() {
         let plain = mk_view(&[("cams", None, Health::Healthy)]);
-        assert_eq!(unavailable(&plain), None);
+        assert!(unavailable(&plain).is_empty());
         let wanted = mk_view(&[("gpu", Some("dra"), Health::Healthy)]);
-        let problem = unavailable(&wanted).unwrap().to_string();
+        let problem = unavailable(&wanted)[0].to_string();
         assert!(problem.contains("without a cluster"), "{problem}");
     }
 
@@ -456,14 +406,16 @@ mod tests {
     fn a_device_that_does_not_work_is_tainted_or_left_out() {
         let view = mk_view(&[("gpu", Some("dra"), Health::Unhealthy("hot".to_owned()))]);
         let instances = mk_instances(&[("gpu", &[])]);
-        let (offered, _) = offers(NODE, &view, &instances, ALL);
+        let mut report = OfferReport::default();
+        let offered = offers(NODE, &view, &instances, ALL, &mut report);
         let taints: Vec<_> = offered["gpu-a1"]
             .taints
             .iter()
             .map(|taint| &*taint.key)
             .collect();
         assert_eq!(taints, [UNHEALTHY]);
-        let (offered, _) = offers(NODE, &view, &instances, SliceFeatures::default());
+        let older = SliceFeatures::default();
+        let offered = offers(NODE, &view, &instances, older, &mut report);
         assert!(offered.is_empty());
     }
 }

@@ -219,6 +219,12 @@ pub fn mk_agent(
 }
 
 impl Bench {
+    /// Kills the agent; what is left of its world.
+    pub fn kill(self) -> (Arc<World>, Arc<Store>, watch::Sender<Arc<DeviceSnapshot>>) {
+        drop(self._running);
+        (self.world, self.store, self.devices)
+    }
+
     pub fn allocate(&self, name: &str, results: &[Allocated]) {
         let claim = AllocatedClaim {
             uid: mk_ref(name).uid,

@@ -77,6 +77,18 @@ pub fn lines(
         "CDI kind",
         view.cdi_kind.as_deref().unwrap_or("none is written"),
     );
+    if let Some(allocation) = &view.allocation {
+        let sharing = match allocation.sharing.as_deref() {
+            Some("shares") => "; claims share a device of several slots",
+            Some(_) => "; each slot is a device, since the API server keeps no shares",
+            None => "; the API server has not said yet what it keeps",
+        };
+        let text = format!(
+            "by the scheduler; {} local devices are offered{sharing}",
+            allocation.local_devices
+        );
+        out.field("Allocation", &text);
+    }
     let messages = |problems: &[ProblemView]| -> Vec<String> {
         let problems = problems.iter();
         problems.map(|problem| problem.message.clone()).collect()

@@ -32,6 +32,9 @@ pub struct Slot {
     /// The device id of that resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// `namespace/name` of the resource claim that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
     /// The pods on the agent's node that were seen to have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
@@ -70,6 +73,7 @@ pub fn list(status: &Status) -> Vec<Slot> {
                     node: Some(status.node.clone()),
                     resource: Some(held.resource.clone()),
                     device: Some(held.device.clone()),
+                    claim: None,
                     holder: held.holder.clone(),
                     unreadable: None,
                 }
@@ -109,6 +113,7 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
         node: None,
         resource: None,
         device: None,
+        claim: None,
         holder: None,
         unreadable: None,
     };
@@ -120,6 +125,12 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
         return slot;
     };
     slot.node = Some(node.to_owned());
+    if let DeviceUsage::Claim {
+        namespace, name, ..
+    } = &usage
+    {
+        slot.claim = Some(format!("{namespace}/{name}"));
+    }
     if let Some(unit) = unit_of(node, instance, &slot.id, &usage) {
         let seen = held(status).iter().find(|held| {
             node == status.node && held.resource == unit.resource && held.device == unit.id
@@ -142,6 +153,7 @@ pub fn table(status: &Status) -> Table {
         };
         let pod = match slot.holder {
             Some(pod) => pod.into(),
+            None if slot.claim.is_some() => "".into(),
             None if status.kubelet.is_some() && slot.node.as_ref() == Some(&status.node) => {
                 Cell::new(Tone::Faint, "none seen")
             }
@@ -156,7 +168,10 @@ pub fn table(status: &Status) -> Table {
             instance,
             slot.id.into(),
             holder,
-            slot.resource.unwrap_or_default().into(),
+            match &slot.claim {
+                Some(claim) => format!("claim {claim}").into(),
+                None => slot.resource.unwrap_or_default().into(),
+            },
             slot.device.unwrap_or_default().into(),
             pod,
         ]);

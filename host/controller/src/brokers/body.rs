@@ -9,9 +9,14 @@ use leafhost_core::brokers::{
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
 use leafhost_core::names::{API_VERSION, GROUP, label_value};
+use leafhost_core::slice_device::{SLOTS, name_attribute};
+use leafhost_core::slices::DRIVER;
 use serde_json::{Map, Value, json};
 
-use super::template::PLACEHOLDER;
+use super::template::{PLACEHOLDER, Template, made_of};
+
+/// How pods name their claim.
+const CLAIM: &str = "akri-device";
 
 /// The object that owns what is made, and whose labels it has.
 #[derive(Clone, Copy)]
@@ -81,6 +86,7 @@ impl<'a> Owner<'a> {
         let version = match key.kind {
             Kind::Job => "batch/v1",
             Kind::Pod | Kind::Service => "v1",
+            Kind::ClaimTemplate => "resource.k8s.io/v1",
         };
         let body = json!({
             "apiVersion": version,
@@ -117,28 +123,57 @@ pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
 }
 
 /// Creates the pod of an Instance on a node.
-pub fn pod(instance: &Instance, node: &str, spec: &Value, made_of: &str) -> Change {
+pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Change {
     let mut labels = device_labels(instance);
     labels.insert(TARGET_NODE_LABEL, label_value(node));
-    let mut spec = with_resource(spec.clone(), instance);
+    let mut spec = with_device(template.spec.clone(), instance, template);
     bind(&mut spec, node);
     let key = pod_key(instance, node);
-    Owner::Instance(instance).create(key, labels, &spec, made_of)
+    Owner::Instance(instance).create(key, labels, &spec, &template.made_of)
+}
+
+/// The template of the claims of an Instance's brokers.
+pub fn claims_key(instance: &Instance) -> ObjectKey {
+    let name = format!("{}-claims", dashed(&instance.metadata.name));
+    Owner::Instance(instance).key(Kind::ClaimTemplate, name)
+}
+
+/// Creates the template of the claims of an Instance's brokers.
+pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
+    let metadata = &instance.metadata;
+    let class = format!("{}.{GROUP}", instance.spec.configuration_name);
+    let expression = format!(
+        "device.attributes[\"{DRIVER}\"].instance == \"{}\"",
+        name_attribute(&metadata.name)
+    );
+    // What the API server would add is said, so that it can be compared.
+    let mut device = json!({
+        "deviceClassName": class, "selectors": [{"cel": {"expression": expression}}],
+        "allocationMode": "ExactCount", "count": 1,
+    });
+    if let Some(fields) = device.as_object_mut().filter(|_| template.slots > 1) {
+        let slots = json!({"requests": {SLOTS: template.slots.to_string()}});
+        fields.insert("capacity".to_owned(), slots);
+    }
+    let spec = json!({"spec": {"devices": {"requests": [{"name": "device", "exactly": device}]}}});
+    let labels = device_labels(instance);
+    let key = claims_key(instance);
+    Owner::Instance(instance).create(key, labels, &spec, &made_of(&spec))
 }
 
 /// Creates the job of an Instance, for that generation of its Configuration.
-pub fn job(instance: &Instance, generation: i64, spec: &Value, made_of: &str) -> Change {
+pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Change {
     let labels = device_labels(instance);
-    let mut spec = spec.clone();
+    let mut spec = template.spec.clone();
     if let Some(job) = spec.as_object_mut() {
         // The job itself is the record that it has run.
         job.remove("ttlSecondsAfterFinished");
     }
-    if let Some(template) = child(&mut spec, "template") {
-        if let Some(pod) = template.get_mut("spec") {
-            *pod = with_resource(pod.take(), instance);
+    if let Some(pods) = child(&mut spec, "template") {
+        if let Some(pod) = pods.get_mut("spec") {
+            *pod = with_device(pod.take(), instance, template);
         }
-        let metadata = child(template, "metadata").and_then(|metadata| child(metadata, "labels"));
+        let metadata = child(pods, "metadata").and_then(|metadata| child(metadata, "labels"));
         if let Some(Value::Object(all)) = metadata {
             let labels = labels.iter();
             all.extend(labels.map(|(name, value)| ((*name).to_owned(), json!(value))));
@@ -146,7 +181,7 @@ pub fn job(instance: &Instance, generation: i64, spec: &Value, made_of: &str) ->
     }
     let name = format!("{}-{generation}-job", dashed(&instance.metadata.name));
     let owner = Owner::Instance(instance);
-    owner.create(owner.key(Kind::Job, name), labels, &spec, made_of)
+    owner.create(owner.key(Kind::Job, name), labels, &spec, &template.made_of)
 }
 
 /// Creates the service of an Instance or of a Configuration. Unlike a pod it has one label of the two.
@@ -176,23 +211,48 @@ fn device_labels(instance: &Instance) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The pod with the resource of the Instance in place of the placeholder.
-fn with_resource(mut pod: Value, instance: &Instance) -> Value {
+/// The pod with the resource of the Instance, or a claim of it, in place of the placeholder.
+fn with_device(mut pod: Value, instance: &Instance, template: &Template<'_>) -> Value {
     let resource = format!("{GROUP}/{}", instance.metadata.name);
     for list in ["containers", "initContainers"] {
         let containers = pod.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
+            let mut is_asked = false;
             for kind in ["/resources/limits", "/resources/requests"] {
                 let amounts = container.pointer_mut(kind).and_then(Value::as_object_mut);
                 if let Some(amounts) = amounts
                     && let Some(amount) = amounts.remove(PLACEHOLDER)
                 {
-                    amounts.insert(resource.clone(), amount);
+                    is_asked = true;
+                    if !template.has_claim {
+                        amounts.insert(resource.clone(), amount);
+                    }
                 }
+            }
+            let resources = container.get_mut("resources");
+            if let Some(resources) = resources.filter(|_| is_asked && template.has_claim) {
+                push(resources, "claims", json!({"name": CLAIM}));
             }
         }
     }
+    if template.has_claim {
+        let claims = claims_key(instance).name;
+        let claim = json!({"name": CLAIM, "resourceClaimTemplateName": claims});
+        push(&mut pod, "resourceClaims", claim);
+    }
     pod
+}
+
+/// Adds an entry to a list in a field; what is no list stays, and the API server refuses it.
+fn push(parent: &mut Value, field: &str, entry: Value) {
+    let Some(fields) = parent.as_object_mut() else {
+        return;
+    };
+    match fields.entry(field).or_insert(Value::Null) {
+        Value::Array(list) => list.push(entry),
+        nothing @ Value::Null => *nothing = Value::Array(vec![entry]),
+        _ => {}
+    }
 }
 
 /// Lets the pod run on that node only. The user's own terms are alternatives, so each of them gets the node.

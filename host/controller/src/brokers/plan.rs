@@ -13,7 +13,7 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{ConfigurationKey, digest};
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::slot::slot_number;
+use leafhost_core::slot::{DeviceUsage, slot_number};
 use serde_json::Value;
 
 use super::body::{self, Owner};
@@ -112,7 +112,7 @@ impl<'a> Planner<'a> {
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
             // Whatever belongs to a Configuration that is being deleted goes with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
-            let template = || Template::of(&manifest.spec);
+            let template = || Template::of(manifest);
             let template = || names.of_configuration(key).map_or_else(template, |_| None);
             (!is_deleting).then(|| (key, (manifest, template())))
         };
@@ -168,14 +168,54 @@ impl<'a> Planner<'a> {
             let made = made.iter().filter(move |(key, _)| key.kind == kind);
             made.copied().collect::<Objects<'a>>()
         };
+        let claims = self.claims(subject, template, &of(Kind::ClaimTemplate));
+        // Pods wait for the template of their claims.
+        let waits = template.is_some() && !claims;
         let wanted = |kind| template.filter(|template| template.kind == kind);
-        self.pods(subject, wanted(TemplateKind::Pod), of(Kind::Pod));
-        self.jobs(subject, wanted(TemplateKind::Job), &of(Kind::Job));
+        if !waits {
+            self.pods(subject, wanted(TemplateKind::Pod), of(Kind::Pod));
+            self.jobs(subject, wanted(TemplateKind::Job), &of(Kind::Job));
+        }
         let is_served = template.is_some() && !subject.instance.spec.nodes.is_empty();
         let service = subject.manifest.spec.instance_service_spec.as_ref();
         let owner = Owner::Instance(subject.instance);
         self.service(subject.key, owner, service.filter(|_| is_served));
         is_served
+    }
+
+    /// Sees to the template of claims. Returns true if it is as the brokers need it.
+    fn claims(
+        &mut self,
+        subject: Subject<'a>,
+        template: Option<&Template<'_>>,
+        there: &[(&'a ObjectKey, &'a Object)],
+    ) -> bool {
+        let template = template.filter(|template| template.has_claim);
+        let wanted = template.map(|template| body::claims(subject.instance, template));
+        let is_right = |(key, object): &(&ObjectKey, &Object)| match &wanted {
+            Some(Change::Create {
+                key: own, made_of, ..
+            }) => own == *key && object.made_of.as_ref() == Some(made_of) && !object.is_deleting,
+            _ => false,
+        };
+        let mut is_there = false;
+        for one in there {
+            if is_right(one) {
+                is_there = true;
+            } else if !one.1.is_deleting {
+                self.delete(subject.key, one.0, one.1);
+            }
+        }
+        match wanted {
+            Some(wanted) if !is_there => {
+                // The name is free once the other one is gone.
+                if there.is_empty() && !subject.instance.spec.nodes.is_empty() {
+                    self.write(subject.key, wanted);
+                }
+                false
+            }
+            _ => true,
+        }
     }
 
     fn pods(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>, there: Objects<'a>) {
@@ -229,7 +269,7 @@ impl<'a> Planner<'a> {
                 if !offers(subject.manifest, template) || !slots.take() {
                     break;
                 }
-                let change = body::pod(instance, node, template.spec, &template.made_of);
+                let change = body::pod(instance, node, template);
                 self.write(subject.key, change);
             }
         }
@@ -311,7 +351,7 @@ impl<'a> Planner<'a> {
         let mut slots = Slots::of(instance, template.slots);
         if !instance.spec.nodes.is_empty() && offers(subject.manifest, template) && slots.take() {
             let generation = subject.manifest.metadata.generation.unwrap_or_default();
-            let change = body::job(instance, generation, template.spec, &template.made_of);
+            let change = body::job(instance, generation, template);
             self.write(subject.key, change);
         }
     }
@@ -387,7 +427,7 @@ impl<'a> Planner<'a> {
 fn offers(manifest: &Manifest, template: &Template<'_>) -> bool {
     let text = manifest.metadata.annotations.get(RESOURCES_ANNOTATION);
     let resources = text.and_then(|text| Resources::parse(text).ok());
-    template.slots == 0 || resources.is_none_or(Resources::has_instances)
+    template.slots == 0 || template.has_claim || resources.is_none_or(Resources::has_instances)
 }
 
 /// The slots of an Instance.
@@ -417,13 +457,19 @@ impl<'a> Slots<'a> {
             if usage.is_empty() {
                 continue;
             }
-            slots.holders.insert(usage);
+            // A claim says its node at the end.
+            let node = usage.parse().ok();
+            let holder = match &node {
+                Some(DeviceUsage::Claim { .. }) => usage.rsplit(':').next().unwrap_or(usage),
+                _ => usage,
+            };
+            slots.holders.insert(holder);
             let is_within = slot_number(&instance.metadata.name, id)
                 .is_some_and(|number| number < instance.spec.capacity);
             if is_within {
                 slots.free = slots.free.saturating_sub(1);
             } else {
-                slots.beyond.insert(usage);
+                slots.beyond.insert(holder);
             }
         }
         slots

@@ -97,7 +97,7 @@ impl Written<'_> {
             return self.is_service(Owner::Instance(instance), spec);
         }
         let none = || format!("the Configuration asks for no {}", self.kind);
-        let template = Template::of(&manifest.spec).ok_or_else(none)?;
+        let template = Template::of(manifest).ok_or_else(none)?;
         match (self.kind, template.kind) {
             (Kind::Pod, TemplateKind::Pod) => {
                 let name = text(self.metadata(), "name");
@@ -106,7 +106,7 @@ impl Written<'_> {
                     if body::pod_key(instance, node).name != name {
                         continue;
                     }
-                    let made = body::pod(instance, node, template.spec, &template.made_of);
+                    let made = body::pod(instance, node, &template);
                     match self.is(&made) {
                         Ok(()) => return Ok(()),
                         Err(differs) => problem = differs,
@@ -116,12 +116,10 @@ impl Written<'_> {
             }
             (Kind::Job, TemplateKind::Job) => {
                 let generation = manifest.metadata.generation.unwrap_or_default();
-                self.is(&body::job(
-                    instance,
-                    generation,
-                    template.spec,
-                    &template.made_of,
-                ))
+                self.is(&body::job(instance, generation, &template))
+            }
+            (Kind::ClaimTemplate, _) if template.has_claim => {
+                self.is(&body::claims(instance, &template))
             }
             _ => Err(none()),
         }

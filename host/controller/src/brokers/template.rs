@@ -1,6 +1,6 @@
 //! What a Configuration says of its brokers.
 
-use leafhost_core::configuration::Spec;
+use leafhost_core::configuration::{ALLOCATION_ANNOTATION, Backend, Manifest};
 use leafhost_core::names;
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ pub struct Template<'a> {
     pub made_of: String,
     /// How many slots a pod asks for.
     pub slots: usize,
+    /// True if pods get the device by a claim.
+    pub has_claim: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +31,11 @@ pub enum TemplateKind {
 
 impl<'a> Template<'a> {
     /// That of a Configuration, if it has one.
-    pub fn of(spec: &'a Spec) -> Option<Self> {
+    pub fn of(manifest: &'a Manifest) -> Option<Self> {
+        let spec = &manifest.spec;
+        let allocation = manifest.metadata.annotations.get(ALLOCATION_ANNOTATION);
+        let backend = allocation.and_then(|text| Backend::parse(text).ok());
+        let is_dra = backend == Some(Backend::Dra);
         let broker = spec.broker_spec.as_ref()?;
         let has = |name: &str| broker.get(name).filter(|spec| !spec.is_null());
         let (kind, template) = match (has("brokerPodSpec"), has("brokerJobSpec")) {
@@ -41,12 +47,22 @@ impl<'a> Template<'a> {
             TemplateKind::Pod => Some(template),
             TemplateKind::Job => template.pointer("/template/spec"),
         };
+        let amounts = pod.map_or((0, 0), amounts);
+        // All containers of a pod share its claim.
+        let slots = if is_dra { amounts.1 } else { amounts.0 };
+        let has_claim = is_dra && slots > 0;
+        // A container has the properties that were there when it got its device.
+        let of = if has_claim {
+            json!([template, spec.broker_properties, allocation])
+        } else {
+            json!([template, spec.broker_properties])
+        };
         Some(Self {
             kind,
             spec: template,
-            // A container has the properties that were there when it got its device.
-            made_of: made_of(&json!([template, spec.broker_properties])),
-            slots: pod.map_or(0, slots),
+            made_of: made_of(&of),
+            slots,
+            has_claim,
         })
     }
 }
@@ -56,8 +72,8 @@ pub fn made_of(spec: &Value) -> String {
     names::digest(&spec.to_string())
 }
 
-/// The slots that a pod has at a time: containers run together, init containers one after the other.
-fn slots(pod: &Value) -> usize {
+/// The slots that a pod has at a time (containers run together, init containers one after the other), and the most that a container asks for.
+fn amounts(pod: &Value) -> (usize, usize) {
     let of = |list: &str| {
         let containers = pod.get(list).and_then(Value::as_array);
         containers.into_iter().flatten().map(|container| {
@@ -66,8 +82,10 @@ fn slots(pod: &Value) -> usize {
             amount("limits").or_else(|| amount("requests")).unwrap_or(0)
         })
     };
-    let together: usize = of("containers").sum();
-    together.max(of("initContainers").max().unwrap_or(0))
+    let most_of_init = of("initContainers").max().unwrap_or(0);
+    let together = of("containers").sum::<usize>().max(most_of_init);
+    let most = of("containers").max().unwrap_or(0).max(most_of_init);
+    (together, most)
 }
 
 fn number(amount: &Value) -> Option<usize> {
@@ -79,11 +97,11 @@ fn number(amount: &Value) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::manifest;
     use super::*;
 
-    fn spec(broker: &Value, properties: &Value) -> Spec {
-        let spec = json!({"discoveryHandler": {"name": "udev"}, "brokerSpec": broker, "brokerProperties": properties});
-        serde_json::from_value(spec).unwrap()
+    fn mk_manifest(broker: &Value, properties: &Value) -> Manifest {
+        manifest(&json!({"brokerSpec": broker, "brokerProperties": properties}))
     }
 
     fn container(amount: &Value) -> Value {
@@ -116,23 +134,42 @@ mod tests {
                 json!({"brokerPodSpec": null, "brokerJobSpec": {"template": {"spec": pod}}}),
             );
             for (broker, kind) in [(as_pod, TemplateKind::Pod), (as_job, TemplateKind::Job)] {
-                let spec = spec(&broker, &json!({}));
-                let template = Template::of(&spec).unwrap();
+                let manifest = mk_manifest(&broker, &json!({}));
+                let template = Template::of(&manifest).unwrap();
                 assert_eq!((template.kind, template.slots), (kind, slots), "{pod}");
             }
         }
-        assert!(Template::of(&spec(&json!({}), &json!({}))).is_none());
+        assert!(Template::of(&mk_manifest(&json!({}), &json!({}))).is_none());
     }
 
     #[test]
     fn another_template_and_other_properties_make_another_broker() {
         let digest = |broker: &Value, properties: &Value| {
-            Template::of(&spec(broker, properties)).unwrap().made_of
+            let manifest = mk_manifest(broker, properties);
+            Template::of(&manifest).unwrap().made_of
         };
         let pod = json!({"brokerPodSpec": {"containers": []}});
         let first = digest(&pod, &json!({}));
         assert_eq!(digest(&pod, &json!({})), first);
         assert_ne!(digest(&pod, &json!({"A": "1"})), first);
         assert_ne!(digest(&json!({"brokerPodSpec": {}}), &json!({})), first);
+    }
+
+    #[test]
+    fn with_devices_of_the_scheduler_the_containers_of_a_pod_share_a_claim() {
+        let pod = json!({"containers": [container(&json!("1")), container(&json!(2))]});
+        let mut manifest = mk_manifest(&json!({"brokerPodSpec": pod}), &json!({}));
+        let before = Template::of(&manifest).unwrap().made_of;
+        let dra = (ALLOCATION_ANNOTATION.to_owned(), "dra".to_owned());
+        manifest.metadata.annotations.extend([dra.clone()]);
+        let template = Template::of(&manifest).unwrap();
+        assert_eq!((template.slots, template.has_claim), (2, true));
+        assert_ne!(template.made_of, before);
+        let mut plain = mk_manifest(&json!({"brokerPodSpec": {"containers": []}}), &json!({}));
+        let before = Template::of(&plain).unwrap().made_of;
+        plain.metadata.annotations.extend([dra]);
+        let template = Template::of(&plain).unwrap();
+        assert!(!template.has_claim);
+        assert_eq!(template.made_of, before);
     }
 }

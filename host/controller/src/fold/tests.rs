@@ -15,6 +15,7 @@ struct Cluster {
     instances: InstanceSet,
     names: ResourceNames,
     brokers: Vec<Problem>,
+    classes: ClassProblems,
 }
 
 fn key(name: &str) -> ConfigurationKey {
@@ -41,6 +42,7 @@ impl Cluster {
             instances: InstanceSet::default(),
             names: ResourceNames::default(),
             brokers: Vec::new(),
+            classes: ClassProblems::new(),
         };
         for node in nodes {
             let there = NodeState::default();
@@ -101,6 +103,7 @@ impl Cluster {
             instances: &self.instances,
             names: &self.names,
             brokers: &self.brokers,
+            classes: &self.classes,
         };
         fold(&seen, at(1000))
     }
@@ -419,4 +422,57 @@ fn a_config_map_whose_handler_is_refused_has_an_event_and_one_whose_handler_fail
         events,
         [(&regarding, "on 1 of 2 nodes (a): needs the grant net")]
     );
+}
+
+#[test]
+fn devices_of_the_scheduler_have_conditions_of_their_own() {
+    let mut cluster = Cluster::new(&["node-a", "node-b"]);
+    let kinds = |cluster: &Cluster| {
+        let conditions = cluster
+            .status()
+            .conditions
+            .into_iter()
+            .map(|one| (one.kind, one));
+        conditions.collect::<BTreeMap<_, _>>()
+    };
+    cluster.report("node-a", "onvif", 2, None);
+    assert!(!kinds(&cluster).contains_key(&ConditionType::DeviceClassMade));
+    let state = ConfigurationState {
+        backend: Backend::Dra,
+        ..(*cluster.configurations.configurations[&key("cams")]).clone()
+    };
+    let all = &mut cluster.configurations.configurations;
+    all.insert(key("cams"), Arc::new(state));
+    let told = kinds(&cluster);
+    let made = &told[&ConditionType::DeviceClassMade];
+    assert_eq!(made.status, Truth::True);
+    assert!(made.message.contains("cams.akri.sh"), "{}", made.message);
+    assert!(!told.contains_key(&ConditionType::DraUnavailable));
+
+    let unavailable = problem("DraUnavailable", "the kubelet does not know the driver");
+    cluster.report("node-b", "onvif", 2, Some(unavailable));
+    let unmade = Problem::ClassNotMade {
+        configuration: key("cams"),
+        class: "cams.akri.sh".to_owned(),
+        why: "somebody else's".to_owned(),
+    };
+    cluster.classes.insert(key("cams"), unmade);
+    let told = kinds(&cluster);
+    assert_eq!(told[&ConditionType::DeviceClassMade].status, Truth::False);
+    let unavailable = &told[&ConditionType::DraUnavailable];
+    assert_eq!(unavailable.status, Truth::True);
+    assert!(
+        unavailable.message.contains("node-b"),
+        "{}",
+        unavailable.message
+    );
+    assert_eq!(told[&ConditionType::Discovering].status, Truth::True);
+    assert_eq!(cluster.status().ready, "1/2");
+    let reasons: Vec<String> = cluster
+        .fold()
+        .events
+        .into_keys()
+        .map(|(_, reason)| reason)
+        .collect();
+    assert_eq!(reasons, ["ClassNotMade", "DraUnavailable"]);
 }

@@ -69,17 +69,37 @@ pub struct SliceFeatures {
     pub taints: bool,
 }
 
+/// Says what a node offers to the scheduler of its local devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Offered {
+    /// It is not known, or the kubelet could not use it: what there is stays as it is.
+    #[default]
+    Unknown,
+    /// No Configuration wants it: what there is gets empty.
+    Unwanted,
+    /// These, if only to show that the node has the driver.
+    Devices(Arc<Devices>),
+}
+
+/// Says how the slices of a node are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SliceReport {
+    /// Says why they are not as they should be.
+    pub problem: Option<String>,
+    /// Counts those that are there.
+    pub slices: usize,
+    /// Counts writes that were made because other devices were to be offered.
+    pub changed: u64,
+    /// Counts writes that were made because somebody had deleted a slice; kubelets do when they start.
+    pub restored: u64,
+}
+
 /// Offers devices to the scheduler.
 #[async_trait]
 pub trait SliceStore: Send + Sync {
     /// Asks the API server what it keeps of slices.
     async fn features(&self) -> Result<SliceFeatures, ReadError>;
 
-    /// Keeps the slices of this node as they should be for the newest devices, until the sender is gone. While there are none to be offered, as
-    /// the kubelet cannot use them, nothing is written. `problem` says why the slices are not as they should be.
-    async fn keep(
-        &self,
-        devices: watch::Receiver<Option<Arc<Devices>>>,
-        problem: watch::Sender<Option<String>>,
-    );
+    /// Keeps the slices of this node as they should be for the newest offer, until the sender is gone, and reports how they are.
+    async fn keep(&self, offered: watch::Receiver<Offered>, report: watch::Sender<SliceReport>);
 }

@@ -2,32 +2,26 @@
 //!
 //! A kubelet deletes all slices of its node when it starts, and 30 seconds after it has lost the driver. They are written again as soon as that is seen.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::claim::ports::{ReadError, SliceFeatures, SliceStore};
-use leafhost_core::slices::{DRIVER, Devices, Reach, Slice, SliceDevice, Taint, pack};
+use leafhost_core::claim::ports::{Offered, ReadError, SliceFeatures, SliceReport, SliceStore};
+use leafhost_core::slices::{DRIVER, Reach, pack};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agent::identity::{self, NodeObject};
-use crate::answers::{self, Kind};
 use crate::keeper::{Keep, Keeper, Write};
-use crate::requests::put_by;
 use crate::shelf::Shelf;
-use crate::slices::{object, slice};
+use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
 
 /// Separates two questions which Node object there is, while there is none.
 const GONE: Duration = Duration::from_secs(10);
-/// Limits the time of a request.
-const REQUEST: Duration = Duration::from_secs(5);
 
 /// Writes the slices of a node.
 pub struct KubeSlices {
@@ -77,85 +71,58 @@ impl KubeSlices {
 #[async_trait]
 impl SliceStore for KubeSlices {
     async fn features(&self) -> Result<SliceFeatures, ReadError> {
-        let device = SliceDevice {
-            shares: Some(2),
-            taints: [Taint {
-                key: "leafhost.dev/probe".to_owned(),
-                evicts: false,
-            }]
-            .into(),
-            ..SliceDevice::default()
-        };
-        let probe = Slice {
-            pool: self.owner.node.clone(),
-            generation: 1,
-            count: 1,
-            reach: Reach::Node(self.owner.node.clone()),
-            devices: [("probe".to_owned(), device)].into(),
-        };
-        let name = format!(
-            "{DRIVER}-probe-{}",
-            leafhost_core::names::digest(&self.owner.node)
-        );
-        // Nothing is created, and what would be is shown.
-        let params = PostParams {
-            dry_run: true,
-            ..put_by("leafhost")
-        };
-        let api: Api<ResourceSlice> = Api::all(self.client.clone());
-        let probe = object(&name, &probe);
-        let kept = answers::within(REQUEST, api.create(&params, &probe)).await;
-        let kept = kept.map_err(|failure| ReadError {
-            message: match failure.kind {
-                Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
-                Kind::Denied => format!("{}; allow the agent's service account to create resourceslices", failure.message),
-                _ => failure.told(),
-            },
-            is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
-        })?;
-        let device = slice(&kept).and_then(|slice| slice.devices.into_values().next());
-        let device = device.unwrap_or_default();
-        Ok(SliceFeatures {
-            shares: device.shares.is_some(),
-            taints: !device.taints.is_empty(),
-        })
+        let node = &self.owner.node;
+        probe(&self.client, node, Reach::Node(node.clone())).await
     }
 
     async fn keep(
         &self,
-        mut devices: watch::Receiver<Option<Arc<Devices>>>,
-        problem: watch::Sender<Option<String>>,
+        mut offered: watch::Receiver<Offered>,
+        report: watch::Sender<SliceReport>,
     ) {
         // A cluster whose Configurations need none need not have the API.
-        if devices.wait_for(Option::is_some).await.is_err() {
+        let is_known = |offered: &Offered| *offered != Offered::Unknown;
+        if offered.wait_for(is_known).await.is_err() {
             return;
         }
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         let selector = format!("spec.driver={DRIVER},spec.nodeName={}", self.owner.node);
         let watch = Watch::new(api.clone()).fields(&selector);
         let mut keeper = Keeper::new(self.owner.clone(), api, watch);
-        devices.mark_changed();
+        let mut now = SliceReport::default();
+        // Names all slices that there have been.
+        let mut known = BTreeSet::new();
+        offered.mark_changed();
         loop {
-            let offered = devices.borrow_and_update().clone();
-            if let (Some(offered), Some(found)) = (offered, keeper.found()) {
-                let wanted = keeper.keep.wanted(&offered, found);
-                keeper.want(wanted);
+            let newest = offered.borrow_and_update().clone();
+            let acts = newest != Offered::Unknown;
+            if let Some(found) = keeper.found() {
+                known.extend(found.names().cloned());
+                now.slices = found.names().count();
+                if acts {
+                    let wanted = keeper.keep.wanted(&newest, found);
+                    keeper.want(wanted);
+                }
             }
-            let now = keeper.problem();
-            problem.send_if_modified(|before| {
+            now.problem = keeper.problem();
+            report.send_if_modified(|before| {
                 let differs = *before != now;
-                *before = now;
+                if differs {
+                    before.clone_from(&now);
+                }
                 differs
             });
-            let is_offered = devices.borrow().is_some();
             tokio::select! {
-                changed = devices.changed() => if changed.is_err() {
+                changed = offered.changed() => if changed.is_err() {
                     return;
                 },
-                due = keeper.due(is_offered) => if let Some((name, write)) = due {
+                due = keeper.due(acts) => if let Some((name, write)) = due {
                     if std::mem::take(&mut keeper.is_doubtful) {
                         self.ask(&mut keeper).await;
                     } else {
+                        let is_restored = matches!(write, Write::Create(_)) && known.contains(&name);
+                        let count = if is_restored { &mut now.restored } else { &mut now.changed };
+                        *count = count.saturating_add(1);
                         keeper.write(name, write).await;
                     }
                 },
@@ -167,11 +134,15 @@ impl SliceStore for KubeSlices {
 impl Owner {
     fn wanted(
         &self,
-        devices: &Devices,
+        offered: &Offered,
         found: &Shelf<ResourceSlice>,
     ) -> BTreeMap<String, ResourceSlice> {
-        let reach = Reach::Node(self.node.clone());
-        let wanted = BTreeMap::from([(reach, devices.clone())]);
+        let wanted = match offered {
+            Offered::Devices(devices) => {
+                BTreeMap::from([(Reach::Node(self.node.clone()), (**devices).clone())])
+            }
+            Offered::Unknown | Offered::Unwanted => BTreeMap::new(),
+        };
         let stored = found
             .values()
             .filter_map(|one| Some((one.name_any(), slice(one)?)));
@@ -206,27 +177,7 @@ impl Keep for Owner {
         found: Option<&ResourceSlice>,
         wanted: Option<&ResourceSlice>,
     ) -> Option<Write<ResourceSlice>> {
-        let Some(found) = found else {
-            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
-        };
-        if found.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
-        let Some(wanted) = wanted else {
-            return Some(Write::Delete(found.uid().unwrap_or_default()));
-        };
-        let is_owned = found.metadata.owner_references == wanted.metadata.owner_references;
-        if is_owned && slice(found).is_some() && slice(found) == slice(wanted) {
-            return None;
-        }
-        let mut right = found.clone();
-        right
-            .metadata
-            .owner_references
-            .clone_from(&wanted.metadata.owner_references);
-        right.spec.clone_from(&wanted.spec);
-        keep_times(found, &mut right);
-        Some(Write::Replace(Box::new(right)))
+        correction(found, wanted)
     }
 
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
@@ -243,30 +194,13 @@ impl Keep for Owner {
     }
 }
 
-/// Keeps the times at which taints were added, which the API server has set.
-fn keep_times(found: &ResourceSlice, right: &mut ResourceSlice) {
-    let devices = found.spec.devices.iter().flatten();
-    let times: BTreeMap<_, _> = devices
-        .flat_map(|device| {
-            let taints = device.taints.iter().flatten();
-            taints.map(|taint| {
-                let place = (device.name.clone(), taint.key.clone(), taint.effect.clone());
-                (place, taint.time_added.clone())
-            })
-        })
-        .collect();
-    for device in right.spec.devices.iter_mut().flatten() {
-        for taint in device.taints.iter_mut().flatten() {
-            let place = (device.name.clone(), taint.key.clone(), taint.effect.clone());
-            taint.time_added = times.get(&place).cloned().flatten();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use leafhost_core::slices::{Devices, SliceDevice, Taint};
 
     use super::*;
 
@@ -286,6 +220,7 @@ mod tests {
             ..SliceDevice::default()
         };
         let devices = Devices::from([("gpu-1".to_owned(), device)]);
+        let devices = Offered::Devices(Arc::new(devices));
         let made = owner.wanted(&devices, &Shelf::default());
         let (name, wanted) = made.into_iter().next().unwrap();
         // As the API server keeps it.

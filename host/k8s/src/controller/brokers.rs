@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
 use leafhost_core::cluster::{Cluster as _, NodeSet};
-use leafhost_core::configuration::{Configuration, Manifest};
+use leafhost_core::configuration::{ALLOCATION_ANNOTATION, Backend, Configuration, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::resource_names::{NameSet, NameStore as _};
@@ -40,10 +40,11 @@ impl KubeBrokers {
     /// Watches them, beside what the controller watches anyway.
     pub fn watch(client: &Client, cluster: &KubeCluster, tasks: &mut Tasks) -> Self {
         let (manifest_sender, manifests) = watch::channel(Arc::default());
-        let following = follow_manifests(client.clone(), manifest_sender);
+        let (claim_sender, claims) = watch::channel(false);
+        let following = follow_manifests(client.clone(), manifest_sender, claim_sender);
         tasks.add_loop("watch of brokers' Configurations", following);
         let (object_sender, objects) = watch::channel(Arc::default());
-        let following = objects::follow(client.clone(), object_sender);
+        let following = objects::follow(client.clone(), object_sender, claims);
         tasks.add_loop("watch of brokers", following);
         Self {
             client: client.clone(),
@@ -91,7 +92,12 @@ impl Brokers for KubeBrokers {
 /// What is kept of a Configuration.
 type Read = (ConfigurationKey, Arc<Manifest>);
 
-async fn follow_manifests(client: Client, sender: watch::Sender<Arc<ManifestSet>>) {
+/// Follows the Configurations; `claims` gets whether a broker gets its device by a claim.
+async fn follow_manifests(
+    client: Client,
+    sender: watch::Sender<Arc<ManifestSet>>,
+    claims: watch::Sender<bool>,
+) {
     let api: Api<DynamicObject> = Api::all_with(client, &manifest::resource());
     let name = |object: &DynamicObject| (object.namespace(), object.name_any());
     let publish = |all: &BTreeMap<_, Read>| {
@@ -99,11 +105,18 @@ async fn follow_manifests(client: Client, sender: watch::Sender<Arc<ManifestSet>
             complete: true,
             manifests: all.values().cloned().collect(),
         };
+        claims.send_replace(next.manifests.values().any(|one| has_claims(one)));
         crate::publish(&sender, next);
     };
     let read = |object: DynamicObject, before: Option<&Read>| read(&object, before);
     let what = ("Configurations", MAKES_NONE);
     follow(api, what, name, read, publish).await;
+}
+
+fn has_claims(manifest: &Manifest) -> bool {
+    let allocation = manifest.metadata.annotations.get(ALLOCATION_ANNOTATION);
+    let backend = allocation.and_then(|text| Backend::parse(text).ok());
+    backend == Some(Backend::Dra) && manifest.spec.broker_spec.is_some()
 }
 
 fn key(object: &DynamicObject) -> Option<ConfigurationKey> {

@@ -2,27 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::{
     CELDeviceSelector, DeviceClass, DeviceClassSpec, DeviceSelector,
 };
-use kube::api::{DynamicObject, ListParams, ObjectMeta};
+use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::configuration::{Backend, Configuration};
-use leafhost_core::names::{ConfigurationKey, GROUP, label_value};
+use leafhost_core::cluster::ClassProblems;
+use leafhost_core::names::{ConfigurationKey, class_name, label_value};
+use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::{NameOwners, NameSet};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
 use leafhost_core::unit::resource;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
-use crate::answers::{self, Kind};
-use crate::backoff;
-use crate::index::{TRIES_AGAIN, follow};
+use crate::controller::backends::{AllBacked, Backed, has_some};
 use crate::keeper::{Keep, Keeper, Write};
-use crate::manifest;
 use crate::shelf::Shelf;
 use crate::watch::Watch;
 
@@ -32,128 +28,107 @@ pub const LABEL: &str = "leafhost.dev/configuration";
 const NAMESPACE: &str = "leafhost.dev/namespace";
 /// The longest part of an extended resource's name behind the slash.
 const MAX_RESOURCE: usize = 63;
-/// The longest name of a class.
-const MAX_NAME: usize = 253;
-
-/// Limits the time of a request.
-const REQUEST: Duration = Duration::from_secs(5);
-
-/// Holds a Configuration, since when it is there, and whether the scheduler gives its devices.
-type Read = (ConfigurationKey, (Option<String>, String), bool);
-
 /// Keeps the classes without end. Nothing is written while this process does not lead.
 pub async fn keep(
     client: Client,
     mut leads: watch::Receiver<bool>,
+    mut configurations: watch::Receiver<AllBacked>,
     mut names: watch::Receiver<Arc<NameSet>>,
+    problems: watch::Sender<Arc<ClassProblems>>,
 ) {
-    let (sender, mut configurations) = watch::channel(None);
-    let watched = follow(
-        Api::<DynamicObject>::all_with(client.clone(), &manifest::resource()),
-        ("Configurations", TRIES_AGAIN),
-        |object: &DynamicObject| (object.namespace(), object.name_any()),
-        |object, _: Option<&Read>| read(&object),
-        move |all: &BTreeMap<_, Read>| {
-            sender.send_replace(Some(all.values().cloned().collect::<Vec<_>>()));
-        },
-    );
-    let keeping = async {
-        let api: Api<DeviceClass> = Api::all(client);
-        // A cluster whose Configurations want no class need not have the API.
-        let some_left = has_some(&api).await;
-        let is_wanted = |known: &Option<Vec<Read>>| {
-            some_left || known.iter().flatten().any(|(_, _, is_dra)| *is_dra)
-        };
-        if configurations.wait_for(is_wanted).await.is_err() {
-            return;
+    let api: Api<DeviceClass> = Api::all(client);
+    // A cluster whose Configurations want no class need not have the API.
+    let ours = ListParams::default().labels(LABEL);
+    let some_left = has_some(&api, &ours).await;
+    let is_wanted = |known: &AllBacked| some_left || known.iter().flatten().any(|one| one.is_dra);
+    if configurations.wait_for(is_wanted).await.is_err() {
+        return std::future::pending().await;
+    }
+    let watch = Watch::new(api.clone()).labels(LABEL);
+    let mut keeper = Keeper::new(Classes, api, watch);
+    let mut told = None;
+    loop {
+        let known = configurations.borrow_and_update().clone();
+        let names_now = Arc::clone(&names.borrow_and_update());
+        let is_known = known.is_some() && names_now.is_known;
+        let problem = keeper.problem();
+        if let Some(known) = known.filter(|_| names_now.is_known) {
+            let owned = owned(known, &names_now);
+            let classes = owned.iter().filter_map(|(key, owns)| {
+                let name = class_name(key);
+                owns.then(|| (name.clone(), class(&name, key)))
+            });
+            keeper.want(classes.collect());
+            let unmade = unmade(&owned, keeper.found(), problem.as_deref());
+            crate::publish(&problems, unmade);
         }
-        let watch = Watch::new(api.clone()).labels(LABEL);
-        let mut keeper = Keeper::new(Classes, api, watch);
-        let mut told = None;
-        loop {
-            let known = configurations.borrow_and_update().clone();
-            let names_now = Arc::clone(&names.borrow_and_update());
-            let is_known = known.is_some() && names_now.is_known;
-            if let Some(known) = known.filter(|_| names_now.is_known) {
-                keeper.want(wanted(known, &names_now));
+        if problem != told {
+            if let Some(problem) = &problem {
+                tracing::warn!(problem, "DeviceClasses are not what they should be");
             }
-            let problem = keeper.problem();
-            if problem != told {
-                if let Some(problem) = &problem {
-                    tracing::warn!(problem, "DeviceClasses are not what they should be");
+            told = problem;
+        }
+        let acts = *leads.borrow_and_update() && is_known;
+        let changed = tokio::select! {
+            changed = configurations.changed() => changed.is_ok(),
+            changed = names.changed() => changed.is_ok(),
+            changed = leads.changed() => changed.is_ok(),
+            due = keeper.due(acts) => {
+                if let Some((name, write)) = due {
+                    keeper.write(name, write).await;
                 }
-                told = problem;
+                true
             }
-            let acts = *leads.borrow_and_update() && is_known;
-            let changed = tokio::select! {
-                changed = configurations.changed() => changed.is_ok(),
-                changed = names.changed() => changed.is_ok(),
-                changed = leads.changed() => changed.is_ok(),
-                due = keeper.due(acts) => {
-                    if let Some((name, write)) = due {
-                        keeper.write(name, write).await;
-                    }
-                    true
-                }
-            };
-            if !changed {
-                // The others end together with this one.
-                std::future::pending::<()>().await;
-            }
+        };
+        if !changed {
+            // The others end together with this one.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Returns the Configurations whose devices the scheduler gives, each with whether it has its name, so that it gets the class.
+fn owned(mut configurations: Vec<Backed>, names: &NameSet) -> BTreeMap<ConfigurationKey, bool> {
+    configurations.sort_by(|one, two| (&one.seniority, &one.key).cmp(&(&two.seniority, &two.key)));
+    let keys = configurations.iter().map(|one| &one.key);
+    let owners = NameOwners::new(&names.names, keys);
+    let wanted = configurations.iter().filter(|one| one.is_dra);
+    let owned = wanted.map(|one| {
+        let owns = owners.owner(one.key.name()).is_some_and(|owner| {
+            owner.namespace == one.key.namespace() && owner.configuration == one.key.name()
+        });
+        (one.key.clone(), owns)
+    });
+    owned.collect()
+}
+
+/// Tells why Configurations have no class.
+fn unmade(
+    owned: &BTreeMap<ConfigurationKey, bool>,
+    found: Option<&Shelf<DeviceClass>>,
+    unwritten: Option<&str>,
+) -> ClassProblems {
+    let why = |key: &ConfigurationKey, owns: bool| {
+        if !owns {
+            return Some("another namespace has the name".to_owned());
+        }
+        match found.and_then(|found| found.get(&class_name(key))) {
+            Some(class) if !class.labels().contains_key(LABEL) => Some(format!(
+                "one of that name is somebody else's, as it has no label {LABEL}; delete it, or give the Configuration another name"
+            )),
+            Some(_) => None,
+            None => unwritten.map(str::to_owned),
         }
     };
-    tokio::join!(watched, keeping);
-}
-
-/// Tells that there are classes of an earlier run. A failure that may pass is waited out.
-async fn has_some(api: &Api<DeviceClass>) -> bool {
-    let ours = ListParams::default().labels(LABEL);
-    let mut failures = 0;
-    loop {
-        match answers::within(REQUEST, api.list_metadata(&ours)).await {
-            Ok(found) => return !found.items.is_empty(),
-            Err(failure) if matches!(failure.kind, Kind::Undefined | Kind::Denied) => return false,
-            Err(_) => {
-                failures += 1;
-                sleep(backoff(failures)).await;
-            }
-        }
-    }
-}
-
-/// Reads a Configuration. One that is being deleted has no class, and none that cannot be used has.
-fn read(object: &DynamicObject) -> Option<Read> {
-    if object.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let configuration = Configuration::try_from(manifest::read(object).ok()?).ok()?;
-    let seniority = (configuration.created.clone(), configuration.uid.clone());
-    let is_dra = configuration.backend == Backend::Dra;
-    Some((configuration.key, seniority, is_dra))
-}
-
-/// Returns the classes by name: each name's is its owner's.
-fn wanted(mut configurations: Vec<Read>, names: &NameSet) -> BTreeMap<String, DeviceClass> {
-    configurations.sort_by(|(one, age, _), (two, other, _)| (age, one).cmp(&(other, two)));
-    let keys = configurations.iter().map(|(key, ..)| key);
-    let owners = NameOwners::new(&names.names, keys);
-    let mut wanted = BTreeMap::new();
-    for (key, _, is_dra) in &configurations {
-        let owns = owners.owner(key.name()).is_some_and(|owner| {
-            owner.namespace == key.namespace() && owner.configuration == key.name()
-        });
-        let name = class_name(key);
-        if *is_dra && owns && name.len() <= MAX_NAME {
-            wanted
-                .entry(name)
-                .or_insert_with_key(|name| class(name, key));
-        }
-    }
-    wanted
-}
-
-fn class_name(key: &ConfigurationKey) -> String {
-    format!("{}.{GROUP}", key.name())
+    let problem = |(key, owns): (&ConfigurationKey, &bool)| {
+        let problem = Problem::ClassNotMade {
+            configuration: key.clone(),
+            class: class_name(key),
+            why: why(key, *owns)?,
+        };
+        Some((key.clone(), problem))
+    };
+    owned.iter().filter_map(problem).collect()
 }
 
 fn class(name: &str, key: &ConfigurationKey) -> DeviceClass {
@@ -236,13 +211,18 @@ impl Keep for Classes {
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::pools::PoolRules;
     use leafhost_core::resource_names::{Reservation, ResourceNames};
 
     use super::*;
 
-    fn mk_read(namespace: &str, name: &str, created: &str, is_dra: bool) -> Read {
-        let key = ConfigurationKey::new(namespace, name).unwrap();
-        (key, (Some(created.to_owned()), "u".to_owned()), is_dra)
+    fn mk_read(namespace: &str, name: &str, created: &str, is_dra: bool) -> Backed {
+        Backed {
+            key: ConfigurationKey::new(namespace, name).unwrap(),
+            seniority: (Some(created.to_owned()), "u".to_owned()),
+            is_dra,
+            rules: PoolRules::default(),
+        }
     }
 
     #[test]
@@ -252,17 +232,12 @@ mod tests {
             mk_read("a", "cams", "2026-01-02T00:00:00Z", true),
             mk_read("a", "gpu", "2026-01-02T00:00:00Z", false),
         ];
-        let classes = wanted(all.clone(), &NameSet::default());
-        let [(name, class)]: [_; 1] = classes.into_iter().collect::<Vec<_>>().try_into().unwrap();
-        assert_eq!(name, "cams.akri.sh");
-        let spec = class.spec.unwrap();
-        assert_eq!(spec.extended_resource_name.as_deref(), Some("akri.sh/cams"));
-        let selectors = spec.selectors.unwrap();
-        let expression = &selectors[0].cel.as_ref().unwrap().expression;
-        assert!(
-            expression.contains("device.attributes[\"leafhost.dev\"].namespace == \"b\""),
-            "{expression}"
-        );
+        let owned_now = owned(all.clone(), &NameSet::default());
+        let shown = |owned: &BTreeMap<ConfigurationKey, bool>| {
+            let owned = owned.iter().map(|(key, owns)| format!("{key} {owns}"));
+            owned.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(shown(&owned_now), "a/cams false, b/cams true");
         let reservation = Reservation {
             namespace: "a".to_owned(),
             created: None,
@@ -272,14 +247,44 @@ mod tests {
             names: Arc::new(names),
             ..NameSet::default()
         };
-        let classes = wanted(all, &names);
-        assert_eq!(classes["cams.akri.sh"].annotations()[NAMESPACE], "a");
-        let long = mk_read("a", &"c".repeat(64), "2026-01-02T00:00:00Z", true);
-        let class = wanted(vec![long], &NameSet::default())
-            .into_values()
-            .next()
-            .unwrap();
-        assert_eq!(class.spec.unwrap().extended_resource_name, None);
+        assert_eq!(shown(&owned(all, &names)), "a/cams true, b/cams false");
+    }
+
+    #[test]
+    fn a_class_selects_the_devices_of_its_configuration_and_has_its_resource() {
+        let key = ConfigurationKey::new("b", "cams").unwrap();
+        let class_of = |key| class(&class_name(key), key).spec.unwrap();
+        let spec = class_of(&key);
+        assert_eq!(spec.extended_resource_name.as_deref(), Some("akri.sh/cams"));
+        let selectors = spec.selectors.unwrap();
+        let expression = &selectors[0].cel.as_ref().unwrap().expression;
+        assert!(
+            expression.contains("device.attributes[\"leafhost.dev\"].namespace == \"b\""),
+            "{expression}"
+        );
+        let long = ConfigurationKey::new("a", &"c".repeat(64)).unwrap();
+        assert_eq!(class_of(&long).extended_resource_name, None);
+    }
+
+    #[test]
+    fn who_has_no_class_is_told_why() {
+        let key = ConfigurationKey::new("a", "cams").unwrap();
+        let mut foreign = class("cams.akri.sh", &key);
+        foreign.metadata.labels = None;
+        let mut shelf = Shelf::default();
+        Classes.hold(&mut shelf, true, foreign);
+        let of = |owns, found, unwritten| {
+            let owned = BTreeMap::from([(key.clone(), owns)]);
+            let problems = unmade(&owned, found, unwritten);
+            problems
+                .into_values()
+                .map(|problem| problem.to_string())
+                .collect::<String>()
+        };
+        assert!(of(true, Some(&shelf), None).contains("somebody else's"));
+        assert!(of(false, None, None).contains("another namespace"));
+        assert!(of(true, None, Some("no right")).contains("no right"));
+        assert_eq!(of(true, None, None), "");
     }
 
     #[test]

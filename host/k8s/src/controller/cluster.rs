@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
-use leafhost_core::cluster::{Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError};
+use leafhost_core::cluster::{
+    ClassProblems, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+};
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
@@ -21,11 +23,12 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
-use crate::controller::classes;
+use crate::controller::pools::{PoolViews, publish_known};
+use crate::controller::{backends, classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
-use crate::nodes::state;
+use crate::nodes::{hostname, state};
 use crate::requests::{delete_only, patch_by};
 
 mod agents;
@@ -51,6 +54,7 @@ pub struct KubeCluster {
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     deleting: watch::Receiver<Vec<Deleting>>,
+    unmade: watch::Receiver<Arc<ClassProblems>>,
     names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
 }
@@ -72,12 +76,17 @@ impl KubeCluster {
         let held = lease::hold(leases, NAME.to_owned(), holder, lead, tasks.stop.clone());
         tasks.add("Lease", held);
         let (sender, nodes) = watch::channel(Arc::default());
-        let publish = move |nodes: &BTreeMap<String, NodeState>| {
-            let nodes = nodes.clone();
+        let (hostname_sender, hostnames) = watch::channel(None);
+        let publish = move |all: &BTreeMap<String, (NodeState, Option<String>)>| {
+            let nodes = all.iter().map(|(name, (state, _))| (name.clone(), *state));
+            let nodes = nodes.collect();
             let complete = true;
             crate::publish(&sender, NodeSet { complete, nodes });
+            let named = all.iter();
+            let named = named.filter_map(|(name, (_, host))| Some((name.clone(), host.clone()?)));
+            publish_known(&hostname_sender, named.collect());
         };
-        let read = |node: Node, _: Option<&NodeState>| Some(state(&node));
+        let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
         let all = Api::all(client.clone());
         let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
@@ -108,14 +117,30 @@ impl KubeCluster {
         let remembered = ResourceNames::default();
         let following = crate::names::follow(client.clone(), remembered, sender);
         tasks.add_loop("watch of names", following);
-        let classes = classes::keep(client.clone(), leads.clone(), names.clone());
-        tasks.add_loop("DeviceClasses", classes);
+        let (sender, configurations) = watch::channel(None);
+        let following = backends::watch(client.clone(), sender);
+        tasks.add_loop("watch of Configurations' backends", following);
+        let by = configurations.clone();
+        let (sender, unmade) = watch::channel(Arc::default());
+        let keeping = classes::keep(client.clone(), leads.clone(), by, names.clone(), sender);
+        tasks.add_loop("DeviceClasses", keeping);
+        let views = PoolViews {
+            leads: leads.clone(),
+            configurations,
+            instances: instances.clone(),
+            hostnames,
+        };
+        tasks.add_loop(
+            "slices of shared devices",
+            pools::keep(client.clone(), views),
+        );
         Self {
             client: client.clone(),
             leads,
             nodes,
             instances,
             deleting,
+            unmade,
             names,
             statuses,
         }
@@ -141,6 +166,10 @@ impl Cluster for KubeCluster {
 
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
         self.instances.clone()
+    }
+
+    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>> {
+        self.unmade.clone()
     }
 
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {

@@ -29,6 +29,8 @@ use serde_json::Value;
         description = "The nodes on which it works, of those that report on it"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices",
         description = "How many devices were found"),
+    printcolumn(name = "Allocation", type_ = "string", json_path = ".metadata.annotations.leafhost\\.dev/allocation",
+        description = "Who gives the devices to pods, where it is not the kubelet's device plugins"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

@@ -449,7 +449,7 @@ fn only_a_configuration_has_a_status_subresource() {
 #[test]
 fn kubectl_knows_them_by_short_names_and_shows_akris_columns_first() {
     for (definition, (short, columns)) in definitions().into_iter().zip([
-        ("akric", "Capacity Handler Ready Devices Age"),
+        ("akric", "Capacity Handler Ready Devices Allocation Age"),
         ("akrii", "Config Shared Nodes Capacity Used Age Device"),
         (
             "dh",

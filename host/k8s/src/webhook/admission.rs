@@ -94,6 +94,7 @@ impl Review {
             ("", "Pod") => Kind::Pod,
             ("batch", "Job") => Kind::Job,
             ("", "Service") => Kind::Service,
+            ("resource.k8s.io", "ResourceClaimTemplate") => Kind::ClaimTemplate,
             _ => return None,
         };
         let of = |object: &Option<DynamicObject>| serde_json::to_value(object.as_ref()?).ok();

@@ -1,12 +1,23 @@
 use leafhost_core::brokers::Change;
 
 use super::super::fixture::{instance, manifest};
+use super::super::template::TemplateKind;
 use super::*;
 
 fn created(change: Change) -> (String, Value) {
     match change {
         Change::Create { key, body, .. } => (key.to_string(), body),
         other => panic!("{other:?}"),
+    }
+}
+
+fn mk_template(spec: &Value, has_claim: bool) -> Template<'_> {
+    Template {
+        kind: TemplateKind::Pod,
+        spec,
+        made_of: "digest".to_owned(),
+        slots: 1,
+        has_claim,
     }
 }
 
@@ -28,7 +39,7 @@ fn a_pod_has_akris_name_labels_and_owner_and_asks_for_its_instance() {
         (false, "cams-x-8120fe-pod"),
     ] {
         let instance = instance("cams.x-8120fe", shared, &["node.a"], 1);
-        let (key, body) = created(pod(&instance, "node.a", &spec, "digest"));
+        let (key, body) = created(pod(&instance, "node.a", &mk_template(&spec, false)));
         assert_eq!(key, format!("Pod n/{name}"));
         assert_eq!(
             body,
@@ -94,7 +105,7 @@ fn a_job_is_named_after_the_generation_and_its_pods_have_two_labels_more() {
     let spec = json!({"backoffLimit": 2, "ttlSecondsAfterFinished": 5, "template": {
         "metadata": {"labels": {"mine": "1"}},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "resources": {"limits": {PLACEHOLDER: "1"}}}]}}});
-    let (key, body) = created(job(&instance, 3, &spec, "digest"));
+    let (key, body) = created(job(&instance, 3, &mk_template(&spec, false)));
     assert_eq!(key, "Job n/cams-8120fe-3-job");
     assert_eq!(body["apiVersion"], "batch/v1");
     assert_eq!(
@@ -149,7 +160,11 @@ fn a_service_has_one_label_and_selects_the_pods_of_its_owner() {
 fn a_name_that_is_too_long_for_a_label_is_shortened_there() {
     let name = "c".repeat(80);
     let instance = instance(&name, true, &["a"], 1);
-    let (key, body) = created(pod(&instance, &"n".repeat(90), &json!({}), ""));
+    let (key, body) = created(pod(
+        &instance,
+        &"n".repeat(90),
+        &mk_template(&json!({}), false),
+    ));
     assert_eq!(key.len(), "Pod n/".len() + 90 + 1 + 80 + 4);
     let labels = body["metadata"]["labels"].as_object().unwrap();
     assert!(
@@ -158,4 +173,43 @@ fn a_name_that_is_too_long_for_a_label_is_shortened_there() {
             .all(|value| value.as_str().unwrap().len() <= 63),
         "{labels:?}"
     );
+}
+
+#[test]
+fn with_a_claim_the_containers_that_ask_for_the_device_name_it() {
+    let instance = instance("cams.x-8120fe", true, &["node.a"], 1);
+    let spec = json!({
+        "containers": [{"name": "a", "resources": {"limits": {PLACEHOLDER: "1", "cpu": "1"}, "claims": [{"name": "own"}]}}, {"name": "b"}],
+        "resourceClaims": [{"name": "own", "resourceClaimName": "own"}],
+    });
+    let (_, body) = created(pod(&instance, "node.a", &mk_template(&spec, true)));
+    let spec = &body["spec"];
+    assert_eq!(
+        spec["containers"],
+        json!([{"name": "a", "resources": {"limits": {"cpu": "1"}, "claims": [{"name": "own"}, {"name": "akri-device"}]}}, {"name": "b"}])
+    );
+    assert_eq!(
+        spec["resourceClaims"],
+        json!([
+            {"name": "own", "resourceClaimName": "own"},
+            {"name": "akri-device", "resourceClaimTemplateName": "cams-x-8120fe-claims"},
+        ])
+    );
+    let mut template = mk_template(&body, true);
+    let (key, made) = created(claims(&instance, &template));
+    assert_eq!(key, "ResourceClaimTemplate n/cams-x-8120fe-claims");
+    let request = &made["spec"]["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(request["deviceClassName"], "cams.akri.sh");
+    let expression = request["selectors"][0]["cel"]["expression"]
+        .as_str()
+        .unwrap();
+    assert!(
+        expression.ends_with("instance == \"cams.x-8120fe\""),
+        "{expression}"
+    );
+    assert_eq!(request["capacity"], Value::Null);
+    template.slots = 2;
+    let (_, made) = created(claims(&instance, &template));
+    let request = &made["spec"]["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(request["capacity"], json!({"requests": {"slots": "2"}}));
 }

@@ -423,3 +423,36 @@ fn a_pass_over_a_thousand_instances_takes_less_than_a_second() {
     timed("nothing changes", &mut site);
     assert_eq!(site.step(), NOTHING);
 }
+
+#[test]
+fn with_devices_of_the_scheduler_a_template_of_claims_comes_before_the_pods() {
+    let mut site = Site::with_pods();
+    let annotate = |site: &mut Site, value: &str| {
+        for manifest in site.manifests.values_mut() {
+            let annotation = ("leafhost.dev/allocation".to_owned(), value.to_owned());
+            Arc::make_mut(manifest)
+                .metadata
+                .annotations
+                .extend([annotation]);
+        }
+    };
+    annotate(&mut site, "dra");
+    site.add(instance("cams-1", true, &["a", "b"], 2));
+    assert_eq!(site.step(), ["+cams-1-claims"]);
+    let mut made = site.step();
+    made.sort();
+    assert_eq!(made, ["+a-cams-1-pod", "+b-cams-1-pod"]);
+    site.change(Kind::Pod, "a-cams-1-pod", |pod| pod.phase = Phase::Running);
+    site.hold("cams-1", 0, "R:n:a-cams-1-pod-x:u:a");
+    assert_eq!(site.step(), ["+cams-1-svc", "+cams-svc"]);
+    assert_eq!(site.step(), NOTHING);
+    // Somebody deletes the template: it comes back, and the pods stay.
+    site.objects
+        .remove(&key(Kind::ClaimTemplate, "cams-1-claims"));
+    assert_eq!(site.step(), ["+cams-1-claims"]);
+    assert_eq!(site.step(), NOTHING);
+    annotate(&mut site, "device-plugin");
+    let mut gone = site.step();
+    gone.sort();
+    assert_eq!(gone, ["-a-cams-1-pod", "-b-cams-1-pod", "-cams-1-claims"]);
+}

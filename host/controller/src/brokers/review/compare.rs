@@ -30,6 +30,7 @@ pub fn difference(kind: Kind, made: &Value, written: &Value) -> Result<(), Strin
         Kind::Pod => "pod",
         Kind::Job => "job",
         Kind::Service => "service",
+        Kind::ClaimTemplate => "claimTemplate",
     };
     Comparison::default().value("spec", "", root, made, written)
 }

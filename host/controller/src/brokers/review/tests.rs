@@ -52,8 +52,8 @@ fn pod() -> Value {
 }
 
 fn pod_of(manifest: &Manifest) -> Value {
-    let template = Template::of(&manifest.spec).unwrap();
-    let mut pod = body(&body::pod(&device(), "b", template.spec, &template.made_of));
+    let template = Template::of(&manifest).unwrap();
+    let mut pod = body(&body::pod(&device(), "b", &template));
     let spec = &mut pod["spec"];
     merge(
         spec,
@@ -102,8 +102,8 @@ fn pod_of(manifest: &Manifest) -> Value {
 
 fn job() -> Value {
     let manifest = with_job();
-    let template = Template::of(&manifest.spec).unwrap();
-    let mut job = body(&body::job(&device(), 7, template.spec, &template.made_of));
+    let template = Template::of(&manifest).unwrap();
+    let mut job = body(&body::job(&device(), 7, &template));
     let spec = &mut job["spec"];
     merge(
         spec,

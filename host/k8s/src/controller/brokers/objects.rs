@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, NotUsed, PartialObjectMeta};
 use kube::core::Object as KubeObject;
@@ -26,23 +27,42 @@ use crate::watch::Watch;
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
 
+/// How many kinds of objects there are.
+const KINDS: usize = 4;
+
 /// What is kept of each kind that was read.
 type Parts = Mutex<BTreeMap<Kind, BTreeMap<ObjectKey, Arc<Object>>>>;
 
 /// Follows them without end.
-pub async fn follow(client: Client, sender: watch::Sender<Arc<ObjectSet>>) {
+/// Those of claims are followed once `claims` are wanted: a cluster whose brokers have none need not have the API.
+pub async fn follow(
+    client: Client,
+    sender: watch::Sender<Arc<ObjectSet>>,
+    mut claims: watch::Receiver<bool>,
+) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     // Those of jobs have no other label of ours.
     let pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
-    let services: Api<PartialObjectMeta<Service>> = Api::all(client);
-    let services = Watch::new(services).labels(&format!("{CONTROLLER_LABEL}={GROUP}"));
-    let shown = (Parts::default(), sender);
+    let services: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
+    let made = format!("{CONTROLLER_LABEL}={GROUP}");
+    let services = Watch::new(services).labels(&made);
+    let templates: Api<PartialObjectMeta<ResourceClaimTemplate>> = Api::all(client);
+    let templates = Watch::new(templates).labels(&made);
+    let none = BTreeMap::from([(Kind::ClaimTemplate, BTreeMap::new())]);
+    let shown = (Parts::new(none), sender);
+    let templates = async {
+        if claims.wait_for(|are_wanted| *are_wanted).await.is_ok() {
+            follow_kind(Kind::ClaimTemplate, templates, |_| Phase::Pending, &shown).await;
+        }
+        std::future::pending::<()>().await;
+    };
     tokio::join!(
         follow_kind(Kind::Pod, pods, |pod| phase(pod.status.as_ref()), &shown),
         follow_kind(Kind::Job, jobs, |_| Phase::Pending, &shown),
         follow_kind(Kind::Service, services, |_| Phase::Pending, &shown),
+        templates,
     );
 }
 
@@ -60,7 +80,7 @@ async fn follow_kind<K>(
         // Nothing that holds it panics.
         let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.insert(kind, all.clone());
-        if parts.len() == 3 {
+        if parts.len() == KINDS {
             let all = parts.values().flatten();
             let next = ObjectSet {
                 complete: true,

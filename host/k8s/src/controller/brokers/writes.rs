@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PropagationPolicy};
 use kube::core::Request;
@@ -111,6 +112,7 @@ fn objects(client: &Client, key: &ObjectKey) -> Api<DynamicObject> {
         Kind::Pod => ApiResource::erase::<Pod>(&()),
         Kind::Job => ApiResource::erase::<Job>(&()),
         Kind::Service => ApiResource::erase::<Service>(&()),
+        Kind::ClaimTemplate => ApiResource::erase::<ResourceClaimTemplate>(&()),
     };
     Api::namespaced_with(client.clone(), &key.namespace, &resource)
 }

@@ -1,0 +1,73 @@
+//! Tells the kubelet whether the devices of prepared claims work, which it shows in the statuses of their pods.
+
+use std::sync::Arc;
+
+use leafhost_core::claim::record::RecordedDevice;
+use leafhost_core::device_view::DeviceSnapshot;
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::usable::{Unusable, usable};
+use leafhost_kubelet::dra::{DeviceHealth, HealthList};
+use tokio::sync::watch;
+
+use crate::model::find;
+use crate::{ClaimReport, Claims};
+
+impl Claims {
+    /// Publishes the health of all devices of claims, without end.
+    pub async fn tell_health(&self, health: watch::Sender<Arc<HealthList>>) {
+        let mut devices = self.0.ports.devices.clone();
+        let mut instances = self.0.ports.store.instances();
+        let mut report = self.0.report.subscribe();
+        loop {
+            let claims = Arc::clone(&report.borrow_and_update());
+            let view = Arc::clone(&devices.borrow_and_update());
+            let seen = Arc::clone(&instances.borrow_and_update());
+            let list = list(&self.0.node, &claims, &view, &seen);
+            health.send_if_modified(|before| {
+                let differs = **before != list;
+                if differs {
+                    *before = Arc::new(list);
+                }
+                differs
+            });
+            let changed = tokio::select! {
+                changed = report.changed() => changed.is_ok(),
+                changed = devices.changed() => changed.is_ok(),
+                changed = instances.changed() => changed.is_ok(),
+            };
+            if !changed {
+                // The others end together with this one.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Returns the health of the devices of all claims; without those of which nothing is known.
+fn list(
+    node: &str,
+    report: &ClaimReport,
+    view: &DeviceSnapshot,
+    instances: &InstanceSet,
+) -> HealthList {
+    let told = |device: &RecordedDevice| {
+        let found = find(node, &device.pool, &device.device, instances);
+        let health = match found.map(|found| usable(node, view, &found.instance)) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(Unusable::Unhealthy { why, .. })) => Err(why),
+            Some(Err(Unusable::NotSeen)) => return None,
+            Some(Err(Unusable::Gone)) | None => Err("it is missing".to_owned()),
+        };
+        let name = (device.pool.clone(), device.device.clone());
+        let health = DeviceHealth {
+            is_healthy: health.is_ok(),
+            message: health.err().unwrap_or_default(),
+        };
+        Some((name, health))
+    };
+    let records = report.claims.values().filter(|record| !record.is_over);
+    records
+        .flat_map(|record| &record.devices)
+        .filter_map(told)
+        .collect()
+}

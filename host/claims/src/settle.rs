@@ -1,0 +1,150 @@
+//! Sees to it that prepared claims have their slots: an Instance may be made anew, another node may give back what both had, and two nodes may have taken a
+//! slot each for one claim.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leafhost_core::allocation::{give_back, take};
+use leafhost_core::claim::record::{Record, RecordedDevice};
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::ports::{Change, InstanceSet};
+use tokio::sync::watch;
+
+use crate::Shared;
+use crate::give_back::named;
+use crate::model::{Settlement, find, settle};
+
+impl Shared {
+    /// Waits until a claim has not its slots, as far as the Instances show that.
+    pub async fn unsettled(&self, instances: &mut watch::Receiver<Arc<InstanceSet>>) {
+        loop {
+            if instances.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            let seen = Arc::clone(&instances.borrow_and_update());
+            let claims = self.state().report.claims.clone();
+            let mut all = claims.iter().filter(|(_, record)| !record.is_over);
+            if all.any(|(uid, record)| !self.settlements(uid, record, &seen).is_empty()) {
+                return;
+            }
+        }
+    }
+
+    /// Makes the slots of all prepared claims what they should be. Returns false if some are left.
+    pub async fn settle_all(&self) -> bool {
+        let mut is_done = true;
+        let claims = self.state().report.claims.clone();
+        for uid in claims.keys() {
+            let turn = self.turn(uid);
+            let Ok(_turn) = turn.try_lock() else {
+                is_done = false;
+                continue;
+            };
+            let record = self.state().report.claims.get(uid).cloned();
+            if let Some(record) = record.filter(|record| !record.is_over) {
+                is_done &= self.settle_claim(uid, &record).await;
+            }
+        }
+        is_done
+    }
+
+    async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
+        let instances = Arc::clone(&self.ports.store.instances().borrow());
+        let settlements = self.settlements(uid, record, &instances);
+        if settlements.is_empty() {
+            return true;
+        }
+        let usage = self.usage(&named(uid, record));
+        let mut now = record.clone();
+        for (instance, settlement) in settlements {
+            let Settlement {
+                slots,
+                take: new,
+                give_back: old,
+            } = settlement;
+            let taken = new.iter().flat_map(|slot| take(&instance, slot, &usage));
+            let given = old.iter().map(|slot| give_back(slot, &usage));
+            let change = Change::Update {
+                key: instance.key(),
+                uid: instance.metadata.uid.clone(),
+                edits: taken.chain(given).collect(),
+            };
+            if !(new.is_empty() && old.is_empty()) {
+                let written = self.write(change).await;
+                let is_done = written.is_ok();
+                tracing::info!(
+                    instance = instance.metadata.name,
+                    ?slots,
+                    is_done,
+                    "a claim settles its slots"
+                );
+                if !is_done {
+                    // The Instances show what to do instead, or the next attempt does it.
+                    return false;
+                }
+            }
+            let mut slots = slots.into_iter();
+            let places = now.devices.iter_mut().flat_map(|device| &mut device.slots);
+            for place in places.filter(|place| place.key() == instance.key()) {
+                if let Some(slot) = slots.next() {
+                    place.id = slot;
+                    place.uid.clone_from(&instance.metadata.uid);
+                }
+            }
+        }
+        if now != *record {
+            if let Err(error) = self.ports.records.save(uid, &now).await {
+                tracing::warn!(
+                    error,
+                    claim = uid,
+                    "the slots of a claim are not written down"
+                );
+                return false;
+            }
+            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::new(now))));
+        }
+        true
+    }
+
+    /// Says what a claim should do about its slots, by Instance; nothing where they are as they should be, or where that cannot be helped.
+    fn settlements(
+        &self,
+        uid: &str,
+        record: &Record,
+        instances: &InstanceSet,
+    ) -> Vec<(Arc<Instance>, Settlement)> {
+        let own = self.usage(&named(uid, record));
+        let slots = || record.devices.iter().flat_map(|device| &device.slots);
+        let keys: BTreeSet<InstanceKey> = slots().map(|slot| slot.key()).collect();
+        let known = keys.iter().filter_map(|key| instances.instances.get(key));
+        let mut all = Vec::new();
+        for instance in known {
+            let key = instance.key();
+            let had: Vec<_> = slots().filter(|slot| slot.key() == key).collect();
+            let is_exact = |device: &&RecordedDevice| {
+                let found = find(&self.node, &device.pool, &device.device, instances);
+                found.is_some_and(|found| found.slot.is_some())
+            };
+            let of_slots = record.devices.iter().filter(is_exact);
+            let exact = of_slots.flat_map(|device| &device.slots);
+            let exact: Vec<String> = exact
+                .filter(|slot| slot.key() == key)
+                .map(|slot| slot.id.clone())
+                .collect();
+            let reserved = self.state().reserved.clone();
+            let reserved = reserved.into_iter().filter(|(other, _)| *other == key);
+            let taken = reserved.map(|(_, slot)| slot).collect();
+            let settlement = settle(instance, &own, had.len(), &exact, &taken);
+            let is_whole = settlement.slots.len() == had.len();
+            let ids: BTreeSet<&String> = had.iter().map(|slot| &slot.id).collect();
+            let is_same = had.iter().all(|slot| slot.uid == instance.metadata.uid)
+                && settlement.slots.iter().collect::<BTreeSet<_>>() == ids
+                && settlement.take.is_empty()
+                && settlement.give_back.is_empty();
+            if is_whole && !is_same {
+                all.push((Arc::clone(instance), settlement));
+            }
+        }
+        all
+    }
+}

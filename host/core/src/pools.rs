@@ -1,0 +1,247 @@
+//! The pools of shared devices: what the scheduler is offered of devices that several nodes see. Pure.
+//!
+//! A pool never depends on who sees a device: in another pool it would be another device, and free while it is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::claim::ports::SliceFeatures;
+use crate::device::Health;
+use crate::instance::Instance;
+use crate::names::{ConfigurationKey, digest};
+use crate::ports::InstanceSet;
+use crate::slice_device::{Sharing, offered};
+use crate::slices::{Devices, MISSING, Reach, Taint, UNHEALTHY};
+
+/// The longest name of a pool.
+const MAX_NAME: usize = 253;
+
+/// Maps the names of pools to what they offer.
+pub type Pools = BTreeMap<String, BTreeMap<Reach, Devices>>;
+
+/// Is a Configuration whose shared devices the scheduler gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolRules {
+    /// True if pods are evicted whose device does not work.
+    pub evicts: bool,
+}
+
+/// Names the pool of the shared devices of a Configuration: `<namespace>/<configuration>`.
+pub fn pool_name(namespace: &str, configuration: &str) -> String {
+    let name = format!("{namespace}/{configuration}");
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    let head: String = name.chars().take(MAX_NAME - 17).collect();
+    let digest = digest(&name);
+    format!("{}-{digest}", head.trim_end_matches(['-', '.']))
+}
+
+/// Returns the pools of all `wanted` Configurations, and the attributes and capacities that found no room. `hostnames` maps the nodes whose kubelets use
+/// the driver to the values of their label `kubernetes.io/hostname`.
+///
+/// A device is offered to the nodes that see it well; if none does, it is tainted or, where taints are not kept, left out.
+pub fn pools(
+    instances: &InstanceSet,
+    wanted: &BTreeMap<ConfigurationKey, PoolRules>,
+    hostnames: &BTreeMap<String, String>,
+    features: SliceFeatures,
+) -> (Pools, BTreeSet<String>) {
+    let sharing = Sharing::of(features);
+    let name = |key: &ConfigurationKey| pool_name(key.namespace(), key.name());
+    let mut pools: Pools = wanted
+        .keys()
+        .map(|key| (name(key), BTreeMap::new()))
+        .collect();
+    let mut left_out = BTreeSet::new();
+    for instance in instances.instances.values().filter(|one| one.spec.shared) {
+        let (metadata, spec) = (&instance.metadata, &instance.spec);
+        let key = ConfigurationKey::new(&metadata.namespace, &spec.configuration_name).ok();
+        let Some((key, rules)) = key.as_ref().and_then(|key| wanted.get_key_value(key)) else {
+            continue;
+        };
+        let seen = Seen::of(instance, hostnames);
+        let (nodes, why) = if seen.well.is_empty() {
+            (seen.others, Some(seen.why))
+        } else {
+            (seen.well, None)
+        };
+        if nodes.is_empty()
+            || metadata.deletion_timestamp.is_some()
+            || (why.is_some() && !features.taints)
+        {
+            continue;
+        }
+        let taints = why.map(|key| Taint {
+            key: key.to_owned(),
+            evicts: rules.evicts && key == UNHEALTHY,
+        });
+        let (devices, over) = offered(key, instance, &taints.into_iter().collect(), sharing);
+        left_out.extend(over);
+        let pool = pools.entry(name(key)).or_default();
+        pool.entry(Reach::Hostnames(nodes))
+            .or_default()
+            .extend(devices);
+    }
+    (pools, left_out)
+}
+
+/// Holds the host names of the nodes that see a device.
+struct Seen {
+    /// Those from which it works.
+    well: BTreeSet<String>,
+    /// Those from which it does not.
+    others: BTreeSet<String>,
+    /// The taint that says why.
+    why: &'static str,
+}
+
+impl Seen {
+    fn of(instance: &Instance, hostnames: &BTreeMap<String, String>) -> Self {
+        let mut seen = Self {
+            well: BTreeSet::new(),
+            others: BTreeSet::new(),
+            why: MISSING,
+        };
+        for node in &instance.spec.nodes {
+            let Some(hostname) = hostnames.get(node) else {
+                continue;
+            };
+            let status = instance.status.nodes.get(node);
+            let is_missing = status.is_some_and(|status| status.missing_since.is_some());
+            let is_unhealthy =
+                status.is_some_and(|status| matches!(status.health, Health::Unhealthy(_)));
+            if is_unhealthy && !is_missing {
+                seen.why = UNHEALTHY;
+            }
+            let nodes = if is_missing || is_unhealthy {
+                &mut seen.others
+            } else {
+                &mut seen.well
+            };
+            nodes.insert(hostname.clone());
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const ALL: SliceFeatures = SliceFeatures {
+        shares: true,
+        taints: true,
+    };
+
+    fn mk_instance(name: &str, nodes: &[&str], status: &serde_json::Value) -> Instance {
+        serde_json::from_value(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"name": name, "namespace": "lab", "uid": "u"},
+            "spec": {"configurationName": "cams", "shared": true, "capacity": 5, "nodes": nodes,
+                "deviceUsage": {format!("{name}-0"): "R:lab:viewer:u:node-a", format!("{name}-1"): "node-b"}},
+            "status": {"nodes": status},
+        }))
+        .unwrap()
+    }
+
+    /// Shows the devices of the pool of all these: node names, devices with shares and taints.
+    fn shown(instances: Vec<Instance>, able: &[&str], features: SliceFeatures) -> Vec<String> {
+        let all = instances.into_iter().map(|one| (one.key(), Arc::new(one)));
+        let instances = InstanceSet::read(all.collect());
+        let key = ConfigurationKey::new("lab", "cams").unwrap();
+        let rules = PoolRules { evicts: true };
+        let hostnames = able
+            .iter()
+            .map(|node| ((*node).to_owned(), node.replace("node", "host")));
+        let wanted = BTreeMap::from([(key, rules)]);
+        let (pools, left_out) = pools(&instances, &wanted, &hostnames.collect(), features);
+        assert!(left_out.is_empty());
+        let mut shown = Vec::new();
+        for (reach, devices) in &pools["lab/cams"] {
+            let Reach::Hostnames(names) = reach else {
+                panic!("{reach:?}")
+            };
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            for (name, device) in devices {
+                let taints = device
+                    .taints
+                    .iter()
+                    .map(|taint| (&*taint.key, taint.evicts));
+                shown.push(format!(
+                    "{}: {name} {:?} {:?}",
+                    names.join(","),
+                    device.shares,
+                    taints.collect::<Vec<_>>()
+                ));
+            }
+        }
+        shown
+    }
+
+    #[test]
+    fn a_shared_device_is_offered_to_the_nodes_that_see_it_and_use_the_driver() {
+        let both = || {
+            vec![
+                mk_instance("cams-1", &["node-a", "node-b"], &json!({})),
+                mk_instance("cams-2", &["node-b"], &json!({})),
+            ]
+        };
+        assert_eq!(
+            shown(both(), &["node-a", "node-b"], ALL),
+            [
+                "host-a,host-b: cams-1 Some(4) []",
+                "host-b: cams-2 Some(4) []"
+            ],
+            "the slot of a device plugin is left out, that of a claim is the scheduler's to count"
+        );
+        assert_eq!(
+            shown(both(), &["node-a"], ALL),
+            ["host-a: cams-1 Some(4) []"]
+        );
+        assert!(shown(both(), &[], ALL).is_empty());
+        let slots = shown(both(), &["node-a"], SliceFeatures::default());
+        assert_eq!(slots.len(), 4, "{slots:?}");
+        assert_eq!(slots[1], "host-a: cams-1-2 None []");
+    }
+
+    #[test]
+    fn a_device_that_no_node_sees_well_is_tainted_or_left_out() {
+        let ill = json!({"health": "Unhealthy", "reason": "hot"});
+        let away = json!({"health": "Healthy", "missingSince": "2026-11-25T00:00:00Z"});
+        let nodes = &["node-a", "node-b"];
+        let of = |status: serde_json::Value| vec![mk_instance("cams-1", nodes, &status)];
+        for (status, expected) in [
+            (json!({"node-a": ill}), "host-b: cams-1 Some(4) []"),
+            (
+                json!({"node-a": ill, "node-b": away}),
+                "host-a,host-b: cams-1 Some(4) [(\"leafhost.dev/unhealthy\", true)]",
+            ),
+            (
+                json!({"node-a": away, "node-b": away}),
+                "host-a,host-b: cams-1 Some(4) [(\"leafhost.dev/missing\", false)]",
+            ),
+        ] {
+            assert_eq!(shown(of(status), nodes, ALL), [expected]);
+        }
+        let without = SliceFeatures {
+            taints: false,
+            ..ALL
+        };
+        assert!(shown(of(json!({"node-a": ill, "node-b": ill})), nodes, without).is_empty());
+    }
+
+    #[test]
+    fn the_name_of_a_pool_is_bounded() {
+        assert_eq!(pool_name("lab", "cams"), "lab/cams");
+        let long = pool_name(&"n".repeat(63), &"c".repeat(253));
+        assert!(long.len() <= 253 && long.starts_with("nnn"), "{long}");
+        assert_ne!(
+            long,
+            pool_name(&"n".repeat(63), &format!("{}d", "c".repeat(252)))
+        );
+    }
+}

@@ -1,0 +1,349 @@
+//! The slices of shared devices: what the scheduler is offered of devices that several nodes see, written by the controller alone.
+//!
+//! Offers them only to nodes whose kubelets use the driver: those of which an agent has a slice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use leafhost_core::claim::ports::SliceFeatures;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::pools::{PoolRules, Pools, pools};
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
+use leafhost_core::text::few;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::controller::backends::{AllBacked, has_some};
+use crate::index::{TRIES_AGAIN, follow};
+use crate::keeper::{Keep, Keeper, Write};
+use crate::shelf::Shelf;
+use crate::slices::{correction, object, probe, slice};
+use crate::watch::Watch;
+use crate::{backoff, until};
+
+/// Limits how long a node counts without a slice: a kubelet that starts deletes those of its node, and its agent writes them again.
+const LEAVES: Duration = Duration::from_secs(40);
+/// Separates two questions what the API server keeps of slices: it may be another version by now.
+const ASK_AGAIN: Duration = Duration::from_hours(1);
+/// The most names of attributes in a line of the log.
+const NAMED: usize = 5;
+
+/// Shows the cluster.
+pub struct PoolViews {
+    /// Tells that this process acts.
+    pub leads: watch::Receiver<bool>,
+    /// Shows who gives the devices of which Configurations.
+    pub configurations: watch::Receiver<AllBacked>,
+    /// Shows all devices.
+    pub instances: watch::Receiver<Arc<InstanceSet>>,
+    /// Maps nodes to the values of their label `kubernetes.io/hostname`; nothing until the nodes were listed.
+    pub hostnames: watch::Receiver<Hostnames>,
+}
+
+/// Maps nodes to the values of a label.
+pub type Hostnames = Option<Arc<BTreeMap<String, String>>>;
+
+/// Keeps the slices without end. Nothing is written while this process does not lead.
+pub async fn keep(client: Client, views: PoolViews) {
+    let (sender, nodes) = watch::channel(None);
+    let mut configurations = views.configurations.clone();
+    // A cluster whose Configurations never want it need not have the API.
+    let is_wanted = |known: &AllBacked| known.iter().flatten().any(|one| one.is_dra);
+    let api: Api<ResourceSlice> = Api::all(client.clone());
+    let of_pools = format!("spec.driver={DRIVER},spec.nodeName=");
+    let some_left = has_some(&api, &ListParams::default().fields(&of_pools)).await;
+    if !some_left && configurations.wait_for(is_wanted).await.is_err() {
+        return pending().await;
+    }
+    let locals = Watch::new(api.clone()).fields(&format!("spec.driver={DRIVER},spec.nodeName!="));
+    let node = |slice: ResourceSlice, _: Option<&String>| slice.spec.node_name;
+    let publish = move |all: &BTreeMap<String, String>| {
+        let nodes = all.values().cloned().collect();
+        publish_known(&sender, nodes);
+    };
+    let name = ResourceSlice::name_any;
+    let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);
+    let shared = Watch::new(api.clone()).fields(&of_pools);
+    let task = PoolTask {
+        client,
+        views,
+        nodes,
+        able: BTreeMap::new(),
+        keeper: Keeper::new(SharedSlices, api, shared),
+        asked: Asked::default(),
+        pools: None,
+        left_out: BTreeSet::new(),
+        told: None,
+    };
+    tokio::join!(following, task.run());
+}
+
+/// Publishes what is known now, if it differs.
+pub fn publish_known<T: PartialEq>(sender: &watch::Sender<Option<Arc<T>>>, next: T) {
+    sender.send_if_modified(|before| {
+        let differs = before.as_deref() != Some(&next);
+        if differs {
+            *before = Some(Arc::new(next));
+        }
+        differs
+    });
+}
+
+struct PoolTask {
+    client: Client,
+    views: PoolViews,
+    /// Shows the nodes that have a slice; nothing until the slices were listed.
+    nodes: watch::Receiver<Option<Arc<BTreeSet<String>>>>,
+    /// Maps the nodes that count to when they cease to, if they have no slice now.
+    able: BTreeMap<String, Option<Instant>>,
+    keeper: Keeper<SharedSlices>,
+    asked: Asked,
+    /// Holds what is wanted; nothing while that is not known.
+    pools: Option<Pools>,
+    /// Holds what was last said to find no room.
+    left_out: BTreeSet<String>,
+    /// Holds the problem that was last told.
+    told: Option<String>,
+}
+
+/// Says what the API server keeps of slices, and when it is asked next.
+#[derive(Default)]
+struct Asked {
+    features: Option<SliceFeatures>,
+    failures: u32,
+    error: Option<String>,
+    next: Option<Instant>,
+}
+
+impl PoolTask {
+    async fn run(mut self) {
+        let mut is_news = true;
+        let mut leaves = None;
+        loop {
+            let leads = *self.views.leads.borrow_and_update();
+            if std::mem::take(&mut is_news) {
+                let wanted = self.wanted();
+                if leads && wanted.as_ref().is_some_and(|wanted| !wanted.is_empty()) {
+                    self.ask().await;
+                }
+                leaves = self.count_nodes(Instant::now());
+                self.pools = self.plan(wanted);
+            }
+            if let (Some(pools), Some(found)) = (&self.pools, self.keeper.found()) {
+                let slices = all_slices(pools, found);
+                self.keeper.want(slices);
+            }
+            self.tell();
+            let acts = leads && self.pools.is_some();
+            let again = self.asked.next.filter(|_| leads);
+            let next = leaves.into_iter().chain(again).min();
+            let changed = tokio::select! {
+                due = self.keeper.due(acts) => {
+                    if let Some((name, write)) = due {
+                        self.keeper.write(name, write).await;
+                    }
+                    continue;
+                }
+                changed = self.views.configurations.changed() => changed.is_ok(),
+                changed = self.views.instances.changed() => changed.is_ok(),
+                changed = self.views.hostnames.changed() => changed.is_ok(),
+                changed = self.views.leads.changed() => changed.is_ok(),
+                changed = self.nodes.changed() => changed.is_ok(),
+                () = until(next) => true,
+            };
+            is_news = true;
+            if !changed {
+                // The others end together with this one.
+                pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns the Configurations whose devices the scheduler gives; nothing while they are not known.
+    fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, PoolRules>> {
+        let known = self.views.configurations.borrow_and_update();
+        let all = known.as_ref()?.iter().filter(|one| one.is_dra);
+        Some(all.map(|one| (one.key.clone(), one.rules)).collect())
+    }
+
+    /// Asks the API server what it keeps, if that is due.
+    async fn ask(&mut self) {
+        if self.asked.next.is_some_and(|next| next > Instant::now()) {
+            return;
+        }
+        let pool = format!("{DRIVER}/probe");
+        let reach = Reach::Hostnames([DRIVER.to_owned()].into());
+        let wait = match probe(&self.client, &pool, reach).await {
+            Ok(features) => {
+                self.asked = Asked {
+                    features: Some(features),
+                    ..Asked::default()
+                };
+                ASK_AGAIN
+            }
+            Err(error) => {
+                self.asked.failures = self.asked.failures.saturating_add(1);
+                self.asked.error = Some(error.message);
+                backoff(self.asked.failures)
+            }
+        };
+        self.asked.next = Some(Instant::now() + wait);
+    }
+
+    /// Counts the nodes that have a slice, and for a while those that had one. Returns when the next one ceases to count.
+    fn count_nodes(&mut self, now: Instant) -> Option<Instant> {
+        let nodes = self.nodes.borrow_and_update().clone()?;
+        for (node, leaves) in &mut self.able {
+            if nodes.contains(node) {
+                *leaves = None;
+            } else {
+                leaves.get_or_insert(now + LEAVES);
+            }
+        }
+        self.able
+            .retain(|_, leaves| leaves.is_none_or(|leaves| leaves > now));
+        for node in nodes.iter() {
+            self.able.insert(node.clone(), None);
+        }
+        self.able.values().flatten().min().copied()
+    }
+
+    /// Returns what is to be offered; nothing while that is not known.
+    fn plan(&mut self, wanted: Option<BTreeMap<ConfigurationKey, PoolRules>>) -> Option<Pools> {
+        let instances = Arc::clone(&self.views.instances.borrow_and_update());
+        let hostnames = self.views.hostnames.borrow_and_update().clone()?;
+        let is_known = instances.is_known() && self.nodes.borrow().is_some();
+        let wanted = wanted.filter(|_| is_known)?;
+        // Where nothing is wanted, it does not matter.
+        let nothing = wanted.is_empty().then(SliceFeatures::default);
+        let features = self.asked.features.or(nothing)?;
+        let able = hostnames
+            .iter()
+            .filter(|(node, _)| self.able.contains_key(*node));
+        let able = able.map(|(node, name)| (node.clone(), name.clone()));
+        let (pools, left_out) = pools(&instances, &wanted, &able.collect(), features);
+        if self.left_out != left_out {
+            let names = few(&left_out, NAMED);
+            tracing::warn!(
+                names,
+                "attributes of shared devices find no room in slices: at most 32, each name once with or without leafhost.dev/"
+            );
+            self.left_out = left_out;
+        }
+        Some(pools)
+    }
+
+    fn tell(&mut self) {
+        let unasked = self
+            .asked
+            .error
+            .clone()
+            .filter(|_| self.asked.features.is_none());
+        let problem = unasked.or_else(|| self.keeper.problem());
+        if problem != self.told {
+            if let Some(problem) = &problem {
+                tracing::warn!(
+                    problem,
+                    "shared devices are not offered to the scheduler as they should be"
+                );
+            }
+            self.told = problem;
+        }
+    }
+}
+
+/// Returns all slices of the pools; what is found of other pools is wanted no more.
+fn all_slices(pools: &Pools, found: &Shelf<ResourceSlice>) -> BTreeMap<String, ResourceSlice> {
+    let mut stored: BTreeMap<&str, BTreeMap<String, Slice>> = BTreeMap::new();
+    for one in found.values() {
+        if let Some((pool, slice)) = pools.get_key_value(&one.spec.pool.name).zip(slice(one)) {
+            let stored = stored.entry(pool.0).or_default();
+            stored.insert(one.name_any(), slice);
+        }
+    }
+    let mut all = BTreeMap::new();
+    for (pool, wanted) in pools {
+        let stored = stored.remove(&**pool).unwrap_or_default();
+        let packed = pack(pool, wanted, &stored).into_iter();
+        all.extend(packed.map(|(name, slice)| {
+            let made = object(&name, &slice);
+            (name, made)
+        }));
+    }
+    all
+}
+
+/// Corrects the slices of all pools.
+struct SharedSlices;
+
+impl Keep for SharedSlices {
+    type Object = ResourceSlice;
+
+    const LOST: &'static str = "it is deleted again and again; see who deletes it";
+
+    fn write(
+        &self,
+        found: Option<&ResourceSlice>,
+        wanted: Option<&ResourceSlice>,
+    ) -> Option<Write<ResourceSlice>> {
+        correction(found, wanted)
+    }
+
+    fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
+        let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
+        let (name, pool) = (object.name_any(), object.spec.pool.name.clone());
+        if held.put(&name, &pool, bytes, object).is_err() && held.is_news() {
+            tracing::warn!(
+                pool,
+                "there are more ResourceSlices of a pool than are read"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::slices::{Devices, SliceDevice};
+
+    use super::*;
+
+    #[test]
+    fn each_pool_has_its_slices_and_those_of_other_pools_go() {
+        let device = |name: &str| Devices::from([(name.to_owned(), SliceDevice::default())]);
+        let reach = |node: &str| Reach::Hostnames([node.to_owned()].into());
+        let two = Pools::from([
+            (
+                "a/cams".to_owned(),
+                BTreeMap::from([
+                    (reach("x"), device("cams-1")),
+                    (reach("y"), device("cams-2")),
+                ]),
+            ),
+            (
+                "b/plc".to_owned(),
+                BTreeMap::from([(reach("x"), device("plc-1"))]),
+            ),
+        ]);
+        let made = all_slices(&two, &Shelf::default());
+        assert_eq!(made.len(), 3);
+        let mut shelf = Shelf::default();
+        for slice in made.values() {
+            SharedSlices.hold(&mut shelf, true, slice.clone());
+        }
+        assert_eq!(all_slices(&two, &shelf), made);
+        let one: Pools = two.into_iter().take(1).collect();
+        let left = all_slices(&one, &shelf);
+        assert_eq!(left.len(), 2);
+        let writes = made
+            .iter()
+            .filter_map(|(name, found)| SharedSlices.write(Some(found), left.get(name)));
+        let writes: Vec<_> = writes.collect();
+        assert!(matches!(&writes[..], [Write::Delete(_)]), "{writes:?}");
+    }
+}
