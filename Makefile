@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e dra-examples bench soak fuzz lint advisories doc install dist programs-arm64 clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -25,6 +25,7 @@ help:
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/archives'
+	@echo 'dra-examples  manifests of another driver'"'"'s examples, with our class, from a folder [DRA_EXAMPLES=DIR] (root)'
 	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
 	@echo 'advisories  known weaknesses of what comes in with dependencies; fetches the list of them'
 	@echo 'bench, soak, lint, doc'
@@ -127,6 +128,11 @@ akri-e2e: setup-cluster setup-test handlers guests
 	$(TESTED)
 	AKRI_E2E=$(abspath $(AKRI_E2E)) AKRI_E2E_PYTHON=$(abspath $(TARGET))/akri-e2e/bin/python \
 	  cargo test --locked --workspace --test cluster -- --ignored --nocapture akri_e2e
+
+dra-examples: setup-cluster setup-test handlers guests
+	@[ -n "$(DRA_EXAMPLES)" ] || { echo 'name a folder with manifests, such as those of demo/examples of a checkout of dra-example-driver: make dra-examples DRA_EXAMPLES=DIR' >&2; exit 2; }
+	$(TESTED)
+	DRA_EXAMPLES=$(abspath $(DRA_EXAMPLES)) cargo test --locked --workspace --test cluster -- --ignored --nocapture manifests_of_other_drivers
 
 # As what they measure is built.
 BENCH := cargo bench --profile dist --locked

@@ -15,6 +15,7 @@ mod joined;
 mod many_devices;
 mod many_nodes;
 mod process;
+mod scheduled;
 mod simulated;
 mod statistics;
 mod table;
@@ -29,7 +30,7 @@ type Measure = (
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
 );
 
-const MEASURES: [Measure; 9] = [
+const MEASURES: [Measure; 10] = [
     ("writes", writes::measure),
     ("config-map", config_map::measure),
     ("claims", claims::measure),
@@ -37,6 +38,7 @@ const MEASURES: [Measure; 9] = [
     ("freed", freed::measure),
     ("brokers", brokers::measure),
     ("in-use", in_use::measure),
+    ("scheduled", scheduled::measure),
     // Last, because the API server is busy with what they leave behind.
     ("many-devices", many_devices::measure),
     ("many-nodes", many_nodes::measure),

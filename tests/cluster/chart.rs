@@ -263,7 +263,8 @@ fn the_controller_may_make_pods_only_if_it_makes_brokers() -> Result<()> {
         all.retain(|right| right.starts_with("create "));
         all
     };
-    let made = ["jobs", "pods", "services"].map(|kind| format!("create {kind}"));
+    let made =
+        ["jobs", "pods", "services", "resourceclaimtemplates"].map(|kind| format!("create {kind}"));
     assert_eq!(&makes(&usual) - &makes(&without), made.into());
     assert!(format!("{without:?}").contains("--no-brokers"));
     Ok(())

@@ -15,6 +15,8 @@ mod bad_objects;
 mod brokers;
 mod chaos;
 mod chart;
+mod claim_cases;
+mod claim_kills;
 mod claims;
 mod containers;
 mod contested;

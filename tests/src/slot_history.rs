@@ -49,6 +49,8 @@ pub struct SlotHistory {
     go: bool,
     /// By Instance, its uid and who has its slots.
     now: BTreeMap<String, (String, Holders)>,
+    /// By slot, the claim that has it.
+    claims: BTreeMap<String, String>,
     /// By slot, the node that had it last.
     last: Holders,
     /// How many versions there were.
@@ -94,7 +96,28 @@ impl SlotHistory {
             let last = self.last.insert(slot.clone(), node.clone());
             self.passed_on += usize::from(held.is_none() && last.is_some_and(|last| last != *node));
         }
+        self.see_claims(object);
         self.now.insert(name, (uid.to_owned(), after));
+    }
+
+    /// Takes in which claims have slots. A slot of a claim is free before another one has it, also on the same node.
+    fn see_claims(&mut self, object: &Value) {
+        let usage = object.pointer("/spec/deviceUsage");
+        for (slot, text) in usage.and_then(Value::as_object).into_iter().flatten() {
+            let text = text.as_str().unwrap_or_default();
+            let held = self.claims.remove(slot);
+            if held
+                .as_deref()
+                .is_some_and(|held| held != text && !text.is_empty())
+            {
+                self.faults.push(format!(
+                    "{slot} went from {held:?} to {text} without being free"
+                ));
+            }
+            if text.starts_with("R:") {
+                self.claims.insert(slot.clone(), text.to_owned());
+            }
+        }
     }
 
     /// Who has which slot of all Instances, by the last version of each.

@@ -48,6 +48,7 @@ impl<'a> Account<'a> {
 pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
     controller(cluster, space.name())?;
     names(cluster, space.name())?;
+    pools(cluster, space.name())?;
     webhook(cluster)
 }
 
@@ -174,6 +175,51 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
         &["delete", "pod", "others", "--grace-period=0", "--force"],
         "",
     )?;
+    Ok(())
+}
+
+/// What the controller offers to the scheduler, and the templates of claims that it makes.
+fn pools(cluster: &Cluster, space: &str) -> Result<()> {
+    let controller = Account::new(cluster, "controller", space);
+    let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]});
+    let pool = format!("{space}/cams");
+    let slice = |driver: &str, pool: &str, nodes: (&str, &Value)| {
+        let mut slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "attacked-pool"},
+            "spec": {"driver": driver, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "cams-0"}]}});
+        slice["spec"][nodes.0] = nodes.1.clone();
+        controller.create(&slice)
+    };
+    let (node, nodes) = (json!("node-a"), ("nodeSelector", &selector));
+    slice("leafhost.dev", &pool, nodes)?;
+    within(Duration::from_mins(1), "the policy is in force", || {
+        refused("any slice", slice("leafhost.dev", "node-a", nodes), "spec:")
+    })?;
+    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "attacked", "namespace": space},
+        "spec": {"spec": {"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": "gpu.example.com"}}]}}}});
+    for (what, done, by) in [
+        (
+            "a slice of a node",
+            slice("leafhost.dev", "node-a", ("nodeName", &node)),
+            "spec:",
+        ),
+        (
+            "a slice in the pool of a node",
+            slice("leafhost.dev", "node-a", nodes),
+            "spec:",
+        ),
+        (
+            "a slice of another driver",
+            slice("gpu.example.com", &pool, nodes),
+            "spec:",
+        ),
+        (
+            "a template of claims that is no broker's",
+            controller.create(&template),
+            "metadata:",
+        ),
+    ] {
+        refused(what, done, by)?;
+    }
     Ok(())
 }
 
