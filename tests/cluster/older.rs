@@ -7,7 +7,7 @@ use leafhost_tests::cluster::{Cluster, OLDER_KUBELETS, Setup};
 use leafhost_tests::requirement;
 
 use crate::away::Own;
-use crate::{attacks, installed};
+use crate::{attacks, claims, installed};
 
 const VERSION: &str = "1.35";
 /// The modules of tests that a kubelet can change and that use the shared cluster.
@@ -34,6 +34,8 @@ fn an_api_server_of_1_35_enforces_the_policies_and_the_chart_serves_pods_there()
     let minor = VERSION.split_once('.').map(|(_, minor)| minor);
     ensure!(version["emulationMinor"].as_str() == minor, "{version:#}");
     attacks::check(cluster)?;
+    // It keeps no shares: each slot is a device.
+    claims::share(cluster, &["1"; 5])?;
     installed::check(cluster)
 }
 

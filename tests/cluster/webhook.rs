@@ -200,6 +200,47 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
     Ok(())
 }
 
+/// What claims and classes want of our devices, and of others.
+fn parameters(cluster: &Cluster) -> Result<()> {
+    let config = |driver: &str, kind: &str| {
+        let parameters = json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": kind});
+        json!([{"opaque": {"driver": driver, "parameters": parameters}}])
+    };
+    let claim = |driver: &str, kind: &str| {
+        let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu.akri.sh"}});
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "reviewed", "namespace": "default"},
+            "spec": {"devices": {"requests": [request], "config": config(driver, kind)}}})
+    };
+    let class = |kind: &str| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "reviewed"},
+            "spec": {"config": config("leafhost.dev", kind)}})
+    };
+    let create = |object: Value| {
+        let create = ["create", "--dry-run=server", "--filename", "-"];
+        cluster.kubectl_with(&create, &object.to_string())
+    };
+    create(claim("leafhost.dev", "DeviceParameters"))?;
+    create(claim("gpu.example.com", "GpuConfig"))?;
+    create(class("DeviceParameters"))?;
+    for (object, field) in [
+        (
+            claim("leafhost.dev", "GpuConfig"),
+            "spec.devices.config[0].opaque.parameters",
+        ),
+        (class("GpuConfig"), "spec.config[0].opaque.parameters"),
+    ] {
+        let Err(error) = create(object) else {
+            bail!("{field} of another kind is stored");
+        };
+        let text = format!("{error:#}");
+        ensure!(
+            text.contains("denied the request") && text.contains(field),
+            "{text}"
+        );
+    }
+    Ok(())
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -248,6 +289,7 @@ fn check(cluster: &'static Cluster, release: &Release) -> Result<()> {
         "spec.discoveryHandler.discoveryDetails: has brackets in each other more than 64 deep",
     )?;
     attacks(cluster)?;
+    parameters(cluster)?;
 
     // What is removed or damaged comes back, but for the Secret itself.
     let before = cluster.get(SECRET)?;

@@ -12,6 +12,7 @@ use leafhost_core::names::ConfigurationKey;
 use serde_json::Value;
 
 mod names;
+mod parameters;
 mod reservations;
 
 use crate::manifest::embedded::{self, MOST};
@@ -114,11 +115,20 @@ impl Review {
     /// What Kubernetes would not read of the broker and the services, and what agents would not set for workloads, each with its field.
     pub fn problems(&self) -> Vec<String> {
         let Some(spec) = self.spec() else {
-            return Vec::new();
+            return self.parameters();
         };
         let mut problems = embedded::problems(spec);
         problems.extend(variables(spec));
         problems
+    }
+
+    /// What is wrong with the parameters that a claim, a template of claims or a class has for our devices.
+    fn parameters(&self) -> Vec<String> {
+        let kind = &self.request.kind;
+        let object = self.request.object.as_ref();
+        let object = object.filter(|_| kind.group == "resource.k8s.io");
+        let object = object.and_then(|object| serde_json::to_value(object).ok());
+        object.map_or_else(Vec::new, |object| parameters::problems(&kind.kind, &object))
     }
 
     /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
