@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{Cluster, Container, Namespace, Node, Pod};
 use leafhost_tests::wait::within;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::joined::{agent, collection, configure, until_instances};
@@ -84,6 +85,9 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         cluster.api().delete(&format!("{SLICES}/{name}"))?;
         until_offered(cluster, node.name(), 2)?;
         back.push(begun.elapsed());
+        // What is deleted again and again comes back ever later.
+        home.stop(Signal::SIGTERM)?;
+        home.start(&["--metrics-listen", METRICS])?;
         crate::process::pass(Duration::from_secs(20))?;
     }
     back.sort();

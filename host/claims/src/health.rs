@@ -50,9 +50,15 @@ fn list(
     view: &DeviceSnapshot,
     instances: &InstanceSet,
 ) -> HealthList {
+    if !instances.is_known() {
+        return HealthList::new();
+    }
     let told = |device: &RecordedDevice| {
-        let found = find(node, &device.pool, &device.device, instances);
-        let health = match found.map(|found| usable(node, view, &found.instance)) {
+        let found = match device.slots.first() {
+            Some(slot) => instances.instances.get(&slot.key()).cloned(),
+            None => find(node, &device.pool, &device.device, instances).map(|found| found.instance),
+        };
+        let health = match found.map(|instance| usable(node, view, &instance)) {
             Some(Ok(_)) => Ok(()),
             Some(Err(Unusable::Unhealthy { why, .. })) => Err(why),
             Some(Err(Unusable::NotSeen)) => return None,

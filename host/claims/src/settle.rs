@@ -8,11 +8,12 @@ use leafhost_core::allocation::{give_back, take};
 use leafhost_core::claim::record::{Record, RecordedDevice};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::slice_device::device_name;
 use tokio::sync::watch;
 
 use crate::Shared;
 use crate::give_back::named;
-use crate::model::{Settlement, find, settle};
+use crate::model::{Settlement, settle};
 
 impl Shared {
     /// Waits until a claim has not its slots, as far as the Instances show that.
@@ -121,9 +122,10 @@ impl Shared {
         for instance in known {
             let key = instance.key();
             let had: Vec<_> = slots().filter(|slot| slot.key() == key).collect();
+            // The device of an Instance is called as that; any other name is one of its slots'.
             let is_exact = |device: &&RecordedDevice| {
-                let found = find(&self.node, &device.pool, &device.device, instances);
-                found.is_some_and(|found| found.slot.is_some())
+                let mut slots = device.slots.iter();
+                slots.any(|slot| device_name(&slot.instance) != device.device)
             };
             let of_slots = record.devices.iter().filter(is_exact);
             let exact = of_slots.flat_map(|device| &device.slots);

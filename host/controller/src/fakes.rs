@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use leafhost_core::cluster::{ClassProblems, Cluster, Deleting, NodeSet, NodeState, ReadError};
+use leafhost_core::cluster::{Classes, Cluster, Deleting, NodeSet, NodeState, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
@@ -39,7 +39,7 @@ pub struct Fake {
     pub hangs: Mutex<BTreeSet<&'static str>>,
     /// What happens at the first write.
     pub meanwhile: Mutex<Option<Meanwhile>>,
-    pub classes: watch::Sender<Arc<ClassProblems>>,
+    pub classes: watch::Sender<Arc<Classes>>,
     pub deleting: watch::Sender<Vec<Deleting>>,
     pub configurations: watch::Sender<Arc<ConfigurationStates>>,
     pub reports: watch::Sender<Arc<ReportSet>>,
@@ -101,7 +101,7 @@ impl Cluster for Fake {
         self.instances.subscribe()
     }
 
-    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>> {
+    fn classes(&self) -> watch::Receiver<Arc<Classes>> {
         self.classes.subscribe()
     }
 

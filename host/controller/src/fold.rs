@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use leafhost_core::cluster::{ClassProblems, NodeSet};
+use leafhost_core::cluster::{Classes, NodeSet};
 use leafhost_core::configuration::Backend;
 use leafhost_core::names::{ConfigurationKey, class_name};
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
@@ -38,8 +38,8 @@ pub struct Seen<'a> {
     pub names: &'a ResourceNames,
     /// What is wrong with brokers.
     pub brokers: &'a [Problem],
-    /// Why Configurations whose devices the scheduler gives have no DeviceClass.
-    pub classes: &'a ClassProblems,
+    /// The DeviceClasses of Configurations whose devices the scheduler gives.
+    pub classes: &'a Classes,
 }
 
 /// What is to be shown.
@@ -91,7 +91,8 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
             told
         }));
         conditions.extend(allocation(seen, key, configuration, &problems));
-        if let Some(problem) = seen.classes.get(key).map(told) {
+        if let Some(Err(problem)) = seen.classes.get(key) {
+            let problem = told(problem);
             problems.insert(problem.reason, problem.message);
         }
         let brokers = seen.brokers.iter();
@@ -425,24 +426,27 @@ fn allocation(
     if configuration.backend != Backend::Dra {
         return Vec::new();
     }
-    let class = seen.classes.get(key).map(told);
-    let made = match class {
-        Some(ReportedProblem { reason, message }) => Told {
-            kind: ConditionType::DeviceClassMade,
-            status: Truth::False,
-            reason,
-            message,
-        },
-        None => Told {
-            kind: ConditionType::DeviceClassMade,
+    let kind = ConditionType::DeviceClassMade;
+    let made = seen.classes.get(key).map(|made| match made {
+        Ok(()) => Told {
+            kind,
             status: Truth::True,
             reason: "ClassMade".to_owned(),
             message: format!(
                 "pods claim its devices by the DeviceClass {}",
-                class_name(key)
+                class_name(key.name())
             ),
         },
-    };
+        Err(problem) => {
+            let ReportedProblem { reason, message } = told(problem);
+            Told {
+                kind,
+                status: Truth::False,
+                reason,
+                message,
+            }
+        }
+    });
     let reason = <&str>::from(Reason::DraUnavailable);
     let unavailable = problems.get(reason).map(|message| Told {
         kind: ConditionType::DraUnavailable,
@@ -450,7 +454,7 @@ fn allocation(
         reason: reason.to_owned(),
         message: message.clone(),
     });
-    [made].into_iter().chain(unavailable).collect()
+    made.into_iter().chain(unavailable).collect()
 }
 
 /// Tells what is no device although a handler saw it, and whether that is a problem: something was denied, or something was skipped where

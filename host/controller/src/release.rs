@@ -87,11 +87,19 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
     let spec = &instance.spec;
     let resources =
         [&instance.metadata.name, &spec.configuration_name].map(|name| format!("{GROUP}/{name}"));
+    let claims = |node: &str| {
+        let usages = spec.device_usage.values();
+        let usages = usages.filter_map(|text| text.parse::<DeviceUsage>().ok());
+        let own: Vec<DeviceUsage> = usages.filter(|one| one.node() == Some(node)).collect();
+        own.into_iter().filter_map(|one| one.claim())
+    };
     let leaves = |node: &str| match absent.get(node) {
         None => false,
         Some(Absence::Deleted) => true,
         Some(Absence::Away(requested)) => {
-            spec.shared && !resources.iter().any(|one| requested.contains(one))
+            let has_pods = resources.iter().any(|one| requested.contains(one))
+                || claims(node).any(|claim| requested.contains(&claim));
+            spec.shared && !has_pods
         }
     };
     let leaving: BTreeSet<&str> = nodes(instance)
@@ -201,6 +209,11 @@ mod tests {
         for resource in ["akri.sh/cams-1", "akri.sh/cams"] {
             assert_eq!(release(&instance(true), &away("b", &[resource])), None);
         }
+        let mut claimed = instance(true);
+        let slot = ("cams-1-0".to_owned(), "R:n:viewer:u:b".to_owned());
+        claimed.spec.device_usage.extend([slot]);
+        assert_eq!(release(&claimed, &away("b", &["R:n:viewer"])), None);
+        assert!(release(&claimed, &away("b", &["R:n:other"])).is_some());
         assert_eq!(release(&instance(false), &away("b", &[])), None);
         // It does not come back as it was, whatever its pods asked for.
         assert!(release(&instance(false), &deleted("b")).is_some());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use leafhost_core::cluster::{ClassProblems, Cluster, NodeSet};
+use leafhost_core::cluster::{Classes, Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
@@ -101,7 +101,7 @@ struct Showing<'a> {
     reports: watch::Receiver<Arc<ReportSet>>,
     names: watch::Receiver<Arc<NameSet>>,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
-    classes: watch::Receiver<Arc<ClassProblems>>,
+    classes: watch::Receiver<Arc<Classes>>,
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
     attempts: Attempts<ConfigurationKey, (), ()>,

@@ -31,8 +31,9 @@ pub struct NodeState {
     pub not_ready_since: Option<Timestamp>,
 }
 
-/// Maps Configurations whose devices the scheduler gives to why there is no DeviceClass for them.
-pub type ClassProblems = BTreeMap<ConfigurationKey, Problem>;
+/// Maps Configurations whose devices the scheduler gives to whether there is a DeviceClass for them, or why not. Those of which that is not known
+/// yet are left out.
+pub type Classes = BTreeMap<ConfigurationKey, Result<(), Problem>>;
 
 /// An object that is being deleted and waits for finalizers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +93,8 @@ pub trait Cluster: Send + Sync {
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// The Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// Why there are no DeviceClasses where there should be.
-    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>>;
+    /// The DeviceClasses.
+    fn classes(&self) -> watch::Receiver<Arc<Classes>>;
     /// The objects of ours that are being deleted.
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;
     /// Leaves an object these finalizers, if it still is as it was seen.
@@ -104,7 +105,7 @@ pub trait Cluster: Send + Sync {
     ) -> Result<(), WriteError>;
     /// What the cluster has of a node, read now; nothing if there is no such node.
     async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
-    /// The resources that pods of a node ask for, of those pods that have not ended; read now.
+    /// The resources that pods of a node ask for, and their claims ([`crate::slot::claim_key`]), of those pods that have not ended; read now.
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
     /// Writes a change of `base`, if the object still is as it was seen; one that somebody was quicker than fails.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;

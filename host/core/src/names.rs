@@ -216,8 +216,8 @@ pub fn digest(text: &str) -> String {
 }
 
 /// Names the DeviceClass of the devices of a Configuration.
-pub fn class_name(key: &ConfigurationKey) -> String {
-    format!("{}.{GROUP}", key.name())
+pub fn class_name(configuration: &str) -> String {
+    format!("{configuration}.{GROUP}")
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ pub fn pools(
         }
         let taints = why.map(|key| Taint {
             key: key.to_owned(),
-            evicts: rules.evicts && key == UNHEALTHY,
+            // A pod may have it through a node that is only away.
+            evicts: rules.evicts && is_ill_everywhere(instance),
         });
         let (devices, over) = offered(key, instance, &taints.into_iter().collect(), sharing);
         left_out.extend(over);
@@ -83,6 +84,16 @@ pub fn pools(
             .extend(devices);
     }
     (pools, left_out)
+}
+
+/// Tells that all nodes that see a device say that it does not work.
+fn is_ill_everywhere(instance: &Instance) -> bool {
+    instance.spec.nodes.iter().all(|node| {
+        let status = instance.status.nodes.get(node);
+        status.is_some_and(|status| {
+            status.missing_since.is_none() && matches!(status.health, Health::Unhealthy(_))
+        })
+    })
 }
 
 /// Holds the host names of the nodes that see a device.
@@ -217,8 +228,12 @@ mod tests {
         for (status, expected) in [
             (json!({"node-a": ill}), "host-b: cams-1 Some(4) []"),
             (
-                json!({"node-a": ill, "node-b": away}),
+                json!({"node-a": ill, "node-b": ill}),
                 "host-a,host-b: cams-1 Some(4) [(\"leafhost.dev/unhealthy\", true)]",
+            ),
+            (
+                json!({"node-a": ill, "node-b": away}),
+                "host-a,host-b: cams-1 Some(4) [(\"leafhost.dev/unhealthy\", false)]",
             ),
             (
                 json!({"node-a": away, "node-b": away}),

@@ -48,6 +48,16 @@ impl DeviceUsage {
         }
     }
 
+    /// Names the claim that has the slot, as [`claim_key`] does.
+    pub fn claim(&self) -> Option<String> {
+        match self {
+            Self::Claim {
+                namespace, name, ..
+            } => Some(claim_key(namespace, name)),
+            _ => None,
+        }
+    }
+
     /// Tells that it is the same claim's as another one, through whichever node.
     pub fn is_of_claim(&self, other: &Self) -> bool {
         let identity = |usage: &Self| match usage {
@@ -61,6 +71,11 @@ impl DeviceUsage {
         };
         identity(self).is_some_and(|own| identity(other) == Some(own))
     }
+}
+
+/// Names a claim: `R:<namespace>:<name>`.
+pub fn claim_key(namespace: &str, name: &str) -> String {
+    format!("R:{namespace}:{name}")
 }
 
 impl FromStr for DeviceUsage {

@@ -230,6 +230,13 @@ impl<T: Keep> Keeper<T> {
         self.unwatched.clone().or_else(|| unwritten.min())
     }
 
+    /// Returns why an object is not what it should be.
+    pub fn why(&self, name: &str) -> Option<String> {
+        let pause = self.pauses.get(name).filter(|_| self.differs(name));
+        let error = pause.and_then(|pause| pause.error.clone());
+        self.unwatched.clone().or(error)
+    }
+
     /// Returns the write that is due first, and when.
     pub fn next(&self) -> Option<(Due<T::Object>, Instant)> {
         let found = self.found.as_ref()?;
@@ -247,8 +254,8 @@ impl<T: Keep> Keeper<T> {
             .min_by_key(|(_, at)| *at)
     }
 
-    /// Writes, and pauses for a while: a failure for ever longer.
-    pub async fn write(&mut self, name: String, write: Write<T::Object>) {
+    /// Writes, and pauses for a while: a failure for ever longer. Returns true if it is written and kept.
+    pub async fn write(&mut self, name: String, write: Write<T::Object>) -> bool {
         let is_new = matches!(write, Write::Create(_));
         let failure = match answers::within(REQUEST, self.request(&name, write)).await {
             // Written again and again it would not differ less.
@@ -263,7 +270,7 @@ impl<T: Keep> Keeper<T> {
                     pause.until > now || (pause.failures > 0 && wanted.contains_key(name))
                 });
                 self.pauses.insert(name, Pause::new(now + SPACING, None));
-                return;
+                return true;
             }
             Err(failure) => failure,
         };
@@ -298,6 +305,7 @@ impl<T: Keep> Keeper<T> {
                 None => found.remove(&name),
             }
         }
+        false
     }
 
     fn differs(&self, name: &str) -> bool {
@@ -328,7 +336,7 @@ impl<T: Keep> Keeper<T> {
         let resource = &self.resource;
         match failure.kind {
             Kind::Denied => format!(
-                "{}; allow the agent's service account to write {resource}",
+                "{}; allow the service account to write {resource}",
                 failure.message
             ),
             _ => failure.told_of(resource),

@@ -59,6 +59,17 @@ fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -
     })
 }
 
+/// Publishes what is known now, if it differs from what was known before.
+fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>>>, next: T) {
+    sender.send_if_modified(|before| {
+        let differs = before.as_deref() != Some(&next);
+        if differs {
+            *before = Some(Arc::new(next));
+        }
+        differs
+    });
+}
+
 /// Waits until then; for ever if there is no then.
 async fn until(then: Option<Instant>) {
     match then {

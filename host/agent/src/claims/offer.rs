@@ -21,6 +21,9 @@ use tokio::sync::watch;
 /// Separates two questions what the API server keeps of slices: it may be another version by now.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
+/// Limits how long a kubelet may take to know the driver before that is told: it does after each start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Says what keeps devices from being offered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfferReport {
@@ -60,9 +63,16 @@ impl OfferTask {
         let mut was_asked = false;
         let mut unasked: Option<String> = None;
         let mut ask_at = tokio::time::Instant::now();
+        let mut told_at = None;
         loop {
             let wanted = self.wanted();
             let registered = self.registered();
+            // How long it has not been registered.
+            if registered.is_ok() {
+                told_at = None;
+            }
+            let now = tokio::time::Instant::now();
+            let waits = registered.is_err() && *told_at.get_or_insert(now + PATIENCE) > now;
             // Once in any case: what an earlier run has offered may have to go.
             let is_due = ask_at <= tokio::time::Instant::now();
             if (!wanted.is_empty() || !was_asked) && registered.is_ok() && is_due {
@@ -85,12 +95,14 @@ impl OfferTask {
             let problem = registered
                 .err()
                 .or_else(|| unasked.clone().filter(|_| features.is_none()));
-            self.publish(&wanted, features.filter(|_| problem.is_none()), problem);
+            let known = features.filter(|_| problem.is_none());
+            self.publish(&wanted, known, problem.filter(|_| !waits));
             let changed = tokio::select! {
                 changed = self.devices.changed() => changed.is_ok(),
                 changed = self.instances.changed() => changed.is_ok(),
                 changed = self.registration.changed() => changed.is_ok(),
                 () = tokio::time::sleep_until(ask_at), if asks => true,
+                () = tokio::time::sleep_until(told_at.unwrap_or(now)), if waits => true,
             };
             if !changed {
                 // The others end together with this one.

@@ -8,7 +8,7 @@ use leafhost_core::brokers::{
 };
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
-use leafhost_core::names::{API_VERSION, GROUP, label_value};
+use leafhost_core::names::{API_VERSION, GROUP, class_name, label_value};
 use leafhost_core::slice_device::{SLOTS, name_attribute};
 use leafhost_core::slices::DRIVER;
 use serde_json::{Map, Value, json};
@@ -141,7 +141,7 @@ pub fn claims_key(instance: &Instance) -> ObjectKey {
 /// Creates the template of the claims of an Instance's brokers.
 pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
     let metadata = &instance.metadata;
-    let class = format!("{}.{GROUP}", instance.spec.configuration_name);
+    let class = class_name(&instance.spec.configuration_name);
     let expression = format!(
         "device.attributes[\"{DRIVER}\"].instance == \"{}\"",
         name_attribute(&metadata.name)

@@ -168,14 +168,13 @@ impl<'a> Planner<'a> {
             let made = made.iter().filter(move |(key, _)| key.kind == kind);
             made.copied().collect::<Objects<'a>>()
         };
-        let claims = self.claims(subject, template, &of(Kind::ClaimTemplate));
         // Pods wait for the template of their claims.
-        let waits = template.is_some() && !claims;
+        let may_begin = self.claims(subject, template, &of(Kind::ClaimTemplate));
         let wanted = |kind| template.filter(|template| template.kind == kind);
-        if !waits {
-            self.pods(subject, wanted(TemplateKind::Pod), of(Kind::Pod));
-            self.jobs(subject, wanted(TemplateKind::Job), &of(Kind::Job));
-        }
+        let pods = wanted(TemplateKind::Pod);
+        self.pods(subject, pods, of(Kind::Pod), may_begin);
+        let jobs = wanted(TemplateKind::Job);
+        self.jobs(subject, jobs, &of(Kind::Job), may_begin);
         let is_served = template.is_some() && !subject.instance.spec.nodes.is_empty();
         let service = subject.manifest.spec.instance_service_spec.as_ref();
         let owner = Owner::Instance(subject.instance);
@@ -218,7 +217,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn pods(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>, there: Objects<'a>) {
+    fn pods(
+        &mut self,
+        subject: Subject<'a>,
+        template: Option<&Template<'_>>,
+        there: Objects<'a>,
+        may_begin: bool,
+    ) {
         let instance = subject.instance;
         let nodes = template.map_or(&[][..], |_| &instance.spec.nodes);
         let wanted: BTreeMap<ObjectKey, &str> = nodes
@@ -266,7 +271,7 @@ impl<'a> Planner<'a> {
             let mut slots = Slots::of(instance, template.slots);
             slots.free = slots.free.saturating_sub(self.promised(&slots, &live));
             for (_, node) in missing {
-                if !offers(subject.manifest, template) || !slots.take() {
+                if !may_begin || !offers(subject.manifest, template) || !slots.take() {
                     break;
                 }
                 let change = body::pod(instance, node, template);
@@ -333,6 +338,7 @@ impl<'a> Planner<'a> {
         subject: Subject<'a>,
         template: Option<&Template<'_>>,
         there: &[(&'a ObjectKey, &'a Object)],
+        may_begin: bool,
     ) {
         let is_other = |object: &Object| {
             let made_of = object.made_of.as_ref();
@@ -344,7 +350,7 @@ impl<'a> Planner<'a> {
             }
         }
         // A job that is being deleted is there until its pods are gone.
-        let Some(template) = template.filter(|_| there.is_empty()) else {
+        let Some(template) = template.filter(|_| there.is_empty() && may_begin) else {
             return;
         };
         let instance = subject.instance;
@@ -458,10 +464,11 @@ impl<'a> Slots<'a> {
                 continue;
             }
             // A claim says its node at the end.
-            let node = usage.parse().ok();
-            let holder = match &node {
-                Some(DeviceUsage::Claim { .. }) => usage.rsplit(':').next().unwrap_or(usage),
-                _ => usage,
+            let is_claim = matches!(usage.parse(), Ok(DeviceUsage::Claim { .. }));
+            let holder = if is_claim {
+                usage.rsplit(':').next().unwrap_or(usage)
+            } else {
+                usage
             };
             slots.holders.insert(holder);
             let is_within = slot_number(&instance.metadata.name, id)

@@ -1,6 +1,6 @@
 //! What a Configuration says of its brokers.
 
-use leafhost_core::configuration::{ALLOCATION_ANNOTATION, Backend, Manifest};
+use leafhost_core::configuration::{Backend, Manifest};
 use leafhost_core::names;
 use serde_json::{Value, json};
 
@@ -33,9 +33,7 @@ impl<'a> Template<'a> {
     /// That of a Configuration, if it has one.
     pub fn of(manifest: &'a Manifest) -> Option<Self> {
         let spec = &manifest.spec;
-        let allocation = manifest.metadata.annotations.get(ALLOCATION_ANNOTATION);
-        let backend = allocation.and_then(|text| Backend::parse(text).ok());
-        let is_dra = backend == Some(Backend::Dra);
+        let is_dra = Backend::of(&manifest.metadata.annotations) == Backend::Dra;
         let broker = spec.broker_spec.as_ref()?;
         let has = |name: &str| broker.get(name).filter(|spec| !spec.is_null());
         let (kind, template) = match (has("brokerPodSpec"), has("brokerJobSpec")) {
@@ -53,7 +51,7 @@ impl<'a> Template<'a> {
         let has_claim = is_dra && slots > 0;
         // A container has the properties that were there when it got its device.
         let of = if has_claim {
-            json!([template, spec.broker_properties, allocation])
+            json!([template, spec.broker_properties, "dra"])
         } else {
             json!([template, spec.broker_properties])
         };
@@ -97,6 +95,8 @@ fn number(amount: &Value) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::configuration::ALLOCATION_ANNOTATION;
+
     use super::super::fixture::manifest;
     use super::*;
 

@@ -15,7 +15,7 @@ struct Cluster {
     instances: InstanceSet,
     names: ResourceNames,
     brokers: Vec<Problem>,
-    classes: ClassProblems,
+    classes: Classes,
 }
 
 fn key(name: &str) -> ConfigurationKey {
@@ -42,7 +42,7 @@ impl Cluster {
             instances: InstanceSet::default(),
             names: ResourceNames::default(),
             brokers: Vec::new(),
-            classes: ClassProblems::new(),
+            classes: Classes::new(),
         };
         for node in nodes {
             let there = NodeState::default();
@@ -443,6 +443,9 @@ fn devices_of_the_scheduler_have_conditions_of_their_own() {
     };
     let all = &mut cluster.configurations.configurations;
     all.insert(key("cams"), Arc::new(state));
+    let is_told = kinds(&cluster).contains_key(&ConditionType::DeviceClassMade);
+    assert!(!is_told, "it is not known yet");
+    cluster.classes.insert(key("cams"), Ok(()));
     let told = kinds(&cluster);
     let made = &told[&ConditionType::DeviceClassMade];
     assert_eq!(made.status, Truth::True);
@@ -456,7 +459,7 @@ fn devices_of_the_scheduler_have_conditions_of_their_own() {
         class: "cams.akri.sh".to_owned(),
         why: "somebody else's".to_owned(),
     };
-    cluster.classes.insert(key("cams"), unmade);
+    cluster.classes.insert(key("cams"), Err(unmade));
     let told = kinds(&cluster);
     assert_eq!(told[&ConditionType::DeviceClassMade].status, Truth::False);
     let unavailable = &told[&ConditionType::DraUnavailable];

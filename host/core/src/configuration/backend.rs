@@ -1,5 +1,7 @@
 //! How the devices of a Configuration are given to pods.
 
+use std::collections::BTreeMap;
+
 use super::FieldProblem;
 
 /// The annotation that says how: `device-plugin` or `dra`.
@@ -18,6 +20,13 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// Returns what annotations say, where they can be read.
+    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+        let text = annotations.get(ALLOCATION_ANNOTATION);
+        text.and_then(|text| Self::parse(text).ok())
+            .unwrap_or_default()
+    }
+
     /// Reads the annotation's value.
     pub fn parse(text: &str) -> Result<Self, FieldProblem> {
         match text {

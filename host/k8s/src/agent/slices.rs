@@ -90,12 +90,18 @@ impl SliceStore for KubeSlices {
         let watch = Watch::new(api.clone()).fields(&selector);
         let mut keeper = Keeper::new(self.owner.clone(), api, watch);
         let mut now = SliceReport::default();
+        let mut acted = false;
         // Names all slices that there have been.
         let mut known = BTreeSet::new();
         offered.mark_changed();
         loop {
             let newest = offered.borrow_and_update().clone();
             let acts = newest != Offered::Unknown;
+            if acts && !acted {
+                // A kubelet that has registered the driver anew has deleted them on purpose.
+                keeper.resume();
+            }
+            acted = acts;
             if let Some(found) = keeper.found() {
                 known.extend(found.names().cloned());
                 now.slices = found.names().count();
@@ -122,8 +128,9 @@ impl SliceStore for KubeSlices {
                     } else {
                         let is_restored = matches!(write, Write::Create(_)) && known.contains(&name);
                         let count = if is_restored { &mut now.restored } else { &mut now.changed };
-                        *count = count.saturating_add(1);
-                        keeper.write(name, write).await;
+                        if keeper.write(name, write).await {
+                            *count = count.saturating_add(1);
+                        }
                     }
                 },
             }
@@ -182,13 +189,11 @@ impl Keep for Owner {
 
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
         let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
-        if held
-            .put(&object.name_any(), &self.node, bytes, object)
-            .is_err()
-            && held.is_news()
-        {
+        let name = object.name_any();
+        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
             tracing::warn!(
-                "this node has more slices than are read; remove what is not the agent's"
+                name,
+                "a ResourceSlice is too large to be read; remove it if it is not the agent's"
             );
         }
     }

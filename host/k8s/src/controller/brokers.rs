@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
 use leafhost_core::cluster::{Cluster as _, NodeSet};
-use leafhost_core::configuration::{ALLOCATION_ANNOTATION, Backend, Configuration, Manifest};
+use leafhost_core::configuration::{Backend, Configuration, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::resource_names::{NameSet, NameStore as _};
@@ -114,9 +114,8 @@ async fn follow_manifests(
 }
 
 fn has_claims(manifest: &Manifest) -> bool {
-    let allocation = manifest.metadata.annotations.get(ALLOCATION_ANNOTATION);
-    let backend = allocation.and_then(|text| Backend::parse(text).ok());
-    backend == Some(Backend::Dra) && manifest.spec.broker_spec.is_some()
+    let backend = Backend::of(&manifest.metadata.annotations);
+    backend == Backend::Dra && manifest.spec.broker_spec.is_some()
 }
 
 fn key(object: &DynamicObject) -> Option<ConfigurationKey> {

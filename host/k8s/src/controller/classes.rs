@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::cluster::ClassProblems;
+use leafhost_core::cluster::Classes;
 use leafhost_core::names::{ConfigurationKey, class_name, label_value};
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::{NameOwners, NameSet};
@@ -28,13 +28,16 @@ pub const LABEL: &str = "leafhost.dev/configuration";
 const NAMESPACE: &str = "leafhost.dev/namespace";
 /// The longest part of an extended resource's name behind the slash.
 const MAX_RESOURCE: usize = 63;
+/// The longest name of a class.
+const MAX_NAME: usize = 253;
+
 /// Keeps the classes without end. Nothing is written while this process does not lead.
 pub async fn keep(
     client: Client,
     mut leads: watch::Receiver<bool>,
     mut configurations: watch::Receiver<AllBacked>,
     mut names: watch::Receiver<Arc<NameSet>>,
-    problems: watch::Sender<Arc<ClassProblems>>,
+    states: watch::Sender<Arc<Classes>>,
 ) {
     let api: Api<DeviceClass> = Api::all(client);
     // A cluster whose Configurations want no class need not have the API.
@@ -44,8 +47,9 @@ pub async fn keep(
     if configurations.wait_for(is_wanted).await.is_err() {
         return std::future::pending().await;
     }
-    let watch = Watch::new(api.clone()).labels(LABEL);
-    let mut keeper = Keeper::new(Classes, api, watch);
+    // All: somebody else's may have to go first.
+    let watch = Watch::new(api.clone());
+    let mut keeper = Keeper::new(Ours, api, watch);
     let mut told = None;
     loop {
         let known = configurations.borrow_and_update().clone();
@@ -54,13 +58,16 @@ pub async fn keep(
         let problem = keeper.problem();
         if let Some(known) = known.filter(|_| names_now.is_known) {
             let owned = owned(known, &names_now);
-            let classes = owned.iter().filter_map(|(key, owns)| {
-                let name = class_name(key);
-                owns.then(|| (name.clone(), class(&name, key)))
+            let wanted = owned.iter().filter_map(|(key, owns)| {
+                let name = class_name(key.name());
+                let is_name = name.len() <= MAX_NAME;
+                (*owns && is_name).then(|| (name.clone(), class(&name, key)))
             });
-            keeper.want(classes.collect());
-            let unmade = unmade(&owned, keeper.found(), problem.as_deref());
-            crate::publish(&problems, unmade);
+            keeper.want(wanted.collect());
+            if let Some(found) = keeper.found() {
+                let now = classes(&owned, found, |name| keeper.why(name));
+                crate::publish(&states, now);
+            }
         }
         if problem != told {
             if let Some(problem) = &problem {
@@ -102,33 +109,41 @@ fn owned(mut configurations: Vec<Backed>, names: &NameSet) -> BTreeMap<Configura
     owned.collect()
 }
 
-/// Tells why Configurations have no class.
-fn unmade(
+/// Tells of Configurations whether they have their class; `why` says why one is not what it should be.
+fn classes(
     owned: &BTreeMap<ConfigurationKey, bool>,
-    found: Option<&Shelf<DeviceClass>>,
-    unwritten: Option<&str>,
-) -> ClassProblems {
-    let why = |key: &ConfigurationKey, owns: bool| {
+    found: &Shelf<DeviceClass>,
+    why: impl Fn(&str) -> Option<String>,
+) -> Classes {
+    let state = |key: &ConfigurationKey, owns: bool| {
+        let name = class_name(key.name());
         if !owns {
-            return Some("another namespace has the name".to_owned());
+            return Some(Err("another namespace has the name".to_owned()));
         }
-        match found.and_then(|found| found.get(&class_name(key))) {
-            Some(class) if !class.labels().contains_key(LABEL) => Some(format!(
+        if name.len() > MAX_NAME {
+            let text = format!(
+                "its name would have more than {MAX_NAME} characters; give the Configuration a shorter one"
+            );
+            return Some(Err(text));
+        }
+        match found.get(&name) {
+            Some(class) if !class.labels().contains_key(LABEL) => Some(Err(format!(
                 "one of that name is somebody else's, as it has no label {LABEL}; delete it, or give the Configuration another name"
-            )),
-            Some(_) => None,
-            None => unwritten.map(str::to_owned),
+            ))),
+            Some(_) => Some(Ok(())),
+            // It is being made.
+            None => why(&name).map(Err),
         }
     };
-    let problem = |(key, owns): (&ConfigurationKey, &bool)| {
-        let problem = Problem::ClassNotMade {
+    let told = |(key, owns): (&ConfigurationKey, &bool)| {
+        let state = state(key, *owns)?.map_err(|why| Problem::ClassNotMade {
             configuration: key.clone(),
-            class: class_name(key),
-            why: why(key, *owns)?,
-        };
-        Some((key.clone(), problem))
+            class: class_name(key.name()),
+            why,
+        });
+        Some((key.clone(), state))
     };
-    owned.iter().filter_map(problem).collect()
+    owned.iter().filter_map(told).collect()
 }
 
 fn class(name: &str, key: &ConfigurationKey) -> DeviceClass {
@@ -162,9 +177,9 @@ fn class(name: &str, key: &ConfigurationKey) -> DeviceClass {
     }
 }
 
-struct Classes;
+struct Ours;
 
-impl Keep for Classes {
+impl Keep for Ours {
     type Object = DeviceClass;
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it";
@@ -200,11 +215,13 @@ impl Keep for Classes {
     }
 
     fn hold(&self, held: &mut Shelf<DeviceClass>, is_wanted: bool, object: DeviceClass) {
+        if !is_wanted && !object.labels().contains_key(LABEL) {
+            return;
+        }
         let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
         let name = object.name_any();
-        let place = if is_wanted { "wanted" } else { "other" };
-        if held.put(&name, place, bytes, object).is_err() && held.is_news() {
-            tracing::warn!(class = name, "there are more DeviceClasses than are read");
+        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
+            tracing::warn!(class = name, "a DeviceClass is too large to be read");
         }
     }
 }
@@ -253,7 +270,7 @@ mod tests {
     #[test]
     fn a_class_selects_the_devices_of_its_configuration_and_has_its_resource() {
         let key = ConfigurationKey::new("b", "cams").unwrap();
-        let class_of = |key| class(&class_name(key), key).spec.unwrap();
+        let class_of = |key: &ConfigurationKey| class(&class_name(key.name()), key).spec.unwrap();
         let spec = class_of(&key);
         assert_eq!(spec.extended_resource_name.as_deref(), Some("akri.sh/cams"));
         let selectors = spec.selectors.unwrap();
@@ -269,29 +286,37 @@ mod tests {
     #[test]
     fn who_has_no_class_is_told_why() {
         let key = ConfigurationKey::new("a", "cams").unwrap();
-        let mut foreign = class("cams.akri.sh", &key);
+        let ours = class("cams.akri.sh", &key);
+        let mut foreign = ours.clone();
         foreign.metadata.labels = None;
-        let mut shelf = Shelf::default();
-        Classes.hold(&mut shelf, true, foreign);
-        let of = |owns, found, unwritten| {
+        let of = |owns, found: Option<&DeviceClass>, why: Option<&str>| {
+            let mut shelf = Shelf::default();
+            if let Some(found) = found {
+                Ours.hold(&mut shelf, true, found.clone());
+            }
             let owned = BTreeMap::from([(key.clone(), owns)]);
-            let problems = unmade(&owned, found, unwritten);
-            problems
-                .into_values()
-                .map(|problem| problem.to_string())
-                .collect::<String>()
+            let states = classes(&owned, &shelf, |_| why.map(str::to_owned));
+            let shown = states.into_values().map(|state| match state {
+                Ok(()) => "made".to_owned(),
+                Err(problem) => problem.to_string(),
+            });
+            shown.collect::<String>()
         };
-        assert!(of(true, Some(&shelf), None).contains("somebody else's"));
+        assert!(of(true, Some(&foreign), None).contains("somebody else's"));
         assert!(of(false, None, None).contains("another namespace"));
         assert!(of(true, None, Some("no right")).contains("no right"));
-        assert_eq!(of(true, None, None), "");
+        assert_eq!(of(true, None, None), "", "it is being made");
+        assert_eq!(of(true, Some(&ours), None), "made");
+        let mut shelf = Shelf::default();
+        Ours.hold(&mut shelf, false, foreign);
+        assert!(shelf.get("cams.akri.sh").is_none(), "nobody wants it");
     }
 
     #[test]
     fn a_class_that_is_not_ours_is_left_alone_and_one_that_differs_is_put_right() {
         let key = ConfigurationKey::new("a", "cams").unwrap();
         let right = class("cams.akri.sh", &key);
-        let write = |found: &DeviceClass, wanted| Classes.write(Some(found), wanted);
+        let write = |found: &DeviceClass, wanted| Ours.write(Some(found), wanted);
         assert_eq!(write(&right, Some(&right)), None);
         let mut edited = right.clone();
         edited.spec.as_mut().unwrap().selectors = None;

@@ -10,12 +10,13 @@ use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt as _};
 use leafhost_core::cluster::{
-    ClassProblems, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+    Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
+use leafhost_core::slot::claim_key;
 use leafhost_core::status_store::WriteError;
 use leafhost_core::tasks::Tasks;
 use serde::Serialize;
@@ -23,7 +24,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
-use crate::controller::pools::{PoolViews, publish_known};
+use crate::controller::pools::PoolViews;
 use crate::controller::{backends, classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
@@ -54,7 +55,7 @@ pub struct KubeCluster {
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     deleting: watch::Receiver<Vec<Deleting>>,
-    unmade: watch::Receiver<Arc<ClassProblems>>,
+    unmade: watch::Receiver<Arc<Classes>>,
     names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
 }
@@ -84,7 +85,7 @@ impl KubeCluster {
             crate::publish(&sender, NodeSet { complete, nodes });
             let named = all.iter();
             let named = named.filter_map(|(name, (_, host))| Some((name.clone(), host.clone()?)));
-            publish_known(&hostname_sender, named.collect());
+            crate::publish_known(&hostname_sender, named.collect());
         };
         let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
         let all = Api::all(client.clone());
@@ -168,7 +169,7 @@ impl Cluster for KubeCluster {
         self.instances.clone()
     }
 
-    fn classes(&self) -> watch::Receiver<Arc<ClassProblems>> {
+    fn classes(&self) -> watch::Receiver<Arc<Classes>> {
         self.unmade.clone()
     }
 
@@ -199,7 +200,7 @@ impl Cluster for KubeCluster {
         let listed = answers::within(REQUEST, pods.list(&params)).await;
         let listed =
             listed.map_err(|failure| read_error(format!("the pods of node {node}"), &failure))?;
-        Ok(listed.iter().flat_map(resources).collect())
+        Ok(listed.iter().flat_map(requests).collect())
     }
 
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError> {
@@ -298,8 +299,8 @@ async fn written<T>(request: impl Future<Output = kube::Result<T>>) -> Result<()
     answer.map(drop).map_err(|failure| write_error(&failure))
 }
 
-/// The resources of ours that a pod asks for.
-fn resources(pod: &Pod) -> BTreeSet<String> {
+/// The resources of ours that a pod asks for, and its claims, as `R:<namespace>:<name>`.
+fn requests(pod: &Pod) -> BTreeSet<String> {
     let Some(spec) = &pod.spec else {
         return BTreeSet::new();
     };
@@ -313,5 +314,17 @@ fn resources(pod: &Pod) -> BTreeSet<String> {
         name.split_once('/')
             .is_some_and(|(domain, _)| domain == GROUP)
     };
-    names.filter(is_ours).collect()
+    let named = spec.resource_claims.iter().flatten();
+    let named = named.filter_map(|claim| claim.resource_claim_name.clone());
+    let status = pod.status.as_ref();
+    let made = status.into_iter().flat_map(|status| {
+        let claims = status.resource_claim_statuses.iter().flatten();
+        let extended = status.extended_resource_claim_status.iter();
+        let extended = extended.map(|claim| claim.resource_claim_name.clone());
+        let claims = claims.filter_map(|claim| claim.resource_claim_name.clone());
+        claims.chain(extended).collect::<Vec<_>>()
+    });
+    let namespace = pod.namespace().unwrap_or_default();
+    let claims = named.chain(made).map(|name| claim_key(&namespace, &name));
+    names.filter(is_ours).chain(claims).collect()
 }

@@ -65,7 +65,7 @@ pub async fn keep(client: Client, views: PoolViews) {
     let node = |slice: ResourceSlice, _: Option<&String>| slice.spec.node_name;
     let publish = move |all: &BTreeMap<String, String>| {
         let nodes = all.values().cloned().collect();
-        publish_known(&sender, nodes);
+        crate::publish_known(&sender, nodes);
     };
     let name = ResourceSlice::name_any;
     let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);
@@ -82,17 +82,6 @@ pub async fn keep(client: Client, views: PoolViews) {
         told: None,
     };
     tokio::join!(following, task.run());
-}
-
-/// Publishes what is known now, if it differs.
-pub fn publish_known<T: PartialEq>(sender: &watch::Sender<Option<Arc<T>>>, next: T) {
-    sender.send_if_modified(|before| {
-        let differs = before.as_deref() != Some(&next);
-        if differs {
-            *before = Some(Arc::new(next));
-        }
-        differs
-    });
 }
 
 struct PoolTask {
@@ -124,12 +113,14 @@ struct Asked {
 impl PoolTask {
     async fn run(mut self) {
         let mut is_news = true;
+        let mut asks = false;
         let mut leaves = None;
         loop {
             let leads = *self.views.leads.borrow_and_update();
             if std::mem::take(&mut is_news) {
                 let wanted = self.wanted();
-                if leads && wanted.as_ref().is_some_and(|wanted| !wanted.is_empty()) {
+                asks = leads && wanted.as_ref().is_some_and(|wanted| !wanted.is_empty());
+                if asks {
                     self.ask().await;
                 }
                 leaves = self.count_nodes(Instant::now());
@@ -141,7 +132,7 @@ impl PoolTask {
             }
             self.tell();
             let acts = leads && self.pools.is_some();
-            let again = self.asked.next.filter(|_| leads);
+            let again = self.asked.next.filter(|_| asks);
             let next = leaves.into_iter().chain(again).min();
             let changed = tokio::select! {
                 due = self.keeper.due(acts) => {
@@ -229,11 +220,13 @@ impl PoolTask {
         let able = able.map(|(node, name)| (node.clone(), name.clone()));
         let (pools, left_out) = pools(&instances, &wanted, &able.collect(), features);
         if self.left_out != left_out {
-            let names = few(&left_out, NAMED);
-            tracing::warn!(
-                names,
-                "attributes of shared devices find no room in slices: at most 32, each name once with or without leafhost.dev/"
-            );
+            if !left_out.is_empty() {
+                let names = few(&left_out, NAMED);
+                tracing::warn!(
+                    names,
+                    "attributes of shared devices find no room in slices: at most 32, each name once with or without leafhost.dev/"
+                );
+            }
             self.left_out = left_out;
         }
         Some(pools)
@@ -297,12 +290,10 @@ impl Keep for SharedSlices {
 
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
         let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
-        let (name, pool) = (object.name_any(), object.spec.pool.name.clone());
-        if held.put(&name, &pool, bytes, object).is_err() && held.is_news() {
-            tracing::warn!(
-                pool,
-                "there are more ResourceSlices of a pool than are read"
-            );
+        let name = object.name_any();
+        // Nobody but the controller writes these, and a pool has as many as its devices need.
+        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
+            tracing::warn!(name, "a ResourceSlice is too large to be read");
         }
     }
 }

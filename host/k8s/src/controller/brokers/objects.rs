@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, NotUsed, PartialObjectMeta};
+use kube::api::{ApiResource, ListParams, NotUsed, PartialObjectMeta};
 use kube::core::Object as KubeObject;
 use kube::{Api, Client, Resource};
 use leafhost_core::brokers::{
@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::MAKES_NONE;
+use crate::controller::backends::has_some;
 use crate::index;
 use crate::watch::Watch;
 
@@ -48,15 +49,18 @@ pub async fn follow(
     let services: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
     let made = format!("{CONTROLLER_LABEL}={GROUP}");
     let services = Watch::new(services).labels(&made);
+    let all_templates: Api<ResourceClaimTemplate> = Api::all(client.clone());
     let templates: Api<PartialObjectMeta<ResourceClaimTemplate>> = Api::all(client);
     let templates = Watch::new(templates).labels(&made);
-    let none = BTreeMap::from([(Kind::ClaimTemplate, BTreeMap::new())]);
-    let shown = (Parts::new(none), sender);
+    let shown = (Parts::default(), sender);
     let templates = async {
-        if claims.wait_for(|are_wanted| *are_wanted).await.is_ok() {
-            follow_kind(Kind::ClaimTemplate, templates, |_| Phase::Pending, &shown).await;
+        if !has_some(&all_templates, &ListParams::default().labels(&made)).await {
+            show(Kind::ClaimTemplate, &BTreeMap::new(), &shown);
+            if claims.wait_for(|are_wanted| *are_wanted).await.is_err() {
+                return std::future::pending().await;
+            }
         }
-        std::future::pending::<()>().await;
+        follow_kind(Kind::ClaimTemplate, templates, |_| Phase::Pending, &shown).await;
     };
     tokio::join!(
         follow_kind(Kind::Pod, pods, |pod| phase(pod.status.as_ref()), &shown),
@@ -70,29 +74,36 @@ async fn follow_kind<K>(
     kind: Kind,
     watch: Watch<K>,
     phase: impl Fn(&K) -> Phase,
-    (parts, sender): &(Parts, watch::Sender<Arc<ObjectSet>>),
+    shown: &(Parts, watch::Sender<Arc<ObjectSet>>),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let name = |object: &K| key(kind, object.meta());
     let read = |object: K, _: Option<&_>| Some(Arc::new(read(object.meta(), phase(&object))));
-    let publish = |all: &BTreeMap<_, _>| {
-        // Nothing that holds it panics.
-        let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.insert(kind, all.clone());
-        if parts.len() == KINDS {
-            let all = parts.values().flatten();
-            let next = ObjectSet {
-                complete: true,
-                objects: all
-                    .map(|(key, one)| (key.clone(), Arc::clone(one)))
-                    .collect(),
-            };
-            crate::publish(sender, next);
-        }
-    };
+    let publish = |all: &BTreeMap<_, _>| show(kind, all, shown);
     let what = (&*format!("{kind}s"), MAKES_NONE);
     index::follow(watch, what, name, read, publish).await;
+}
+
+/// Shows all objects, once those of each kind are known.
+fn show(
+    kind: Kind,
+    all: &BTreeMap<ObjectKey, Arc<Object>>,
+    (parts, sender): &(Parts, watch::Sender<Arc<ObjectSet>>),
+) {
+    // Nothing that holds it panics.
+    let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.insert(kind, all.clone());
+    if parts.len() == KINDS {
+        let all = parts.values().flatten();
+        let next = ObjectSet {
+            complete: true,
+            objects: all
+                .map(|(key, one)| (key.clone(), Arc::clone(one)))
+                .collect(),
+        };
+        crate::publish(sender, next);
+    }
 }
 
 fn key(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {

@@ -10,7 +10,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::{ALLOCATION_ANNOTATION, Backend};
+use leafhost_core::configuration::Backend;
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -212,8 +212,6 @@ fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationS
     let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
-    let backend = object.annotations().get(ALLOCATION_ANNOTATION);
-    let backend = backend.and_then(|text| Backend::parse(text).ok());
     let state = ConfigurationState {
         uid: meta.uid.clone().unwrap_or_default(),
         resource_version: meta.resource_version.clone().unwrap_or_default(),
@@ -221,7 +219,7 @@ fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationS
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
         is_deleting: meta.deletion_timestamp.is_some(),
         handler: handler?.as_str()?.to_owned(),
-        backend: backend.unwrap_or_default(),
+        backend: Backend::of(object.annotations()),
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     };
     Some((key, Arc::new(state)))
