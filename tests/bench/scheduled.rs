@@ -80,7 +80,8 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let mut back = Vec::new();
     for _ in 0..TIMES / 4 {
         let slice = slices(cluster, node.name())?.pop().context("no slice")?;
-        let name = slice["metadata"]["name"].as_str().context("no name")?;
+        let name = slice.pointer("/metadata/name").and_then(Value::as_str);
+        let name = name.context("no name")?;
         let begun = Instant::now();
         cluster.api().delete(&format!("{SLICES}/{name}"))?;
         until_offered(cluster, node.name(), 2)?;
@@ -114,7 +115,10 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     until_offered(cluster, node.name(), DEVICES + 2)?;
     let took = begun.elapsed();
     let all = slices(cluster, node.name())?;
-    let bytes: usize = all.iter().map(|one| one["spec"].to_string().len()).sum();
+    let bytes: usize = all
+        .iter()
+        .map(|one| one.get("spec").map_or(0, |spec| spec.to_string().len()))
+        .sum();
     let before = value(node, "leafhost_slice_writes_total", "changed")?;
     turn(cluster, &space, "many", "dra")?;
     crate::process::pass(Duration::from_secs(5))?;
@@ -166,7 +170,8 @@ fn run(space: &Namespace<'_>, pod: &Pod, name: &str) -> Result<Duration> {
     let begun = Instant::now();
     space.create(pod)?;
     space.until(name, "it runs", |pod| {
-        ensure!(pod["status"]["phase"] == "Running", "not yet");
+        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+        ensure!(phase == Some("Running"), "not yet");
         Ok(())
     })?;
     let took = begun.elapsed();
@@ -176,7 +181,8 @@ fn run(space: &Namespace<'_>, pod: &Pod, name: &str) -> Result<Duration> {
 
 fn slices(cluster: &Cluster, node: &str) -> Result<Vec<Value>> {
     let list = cluster.get(&format!("{SLICES}?fieldSelector=spec.nodeName={node}"))?;
-    Ok(list["items"].as_array().context("no items")?.clone())
+    let items = list.get("items").and_then(Value::as_array);
+    Ok(items.context("no items")?.clone())
 }
 
 /// Waits until the slices of a node have so many devices.
@@ -185,7 +191,7 @@ fn until_offered(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
         let slices = slices(cluster, node)?;
         let devices = slices
             .iter()
-            .filter_map(|one| one["spec"]["devices"].as_array());
+            .filter_map(|one| one.pointer("/spec/devices")?.as_array());
         let found: usize = devices.map(Vec::len).sum();
         ensure!(found == count, "{found} of {count}");
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::allocation::{give_back, take};
-use leafhost_core::claim::record::{Record, RecordedDevice};
+use leafhost_core::claim::record::{Record, RecordedDevice, Slot};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::slice_device::device_name;
@@ -116,7 +116,7 @@ impl Shared {
     ) -> Vec<(Arc<Instance>, Settlement)> {
         let own = self.usage(&named(uid, record));
         let slots = || record.devices.iter().flat_map(|device| &device.slots);
-        let keys: BTreeSet<InstanceKey> = slots().map(|slot| slot.key()).collect();
+        let keys: BTreeSet<InstanceKey> = slots().map(Slot::key).collect();
         let known = keys.iter().filter_map(|key| instances.instances.get(key));
         let mut all = Vec::new();
         for instance in known {

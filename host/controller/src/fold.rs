@@ -38,7 +38,7 @@ pub struct Seen<'a> {
     pub names: &'a ResourceNames,
     /// What is wrong with brokers.
     pub brokers: &'a [Problem],
-    /// The DeviceClasses of Configurations whose devices the scheduler gives.
+    /// The device classes of Configurations whose devices the scheduler gives.
     pub classes: &'a Classes,
 }
 

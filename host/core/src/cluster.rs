@@ -31,7 +31,7 @@ pub struct NodeState {
     pub not_ready_since: Option<Timestamp>,
 }
 
-/// Maps Configurations whose devices the scheduler gives to whether there is a DeviceClass for them, or why not. Those of which that is not known
+/// Maps Configurations whose devices the scheduler gives to whether there is a device class for them, or why not. Those of which that is not known
 /// yet are left out.
 pub type Classes = BTreeMap<ConfigurationKey, Result<(), Problem>>;
 
@@ -93,7 +93,7 @@ pub trait Cluster: Send + Sync {
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// The Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// The DeviceClasses.
+    /// The device classes of Configurations whose devices the scheduler gives.
     fn classes(&self) -> watch::Receiver<Arc<Classes>>;
     /// The objects of ours that are being deleted.
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;

@@ -82,7 +82,7 @@ pub(super) fn add(
     let running = stop.clone();
     let telling = claims.clone();
     tasks.add_loop("health of claims", async move {
-        telling.tell_health(health).await
+        telling.tell_health(health).await;
     });
     tasks.add("claims", async move { claims.run(running).await });
     tasks.add("DRA driver", driver.run(stop));

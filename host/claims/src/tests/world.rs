@@ -114,7 +114,7 @@ pub struct Bench {
     pub devices: watch::Sender<Arc<DeviceSnapshot>>,
     pub claims: Claims,
     pub report: watch::Receiver<Arc<ClaimReport>>,
-    pub _running: AbortOnDropHandle<()>,
+    pub running: AbortOnDropHandle<()>,
 }
 
 pub fn mk_instance(hash: &str, capacity: u32) -> Instance {
@@ -206,22 +206,22 @@ pub fn mk_agent(
         records: world.clone(),
     };
     let (claims, report) = Claims::new(NODE, ports, Arc::default());
-    let running = claims.clone();
-    let running = async move { running.run(CancellationToken::new()).await };
+    let runs = claims.clone();
+    let runs = async move { runs.run(CancellationToken::new()).await };
     Bench {
         world,
         store,
         devices,
         claims,
         report,
-        _running: AbortOnDropHandle::new(tokio::spawn(running)),
+        running: AbortOnDropHandle::new(tokio::spawn(runs)),
     }
 }
 
 impl Bench {
     /// Kills the agent; what is left of its world.
     pub fn kill(self) -> (Arc<World>, Arc<Store>, watch::Sender<Arc<DeviceSnapshot>>) {
-        drop(self._running);
+        drop(self.running);
         (self.world, self.store, self.devices)
     }
 

@@ -314,8 +314,8 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
         name.split_once('/')
             .is_some_and(|(domain, _)| domain == GROUP)
     };
-    let named = spec.resource_claims.iter().flatten();
-    let named = named.filter_map(|claim| claim.resource_claim_name.clone());
+    let own = spec.resource_claims.iter().flatten();
+    let own = own.filter_map(|claim| claim.resource_claim_name.clone());
     let status = pod.status.as_ref();
     let made = status.into_iter().flat_map(|status| {
         let claims = status.resource_claim_statuses.iter().flatten();
@@ -325,6 +325,6 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
         claims.chain(extended).collect::<Vec<_>>()
     });
     let namespace = pod.namespace().unwrap_or_default();
-    let claims = named.chain(made).map(|name| claim_key(&namespace, &name));
+    let claims = own.chain(made).map(|name| claim_key(&namespace, &name));
     names.filter(is_ours).chain(claims).collect()
 }

@@ -52,7 +52,7 @@ fn pod() -> Value {
 }
 
 fn pod_of(manifest: &Manifest) -> Value {
-    let template = Template::of(&manifest).unwrap();
+    let template = Template::of(manifest).unwrap();
     let mut pod = body(&body::pod(&device(), "b", &template));
     let spec = &mut pod["spec"];
     merge(
