@@ -197,8 +197,16 @@ fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> 
         agents.check_calm(start).context(what)?;
         let mut writes = agents.requests(start)?;
         writes.retain(|one, _| one.is_write() && one.resource == "instances");
-        let count: usize = writes.values().sum();
-        ensure!(count <= 4, "{what}: {count} writes: {writes:#?}");
+        // Two nodes have entries, and one of them also says who has its slot. Each of these writes may lose to another node's once.
+        let count = |is_done: bool| -> usize {
+            let counted = writes.iter().filter(|(one, _)| (one.code < 300) == is_done);
+            counted.map(|(_, count)| count).sum()
+        };
+        let (done, lost) = (count(true), count(false));
+        ensure!(
+            done <= 3 && lost <= 2,
+            "{what}: {done} writes, {lost} lost: {writes:#?}"
+        );
     }
 
     // Deleted while a pod uses it: what is made again has the pod's slot.

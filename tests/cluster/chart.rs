@@ -191,8 +191,8 @@ fn the_webhook_reviews_what_the_controller_writes_and_nothing_of_others() -> Res
         Ok(hooks.cloned().unwrap_or_default())
     };
     let usual = hooks(&[])?;
-    let [users, brokers, names] = usual.as_slice() else {
-        anyhow::bail!("not three: {usual:#?}");
+    let [users, parameters, brokers, names] = usual.as_slice() else {
+        anyhow::bail!("not four: {usual:#?}");
     };
     let account = "request.userInfo.username == 'system:serviceaccount:agents:leafhost-controller'";
     for hook in [brokers, names] {
@@ -202,9 +202,12 @@ fn the_webhook_reviews_what_the_controller_writes_and_nothing_of_others() -> Res
         assert_eq!(hook["failurePolicy"], "Fail");
     }
     for (without, left) in [
-        ("controller.enabled", vec![users]),
-        ("controller.brokers.enabled", vec![users, names]),
-        ("webhookConfiguration.brokers.enabled", vec![users, names]),
+        ("controller.enabled", vec![users, parameters]),
+        ("controller.brokers.enabled", vec![users, parameters, names]),
+        (
+            "webhookConfiguration.brokers.enabled",
+            vec![users, parameters, names],
+        ),
     ] {
         let objects = hooks(&[&format!("{without}=false")])?;
         assert_eq!(objects.iter().collect::<Vec<_>>(), left, "{without}");

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, IMAGE};
-use leafhost_tests::wait::eventually;
+use leafhost_tests::wait::{eventually, within};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
 use crate::brokers::Controller;
+use crate::claims::PATIENCE;
 
 /// How many GPUs each of the two nodes has.
 const GPUS: usize = 8;
@@ -175,7 +176,7 @@ fn uuid(line: &str) -> Option<String> {
 /// Waits until a pod runs or has ended well, and its containers have printed their variables.
 fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> Result<Seen<'a>> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
-    eventually(&format!("pod {pod} runs"), || {
+    within(PATIENCE, &format!("pod {pod} runs"), || {
         let pod = agents.cluster.get(&path)?;
         let phase = text(&pod["status"]["phase"]);
         ensure!(
@@ -317,7 +318,7 @@ fn parameters_of_another_driver_are_refused_with_their_kind() -> Result<()> {
         for pod in manifests(&pod.to_string())? {
             cluster.apply(&pod.to_string())?;
         }
-        eventually(&format!("an event of {name} says why"), || {
+        within(PATIENCE, &format!("an event of {name} says why"), || {
             let selector = format!("fieldSelector=involvedObject.name={name}");
             let events = cluster.get(&format!(
                 "/api/v1/namespaces/{}/events?{selector}",

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Pod};
 use leafhost_tests::program::source_tree;
-use leafhost_tests::wait::eventually;
+use leafhost_tests::wait::{eventually, within};
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
 use crate::brokers::Controller;
 use crate::device::variable;
+
+/// Bounds how long a pod with a claim may take to run: a kubelet may not read a new claim for a moment, and tries again after 90 seconds.
+pub const PATIENCE: Duration = Duration::from_mins(4);
 
 /// Applies a Configuration of two local devices of each node.
 fn configure(agents: &Agents, name: &str, allocation: &str) -> Result<()> {
@@ -240,7 +244,7 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
         );
         Ok(phases)
     };
-    let phases = eventually("five run", five_run).with_context(|| space.state())?;
+    let phases = within(PATIENCE, "five run", five_run).with_context(|| space.state())?;
     ensure!(held(&agents, "cameras", node(0).name())?.len() == 5);
     let [waiting] = &phases["Pending"][..] else {
         bail!("{phases:?}");
@@ -248,7 +252,7 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
     space.wait_unschedulable(waiting)?;
     space.delete(&phases["Running"][0])?;
     space.wait_running(waiting)?;
-    eventually("five run again", five_run)?;
+    within(PATIENCE, "five run again", five_run)?;
     let delete = [
         "delete",
         "deployment",
@@ -276,6 +280,7 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
         space.create(&pod.with("resourceClaims", claims.clone()))?;
     }
     for number in 0..2 {
+        space.wait_running(&format!("both-{number}"))?;
         space.wait_logs(&format!("both-{number}"), "main", "DEBUG_ECHO_DESCRIPTION=")?;
     }
     let has_one = || {
@@ -337,8 +342,10 @@ fn brokers_get_their_device_by_a_claim_and_by_device_plugins_once_that_is_change
         Ok(())
     };
     configure("dra")?;
-    eventually("both nodes have a broker with a claim", || brokers(true))
-        .with_context(|| space.state())?;
+    within(PATIENCE, "both nodes have a broker with a claim", || {
+        brokers(true)
+    })
+    .with_context(|| space.state())?;
     let configuration = format!(
         "/apis/akri.sh/v0/namespaces/{}/configurations/watched",
         space.name()
