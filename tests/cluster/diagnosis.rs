@@ -82,6 +82,7 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
                 "HANDLER",
                 "READY",
                 "DEVICES",
+                "ALLOCATION",
                 "AGE",
                 "steady",
                 "2",
