@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::claim::{Allocated, AllocatedClaim};
+use leafhost_core::claim::AllocatedClaim;
 use leafhost_core::edits::Edits;
 use leafhost_core::instance::Instance;
 use leafhost_core::usable::{Usable, usable};
-use leafhost_core::variables;
 use leafhost_kubelet::dra::{ClaimRef, PreparedDevice};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -167,7 +166,7 @@ impl Shared {
     ) -> Result<(), String> {
         let mut others = BTreeSet::new();
         for one in &allocated.results {
-            let properties = checked(allocated, one)?;
+            let properties = allocated.properties(one);
             let mut device = RecordedDevice {
                 request: one.request.clone(),
                 pool: one.pool.clone(),
@@ -227,20 +226,6 @@ pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
     devices
         .map(|device| (device.cdi_device(), device.edits.clone()))
         .collect()
-}
-
-/// Returns the variables that the claim wants for a device, or refuses one that may not be set.
-fn checked(
-    claim: &AllocatedClaim,
-    allocated: &Allocated,
-) -> Result<BTreeMap<String, String>, String> {
-    let properties = claim.properties(allocated);
-    match properties.keys().find(|name| variables::is_never_set(name)) {
-        Some(name) => Err(format!(
-            "parameters of the claim: properties.{name} may not be set: it changes how programs start; remove it"
-        )),
-        None => Ok(properties),
-    }
 }
 
 /// Returns what containers get with a device.

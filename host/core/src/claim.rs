@@ -11,6 +11,7 @@ pub mod record;
 
 use crate::names::is_env_name;
 use crate::slices::DRIVER;
+use crate::variables::{NEVER_SET, is_never_set};
 
 /// The kind and version of parameters that a claim or a class may have for our devices.
 const PARAMETERS: (&str, &str) = ("leafhost.dev/v1alpha1", "DeviceParameters");
@@ -75,6 +76,9 @@ pub enum InvalidParameters {
         "properties.{0} is no name of a variable: use letters, digits and _, not beginning with a digit"
     )]
     Name(String),
+    /// A variable changes how programs start or where they connect.
+    #[error("properties.{0} may not be set: {NEVER_SET}; remove it")]
+    NeverSet(String),
 }
 
 #[derive(Deserialize)]
@@ -116,6 +120,9 @@ impl Parameters {
             DeviceParameters::deserialize(value).map_err(form)?;
         if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
             return Err(InvalidParameters::Name(name.clone()));
+        }
+        if let Some(name) = properties.keys().find(|name| is_never_set(name)) {
+            return Err(InvalidParameters::NeverSet(name.clone()));
         }
         Ok(Some(Self {
             requests: requests.to_vec(),
@@ -215,6 +222,10 @@ mod tests {
             (
                 json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"A B": "1"}}),
                 "properties.A B",
+            ),
+            (
+                json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"LD_PRELOAD": "/x"}}),
+                "properties.LD_PRELOAD may not be set",
             ),
             (json!(7), "cannot be read"),
         ] {

@@ -1,8 +1,6 @@
 //! Reviews what claims, templates of claims and classes want of our devices. The agent would refuse it only when a pod starts.
 
 use leafhost_core::claim::Parameters;
-use leafhost_core::slices::DRIVER;
-use leafhost_core::variables::is_never_set;
 use serde_json::Value;
 
 /// Returns what is wrong with the parameters of an object for our driver, each with its field.
@@ -18,32 +16,15 @@ pub fn problems(kind: &str, object: &Value) -> Vec<String> {
     let wrong = configs.enumerate().filter_map(|(number, config)| {
         let opaque = config.get("opaque")?;
         let driver = opaque.get("driver").and_then(Value::as_str)?;
-        let why = wrong(driver, opaque.get("parameters")?)?;
+        let why = Parameters::read(driver, &[], opaque.get("parameters")?).err()?;
         Some(format!("{path}[{number}].opaque.parameters: {why}"))
     });
     wrong.collect()
 }
 
-fn wrong(driver: &str, parameters: &Value) -> Option<String> {
-    if driver != DRIVER {
-        return None;
-    }
-    match Parameters::read(driver, &[], parameters) {
-        Err(error) => Some(error.to_string()),
-        Ok(read) => {
-            let mut names = read
-                .into_iter()
-                .flat_map(|read| read.properties.into_keys());
-            let name = names.find(|name| is_never_set(name))?;
-            Some(format!(
-                "properties.{name} may not be set: it changes how programs start; remove it"
-            ))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use leafhost_core::slices::DRIVER;
     use serde_json::json;
 
     use super::*;
