@@ -60,9 +60,8 @@ impl Shared {
             instances.mark_unchanged();
             let is_done = match self.load().await {
                 Ok(()) => {
-                    let mut is_done = self.end_all().await;
+                    let mut is_done = self.advance_all().await;
                     is_done &= self.end_unknown().await;
-                    is_done &= self.settle_all().await;
                     if restore_at <= Instant::now() {
                         let is_restored = self.restore().await;
                         let pause = if is_restored { BACKSTOP } else { AGAIN };
@@ -140,29 +139,36 @@ impl Shared {
         is_done
     }
 
-    /// Gives the slots of all claims back that are over. Returns false if some are left.
-    async fn end_all(&self) -> bool {
+    /// Gives the slots of claims back that are over, and makes those of the others what they should be. Returns false if some are left.
+    async fn advance_all(&self) -> bool {
         let mut is_done = true;
         let claims = self.state().report.claims.clone();
-        for (uid, record) in claims.iter().filter(|(_, record)| record.is_over) {
+        for uid in claims.keys() {
             let turn = self.turn(uid);
             let Ok(_turn) = turn.try_lock() else {
                 is_done = false;
                 continue;
             };
-            if self.state().report.claims.get(uid) != Some(record) {
-                continue;
-            }
-            let mut is_given = true;
-            let claim = named(uid, record);
-            for slot in slots(record) {
-                is_given &= self.give_back(&claim, slot).await;
-            }
-            if is_given && self.ports.records.remove(uid).await.is_ok() {
-                self.edit(|report| drop(report.claims.remove(uid)));
-            } else {
-                is_done = false;
-            }
+            let now = self.state().report.claims.get(uid).cloned();
+            is_done &= match now {
+                Some(record) if record.is_over => self.end(uid, &record).await,
+                Some(record) => self.settle_claim(uid, &record).await,
+                None => true,
+            };
+        }
+        is_done
+    }
+
+    /// Gives the slots of a claim back. Returns false if some are left.
+    async fn end(&self, uid: &str, record: &Record) -> bool {
+        let mut is_given = true;
+        let claim = named(uid, record);
+        for slot in slots(record) {
+            is_given &= self.give_back(&claim, slot).await;
+        }
+        let is_done = is_given && self.ports.records.remove(uid).await.is_ok();
+        if is_done {
+            self.edit(|report| drop(report.claims.remove(uid)));
         }
         is_done
     }

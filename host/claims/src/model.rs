@@ -62,10 +62,8 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
 /// Says which slot a claim takes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This one, which it has already: somebody has died between taking it and remembering that.
-    Own(String),
-    /// This one, which the claim has through another node: its pods run on several.
-    Joined(String),
+    /// This one, which the claim has already: through another node on which its pods run, or because an agent has died between taking and remembering it.
+    Had(String),
     /// This one, which is free.
     Free(String),
     /// None is free; these have them.
@@ -83,14 +81,9 @@ pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, S
         .filter(|(other, _)| *other == key)
         .map(|(_, slot)| slot.clone())
         .collect();
-    let mut held: Vec<_> = of_claim(instance, own)
-        .filter(|(slot, _)| is_meant(slot) && !taken.contains(*slot))
-        .collect();
-    held.sort_by_key(|(_, is_own)| !is_own);
-    match held.first() {
-        Some((slot, true)) => return Choice::Own((*slot).clone()),
-        Some((slot, false)) => return Choice::Joined((*slot).clone()),
-        None => {}
+    let mut held = of_claim(instance, own).map(|(slot, _)| slot);
+    if let Some(slot) = held.find(|slot| is_meant(slot) && !taken.contains(*slot)) {
+        return Choice::Had(slot.clone());
     }
     if let Some(slot) = free_slots(instance, &taken).into_iter().find(is_meant) {
         return Choice::Free(slot);
@@ -131,11 +124,11 @@ fn of_claim<'a>(
 /// Says how the slots of a claim become what they should be.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// Those that it has then.
+    /// Lists those that it has then.
     pub slots: Vec<String>,
-    /// Those of them that are to be taken.
+    /// Lists those of them that are to be taken.
     pub take: Vec<String>,
-    /// Those that are to be given back.
+    /// Lists those that are to be given back.
     pub give_back: Vec<String>,
 }
 

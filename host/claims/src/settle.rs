@@ -16,7 +16,7 @@ use crate::give_back::named;
 use crate::model::{Settlement, settle};
 
 impl Shared {
-    /// Waits until a claim has not its slots, as far as the Instances show that.
+    /// Waits until the Instances show that a claim lacks slots that it should have, or has others.
     pub async fn unsettled(&self, instances: &mut watch::Receiver<Arc<InstanceSet>>) {
         loop {
             if instances.changed().await.is_err() {
@@ -31,25 +31,8 @@ impl Shared {
         }
     }
 
-    /// Makes the slots of all prepared claims what they should be. Returns false if some are left.
-    pub async fn settle_all(&self) -> bool {
-        let mut is_done = true;
-        let claims = self.state().report.claims.clone();
-        for uid in claims.keys() {
-            let turn = self.turn(uid);
-            let Ok(_turn) = turn.try_lock() else {
-                is_done = false;
-                continue;
-            };
-            let record = self.state().report.claims.get(uid).cloned();
-            if let Some(record) = record.filter(|record| !record.is_over) {
-                is_done &= self.settle_claim(uid, &record).await;
-            }
-        }
-        is_done
-    }
-
-    async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
+    /// Makes the slots of a prepared claim what they should be. Returns false if that has to be tried again.
+    pub async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let settlements = self.settlements(uid, record, &instances);
         if settlements.is_empty() {

@@ -118,8 +118,7 @@ impl Shared {
             let mut state = self.state();
             let taken = state.reserved.union(others).cloned().collect();
             let (slot, is_had) = match choose(found, own, &taken) {
-                // All pods of a claim have one share, on however many nodes they run.
-                Choice::Own(slot) | Choice::Joined(slot) => (slot, true),
+                Choice::Had(slot) => (slot, true),
                 Choice::Free(slot) => (slot, false),
                 Choice::None(_) => return Ok(None),
             };
