@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leafhost_claims::ClaimReport;
 use leafhost_core::attribute;
 use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
@@ -13,7 +12,6 @@ use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
-use leafhost_core::slice_device::Sharing;
 use leafhost_core::text;
 use leafhost_core::unit::resource;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
@@ -23,12 +21,13 @@ use leafhost_slots::report::SlotReport;
 use tokio::sync::watch;
 
 use crate::cdi::CdiReport;
-use crate::claims::offer::{self, OfferReport};
+use crate::claims::board::ClaimBoard;
+use crate::claims::offer;
 use crate::metrics::resource_state;
 use crate::reconcile::ReconcileReport;
 use crate::status::{
-    AllocationView, ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView,
-    SessionView, SlotView, Status,
+    ConfigurationView, HandlerView, KubeletView, RefusedView, ResourceView, SessionView, SlotView,
+    Status,
 };
 
 /// The most bytes of properties that the document has: it is made and read within seconds.
@@ -60,52 +59,6 @@ pub struct KubeletBoard {
     pub plugins: watch::Receiver<Arc<Report>>,
     /// The slots.
     pub slots: watch::Receiver<Arc<SlotReport>>,
-}
-
-/// What the agent's claims publish.
-#[derive(Debug, Clone)]
-pub struct ClaimBoard {
-    /// The claims.
-    pub claims: watch::Receiver<Arc<ClaimReport>>,
-    /// Says what keeps devices from being offered.
-    pub offer: watch::Receiver<Arc<OfferReport>>,
-    /// Says how the slices are.
-    pub slices: watch::Receiver<SliceReport>,
-}
-
-impl ClaimBoard {
-    /// Returns what is wrong with what the scheduler is offered, and with claims.
-    pub(crate) fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let offer = Arc::clone(&self.offer.borrow());
-        if let Some(why) = &offer.problem {
-            let unavailable = |configuration: &ConfigurationKey| Problem::DraUnavailable {
-                configuration: configuration.clone(),
-                why: why.clone(),
-            };
-            problems.extend(offer.offered.keys().map(unavailable));
-        }
-        if !offer.left_out.is_empty() {
-            let names = offer.left_out.iter().cloned().collect();
-            problems.push(Problem::AttributesLeftOut { names });
-        }
-        let unwritten = self.slices.borrow().problem.clone();
-        problems.extend(unwritten.map(|error| Problem::SlicesNotWritten { error }));
-        let claims = Arc::clone(&self.claims.borrow());
-        if !claims.unreadable.is_empty() {
-            let claims = claims.unreadable.keys().cloned().collect();
-            problems.push(Problem::ClaimRecordUnreadable { claims });
-        }
-        problems
-    }
-
-    async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
-        tokio::select! {
-            changed = self.claims.changed() => changed,
-            changed = self.offer.changed() => changed,
-            changed = self.slices.changed() => changed,
-        }
-    }
 }
 
 /// What the tasks publish.
@@ -231,7 +184,7 @@ impl AgentState {
         report.configurations.keys().filter_map(problem).collect()
     }
 
-    /// How the slices of this node are; nothing where there can be none.
+    /// Returns how the slices of this node are; nothing where there can be none.
     pub(crate) fn slices(&self) -> Option<SliceReport> {
         let claims = self.claims.as_ref()?;
         Some(claims.slices.borrow().clone())
@@ -317,7 +270,7 @@ impl AgentState {
         if let Some(claims) = &self.claims {
             let offer = Arc::clone(&claims.offer.borrow());
             for (key, view) in &mut configurations {
-                view.allocation = allocation_view(&offer, key);
+                view.allocation = offer.view(key);
             }
         }
         for problem in &problems {
@@ -501,19 +454,6 @@ fn configuration_views(
         (key.clone(), view)
     };
     report.configurations.iter().map(view).collect()
-}
-
-/// Shows how the scheduler is offered the devices of a Configuration, if it is.
-fn allocation_view(offer: &OfferReport, key: &ConfigurationKey) -> Option<AllocationView> {
-    let sharing = offer.sharing.map(|sharing| match sharing {
-        Sharing::Shares => "shares",
-        Sharing::Slots => "slots",
-    });
-    offer.offered.get(key).map(|offered| AllocationView {
-        by: "dra".to_owned(),
-        local_devices: *offered,
-        sharing: sharing.map(str::to_owned),
-    })
 }
 
 /// A Configuration of which nothing but the name is known.

@@ -174,20 +174,20 @@ pub struct ConfigurationView {
     pub sessions: Vec<SessionView>,
     /// The CDI kind, `akri.sh/<name>`, if the specs are written.
     pub cdi_kind: Option<String>,
-    /// How the scheduler is offered its devices; absent where device plugins give them.
+    /// Says how the scheduler is offered its devices; absent where device plugins give them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationView>,
 }
 
-/// How the scheduler is offered the devices of a Configuration.
+/// Says how the scheduler is offered the devices of a Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationView {
     /// `dra`.
     pub by: String,
-    /// How many local devices this node offers; shared ones are offered by the controller.
+    /// Counts the local devices that this node offers; the controller offers shared ones.
     pub local_devices: usize,
-    /// How claims share a device of several slots: `shares` of one device, or `slots` that are devices each. Absent until it is known.
+    /// Says how claims share a device of several slots: `shares` of one device, or `slots` that are devices each. Absent until it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<String>,
 }

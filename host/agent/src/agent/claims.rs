@@ -14,9 +14,9 @@ use leafhost_core::timeouts;
 use leafhost_kubelet::dra::{DraConfig, DraTask};
 use tokio::sync::watch;
 
+use crate::claims::board::ClaimBoard;
 use crate::claims::offer::OfferTask;
 use crate::claims::specs::CdiClaimSpecs;
-use crate::document::ClaimBoard;
 use crate::metrics::Metrics;
 
 /// Reaches the cluster for claims.

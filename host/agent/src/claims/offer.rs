@@ -18,6 +18,8 @@ use leafhost_kubelet::dra::{DraReport, Registration};
 use leafhost_slots::model::view::Owners;
 use tokio::sync::watch;
 
+use crate::status::AllocationView;
+
 /// Separates two questions what the API server keeps of slices: it may be another version by now.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
@@ -35,6 +37,21 @@ pub struct OfferReport {
     pub sharing: Option<Sharing>,
     /// Names attributes and capacities that found no room in a slice, as `<instance>: <name>`.
     pub left_out: BTreeSet<String>,
+}
+
+impl OfferReport {
+    /// Shows how the scheduler is offered the devices of a Configuration, if it is.
+    pub fn view(&self, key: &ConfigurationKey) -> Option<AllocationView> {
+        let sharing = self.sharing.map(|sharing| match sharing {
+            Sharing::Shares => "shares",
+            Sharing::Slots => "slots",
+        });
+        self.offered.get(key).map(|offered| AllocationView {
+            by: "dra".to_owned(),
+            local_devices: *offered,
+            sharing: sharing.map(str::to_owned),
+        })
+    }
 }
 
 /// Offers local devices to the scheduler, as they are seen and used.
@@ -183,12 +200,10 @@ impl OfferTask {
 pub fn unavailable(view: &DeviceSnapshot) -> Vec<Problem> {
     let all = view.configurations.iter();
     let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
-    let problem = |(key, _): (&ConfigurationKey, _)| {
-        Problem::DraUnavailable {
+    let why = "this agent works without a cluster, a kubelet or CDI specs; give it all three, or remove the annotation";
+    let problem = |(key, _): (&ConfigurationKey, _)| Problem::DraUnavailable {
         configuration: key.clone(),
-        why: "this agent works without a cluster, a kubelet or CDI specs; give it all three, or remove the annotation"
-            .to_owned(),
-    }
+        why: why.to_owned(),
     };
     wanted.map(problem).collect()
 }
@@ -373,7 +388,11 @@ mod tests {
         };
         let _running = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(task.run()));
         tokio::time::sleep(Duration::from_hours(2)).await;
-        assert_eq!(server.0.lock().unwrap().len(), 3, "nobody could use it");
+        assert_eq!(
+            server.0.lock().unwrap().len(),
+            3,
+            "the kubelet does not know the driver"
+        );
         let register = |registration: &watch::Sender<DraReport>, state| {
             let problem = None;
             registration.send_replace(DraReport {
