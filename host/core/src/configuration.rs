@@ -13,7 +13,7 @@ mod broker_properties;
 mod resources;
 mod workloads;
 
-pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION};
+pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, read as read_allocation};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
@@ -326,21 +326,8 @@ impl TryFrom<Manifest> for Configuration {
                 Resources::default()
             }
         };
-        let backend = metadata.annotations.get(ALLOCATION_ANNOTATION);
-        let backend = match backend.map(|text| Backend::parse(text)) {
-            None => Backend::default(),
-            Some(Ok(backend)) => backend,
-            Some(Err(problem)) => {
-                problems.push(problem);
-                Backend::default()
-            }
-        };
-        let evicts = metadata.annotations.get(EVICT_ANNOTATION);
-        let evicts = evicts.map_or(Ok(false), |text| backend::parse_evict(text, backend));
-        let evicts = evicts.unwrap_or_else(|problem| {
-            problems.push(problem);
-            false
-        });
+        let (backend, evicts, wrong) = backend::read(&metadata.annotations);
+        problems.extend(wrong);
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -503,38 +490,6 @@ mod tests {
             assert!(!message.contains(text::is_unprintable), "{message}");
         }
         assert!(problems[0].message.ends_with("must be \"akri.sh/v0\""));
-    }
-
-    #[test]
-    fn annotations_say_who_gives_the_devices_and_whether_pods_are_evicted() {
-        let with = |annotations: &[(&str, &str)]| {
-            let mut manifest = manifest(&json!({"discoveryHandler": {"name": "udev"}}));
-            let all = annotations.iter();
-            let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            manifest.metadata.annotations.extend(all);
-            Configuration::try_from(manifest)
-        };
-        let plain = with(&[]).unwrap();
-        assert_eq!(
-            (plain.backend, plain.evicts),
-            (Backend::DevicePlugin, false)
-        );
-        let dra = (ALLOCATION_ANNOTATION, "dra");
-        let evicts = with(&[dra, (EVICT_ANNOTATION, "true")]).unwrap();
-        assert_eq!((evicts.backend, evicts.evicts), (Backend::Dra, true));
-        for (annotations, said) in [
-            (
-                &[(EVICT_ANNOTATION, "true")][..],
-                "needs leafhost.dev/allocation: dra",
-            ),
-            (
-                &[dra, (EVICT_ANNOTATION, "yes")],
-                "must be \"true\" or \"false\"",
-            ),
-        ] {
-            let problems = with(annotations).unwrap_err();
-            assert!(problems[0].message.contains(said), "{problems:?}");
-        }
     }
 
     #[test]

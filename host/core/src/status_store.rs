@@ -22,6 +22,20 @@ pub struct ConfigurationStates {
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationState>>,
 }
 
+impl ConfigurationStates {
+    /// Returns those whose devices the scheduler gives, without those that are being deleted.
+    pub fn dra(&self) -> impl Iterator<Item = (&ConfigurationKey, &ConfigurationState)> {
+        let all = self.configurations.iter();
+        let all = all.map(|(key, state)| (key, &**state));
+        all.filter(|(_, state)| state.backend == Backend::Dra && !state.is_deleting)
+    }
+
+    /// Tells that there are such.
+    pub fn has_dra(&self) -> bool {
+        self.dra().next().is_some()
+    }
+}
+
 /// What the controller knows of a Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigurationState {
@@ -39,6 +53,8 @@ pub struct ConfigurationState {
     pub handler: String,
     /// What gives its devices to pods.
     pub backend: Backend,
+    /// True if pods are evicted whose device does not work.
+    pub evicts: bool,
     /// What is shown of it now, if it can be read.
     pub status: Option<ConfigurationStatus>,
 }

@@ -2,8 +2,8 @@
 //!
 //! Knows nothing of agents but what they write, nor of the webhook and the take-over from Akri.
 
-mod backends;
 pub mod brokers;
 pub mod classes;
 pub mod cluster;
+mod left_over;
 mod pools;

@@ -51,6 +51,16 @@ pub trait Keep {
     fn hold(&self, held: &mut Shelf<Self::Object>, is_wanted: bool, object: Self::Object);
 }
 
+/// Takes in an object of a kind that only few may write: each counts for itself, and one that is too large is left out and told.
+pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(held: &mut Shelf<K>, object: K) {
+    let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
+    let name = object.name_any();
+    if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
+        let kind = K::kind(&());
+        tracing::warn!(%kind, name, "an object is too large to be read; remove it if it is not of Leafhost");
+    }
+}
+
 /// Makes an object what it should be.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Write<K> {

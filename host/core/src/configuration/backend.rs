@@ -22,13 +22,11 @@ pub enum Backend {
 impl Backend {
     /// Returns what annotations say, where they can be read.
     pub fn of(annotations: &BTreeMap<String, String>) -> Self {
-        let text = annotations.get(ALLOCATION_ANNOTATION);
-        text.and_then(|text| Self::parse(text).ok())
-            .unwrap_or_default()
+        read(annotations).0
     }
 
     /// Reads the annotation's value.
-    pub fn parse(text: &str) -> Result<Self, FieldProblem> {
+    fn parse(text: &str) -> Result<Self, FieldProblem> {
         match text {
             "device-plugin" => Ok(Self::DevicePlugin),
             "dra" => Ok(Self::Dra),
@@ -40,8 +38,26 @@ impl Backend {
     }
 }
 
-/// Reads the value of [`EVICT_ANNOTATION`]. It is about devices that the scheduler gives: device plugins evict nobody.
-pub fn parse_evict(text: &str, backend: Backend) -> Result<bool, FieldProblem> {
+/// Reads the annotations about allocation: who gives the devices, whether pods are evicted whose device does not work, and what cannot be read.
+pub fn read(annotations: &BTreeMap<String, String>) -> (Backend, bool, Vec<FieldProblem>) {
+    let mut problems = Vec::new();
+    let backend = annotations.get(ALLOCATION_ANNOTATION);
+    let backend = backend.map_or(Ok(Backend::default()), |text| Backend::parse(text));
+    let backend = backend.unwrap_or_else(|problem| {
+        problems.push(problem);
+        Backend::default()
+    });
+    let evicts = annotations.get(EVICT_ANNOTATION);
+    let evicts = evicts.map_or(Ok(false), |text| parse_evict(text, backend));
+    let evicts = evicts.unwrap_or_else(|problem| {
+        problems.push(problem);
+        false
+    });
+    (backend, evicts, problems)
+}
+
+/// Reads the value of [`EVICT_ANNOTATION`], which is of use only with devices that the scheduler gives: device plugins evict no pods.
+fn parse_evict(text: &str, backend: Backend) -> Result<bool, FieldProblem> {
     let problem = |message: String| {
         let path = format!("metadata.annotations.{EVICT_ANNOTATION}");
         Err(FieldProblem::new(path, message))
@@ -53,5 +69,43 @@ pub fn parse_evict(text: &str, backend: Backend) -> Result<bool, FieldProblem> {
             "needs {ALLOCATION_ANNOTATION}: dra; add it, or remove this one"
         )),
         _ => problem(format!("is {text:?}, must be \"true\" or \"false\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_say_who_gives_the_devices_and_whether_pods_are_evicted() {
+        let dra = (ALLOCATION_ANNOTATION, "dra");
+        for (annotations, expected, said) in [
+            (&[][..], (Backend::DevicePlugin, false), ""),
+            (&[dra], (Backend::Dra, false), ""),
+            (&[dra, (EVICT_ANNOTATION, "true")], (Backend::Dra, true), ""),
+            (
+                &[(ALLOCATION_ANNOTATION, "both")],
+                (Backend::DevicePlugin, false),
+                "must be \"device-plugin\" or \"dra\"",
+            ),
+            (
+                &[(EVICT_ANNOTATION, "true")],
+                (Backend::DevicePlugin, false),
+                "needs leafhost.dev/allocation: dra",
+            ),
+            (
+                &[dra, (EVICT_ANNOTATION, "yes")],
+                (Backend::Dra, false),
+                "must be \"true\" or \"false\"",
+            ),
+        ] {
+            let all = annotations.iter();
+            let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let (backend, evicts, problems) = read(&all.collect());
+            assert_eq!((backend, evicts), expected, "{annotations:?}");
+            let told: String = problems.into_iter().map(|one| one.message).collect();
+            assert_eq!(told.is_empty(), said.is_empty(), "{told}");
+            assert!(told.contains(said), "{told}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agent::identity::{self, NodeObject};
-use crate::keeper::{Keep, Keeper, Write};
+use crate::keeper::{Keep, Keeper, Write, hold_alone};
 use crate::shelf::Shelf;
 use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
@@ -188,14 +188,7 @@ impl Keep for Owner {
     }
 
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
-        let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
-        let name = object.name_any();
-        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
-            tracing::warn!(
-                name,
-                "a ResourceSlice is too large to be read; remove it if it is not the agent's"
-            );
-        }
+        hold_alone(held, object);
     }
 }
 

@@ -14,11 +14,12 @@ use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::{NameOwners, NameSet};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
+use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::unit::resource;
 use tokio::sync::watch;
 
-use crate::controller::backends::{AllBacked, Backed, has_some};
-use crate::keeper::{Keep, Keeper, Write};
+use crate::controller::left_over::has_some;
+use crate::keeper::{Keep, Keeper, Write, hold_alone};
 use crate::shelf::Shelf;
 use crate::watch::Watch;
 
@@ -35,15 +36,17 @@ const MAX_NAME: usize = 253;
 pub async fn keep(
     client: Client,
     mut leads: watch::Receiver<bool>,
-    mut configurations: watch::Receiver<AllBacked>,
-    mut names: watch::Receiver<Arc<NameSet>>,
+    (mut configurations, mut names): (
+        watch::Receiver<Arc<ConfigurationStates>>,
+        watch::Receiver<Arc<NameSet>>,
+    ),
     states: watch::Sender<Arc<Classes>>,
 ) {
     let api: Api<DeviceClass> = Api::all(client);
     // A cluster whose Configurations want no class need not have the API.
     let ours = ListParams::default().labels(LABEL);
     let some_left = has_some(&api, &ours).await;
-    let is_wanted = |known: &AllBacked| some_left || known.iter().flatten().any(|one| one.is_dra);
+    let is_wanted = |known: &Arc<ConfigurationStates>| some_left || known.has_dra();
     if configurations.wait_for(is_wanted).await.is_err() {
         return std::future::pending().await;
     }
@@ -52,12 +55,12 @@ pub async fn keep(
     let mut keeper = Keeper::new(Ours, api, watch);
     let mut told = None;
     loop {
-        let known = configurations.borrow_and_update().clone();
+        let known = Arc::clone(&configurations.borrow_and_update());
         let names_now = Arc::clone(&names.borrow_and_update());
-        let is_known = known.is_some() && names_now.is_known;
+        let is_known = known.complete && names_now.is_known;
         let problem = keeper.problem();
-        if let Some(known) = known.filter(|_| names_now.is_known) {
-            let owned = owned(known, &names_now);
+        if is_known {
+            let owned = owned(&known, &names_now);
             let wanted = owned.iter().filter_map(|(key, owns)| {
                 let name = class_name(key.name());
                 let is_name = name.len() <= MAX_NAME;
@@ -95,16 +98,19 @@ pub async fn keep(
 }
 
 /// Returns the Configurations whose devices the scheduler gives, each with whether it has its name, so that it gets the class.
-fn owned(mut configurations: Vec<Backed>, names: &NameSet) -> BTreeMap<ConfigurationKey, bool> {
-    configurations.sort_by(|one, two| (&one.seniority, &one.key).cmp(&(&two.seniority, &two.key)));
-    let keys = configurations.iter().map(|one| &one.key);
-    let owners = NameOwners::new(&names.names, keys);
-    let wanted = configurations.iter().filter(|one| one.is_dra);
-    let owned = wanted.map(|one| {
-        let owns = owners.owner(one.key.name()).is_some_and(|owner| {
-            owner.namespace == one.key.namespace() && owner.configuration == one.key.name()
+fn owned(
+    configurations: &ConfigurationStates,
+    names: &NameSet,
+) -> BTreeMap<ConfigurationKey, bool> {
+    let all = configurations.configurations.iter();
+    let mut by_age: Vec<_> = all.filter(|(_, state)| !state.is_deleting).collect();
+    by_age.sort_by_key(|(key, state)| (state.created, &state.uid, *key));
+    let owners = NameOwners::new(&names.names, by_age.iter().map(|(key, _)| *key));
+    let owned = configurations.dra().map(|(key, _)| {
+        let owns = owners.owner(key.name()).is_some_and(|owner| {
+            owner.namespace == key.namespace() && owner.configuration == key.name()
         });
-        (one.key.clone(), owns)
+        (key.clone(), owns)
     });
     owned.collect()
 }
@@ -215,41 +221,44 @@ impl Keep for Ours {
     }
 
     fn hold(&self, held: &mut Shelf<DeviceClass>, is_wanted: bool, object: DeviceClass) {
-        if !is_wanted && !object.labels().contains_key(LABEL) {
-            return;
-        }
-        let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
-        let name = object.name_any();
-        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
-            tracing::warn!(class = name, "a DeviceClass is too large to be read");
+        if is_wanted || object.labels().contains_key(LABEL) {
+            hold_alone(held, object);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use leafhost_core::pools::PoolRules;
+    use leafhost_core::configuration::Backend;
     use leafhost_core::resource_names::{Reservation, ResourceNames};
+    use leafhost_core::status_store::ConfigurationState;
 
     use super::*;
 
-    fn mk_read(namespace: &str, name: &str, created: &str, is_dra: bool) -> Backed {
-        Backed {
-            key: ConfigurationKey::new(namespace, name).unwrap(),
-            seniority: (Some(created.to_owned()), "u".to_owned()),
-            is_dra,
-            rules: PoolRules::default(),
+    fn mk_states(all: &[(&str, &str, i64, Backend)]) -> ConfigurationStates {
+        let state = |(namespace, name, created, backend): &(&str, &str, i64, Backend)| {
+            let state = ConfigurationState {
+                created: jiff::Timestamp::from_second(*created).ok(),
+                backend: *backend,
+                ..ConfigurationState::default()
+            };
+            let key = ConfigurationKey::new(namespace, name).unwrap();
+            (key, Arc::new(state))
+        };
+        ConfigurationStates {
+            complete: true,
+            configurations: all.iter().map(state).collect(),
         }
     }
 
     #[test]
     fn the_owner_of_a_name_has_its_class() {
-        let all = vec![
-            mk_read("b", "cams", "2026-01-01T00:00:00Z", true),
-            mk_read("a", "cams", "2026-01-02T00:00:00Z", true),
-            mk_read("a", "gpu", "2026-01-02T00:00:00Z", false),
-        ];
-        let owned_now = owned(all.clone(), &NameSet::default());
+        let all = mk_states(&[
+            ("b", "cams", 1, Backend::Dra),
+            ("a", "cams", 2, Backend::Dra),
+            ("a", "gpu", 2, Backend::DevicePlugin),
+        ]);
+        let owned_now = owned(&all, &NameSet::default());
         let shown = |owned: &BTreeMap<ConfigurationKey, bool>| {
             let owned = owned.iter().map(|(key, owns)| format!("{key} {owns}"));
             owned.collect::<Vec<_>>().join(", ")
@@ -264,7 +273,7 @@ mod tests {
             names: Arc::new(names),
             ..NameSet::default()
         };
-        assert_eq!(shown(&owned(all, &names)), "a/cams true, b/cams false");
+        assert_eq!(shown(&owned(&all, &names)), "a/cams true, b/cams false");
     }
 
     #[test]
@@ -309,7 +318,10 @@ mod tests {
         assert_eq!(of(true, Some(&ours), None), "made");
         let mut shelf = Shelf::default();
         Ours.hold(&mut shelf, false, foreign);
-        assert!(shelf.get("cams.akri.sh").is_none(), "nobody wants it");
+        assert!(
+            shelf.get("cams.akri.sh").is_none(),
+            "no Configuration wants it"
+        );
     }
 
     #[test]

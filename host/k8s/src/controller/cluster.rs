@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::controller::pools::PoolViews;
-use crate::controller::{backends, classes, pools};
+use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
@@ -55,7 +55,7 @@ pub struct KubeCluster {
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     deleting: watch::Receiver<Vec<Deleting>>,
-    unmade: watch::Receiver<Arc<Classes>>,
+    device_classes: watch::Receiver<Arc<Classes>>,
     names: watch::Receiver<Arc<NameSet>>,
     statuses: Statuses,
 }
@@ -118,12 +118,10 @@ impl KubeCluster {
         let remembered = ResourceNames::default();
         let following = crate::names::follow(client.clone(), remembered, sender);
         tasks.add_loop("watch of names", following);
-        let (sender, configurations) = watch::channel(None);
-        let following = backends::watch(client.clone(), sender);
-        tasks.add_loop("watch of Configurations' backends", following);
-        let by = configurations.clone();
-        let (sender, unmade) = watch::channel(Arc::default());
-        let keeping = classes::keep(client.clone(), leads.clone(), by, names.clone(), sender);
+        let configurations = statuses.configurations.clone();
+        let (sender, device_classes) = watch::channel(Arc::default());
+        let by = (configurations.clone(), names.clone());
+        let keeping = classes::keep(client.clone(), leads.clone(), by, sender);
         tasks.add_loop("DeviceClasses", keeping);
         let views = PoolViews {
             leads: leads.clone(),
@@ -141,7 +139,7 @@ impl KubeCluster {
             nodes,
             instances,
             deleting,
-            unmade,
+            device_classes,
             names,
             statuses,
         }
@@ -170,7 +168,7 @@ impl Cluster for KubeCluster {
     }
 
     fn classes(&self) -> watch::Receiver<Arc<Classes>> {
-        self.unmade.clone()
+        self.device_classes.clone()
     }
 
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {

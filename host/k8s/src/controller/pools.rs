@@ -15,13 +15,14 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::pools::{PoolRules, Pools, pools};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 use leafhost_core::text::few;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::controller::backends::{AllBacked, has_some};
+use crate::controller::left_over::has_some;
 use crate::index::{TRIES_AGAIN, follow};
-use crate::keeper::{Keep, Keeper, Write};
+use crate::keeper::{Keep, Keeper, Write, hold_alone};
 use crate::shelf::Shelf;
 use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
@@ -39,7 +40,7 @@ pub struct PoolViews {
     /// Tells that this process acts.
     pub leads: watch::Receiver<bool>,
     /// Shows who gives the devices of which Configurations.
-    pub configurations: watch::Receiver<AllBacked>,
+    pub configurations: watch::Receiver<Arc<ConfigurationStates>>,
     /// Shows all devices.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
     /// Maps nodes to the values of their label `kubernetes.io/hostname`; nothing until the nodes were listed.
@@ -54,7 +55,7 @@ pub async fn keep(client: Client, views: PoolViews) {
     let (sender, nodes) = watch::channel(None);
     let mut configurations = views.configurations.clone();
     // A cluster whose Configurations never want it need not have the API.
-    let is_wanted = |known: &AllBacked| known.iter().flatten().any(|one| one.is_dra);
+    let is_wanted = |known: &Arc<ConfigurationStates>| known.has_dra();
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let of_pools = format!("spec.driver={DRIVER},spec.nodeName=");
     let some_left = has_some(&api, &ListParams::default().fields(&of_pools)).await;
@@ -159,8 +160,11 @@ impl PoolTask {
     /// Returns the Configurations whose devices the scheduler gives; nothing while they are not known.
     fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, PoolRules>> {
         let known = self.views.configurations.borrow_and_update();
-        let all = known.as_ref()?.iter().filter(|one| one.is_dra);
-        Some(all.map(|one| (one.key.clone(), one.rules)).collect())
+        let rules = |state: &ConfigurationState| PoolRules {
+            evicts: state.evicts,
+        };
+        let all = known.dra().map(|(key, state)| (key.clone(), rules(state)));
+        known.complete.then(|| all.collect())
     }
 
     /// Asks the API server what it keeps, if that is due.
@@ -288,13 +292,9 @@ impl Keep for SharedSlices {
         correction(found, wanted)
     }
 
+    // Nobody but the controller writes these, and a pool has as many as its devices need.
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
-        let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
-        let name = object.name_any();
-        // Nobody but the controller writes these, and a pool has as many as its devices need.
-        if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
-            tracing::warn!(name, "a ResourceSlice is too large to be read");
-        }
+        hold_alone(held, object);
     }
 }
 

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::MAKES_NONE;
-use crate::controller::backends::has_some;
+use crate::controller::left_over::has_some;
 use crate::index;
 use crate::watch::Watch;
 

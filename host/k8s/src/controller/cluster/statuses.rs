@@ -10,7 +10,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::Backend;
+use leafhost_core::configuration::read_allocation;
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -73,7 +73,7 @@ impl Kept<String, Report> for Shelf<Report> {
 
 /// The watches, and what makes Events.
 pub struct Statuses {
-    configurations: watch::Receiver<Arc<ConfigurationStates>>,
+    pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
     pub(super) reports: watch::Receiver<Arc<ReportSet>>,
     recorder: Recorder,
 }
@@ -96,9 +96,10 @@ impl Statuses {
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
         let api = Api::all_with(client.clone(), &manifest::resource());
-        let read = |object: DynamicObject, _: Option<&Read>| {
+        let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-            Some((state(&object)?, deleting))
+            let before = before.map(|((_, before), _)| &**before);
+            Some((state(&object, before)?, deleting))
         };
         let what = ("Configurations", TRIES_AGAIN);
         let following = follow(api, what, name, read, publish);
@@ -207,11 +208,18 @@ impl StatusStore for KubeCluster {
     }
 }
 
-fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationState>)> {
+/// Reads a Configuration. Annotations that cannot be read leave what they said before, as they do with agents.
+fn state(
+    object: &DynamicObject,
+    before: Option<&ConfigurationState>,
+) -> Option<(ConfigurationKey, Arc<ConfigurationState>)> {
     let meta = object.meta();
     let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
+    let (backend, evicts, wrong) = read_allocation(object.annotations());
+    let before = before.filter(|_| !wrong.is_empty());
+    let (backend, evicts) = before.map_or((backend, evicts), |one| (one.backend, one.evicts));
     let state = ConfigurationState {
         uid: meta.uid.clone().unwrap_or_default(),
         resource_version: meta.resource_version.clone().unwrap_or_default(),
@@ -219,7 +227,8 @@ fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationS
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
         is_deleting: meta.deletion_timestamp.is_some(),
         handler: handler?.as_str()?.to_owned(),
-        backend: Backend::of(object.annotations()),
+        backend,
+        evicts,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     };
     Some((key, Arc::new(state)))
@@ -227,11 +236,27 @@ fn state(object: &DynamicObject) -> Option<(ConfigurationKey, Arc<ConfigurationS
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::configuration::Backend;
     use leafhost_core::node_report::ObjectName;
     use serde_json::json;
 
     use super::*;
     use crate::stub::{Answer, Stub};
+
+    #[test]
+    fn annotations_that_cannot_be_read_change_nothing() {
+        let with = |allocation: &str| -> DynamicObject {
+            serde_json::from_value(json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
+                "metadata": {"name": "cams", "namespace": "n", "annotations": {"leafhost.dev/allocation": allocation, "leafhost.dev/evict": "true"}},
+                "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": 0}}))
+            .unwrap()
+        };
+        let (_, first) = state(&with("dra"), None).unwrap();
+        let (_, then) = state(&with("both"), Some(&first)).unwrap();
+        for one in [first, then] {
+            assert_eq!((one.backend, one.evicts), (Backend::Dra, true));
+        }
+    }
 
     #[tokio::test]
     async fn an_event_of_the_same_object_and_reason_counts_on_whatever_its_text() {
@@ -272,7 +297,9 @@ mod tests {
             let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": {"name": "cams", "namespace": "plant",
                 "uid": "u", "resourceVersion": "7", "generation": 3}, "spec": {"discoveryHandler": {"name": "onvif"}, "capacity": "x"},
                 "status": status});
-            state(&serde_json::from_value(object).unwrap()).unwrap().1
+            state(&serde_json::from_value(object).unwrap(), None)
+                .unwrap()
+                .1
         };
         let state = object(json!({"conditions": "none"}));
         assert_eq!(

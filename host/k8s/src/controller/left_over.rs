@@ -1,0 +1,33 @@
+//! Tells whether an earlier run has left objects of a kind that this one may not need at all.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::ListParams;
+use serde::de::DeserializeOwned;
+use tokio::time::sleep;
+
+use crate::answers::{self, Kind};
+use crate::backoff;
+
+/// Limits the time of a request.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// Tells that there are objects of an earlier run. A failure that may pass is waited out.
+pub async fn has_some<K>(api: &Api<K>, ours: &ListParams) -> bool
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut failures = 0;
+    loop {
+        match answers::within(REQUEST, api.list_metadata(ours)).await {
+            Ok(found) => return !found.items.is_empty(),
+            Err(failure) if matches!(failure.kind, Kind::Undefined | Kind::Denied) => return false,
+            Err(_) => {
+                failures += 1;
+                sleep(backoff(failures)).await;
+            }
+        }
+    }
+}
