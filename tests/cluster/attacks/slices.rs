@@ -1,6 +1,9 @@
 //! What the token of an agent writes of ResourceSlices.
 
+use std::time::Duration;
+
 use anyhow::Result;
+use leafhost_tests::wait::within;
 use serde_json::{Value, json};
 
 use super::{Agent, refused};
@@ -27,6 +30,13 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     everywhere["spec"]["nodeName"] = Value::Null;
     everywhere["spec"]["allNodes"] = json!(true);
     let other = slice("attacks-c", "node-b");
+    within(Duration::from_mins(1), "the policy is in force", || {
+        let done = a.create(&other);
+        if done.is_ok() {
+            b.delete("resourceslice", "attacks-c")?;
+        }
+        refused("a slice of another node", done, "spec.nodeName")
+    })?;
     for (what, object, by) in [
         ("a slice of another node", &other, "spec.nodeName"),
         ("a slice of all nodes", &everywhere, "spec.nodeName"),
