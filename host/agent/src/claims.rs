@@ -3,3 +3,4 @@
 pub mod board;
 pub mod offer;
 pub mod specs;
+pub mod users;

@@ -63,6 +63,7 @@ impl Shared {
                     let mut is_done = self.advance_all().await;
                     is_done &= self.end_unknown().await;
                     if restore_at <= Instant::now() {
+                        self.end_abandoned().await;
                         let is_restored = self.restore().await;
                         let pause = if is_restored { BACKSTOP } else { AGAIN };
                         restore_at = Instant::now() + pause;

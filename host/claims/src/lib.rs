@@ -17,6 +17,7 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+mod abandoned;
 mod give_back;
 mod health;
 mod metrics;
@@ -27,7 +28,7 @@ mod take;
 
 pub use metrics::Metrics;
 
-use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs};
+use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs, ClaimUsers};
 use leafhost_core::claim::record::Record;
 
 /// Limits the time of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
@@ -45,6 +46,8 @@ pub struct ClaimPorts {
     pub specs: Arc<dyn ClaimSpecs>,
     /// Remembers claims.
     pub records: Arc<dyn ClaimRecords>,
+    /// Says which claims are used.
+    pub users: Arc<dyn ClaimUsers>,
 }
 
 /// Says which claims there are.
@@ -79,6 +82,8 @@ struct State {
     reserved: BTreeSet<(InstanceKey, String)>,
     /// Serialises what is done with a claim, by uid.
     turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
+    /// Maps the uids of claims that nobody uses, and that are over, to the time at which that was seen first.
+    abandoned: HashMap<String, Instant>,
 }
 
 impl Claims {

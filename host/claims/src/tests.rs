@@ -1,6 +1,6 @@
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -243,6 +243,35 @@ async fn a_claim_is_given_back_without_the_api_server_and_its_slot_follows() {
     tokio::time::sleep(Duration::from_mins(1)).await;
     *bench.store.broken.lock().unwrap() = false;
     bench.until(|bench| bench.held().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_gone_and_that_no_container_uses_ends_though_the_kubelet_is_silent() {
+    let bench = mk_bench(&[mk_instance("a1", 1)]);
+    bench.allocate("viewer", &[mk_allocated("gpu-a1", None)]);
+    bench.prepare("viewer").await.unwrap();
+    let stays = async |what: &str| {
+        tokio::time::sleep(Duration::from_mins(20)).await;
+        assert_eq!(bench.held().len(), 1, "{what}");
+    };
+    let viewer = ("default".to_owned(), "viewer".to_owned());
+    let users = |users: Option<BTreeSet<_>>| *bench.world.used.lock().unwrap() = users;
+    users(Some(BTreeSet::new()));
+    stays("the claim has the device").await;
+    bench.world.claims.lock().unwrap().clear();
+    users(None);
+    stays("it is not known who uses it").await;
+    users(Some(BTreeSet::from([viewer])));
+    stays("a container uses it").await;
+    *bench.world.failures.lock().unwrap() = 25;
+    users(Some(BTreeSet::new()));
+    stays("it is not known whether it is gone").await;
+    *bench.world.failures.lock().unwrap() = 0;
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    assert_eq!(bench.held().len(), 1, "a container may still be ending");
+    bench.until(|bench| bench.held().is_empty()).await;
+    assert!(bench.world.specs.lock().unwrap().is_empty());
+    assert!(bench.world.records.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,8 @@ pub struct Listed {
     pub holders: BTreeMap<(String, String), Vec<ListedHolder>>,
     /// The active pods, with devices or without, as (namespace, name).
     pub pods: BTreeSet<(String, String)>,
+    /// Names the claims that containers of active pods use, as (namespace, name).
+    pub claims: BTreeSet<(String, String)>,
 }
 
 /// A container in PodResources.

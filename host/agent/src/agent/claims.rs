@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::claims::board::ClaimBoard;
 use crate::claims::offer::OfferTask;
 use crate::claims::specs::CdiClaimSpecs;
+use crate::claims::users::KubeletClaims;
 use crate::metrics::Metrics;
 
 /// Reaches the cluster for claims.
@@ -56,6 +57,7 @@ pub(super) fn add(
         devices: devices.clone(),
         specs: Arc::new(CdiClaimSpecs::new(places.specs)),
         records: home.records,
+        users: Arc::new(KubeletClaims::new(&places.kubelet_dir)),
     };
     let (claims, claims_report) = Claims::new(node, ports, Arc::clone(&metrics.claims));
     let (health, healths) = watch::channel(Arc::default());

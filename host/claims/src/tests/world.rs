@@ -1,6 +1,6 @@
 //! What claims are tested with: a world whose parts can be made to fail, and an agent in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct World {
     pub unreadable: Mutex<BTreeMap<String, String>>,
     pub specs: Mutex<BTreeMap<String, BTreeMap<String, Edits>>>,
     pub broken: Mutex<Option<&'static str>>,
+    /// The claims that containers use, if that is known.
+    pub used: Mutex<Option<BTreeSet<(String, String)>>>,
 }
 
 impl World {
@@ -55,6 +57,13 @@ impl ClaimReader for World {
         }
         let claims = self.claims.lock().unwrap();
         Ok(claims.get(&format!("{namespace}/{name}")).cloned())
+    }
+}
+
+#[async_trait]
+impl ClaimUsers for World {
+    async fn used(&self) -> Option<BTreeSet<(String, String)>> {
+        self.used.lock().unwrap().clone()
     }
 }
 
@@ -204,6 +213,7 @@ pub fn mk_agent(
         devices: devices.subscribe(),
         specs: world.clone(),
         records: world.clone(),
+        users: world.clone(),
     };
     let (claims, report) = Claims::new(NODE, ports, Arc::default());
     let runs = claims.clone();

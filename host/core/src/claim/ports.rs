@@ -1,6 +1,6 @@
 //! The ports of claims: what the scheduler has allocated, what containers find, what is remembered, and what is offered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -25,6 +25,13 @@ pub struct ReadError {
 pub trait ClaimReader: Send + Sync {
     /// Returns a claim; nothing if there is none, or one that is not allocated. It ends in bounded time.
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<AllocatedClaim>, ReadError>;
+}
+
+/// Says which claims are used.
+#[async_trait]
+pub trait ClaimUsers: Send + Sync {
+    /// Returns the claims that containers of this node use, as (namespace, name); nothing while that is not known.
+    async fn used(&self) -> Option<BTreeSet<(String, String)>>;
 }
 
 /// Is where container runtimes find what the devices of claims are.

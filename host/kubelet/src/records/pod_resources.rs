@@ -26,6 +26,8 @@ const LARGEST_ANSWER: usize = 16 << 20;
 const MOST_PODS: usize = 10_000;
 /// Device ids in one answer, over all containers.
 const MOST_IDS: usize = 500_000;
+/// Limits the claims of one answer, over all containers.
+const MOST_CLAIMS: usize = 100_000;
 
 /// Why there is no answer. None of these says that an id is free.
 #[derive(Debug, thiserror::Error)]
@@ -180,8 +182,11 @@ impl PodResources {
             .flat_map(|container| &container.devices)
             .map(|devices| devices.device_ids.len())
             .sum();
+        let containers = answer.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let claims = containers.map(|one| one.dynamic_resources.len()).sum();
         if let Some(error) = too_much(answer.pod_resources.len(), "pods", MOST_PODS)
             .or_else(|| too_much(ids, "device ids", MOST_IDS))
+            .or_else(|| too_much(claims, "claims", MOST_CLAIMS))
         {
             return Err(error);
         }
@@ -191,7 +196,7 @@ impl PodResources {
 
 fn fold(answer: ListPodResourcesResponse) -> Listed {
     let mut holders: BTreeMap<(String, String), BTreeSet<ListedHolder>> = BTreeMap::new();
-    let mut pods = BTreeSet::new();
+    let (mut pods, mut claims) = (BTreeSet::new(), BTreeSet::new());
     for pod in answer.pod_resources {
         for container in pod.containers {
             let holder = ListedHolder {
@@ -199,6 +204,8 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
                 pod: pod.name.clone(),
                 container: container.name,
             };
+            let used = container.dynamic_resources.into_iter();
+            claims.extend(used.map(|claim| (claim.claim_namespace, claim.claim_name)));
             for devices in container.devices {
                 for id in devices.device_ids {
                     // The same id comes once per NUMA node it is near to.
@@ -217,6 +224,7 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
             .map(|(id, holders)| (id, holders.into_iter().collect()))
             .collect(),
         pods,
+        claims,
     }
 }
 

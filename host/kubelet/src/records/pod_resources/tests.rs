@@ -12,7 +12,9 @@ use super::*;
 use crate::proto::pod_resources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
-use crate::proto::pod_resources::{ContainerDevices, ContainerResources, PodResources as Pod};
+use crate::proto::pod_resources::{
+    ContainerDevices, ContainerResources, DynamicResource, PodResources as Pod,
+};
 
 type Answer = dyn Fn() -> Option<Result<ListPodResourcesResponse, Status>> + Send + Sync;
 
@@ -93,6 +95,25 @@ fn listed(pods: Vec<Pod>) -> ListPodResourcesResponse {
     ListPodResourcesResponse {
         pod_resources: pods,
     }
+}
+
+#[tokio::test]
+async fn claims_of_containers_are_named_once() {
+    let (_folder, socket) = place();
+    let _served = serve(&socket, || {
+        let mut pod = pod("a", &[("one", "akri.sh/c", &[]), ("two", "akri.sh/c", &[])]);
+        for container in &mut pod.containers {
+            container.dynamic_resources = vec![DynamicResource {
+                claim_name: "camera".to_owned(),
+                claim_namespace: "default".to_owned(),
+                ..DynamicResource::default()
+            }];
+        }
+        Some(Ok(listed(vec![pod])))
+    });
+    let listed = PodResources::new(socket).list().await.unwrap();
+    let camera = ("default".to_owned(), "camera".to_owned());
+    assert_eq!(listed.claims, BTreeSet::from([camera]));
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {
