@@ -16,7 +16,19 @@ use crate::table::Line;
 const DEVICES: usize = 100;
 const LIMIT: Duration = Duration::from_mins(10);
 
-struct Controller(Child);
+/// A controller with all rights; it ends when this is dropped.
+pub struct Controller(Child);
+
+impl Controller {
+    pub fn start(cluster: &Cluster, space: &Namespace<'_>) -> Result<Self> {
+        let controller = Command::new(leafhost()?)
+            .args(["controller", "--lease-namespace", space.name()])
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self(controller))
+    }
+}
 
 impl Drop for Controller {
     fn drop(&mut self) {
@@ -33,12 +45,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     });
     let _agents = agents.collect::<Result<Vec<_>>>()?;
     let space = cluster.namespace("brokers")?;
-    let controller = Command::new(leafhost()?)
-        .args(["controller", "--lease-namespace", space.name()])
-        .env("KUBECONFIG", cluster.kubeconfig())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let _controller = Controller(controller);
+    let _controller = Controller::start(cluster, &space)?;
     let main = Container::new("main")
         .script("trap exit TERM; sleep 2147483647 & wait")
         .device("{{PLACEHOLDER}}", 1);

@@ -16,6 +16,7 @@ mod many_devices;
 mod many_nodes;
 mod process;
 mod scheduled;
+mod scheduled_shared;
 mod simulated;
 mod statistics;
 mod table;
@@ -30,7 +31,7 @@ type Measure = (
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
 );
 
-const MEASURES: [Measure; 10] = [
+const MEASURES: [Measure; 11] = [
     ("writes", writes::measure),
     ("config-map", config_map::measure),
     ("claims", claims::measure),
@@ -39,6 +40,7 @@ const MEASURES: [Measure; 10] = [
     ("brokers", brokers::measure),
     ("in-use", in_use::measure),
     ("scheduled", scheduled::measure),
+    ("scheduled-shared", scheduled_shared::measure),
     // Last, because the API server is busy with what they leave behind.
     ("many-devices", many_devices::measure),
     ("many-nodes", many_nodes::measure),

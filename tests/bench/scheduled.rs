@@ -145,7 +145,7 @@ fn value(node: &Node, name: &str, with: &str) -> Result<f64> {
 }
 
 /// Says who gives the devices of a Configuration.
-fn turn(cluster: &Cluster, space: &Namespace<'_>, name: &str, allocation: &str) -> Result<()> {
+pub fn turn(cluster: &Cluster, space: &Namespace<'_>, name: &str, allocation: &str) -> Result<()> {
     let path = format!("{}/{name}", collection(space, "configurations"));
     let annotations = json!({"metadata": {"annotations": {"leafhost.dev/allocation": allocation}}});
     cluster.api().merge(&path, &annotations).map(drop)

@@ -1,8 +1,6 @@
 //! What pods of other drivers ask for, of our mock GPUs: each container has exactly the devices that the scheduler has allocated to it.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, IMAGE};
@@ -16,11 +14,9 @@ use crate::claims::PATIENCE;
 
 /// How many GPUs each of the two nodes has.
 const GPUS: usize = 8;
-/// Names the folder with manifests of another driver's examples.
-const EXAMPLES: &str = "DRA_EXAMPLES";
 
 /// Starts agents with mock GPUs that the scheduler gives.
-fn start(cluster: &'static Cluster, name: &str) -> Result<(Agents, Controller)> {
+pub fn start(cluster: &'static Cluster, name: &str) -> Result<(Agents, Controller)> {
     let agents = Agents::start(cluster, name, &[])?;
     let controller = Controller::start(cluster, &agents.space)?;
     for site in &agents.sites {
@@ -60,12 +56,12 @@ fn gpus(agents: &Agents) -> Result<Vec<(String, String, String)>> {
     Ok(gpus)
 }
 
-fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 /// A pod of a namespace, with its logs.
-struct Seen<'a> {
+pub struct Seen<'a> {
     agents: &'a Agents,
     namespace: &'a str,
     pod: Value,
@@ -146,7 +142,7 @@ impl Seen<'_> {
     }
 
     /// Checks that each container has the GPUs that were allocated to it, and no others; returns how many the pod has.
-    fn check(&self) -> Result<usize> {
+    pub fn check(&self) -> Result<usize> {
         let containers =
             ["containers", "initContainers"].map(|list| self.pod["spec"][list].as_array().cloned());
         let mut all = BTreeSet::new();
@@ -174,7 +170,7 @@ fn uuid(line: &str) -> Option<String> {
 }
 
 /// Waits until a pod runs or has ended well, and its containers have printed their variables.
-fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> Result<Seen<'a>> {
+pub fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> Result<Seen<'a>> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     within(PATIENCE, &format!("pod {pod} runs"), || {
         let pod = agents.cluster.get(&path)?;
@@ -201,7 +197,7 @@ fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> Resul
 }
 
 /// Returns the manifests of a text, with the image of the tests.
-fn manifests(text: &str) -> Result<Vec<Value>> {
+pub fn manifests(text: &str) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(text) {
         let mut object = Value::deserialize(document)?;
@@ -336,81 +332,4 @@ fn parameters_of_another_driver_are_refused_with_their_kind() -> Result<()> {
         space.delete(name)?;
     }
     Ok(())
-}
-
-/// Replaces what is another driver's.
-fn translated(text: &str) -> String {
-    let names = [
-        ("gpu.example.com", "gpu.akri.sh"),
-        ("driver: gpu.akri.sh", "driver: leafhost.dev"),
-        (
-            "device.attributes[\"gpu.akri.sh\"]",
-            "device.attributes[\"leafhost.dev\"]",
-        ),
-        (
-            "device.capacity[\"gpu.akri.sh\"]",
-            "device.capacity[\"leafhost.dev\"]",
-        ),
-        (
-            "device.attributes['gpu.akri.sh']",
-            "device.attributes['leafhost.dev']",
-        ),
-        (
-            "device.capacity['gpu.akri.sh']",
-            "device.capacity['leafhost.dev']",
-        ),
-        ("example.com/gpu", "akri.sh/gpu"),
-        ("gpu.nvidia.com", "gpu.akri.sh"),
-        ("\"bash\"", "\"sh\""),
-    ];
-    names.iter().fold(text.to_owned(), |text, (theirs, ours)| {
-        text.replace(theirs, ours)
-    })
-}
-
-#[test]
-#[ignore = "takes manifests of another driver's examples: DRA_EXAMPLES=DIR"]
-fn manifests_of_other_drivers_run_with_our_class() -> Result<()> {
-    let folder = std::env::var(EXAMPLES).context("DRA_EXAMPLES names no folder")?;
-    let Some(cluster) = cluster::shared()? else {
-        return Ok(());
-    };
-    let (agents, _controller) = start(cluster, "claim-examples")?;
-    let mut files: Vec<_> = fs::read_dir(Path::new(&folder))?.collect::<Result<_, _>>()?;
-    files.sort_by_key(fs::DirEntry::path);
-    let mut failed = Vec::new();
-    for file in files {
-        let done = example(&agents, &file.path());
-        println!("{}: {done:?}", file.path().display());
-        if done.is_err() {
-            failed.push(file.path());
-        }
-    }
-    ensure!(failed.is_empty(), "{failed:?}");
-    Ok(())
-}
-
-/// Runs the manifests of a file; returns how many GPUs each pod has.
-fn example(agents: &Agents, file: &Path) -> Result<Vec<(String, usize)>> {
-    let objects = manifests(&translated(&fs::read_to_string(file)?))?;
-    let namespace = objects.iter().find(|one| one["kind"] == "Namespace");
-    let namespace = namespace
-        .map(|one| text(&one["metadata"]["name"]))
-        .context("no namespace")?;
-    let all: Vec<String> = objects.iter().map(Value::to_string).collect();
-    let done = || {
-        agents.cluster.apply(&all.join("\n---\n"))?;
-        let mut counts = Vec::new();
-        for pod in objects.iter().filter(|one| one["kind"] == "Pod") {
-            let name = text(&pod["metadata"]["name"]);
-            let seen = until_printed(agents, &namespace, &name)?;
-            counts.push((name, seen.check()?));
-        }
-        Ok(counts)
-    };
-    let done = done();
-    agents
-        .cluster
-        .kubectl(&["delete", "namespace", &namespace, "--wait"])?;
-    done
 }

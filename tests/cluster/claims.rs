@@ -122,6 +122,9 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
         Ok(())
     })
     .with_context(|| space.state())?;
+    let sample = "deploy/samples/cluster/dra.yaml";
+    let check = ["apply", "--dry-run=server", "--namespace", space.name()];
+    cluster.kubectl(&[&check[..], &["--filename", sample]].concat())?;
     template(&agents, "one-device", "scheduled")?;
     for name in ["first", "second"] {
         space.run(&claiming(name, &site.node, "one-device"))?;

@@ -211,6 +211,11 @@ impl Cluster {
         &self.control.server
     }
 
+    /// The process of the scheduler.
+    pub fn scheduler(&self) -> &Program {
+        &self.control.scheduler
+    }
+
     /// The process of etcd. Only for a cluster that no other test uses.
     pub fn etcd(&self) -> &Program {
         &self.control.etcd

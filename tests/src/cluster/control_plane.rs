@@ -25,6 +25,7 @@ pub(super) struct ControlPlane {
     pub kubeconfig: PathBuf,
     pub etcd: Program,
     pub server: Program,
+    pub scheduler: Program,
     _running: Vec<Running>,
 }
 
@@ -150,8 +151,7 @@ pub(super) fn start(
         .chain(emulated.clone())
         .collect(),
     )?;
-    let scheduler = launch(
-        "kube-scheduler",
+    let scheduler = command(
         &programs.join("kube-scheduler"),
         vec![
             format!(
@@ -164,14 +164,16 @@ pub(super) fn start(
         .into_iter()
         .chain(emulated)
         .collect(),
-    )?;
+    );
+    let scheduler = Program::start("kube-scheduler", &folder, scheduler)?;
     Ok(ControlPlane {
         api,
         audit: Audit::of(audit),
         kubeconfig: kubeconfig(id, "admin"),
         etcd,
         server,
-        _running: vec![proxy, manager, scheduler],
+        scheduler,
+        _running: vec![proxy, manager],
     })
 }
 

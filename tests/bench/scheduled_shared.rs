@@ -1,0 +1,237 @@
+//! What devices that two nodes share cost the scheduler and the agents: 1,000 cameras in slices of ours, and in a copy of these by hand.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::cluster::{Cluster, Container, Namespace, Node, Pod};
+use leafhost_tests::wait::within;
+use nix::sys::signal::Signal;
+use nix::unistd::{SysconfVar, sysconf};
+use serde_json::{Value, json};
+
+use crate::brokers::Controller;
+use crate::joined::{agent, collection, configure, seconds, until_instances};
+use crate::process::{Memory, mb, pass};
+use crate::scheduled::turn;
+use crate::table::Line;
+
+const DEVICES: usize = 1_000;
+const PODS: usize = 100;
+const TIMEOUT: Duration = Duration::from_mins(3);
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
+    let agents = cluster.nodes().iter().map(|node| {
+        let mut home = agent(cluster, node, &["debug-echo"])?;
+        home.publish_in(&node.cdi());
+        home.start(&[])?;
+        Ok(home)
+    });
+    let agents = agents.collect::<Result<Vec<_>>>()?;
+    let first = agents.first().context("no agent")?;
+    let space = cluster.namespace("cameras")?;
+    let _controller = Controller::start(cluster, &space)?;
+    let names: Vec<String> = (0..DEVICES)
+        .map(|number| format!("camera-{number}"))
+        .collect();
+    let details = format!("{{shared: true, descriptions: [{}]}}", names.join(", "));
+    configure(cluster, &space, "cameras", "debugEcho", &details)?;
+    until_instances(cluster, &space, DEVICES, first)?;
+    // Until both nodes have joined each Instance, and what that took is freed.
+    pass(Duration::from_secs(40))?;
+    let before = Memory::of(first.pid()?)?;
+    turn(cluster, &space, "cameras", "dra")?;
+    let nodes = cluster.nodes().len();
+    let begun = Instant::now();
+    let slices = within(TIMEOUT, "all cameras are offered to both nodes", || {
+        let slices = slices(cluster, "leafhost.dev")?;
+        let pool = format!("{}/cameras", space.name());
+        let own = slices
+            .into_iter()
+            .filter(|one| one.pointer("/spec/pool/name") == Some(&json!(pool)));
+        let own: Vec<Value> = own.collect();
+        let found: usize = own
+            .iter()
+            .filter(|one| seen_by(one) == nodes)
+            .map(devices)
+            .sum();
+        ensure!(found == DEVICES, "{found} of {DEVICES}");
+        Ok(own)
+    })?;
+    let offered = begun.elapsed();
+    pass(Duration::from_secs(20))?;
+    let after = Memory::of(first.pid()?)?;
+
+    let ours = schedule(cluster, &space, "ours", "leafhost.dev")?;
+    turn(cluster, &space, "cameras", "device-plugin")?;
+    within(TIMEOUT, "our slices have no device", || {
+        let left: usize = self::slices(cluster, "leafhost.dev")?
+            .iter()
+            .map(devices)
+            .sum();
+        ensure!(left == 0, "{left} devices");
+        Ok(())
+    })?;
+    for (number, slice) in slices.iter().enumerate() {
+        let mut spec = slice.get("spec").context("no spec")?.clone();
+        for (field, value) in [
+            ("driver", json!("hand.example")),
+            (
+                "pool",
+                json!({"name": "hand", "generation": 1, "resourceSliceCount": slices.len()}),
+            ),
+        ] {
+            spec.as_object_mut()
+                .context("no object")?
+                .insert(field.to_owned(), value);
+        }
+        let copy = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("hand-{number}")}, "spec": spec});
+        cluster.api().create(SLICES, &copy)?;
+    }
+    let by_hand = schedule(cluster, &space, "by-hand", "hand.example")?;
+    for number in 0..slices.len() {
+        cluster.api().delete(&format!("{SLICES}/hand-{number}"))?;
+    }
+    Ok(vec![
+        Line {
+            what: format!(
+                "{DEVICES} cameras that two nodes share, capacity 5, offered to the scheduler: slices / time"
+            ),
+            value: format!("{} / {}", slices.len(), seconds(offered)),
+            target: "≤ 20 / –".into(),
+            reference: "16 full slices".into(),
+        },
+        Line {
+            what: format!(
+                "the same: the scheduler's processor time for {PODS} pods with a claim, over that with slices by hand"
+            ),
+            value: format!("{:.2} ×", ours.as_secs_f64() / by_hand.as_secs_f64()),
+            target: "≤ 1.1 ×".into(),
+            reference: format!("{} and {}", seconds(ours), seconds(by_hand)),
+        },
+        Line {
+            what: "the same: memory of an agent, over that with device plugins".into(),
+            value: format!(
+                "{:+.1} MB",
+                (f64::from(after.resident) - f64::from(before.resident)) * 1024.0 / 1e6
+            ),
+            target: "≤ +2 MB".into(),
+            reference: format!("{} and {}", mb(after.resident), mb(before.resident)),
+        },
+    ])
+}
+
+/// Returns the scheduler's processor time for pods with a claim of a driver. They do not start: the kubelets are away.
+fn schedule(
+    cluster: &'static Cluster,
+    space: &Namespace<'_>,
+    name: &str,
+    driver: &str,
+) -> Result<Duration> {
+    let class = format!("{name}.bench");
+    let expression = format!("device.driver == \"{driver}\"");
+    cluster.apply(
+        &json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": class},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+        .to_string(),
+    )?;
+    cluster.apply(
+        &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name, "namespace": space.name()},
+            "spec": {"spec": {"devices": {"requests": [{"name": "camera", "exactly": {"deviceClassName": class}}]}}}})
+        .to_string(),
+    )?;
+    let nodes: Vec<&Node> = cluster.nodes().iter().collect();
+    for node in &nodes {
+        node.stop_kubelet(Signal::SIGKILL)?;
+    }
+    let scheduler = cluster.scheduler().pid()?;
+    let before = used(scheduler)?;
+    for number in 0..PODS {
+        let claims = json!([{"name": "camera", "resourceClaimTemplateName": name}]);
+        let pod = Pod::new(
+            &format!("{name}-{number}"),
+            &[Container::new("main").claim("camera")],
+        );
+        space.create(&pod.with("resourceClaims", claims))?;
+    }
+    let scheduled = within(TIMEOUT, "all pods have a node", || {
+        let list = cluster.get(&space.collection("pods"))?;
+        let pods = list
+            .get("items")
+            .and_then(Value::as_array)
+            .context("no items")?;
+        let has_node = |pod: &&Value| pod.pointer("/spec/nodeName").is_some();
+        let found = pods.iter().filter(has_node).count();
+        ensure!(found == PODS, "{found} of {PODS}");
+        Ok(())
+    });
+    let took = used(scheduler)?.saturating_sub(before);
+    for node in &nodes {
+        node.start_kubelet()?;
+    }
+    let pods = [
+        "delete",
+        "pods",
+        "--all",
+        "--force",
+        "--grace-period=0",
+        "--namespace",
+        space.name(),
+    ];
+    cluster.kubectl(&pods)?;
+    for node in &nodes {
+        node.wait_ready()?;
+    }
+    within(TIMEOUT, "no claim is left", || {
+        let path = format!(
+            "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+            space.name()
+        );
+        let list = cluster.get(&path)?;
+        ensure!(list.get("items") == Some(&json!([])), "some are");
+        Ok(())
+    })?;
+    // Instances as without pods, before the next ones.
+    let path = collection(space, "instances");
+    within(TIMEOUT, "all slots are free", || {
+        let list = cluster.get(&path)?.to_string();
+        ensure!(!list.contains("\"R:"), "some are not");
+        Ok(())
+    })?;
+    scheduled.map(|()| took)
+}
+
+/// Returns the processor time that a process has used.
+fn used(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
+    // The state is the third field of the file, user time and system time are the 14th and 15th.
+    let fields = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
+    let frequency = sysconf(SysconfVar::CLK_TCK)?.context("no frequency")?;
+    let frequency = u64::try_from(frequency)?;
+    Ok(Duration::from_millis(ticks * 1000 / frequency))
+}
+
+fn slices(cluster: &Cluster, driver: &str) -> Result<Vec<Value>> {
+    let list = cluster.get(&format!("{SLICES}?fieldSelector=spec.driver={driver}"))?;
+    let items = list.get("items").and_then(Value::as_array);
+    Ok(items.context("no items")?.clone())
+}
+
+fn devices(slice: &Value) -> usize {
+    slice
+        .pointer("/spec/devices")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len)
+}
+
+/// Returns how many nodes may use the devices of a slice.
+fn seen_by(slice: &Value) -> usize {
+    let path = "/spec/nodeSelector/nodeSelectorTerms/0/matchExpressions/0/values";
+    slice
+        .pointer(path)
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len)
+}
