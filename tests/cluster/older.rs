@@ -1,4 +1,4 @@
-//! The oldest Kubernetes that still gets fixes: an API server of today emulates it, and its kubelet joins as it is.
+//! Older Kubernetes that still gets fixes: an API server of today emulates it, and the kubelet of the oldest joins as it is.
 
 use std::process::Command;
 
@@ -9,7 +9,6 @@ use leafhost_tests::requirement;
 use crate::away::Own;
 use crate::{attacks, claims, installed};
 
-const VERSION: &str = "1.35";
 /// The modules of tests that a kubelet can change and that use the shared cluster.
 const OF_KUBELETS: [&str; 5] = [
     "allocation::",
@@ -21,21 +20,33 @@ const OF_KUBELETS: [&str; 5] = [
 
 #[test]
 fn an_api_server_of_1_35_enforces_the_policies_and_the_chart_serves_pods_there() -> Result<()> {
+    // It keeps no shares: each slot is a device.
+    emulate("1.35", &["1"; 5])
+}
+
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn soak_an_api_server_of_1_36_enforces_the_policies_and_the_chart_serves_pods_there() -> Result<()>
+{
+    emulate("1.36", &["5"])
+}
+
+/// Runs tests against an API server that emulates a version; `slots` are the numbers of slots of the devices of a camera that five pods may share.
+fn emulate(version: &'static str, slots: &[&str]) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
     }
     let own = Own::start_with(&Setup {
         nodes: 2,
-        emulated: Some(VERSION),
+        emulated: Some(version),
         ..Setup::default()
     })?;
     let cluster = own.0;
-    let version = cluster.get("/version")?;
-    let minor = VERSION.split_once('.').map(|(_, minor)| minor);
-    ensure!(version["emulationMinor"].as_str() == minor, "{version:#}");
+    let found = cluster.get("/version")?;
+    let minor = version.split_once('.').map(|(_, minor)| minor);
+    ensure!(found["emulationMinor"].as_str() == minor, "{found:#}");
     attacks::check(cluster)?;
-    // It keeps no shares: each slot is a device.
-    claims::share(cluster, &["1"; 5])?;
+    claims::share(cluster, slots)?;
     installed::check(cluster)
 }
 
