@@ -145,8 +145,8 @@ fn schedule(
     for node in &nodes {
         node.stop_kubelet(Signal::SIGKILL)?;
     }
-    let scheduler = cluster.scheduler().pid()?;
-    let before = used(scheduler)?;
+    let pid = cluster.scheduler().pid()?;
+    let before = used(pid)?;
     for number in 0..PODS {
         let claims = json!([{"name": "camera", "resourceClaimTemplateName": name}]);
         let pod = Pod::new(
@@ -166,7 +166,7 @@ fn schedule(
         ensure!(found == PODS, "{found} of {PODS}");
         Ok(())
     });
-    let took = used(scheduler)?.saturating_sub(before);
+    let took = used(pid)?.saturating_sub(before);
     for node in &nodes {
         node.start_kubelet()?;
     }
