@@ -1,9 +1,10 @@
 //! Gives claims back, and keeps what containers need of those that are used.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::claim::Allocated;
 use leafhost_core::claim::record::{Record, Slot};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::dra::ClaimRef;
@@ -55,6 +56,7 @@ impl Shared {
     pub async fn keep(&self) {
         let mut is_told = false;
         let mut restore_at = Instant::now();
+        let mut abandoned = HashMap::new();
         let mut instances = self.ports.store.instances();
         loop {
             instances.mark_unchanged();
@@ -63,8 +65,10 @@ impl Shared {
                     let mut is_done = self.advance_all().await;
                     is_done &= self.end_unknown().await;
                     if restore_at <= Instant::now() {
-                        self.end_abandoned().await;
                         let is_restored = self.restore().await;
+                        if is_restored {
+                            self.end_abandoned(&mut abandoned).await;
+                        }
                         let pause = if is_restored { BACKSTOP } else { AGAIN };
                         restore_at = Instant::now() + pause;
                         is_done &= is_restored;
@@ -195,19 +199,23 @@ impl Shared {
 
     /// Tells that a claim is gone, or does not have that slot's device.
     async fn is_over(&self, claim: &ClaimRef, slot: &Slot) -> bool {
-        match self.ports.reader.read(&claim.namespace, &claim.name).await {
-            Ok(Some(found)) if found.uid == claim.uid => {
-                let instances = Arc::clone(&self.ports.store.instances().borrow());
-                let finds = |pool: &str, device: &str| find(&self.node, pool, device, &instances);
-                let mut results = found.results.iter();
-                !results.any(|one| {
-                    let found = finds(&one.pool, &one.device);
-                    found.is_some_and(|found| found.instance.key() == slot.key())
-                })
-            }
-            Ok(_) => true,
-            Err(_) => false,
-        }
+        let instances = Arc::clone(&self.ports.store.instances().borrow());
+        let is_of_slot = |one: &Allocated| {
+            let found = find(&self.node, &one.pool, &one.device, &instances);
+            found.is_some_and(|found| found.instance.key() == slot.key())
+        };
+        self.lacks(claim, is_of_slot).await == Some(true)
+    }
+
+    /// Tells that a claim is gone, or has no such device; nothing if that is not known.
+    pub async fn lacks(
+        &self,
+        claim: &ClaimRef,
+        is_it: impl Fn(&Allocated) -> bool,
+    ) -> Option<bool> {
+        let found = self.ports.reader.read(&claim.namespace, &claim.name).await;
+        let found = found.ok()?.filter(|found| found.uid == claim.uid);
+        Some(found.is_none_or(|found| !found.results.iter().any(is_it)))
     }
 
     /// Returns the slots of this node that claims have of which nothing is known.

@@ -82,8 +82,6 @@ struct State {
     reserved: BTreeSet<(InstanceKey, String)>,
     /// Serialises what is done with a claim, by uid.
     turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
-    /// Maps the uids of claims that nobody uses, and that are over, to the time at which that was seen first.
-    abandoned: HashMap<String, Instant>,
 }
 
 impl Claims {
