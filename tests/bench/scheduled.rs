@@ -18,7 +18,7 @@ const DEVICES: usize = 1_000;
 const TIMEOUT: Duration = Duration::from_mins(2);
 /// Where the agent's metrics are, in the network of its node.
 const METRICS: &str = "127.0.0.1:9480";
-const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+pub const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let node = cluster.nodes().first().context("no node")?;
@@ -38,7 +38,11 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     until_instances(cluster, &space, 2, &home)?;
     turn(cluster, &space, "gpus", "dra")?;
     until_offered(cluster, node.name(), 2)?;
-    define(cluster, &space)?;
+    let expression = format!(
+        "device.driver == \"leafhost.dev\" && device.attributes[\"leafhost.dev\"].namespace == \"{}\"",
+        space.name()
+    );
+    define(cluster, &space, "one", &expression)?;
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for number in 0..TIMES {
         let main = Container::new("main").claim("gpu");
@@ -79,7 +83,9 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
 
     let mut back = Vec::new();
     for _ in 0..TIMES / 4 {
-        let slice = slices(cluster, node.name())?.pop().context("no slice")?;
+        let slice = slices(cluster, &format!("spec.nodeName={}", node.name()))?
+            .pop()
+            .context("no slice")?;
         let name = slice.pointer("/metadata/name").and_then(Value::as_str);
         let name = name.context("no name")?;
         let begun = Instant::now();
@@ -114,7 +120,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     turn(cluster, &space, "many", "dra")?;
     until_offered(cluster, node.name(), DEVICES + 2)?;
     let took = begun.elapsed();
-    let all = slices(cluster, node.name())?;
+    let all = slices(cluster, &format!("spec.nodeName={}", node.name()))?;
     let bytes: usize = all
         .iter()
         .map(|one| one.get("spec").map_or(0, |spec| spec.to_string().len()))
@@ -151,17 +157,19 @@ pub fn turn(cluster: &Cluster, space: &Namespace<'_>, name: &str, allocation: &s
     cluster.api().merge(&path, &annotations).map(drop)
 }
 
-/// Makes the class, as the controller would, and a template of claims.
-fn define(cluster: &Cluster, space: &Namespace<'_>) -> Result<()> {
-    let expression = format!(
-        "device.driver == \"leafhost.dev\" && device.attributes[\"leafhost.dev\"].namespace == \"{}\"",
-        space.name()
-    );
-    let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "bench.akri.sh"},
+/// Makes a class with that condition, as the controller would, and a template of claims of the same name.
+pub fn define(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    name: &str,
+    expression: &str,
+) -> Result<()> {
+    let class = format!("{name}.bench");
+    let object = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": class},
         "spec": {"selectors": [{"cel": {"expression": expression}}]}});
-    cluster.apply(&class.to_string())?;
-    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "one", "namespace": space.name()},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "bench.akri.sh"}}]}}}});
+    cluster.apply(&object.to_string())?;
+    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name, "namespace": space.name()},
+        "spec": {"spec": {"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": class}}]}}}});
     cluster.apply(&template.to_string()).map(drop)
 }
 
@@ -179,8 +187,9 @@ fn run(space: &Namespace<'_>, pod: &Pod, name: &str) -> Result<Duration> {
     Ok(took)
 }
 
-fn slices(cluster: &Cluster, node: &str) -> Result<Vec<Value>> {
-    let list = cluster.get(&format!("{SLICES}?fieldSelector=spec.nodeName={node}"))?;
+/// Returns the slices that a field selector selects.
+pub fn slices(cluster: &Cluster, selector: &str) -> Result<Vec<Value>> {
+    let list = cluster.get(&format!("{SLICES}?fieldSelector={selector}"))?;
     let items = list.get("items").and_then(Value::as_array);
     Ok(items.context("no items")?.clone())
 }
@@ -188,7 +197,7 @@ fn slices(cluster: &Cluster, node: &str) -> Result<Vec<Value>> {
 /// Waits until the slices of a node have so many devices.
 fn until_offered(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
     within(TIMEOUT, "all devices are offered", || {
-        let slices = slices(cluster, node)?;
+        let slices = slices(cluster, &format!("spec.nodeName={node}"))?;
         let devices = slices
             .iter()
             .filter_map(|one| one.pointer("/spec/devices")?.as_array());

@@ -1,4 +1,4 @@
-//! What devices that two nodes share cost the scheduler and the agents: 1,000 cameras in slices of ours, and in a copy of these by hand.
+//! Measures what 1,000 cameras that two nodes share cost the scheduler and the agents, beside a copy of their slices made by hand.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,13 +13,12 @@ use serde_json::{Value, json};
 use crate::brokers::Controller;
 use crate::joined::{agent, collection, configure, seconds, until_instances};
 use crate::process::{Memory, mb, pass};
-use crate::scheduled::turn;
+use crate::scheduled::{SLICES, define, slices, turn};
 use crate::table::Line;
 
 const DEVICES: usize = 1_000;
 const PODS: usize = 100;
 const TIMEOUT: Duration = Duration::from_mins(3);
-const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let agents = cluster.nodes().iter().map(|node| {
@@ -45,7 +44,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let nodes = cluster.nodes().len();
     let begun = Instant::now();
     let slices = within(TIMEOUT, "all cameras are offered to both nodes", || {
-        let slices = slices(cluster, "leafhost.dev")?;
+        let slices = slices(cluster, "spec.driver=leafhost.dev")?;
         let pool = format!("{}/cameras", space.name());
         let own = slices
             .into_iter()
@@ -66,7 +65,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let ours = schedule(cluster, &space, "ours", "leafhost.dev")?;
     turn(cluster, &space, "cameras", "device-plugin")?;
     within(TIMEOUT, "our slices have no device", || {
-        let left: usize = self::slices(cluster, "leafhost.dev")?
+        let left: usize = crate::scheduled::slices(cluster, "spec.driver=leafhost.dev")?
             .iter()
             .map(devices)
             .sum();
@@ -129,18 +128,8 @@ fn schedule(
     name: &str,
     driver: &str,
 ) -> Result<Duration> {
-    let class = format!("{name}.bench");
     let expression = format!("device.driver == \"{driver}\"");
-    cluster.apply(
-        &json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": class},
-            "spec": {"selectors": [{"cel": {"expression": expression}}]}})
-        .to_string(),
-    )?;
-    cluster.apply(
-        &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name, "namespace": space.name()},
-            "spec": {"spec": {"devices": {"requests": [{"name": "camera", "exactly": {"deviceClassName": class}}]}}}})
-        .to_string(),
-    )?;
+    define(cluster, space, name, &expression)?;
     let nodes: Vec<&Node> = cluster.nodes().iter().collect();
     for node in &nodes {
         node.stop_kubelet(Signal::SIGKILL)?;
@@ -212,12 +201,6 @@ fn used(pid: u32) -> Result<Duration> {
     let frequency = sysconf(SysconfVar::CLK_TCK)?.context("no frequency")?;
     let frequency = u64::try_from(frequency)?;
     Ok(Duration::from_millis(ticks * 1000 / frequency))
-}
-
-fn slices(cluster: &Cluster, driver: &str) -> Result<Vec<Value>> {
-    let list = cluster.get(&format!("{SLICES}?fieldSelector=spec.driver={driver}"))?;
-    let items = list.get("items").and_then(Value::as_array);
-    Ok(items.context("no items")?.clone())
 }
 
 fn devices(slice: &Value) -> usize {

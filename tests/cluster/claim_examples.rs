@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::cluster;
 use leafhost_tests::wait::within;
 use serde_json::{Value, json};
@@ -153,8 +153,10 @@ fn tainted(agents: &Agents, folder: &Path) -> Result<Vec<(String, usize)>> {
                 counts.push((name, count));
             } else if is_before {
                 within(PATIENCE, &format!("{name} is evicted"), || {
-                    ensure!(agents.cluster.get(&path).is_err(), "it is there");
-                    Ok(())
+                    match agents.cluster.get(&path) {
+                        Err(error) if format!("{error:#}").contains("NotFound") => Ok(()),
+                        other => bail!("it is there: {:#}", other?["status"]),
+                    }
                 })?;
             } else {
                 within(PATIENCE, &format!("{name} finds no device"), || {
