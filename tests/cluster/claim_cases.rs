@@ -13,7 +13,7 @@ use crate::brokers::Controller;
 use crate::claims::PATIENCE;
 
 /// How many GPUs each of the two nodes has.
-const GPUS: usize = 8;
+const GPUS: usize = 12;
 
 /// Starts agents with mock GPUs that the scheduler gives.
 pub fn start(cluster: &'static Cluster, name: &str) -> Result<(Agents, Controller)> {
@@ -263,6 +263,9 @@ fn each_container_has_the_gpus_that_were_allocated_to_it() -> Result<()> {
         ("by-attributes", 1),
         ("by-alternative", 1),
         ("by-resource", 2),
+        ("by-resource-each", 4),
+        ("by-class", 1),
+        ("by-both", 2),
         ("parameters", 1),
     ];
     ensure!(others.len() == expected.len());

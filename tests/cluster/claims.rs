@@ -189,6 +189,51 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
 }
 
 #[test]
+fn a_container_gets_the_devices_of_all_resources_that_it_names() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let agents = Agents::start(cluster, "claimed-resources", &[])?;
+    let _controller = Controller::start(cluster, &agents.space)?;
+    let (space, site) = (&agents.space, &agents.sites[0]);
+    let names = ["lamp", "door", "desk"];
+    let mut main = Container::new("main");
+    for name in names {
+        let details = format!("{{shared: false, descriptions: [{name}]}}");
+        apply(&agents, (name, 1), "dra", &details)?;
+        main = main.device(&format!("akri.sh/{name}"), 1);
+    }
+    eventually("there are classes and devices of all three", || {
+        for name in names {
+            cluster.get(&format!(
+                "/apis/resource.k8s.io/v1/deviceclasses/{name}.akri.sh"
+            ))?;
+        }
+        let slices = slices(&agents, site.node.name())?;
+        let devices = slices
+            .iter()
+            .filter_map(|one| one["spec"]["devices"].as_array());
+        ensure!(devices.flatten().count() == names.len(), "{slices:#?}");
+        Ok(())
+    })
+    .with_context(|| space.state())?;
+    space.create(&Pod::new("all", &[main]).on(&site.node))?;
+    within(PATIENCE, "it has a device of each", || {
+        let log = space.logs("all", "main")?;
+        let lines = log.lines().filter(|line| line.contains("DESCRIPTION_"));
+        let mut found: Vec<&str> = lines
+            .filter_map(|line| Some(line.split_once('=')?.1.trim_matches('\'')))
+            .collect();
+        found.sort_unstable();
+        ensure!(found == ["desk", "door", "lamp"], "{log}");
+        Ok(())
+    })
+    .with_context(|| space.state())?;
+    space.delete("all")?;
+    Ok(())
+}
+
+#[test]
 fn five_pods_on_two_nodes_share_a_camera_and_the_sixth_waits() -> Result<()> {
     match cluster::shared()? {
         Some(cluster) => share(cluster, &["5"]),

@@ -19,6 +19,7 @@ use leafhost_kubelet::proto::dra_health::{HealthStatus, NodeWatchResourcesReques
 use leafhost_kubelet::proto::plugin_registration::registration_client::RegistrationClient;
 use leafhost_kubelet::proto::plugin_registration::{InfoRequest, RegistrationStatus};
 use leafhost_kubelet::proto::{dra_health_v1alpha1, dra_v1beta1};
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -200,6 +201,51 @@ async fn a_driver_is_registered_and_called_in_both_versions() {
     driver.stop().await;
     let left = std::fs::read_dir(folder.path().join("plugins_registry"));
     assert_eq!(left.unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_kubelet_whose_calls_broke_off_registers_the_driver_when_it_calls_again() {
+    let folder = mk_kubelet();
+    let mut driver = Driver::start(folder.path());
+    let socket = driver.config.registration_socket();
+    connect(&socket).await;
+    // It hangs up in the middle of its greeting.
+    let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
+    drop(stream);
+    // It gives GetInfo up before the answer, and does not come to tell what it thinks.
+    let mut registry = RegistrationClient::new(connect(&socket).await);
+    let call = registry.get_info(InfoRequest {});
+    tokio::select! {
+        biased;
+        () = async {} => {}
+        _ = call => {}
+    }
+    drop(registry);
+    // It takes the driver, and hangs up before it knows that it was heard.
+    let registered = RegistrationStatus {
+        plugin_registered: true,
+        error: String::new(),
+    };
+    let mut registry = RegistrationClient::new(connect(&socket).await);
+    registry.get_info(InfoRequest {}).await.unwrap();
+    assert_eq!(driver.report.borrow().registration, Registration::Awaited);
+    let channel = registry.clone();
+    tokio::select! {
+        _ = registry.notify_registration_status(registered.clone()) => {}
+        () = tokio::time::sleep(Duration::from_millis(1)) => {}
+    }
+    drop((registry, channel));
+    // It calls again from the start.
+    let mut registry = RegistrationClient::new(connect(&socket).await);
+    let info = registry.get_info(InfoRequest {}).await.unwrap();
+    assert_eq!(info.into_inner().name, DRIVER);
+    let told = registry.notify_registration_status(registered);
+    told.await.unwrap();
+    driver
+        .until(|report| report.registration == Registration::Registered)
+        .await;
+    driver.stop().await;
 }
 
 #[tokio::test]
