@@ -375,7 +375,9 @@ impl Planner<'_> {
             let mut own = self.configuration.broker_properties.iter();
             own.all(|(name, value)| spec.broker_properties.get(name) == Some(value))
         } else {
-            spec.broker_properties == properties && spec.leafhost.as_ref() == Some(&leafhost)
+            let found = spec.leafhost.as_ref();
+            spec.broker_properties == properties
+                && found.is_some_and(|found| found.is_alike(&leafhost))
         };
         let differs = is_taken_over || !same || spec.capacity != self.configuration.capacity;
         differs.then_some(Edit::Common {
@@ -402,6 +404,7 @@ fn leafhost(device: &Device) -> Leafhost {
         attributes: device.attributes.clone(),
         capacity: device.capacity.clone(),
         physical_id: device.physical_id.clone(),
+        reserved: BTreeMap::new(),
     }
 }
 

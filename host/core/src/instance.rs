@@ -148,6 +148,50 @@ pub struct Leafhost {
     /// What identifies the piece of hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_id: Option<String>,
+    /// By slot the pod for which a scheduler has chosen it. A scheduler writes it with the slot, and whoever frees the slot removes it.
+    #[serde(
+        default,
+        deserialize_with = "lenient::entries",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub reserved: BTreeMap<String, Reserved>,
+}
+
+impl Leafhost {
+    /// Tells that the same is said of the device, whatever schedulers have reserved.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.attributes == other.attributes
+            && self.capacity == other.capacity
+            && self.physical_id == other.physical_id
+    }
+}
+
+/// Says for which pod a scheduler has chosen a slot, and for which of its containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reserved {
+    /// `namespace/name` of the pod.
+    pub pod: String,
+    /// The containers that get the device: one, or init containers and one that starts after them.
+    #[serde(default)]
+    pub uses: Vec<Use>,
+}
+
+/// Says that a container gets a device for a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Use {
+    /// The name of the container.
+    pub container: String,
+    /// Where it is among the containers of the pod, init containers first.
+    pub place: u32,
+    /// Where the device is among those of the container.
+    pub number: u32,
+    /// How many devices the container gets.
+    pub of: u32,
+    /// The request, behind it the way that was chosen, if there are several: `<request>[/<way>]`.
+    pub request: String,
 }
 
 /// How the device is seen from the nodes.
@@ -180,6 +224,8 @@ pub const MAX_REASON: usize = 1024;
 pub const MAX_HOLDERS: usize = 1_000;
 /// The longest text of a holder, in bytes: a namespace and the name of a pod.
 pub const MAX_HOLDER: usize = 63 + 1 + 253;
+/// The most containers of a pod that use one slot.
+pub const MAX_USES: usize = 32;
 
 /// How one node sees the device. No timestamp of the last look: it would be a write at every look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -285,6 +331,10 @@ impl Instance {
         seen.spec.nodes.retain(|other| other == node);
         let usages = &mut seen.spec.device_usage;
         usages.retain(|_, usage| is_usage_of(node, usage));
+        if let Some(leafhost) = &mut seen.spec.leafhost {
+            let usages = &seen.spec.device_usage;
+            leafhost.reserved.retain(|slot, _| usages.contains_key(slot));
+        }
         seen.status.nodes.retain(|other, _| other == node);
         seen
     }
@@ -294,6 +344,16 @@ impl Instance {
         let usages = self.spec.device_usage.values();
         let used = usages.filter(|usage| !usage.is_empty()).count();
         u32::try_from(used).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the value of `spec.deviceUsage` for a slot; nothing is free.
+    pub fn usage(&self, slot: &str) -> &str {
+        self.spec.device_usage.get(slot).map_or("", String::as_str)
+    }
+
+    /// Returns what a scheduler has said of a slot.
+    pub fn reserved(&self, slot: &str) -> Option<&Reserved> {
+        self.spec.leafhost.as_ref()?.reserved.get(slot)
     }
 
     /// The hash at the end of the name.
@@ -337,7 +397,7 @@ pub enum Edit {
         capacity: u32,
         /// `spec.brokerProperties`.
         broker_properties: BTreeMap<String, String>,
-        /// `spec.leafhost`.
+        /// `spec.leafhost`, but for what schedulers have reserved.
         leafhost: Leafhost,
     },
     /// Sets labels.
@@ -363,7 +423,19 @@ pub enum Edit {
         /// By slot.
         holders: BTreeMap<String, String>,
     },
-    /// Hands a slot on: a compare-and-swap of one value of `spec.deviceUsage`. Without an effect on the other slots.
+    /// Gives a free slot to the pod for which a scheduler has chosen it. A compare-and-swap, as [`Edit::Slot`].
+    Reserve {
+        /// `<instance>-<slot>`.
+        id: String,
+        /// The uid of the pod.
+        uid: String,
+        /// The node to which the pod is bound.
+        node: String,
+        /// What `spec.leafhost.reserved` says of the slot then.
+        reserved: Reserved,
+    },
+    /// Hands a slot on: a compare-and-swap of one value of `spec.deviceUsage`. Without an effect on the other slots. What a scheduler has
+    /// said of the slot is removed once it is free.
     Slot {
         /// `<instance>-<slot>`.
         id: String,
@@ -405,6 +477,32 @@ fn shown(usage: &str) -> String {
     }
 }
 
+/// Replaces one value of `spec.deviceUsage`, if it is `held`.
+fn swap(
+    instance: &mut Instance,
+    id: &str,
+    held: &DeviceUsage,
+    new: &DeviceUsage,
+) -> Result<(), Outdated> {
+    let usage = &mut instance.spec.device_usage;
+    let found = usage.get(id).map_or("", String::as_str);
+    if found != held.to_string() {
+        return Err(Outdated::Slot {
+            id: id.to_owned(),
+            found: found.to_owned(),
+        });
+    }
+    let number = slot_number(&instance.metadata.name, id);
+    let beyond = number.is_none_or(|slot| slot >= instance.spec.capacity);
+    // A free slot beyond the capacity is none.
+    if *new == DeviceUsage::Unused && beyond {
+        usage.remove(id);
+    } else {
+        usage.insert(id.to_owned(), new.to_string());
+    }
+    Ok(())
+}
+
 impl Edit {
     /// Makes the change. One that fails has changed nothing.
     pub fn apply(&self, instance: &mut Instance) -> Result<(), Outdated> {
@@ -429,7 +527,11 @@ impl Edit {
                     .spec
                     .broker_properties
                     .clone_from(broker_properties);
-                instance.spec.leafhost = Some(leafhost.clone());
+                let reserved = instance.spec.leafhost.take();
+                instance.spec.leafhost = Some(Leafhost {
+                    reserved: reserved.unwrap_or_default().reserved,
+                    ..leafhost.clone()
+                });
             }
             Self::Labels(labels) => {
                 let labels = labels.iter();
@@ -466,26 +568,26 @@ impl Edit {
                 }
                 instance.status.used = Some(instance.used());
             }
+            Self::Reserve {
+                id,
+                uid,
+                node,
+                reserved,
+            } => {
+                let new = DeviceUsage::Pod {
+                    uid: uid.clone(),
+                    node: node.clone(),
+                };
+                swap(instance, id, &DeviceUsage::Unused, &new)?;
+                let leafhost = instance.spec.leafhost.get_or_insert_default();
+                leafhost.reserved.insert(id.clone(), reserved.clone());
+            }
             Self::Slot { id, held, new } => {
-                let found = instance
-                    .spec
-                    .device_usage
-                    .get(id)
-                    .map_or("", String::as_str);
-                if found != held.to_string() {
-                    return Err(Outdated::Slot {
-                        id: id.clone(),
-                        found: found.to_owned(),
-                    });
-                }
-                let number = slot_number(&instance.metadata.name, id);
-                let beyond = number.is_none_or(|slot| slot >= instance.spec.capacity);
-                let usage = &mut instance.spec.device_usage;
-                // A free slot beyond the capacity is none.
-                if *new == DeviceUsage::Unused && beyond {
-                    usage.remove(id);
-                } else {
-                    usage.insert(id.clone(), new.to_string());
+                swap(instance, id, held, new)?;
+                if let Some(leafhost) = &mut instance.spec.leafhost
+                    && new.pod().is_none()
+                {
+                    leafhost.reserved.remove(id);
                 }
             }
         }
@@ -498,9 +600,18 @@ impl Edit {
     pub fn is_made(&self, instance: &Instance) -> bool {
         let mut again = instance.clone();
         match self {
-            Self::Slot { id, new, .. } => {
-                let usage = instance.spec.device_usage.get(id);
-                usage.map_or("", String::as_str) == new.to_string()
+            Self::Slot { id, new, .. } => instance.usage(id) == new.to_string(),
+            Self::Reserve {
+                id,
+                uid,
+                node,
+                reserved,
+            } => {
+                let new = DeviceUsage::Pod {
+                    uid: uid.clone(),
+                    node: node.clone(),
+                };
+                instance.usage(id) == new.to_string() && instance.reserved(id) == Some(reserved)
             }
             Self::Common {
                 generation,
@@ -513,7 +624,7 @@ impl Edit {
                 (generation.is_none() || instance.generation() == *generation)
                     && spec.capacity == *capacity
                     && spec.broker_properties == *broker_properties
-                    && spec.leafhost.as_ref() == Some(leafhost)
+                    && spec.leafhost.as_ref().is_some_and(|found| found.is_alike(leafhost))
             }
             Self::Owner(owner) => instance.metadata.owner_references.contains(owner),
             _ => self.apply(&mut again).is_ok() && again == *instance,

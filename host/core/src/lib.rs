@@ -35,6 +35,7 @@ pub mod problem;
 pub mod properties;
 pub mod repeats;
 pub mod resource_names;
+pub mod scheduling;
 pub mod session;
 pub mod slice_device;
 pub mod slices;

@@ -110,7 +110,23 @@ pub fn offered(
     )
 }
 
-/// Returns the slots that no device plugin has.
+/// Returns what expressions find of an Instance: the attributes and capacities that its device has in a slice.
+pub fn described(configuration: &ConfigurationKey, instance: &Instance) -> (Attributes, Capacities) {
+    let additional = instance.spec.leafhost.clone().unwrap_or_default();
+    let offer = Offer {
+        configuration,
+        instance: &instance.metadata.name,
+        slots: instance.spec.capacity,
+        free: &BTreeSet::new(),
+        attributes: &additional.attributes,
+        capacity: &additional.capacity,
+        taints: &BTreeSet::new(),
+    };
+    let (device, _) = whole(&offer);
+    (device.attributes, device.capacity)
+}
+
+/// Returns the slots that neither a device plugin nor a scheduler has given to a pod.
 fn free(instance: &Instance) -> BTreeSet<u32> {
     let name = &instance.metadata.name;
     let usage = instance.spec.device_usage.iter();
@@ -129,9 +145,29 @@ fn free(instance: &Instance) -> BTreeSet<u32> {
 /// Returns the devices of an Instance, and the attributes and capacities that found no room.
 fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
     let is_shared = offer.slots > 1;
+    let is_split = is_shared && sharing == Sharing::Slots;
+    let (whole, left_out) = whole(offer);
+    let mut devices = Devices::new();
+    if is_split {
+        for slot in offer.free.iter().filter(|slot| **slot < offer.slots) {
+            let mut device = whole.clone();
+            let number = AttributeValue::Int(i64::from(*slot));
+            device.attributes.insert("slot".to_owned(), number);
+            devices.insert(slot_device_name(offer.instance, *slot), device);
+        }
+    } else if let free @ 1.. = offer.free.len() {
+        let shares = u32::try_from(free).unwrap_or(u32::MAX).min(offer.slots);
+        let shares = is_shared.then_some(shares);
+        devices.insert(device_name(offer.instance), SliceDevice { shares, ..whole });
+    }
+    (devices, left_out)
+}
+
+/// Returns an Instance as one device, and the attributes and capacities that found no room.
+fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
+    let is_shared = offer.slots > 1;
     let (mut attributes, mut left_out) = (own(offer), BTreeSet::new());
     let mut capacity = Capacities::new();
-    let is_split = is_shared && sharing == Sharing::Slots;
     // Room for the number of the slot, and for that of slots.
     let most = MAX_COUNT.saturating_sub(usize::from(is_shared));
     let numa = offer.attributes.get(NUMA.0);
@@ -155,26 +191,13 @@ fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
             left_out.insert(name.clone());
         }
     }
-    let whole = SliceDevice {
+    let device = SliceDevice {
         attributes,
         capacity,
         shares: None,
         taints: offer.taints.clone(),
     };
-    let mut devices = Devices::new();
-    if is_split {
-        for slot in offer.free.iter().filter(|slot| **slot < offer.slots) {
-            let mut device = whole.clone();
-            let number = AttributeValue::Int(i64::from(*slot));
-            device.attributes.insert("slot".to_owned(), number);
-            devices.insert(slot_device_name(offer.instance, *slot), device);
-        }
-    } else if let free @ 1.. = offer.free.len() {
-        let shares = u32::try_from(free).unwrap_or(u32::MAX).min(offer.slots);
-        let shares = is_shared.then_some(shares);
-        devices.insert(device_name(offer.instance), SliceDevice { shares, ..whole });
-    }
-    (devices, left_out)
+    (device, left_out)
 }
 
 /// Returns what we say ourselves of a device.

@@ -28,12 +28,19 @@ pub enum DeviceUsage {
         /// The node.
         node: String,
     },
+    /// A pod for which a scheduler has chosen the device.
+    Pod {
+        /// The uid of the pod.
+        uid: String,
+        /// The node to which the scheduler binds it.
+        node: String,
+    },
 }
 
 /// Why a text is no `deviceUsage` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\""
+    "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\", \"P:<pod uid>:<node>\""
 )]
 pub struct InvalidUsage(pub String);
 
@@ -42,9 +49,10 @@ impl DeviceUsage {
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Unused => None,
-            Self::Node(node) | Self::Configuration { node, .. } | Self::Claim { node, .. } => {
-                Some(node)
-            }
+            Self::Node(node)
+            | Self::Configuration { node, .. }
+            | Self::Claim { node, .. }
+            | Self::Pod { node, .. } => Some(node),
         }
     }
 
@@ -54,6 +62,14 @@ impl DeviceUsage {
             Self::Claim {
                 namespace, name, ..
             } => Some(claim_key(namespace, name)),
+            _ => None,
+        }
+    }
+
+    /// Returns the uid of the pod for which a scheduler has chosen the slot.
+    pub fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Pod { uid, .. } => Some(uid),
             _ => None,
         }
     }
@@ -95,6 +111,14 @@ impl FromStr for DeviceUsage {
                     node: (*node).to_owned(),
                 })
             }
+            ["P", uid, node]
+                if crate::names::is_node_name(uid) && crate::names::is_node_name(node) =>
+            {
+                Ok(Self::Pod {
+                    uid: (*uid).to_owned(),
+                    node: (*node).to_owned(),
+                })
+            }
             ["R", parts @ ..] if parts.iter().all(|part| crate::names::is_node_name(part)) => {
                 let [namespace, name, uid, node] = parts else {
                     return Err(InvalidUsage(text.to_owned()));
@@ -123,6 +147,7 @@ impl fmt::Display for DeviceUsage {
                 uid,
                 node,
             } => write!(f, "R:{namespace}:{name}:{uid}:{node}"),
+            Self::Pod { uid, node } => write!(f, "P:{uid}:{node}"),
         }
     }
 }
@@ -171,6 +196,13 @@ mod tests {
                     node: "node-a".into(),
                 },
             ),
+            (
+                "P:5f-1:node-a",
+                DeviceUsage::Pod {
+                    uid: "5f-1".into(),
+                    node: "node-a".into(),
+                },
+            ),
         ] {
             assert_eq!(text.parse(), Ok(usage.clone()));
             assert_eq!(usage.to_string(), text);
@@ -208,6 +240,9 @@ mod tests {
             "R:a:b:c:d:e",
             "R:a::c:d",
             "R",
+            "P:a",
+            "P::a",
+            "P:a:b:c",
         ] {
             assert!(text.parse::<DeviceUsage>().is_err(), "{text}");
         }

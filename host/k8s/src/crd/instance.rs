@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
 use leafhost_core::attribute;
-use leafhost_core::instance::{MAX_HOLDER, MAX_HOLDERS};
+use leafhost_core::instance::{MAX_HOLDER, MAX_HOLDERS, MAX_USES};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +87,8 @@ pub struct InstanceSpec {
     #[schemars(inner(length(max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub nodes: Vec<String>,
-    /// By slot who has it: a node; C:DEVICE:NODE if through the Configuration's resource; nobody if empty or missing.
+    /// By slot who has it: a node; C:DEVICE:NODE if through the Configuration's resource; R:NAMESPACE:CLAIM:UID:NODE for a resource claim;
+    /// P:UID:NODE for a pod that a scheduler has chosen it for; nobody if empty or missing.
     #[serde(default)]
     #[schemars(schema_with = "usages")]
     #[x_kube(merge_strategy = MapMerge::Granular)]
@@ -117,6 +118,10 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub physical_id: Option<String>,
+    /// By slot the pod for which a scheduler has chosen it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "reserved")]
+    pub reserved: BTreeMap<String, leafhost_core::instance::Reserved>,
 }
 
 /// How the device is seen from the nodes.
@@ -210,6 +215,32 @@ fn usages(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "additionalProperties": {"type": "string", "maxLength": 2 + 253 + 1 + 253},
+    })
+}
+
+/// Has the bounds of [`leafhost_core::instance`]: a pod for each slot, and the containers that use it.
+fn reserved(_: &mut SchemaGenerator) -> Schema {
+    let number = json_schema!({"type": "integer", "minimum": 0, "maximum": 1_000});
+    let name = json_schema!({"type": "string", "maxLength": 2 * 63 + 1});
+    json_schema!({
+        "type": "object",
+        "maxProperties": MAX_HOLDERS,
+        "additionalProperties": {
+            "type": "object",
+            "properties": {
+                "pod": {"type": "string", "maxLength": MAX_HOLDER},
+                "uses": {
+                    "type": "array",
+                    "maxItems": MAX_USES,
+                    "items": {
+                        "type": "object",
+                        "properties": {"container": name, "place": number, "number": number, "of": number, "request": name},
+                        "required": ["container", "place", "number", "of", "request"],
+                    },
+                },
+            },
+            "required": ["pod"],
+        },
     })
 }
 

@@ -114,6 +114,18 @@ fn mk_instance() -> core_instance::Instance {
                     .into(),
                 capacity: map("memory", "1Gi"),
                 physical_id: Some("p".into()),
+                reserved: BTreeMap::from([(
+                    "cams-1-0".to_owned(),
+                    core_instance::Reserved {
+                        pod: "default/viewer".into(),
+                        uses: vec![core_instance::Use {
+                            container: "main".into(),
+                            of: 1,
+                            request: "camera".into(),
+                            ..core_instance::Use::default()
+                        }],
+                    },
+                )]),
             }),
         },
         status: core_instance::InstanceStatus {

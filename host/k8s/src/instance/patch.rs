@@ -112,7 +112,7 @@ impl Operations {
                 }
                 self.add("/spec/capacity", &json!(now.spec.capacity));
                 self.add("/spec/brokerProperties", &json!(now.spec.broker_properties));
-                self.add("/spec/leafhost", &json!(now.spec.leafhost));
+                self.add_description(before, now);
             }
             Edit::Labels(labels) => {
                 if before.metadata.labels.is_empty() {
@@ -175,7 +175,8 @@ impl Operations {
                 }
                 self.add("/status/used", &json!(now.status.used));
             }
-            Edit::Slot { id, .. } => {
+            Edit::Slot { id, .. } | Edit::Reserve { id, .. } => {
+                self.add_reserved(id, before, now);
                 let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
                 if old.is_empty() {
                     self.is_whole = true;
@@ -193,6 +194,44 @@ impl Operations {
             }
         }
     }
+
+    /// Writes what a handler says of the device, and leaves what schedulers say of its slots.
+    fn add_description(&mut self, before: &Instance, now: &Instance) {
+        let (Some(old), Some(new)) = (&before.spec.leafhost, &now.spec.leafhost) else {
+            return self.add("/spec/leafhost", &json!(now.spec.leafhost));
+        };
+        let (old, new) = (json!(old), json!(new));
+        for name in ["id", "attributes", "capacity", "physicalId"] {
+            let path = format!("/spec/leafhost/{name}");
+            match (old.get(name), new.get(name)) {
+                (_, Some(value)) => self.add(&path, value),
+                (Some(_), None) => self.remove(&path),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Writes or removes what a scheduler says of a slot.
+    fn add_reserved(&mut self, id: &str, before: &Instance, now: &Instance) {
+        const ALL: &str = "/spec/leafhost/reserved";
+        let path = format!("{ALL}/{}", token(id));
+        let Some(leafhost) = &before.spec.leafhost else {
+            if now.reserved(id).is_some() {
+                self.is_whole = true;
+                self.add("/spec/leafhost", &json!(now.spec.leafhost));
+            }
+            return;
+        };
+        match (leafhost.reserved.get(id), now.reserved(id)) {
+            (Some(_), None) => self.remove(&path),
+            (_, Some(new)) if leafhost.reserved.is_empty() => {
+                self.is_whole = true;
+                self.add(ALL, &json!({id: new}));
+            }
+            (_, Some(new)) => self.add(&path, &json!(new)),
+            (None, None) => {}
+        }
+    }
 }
 
 fn generation_path() -> String {
@@ -207,7 +246,7 @@ fn token(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use leafhost_core::device::Health;
-    use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference};
+    use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference, Reserved};
     use leafhost_core::slot::DeviceUsage;
 
     use super::*;
@@ -229,6 +268,13 @@ mod tests {
             id: id.into(),
             held,
             new,
+        }
+    }
+
+    fn reserved() -> Reserved {
+        Reserved {
+            pod: "default/p".into(),
+            uses: Vec::new(),
         }
     }
 
@@ -261,7 +307,20 @@ mod tests {
         bare.spec.nodes.clear();
         bare.spec.device_usage.clear();
         bare.status.nodes.clear();
+        let reserve = |id: &str| Edit::Reserve {
+            id: id.into(),
+            uid: "5f".into(),
+            node: "n".into(),
+            reserved: reserved(),
+        };
+        let pod = DeviceUsage::Pod {
+            uid: "4e".into(),
+            node: "n".into(),
+        };
         let edits = [
+            reserve("a-1-0"),
+            reserve("a-1-1"),
+            slot("a-1-6", pod, DeviceUsage::Unused),
             slot("a-1-0", DeviceUsage::Unused, node.clone()),
             slot("a-1-1", DeviceUsage::Unused, node.clone()),
             slot("a-1-5", node.clone(), DeviceUsage::Unused),
@@ -279,7 +338,17 @@ mod tests {
                 holders: BTreeMap::from([("a-1-5".to_owned(), "default/p".to_owned())]),
             },
         ];
+        let mut reserving = base();
+        let usage = &mut reserving.spec.device_usage;
+        usage.insert("a-1-6".to_owned(), "P:4e:n".to_owned());
+        reserving.spec.leafhost = Some(Leafhost {
+            id: "x".into(),
+            physical_id: Some("usb-1".into()),
+            reserved: BTreeMap::from([("a-1-6".to_owned(), reserved())]),
+            ..Leafhost::default()
+        });
         let of_bases = [
+            (reserving, common(Some(2), Some(3))),
             (base(), common(Some(2), Some(3))),
             (bare, common(None, Some(3))),
         ];

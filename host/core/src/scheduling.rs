@@ -1,0 +1,135 @@
+//! The words of scheduling by devices: what pods say, what a scheduler writes, and the ports through which it sees and changes the cluster.
+//!
+//! Knows no expression and no choice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::instance::{Instance, InstanceKey};
+use crate::ports::{Change, Written};
+
+/// The annotation of a pod that says, by container, what its devices must be like; and the resource with which a container asks for them.
+pub const DEVICES: &str = "leafhost.dev/devices";
+/// The annotation with which a scheduler says, by container, which Instances a pod was given.
+pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
+/// The annotation with which a scheduler has a waiting pod tried again.
+pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
+
+/// Names a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodKey {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::fmt::Display for PodKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Is a pod that says what its devices must be like.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub key: PodKey,
+    /// Its uid.
+    pub uid: String,
+    /// The node to which it is bound; empty while it waits.
+    pub node: String,
+    /// What it says, as it is written.
+    pub devices: String,
+    /// Its containers, init containers first.
+    pub containers: Vec<Container>,
+    /// True once its containers have ended and run no more.
+    pub has_ended: bool,
+    /// True while scheduling gates hold it back.
+    pub is_gated: bool,
+}
+
+/// Is a container of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Says when it runs.
+    pub kind: ContainerKind,
+    /// True if it asks for the resource [`DEVICES`].
+    pub asks: bool,
+}
+
+/// Says when a container runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// Alone, and it ends before the next one starts.
+    Init,
+    /// From its turn among the init containers on, as long as the pod does.
+    Sidecar,
+    /// Beside all others, after the init containers.
+    #[default]
+    App,
+}
+
+/// Is told what the watches of a scheduler show. It must not take long.
+pub trait Observer: Send + Sync {
+    /// Takes the Instances that were listed, in place of all before.
+    fn instances(&self, all: Vec<Arc<Instance>>);
+    /// Takes an Instance as it is now.
+    fn instance(&self, instance: Arc<Instance>);
+    /// Takes that an Instance is gone.
+    fn instance_gone(&self, key: &InstanceKey);
+    /// Takes the pods that were listed, in place of all before.
+    fn pods(&self, all: Vec<Pod>);
+    /// Takes a pod as it is now.
+    fn pod(&self, pod: Pod);
+    /// Takes that a pod is gone, or says nothing of devices any more.
+    fn pod_gone(&self, key: &PodKey);
+}
+
+/// Says why something was not done for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodError {
+    /// There is no such pod any more, or it has another uid.
+    #[error("the pod is gone")]
+    Gone,
+    /// It is bound already, or must not be bound now.
+    #[error("{0}")]
+    Refused(String),
+    /// No answer came: it may have been done.
+    #[error("cannot tell whether it was done: {0}")]
+    Unknown(String),
+    /// The API server could not be asked.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Is how a scheduler changes the cluster. Each call ends in bounded time.
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// Returns a pod as it is now, and nothing if there is none of the name.
+    async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError>;
+    /// Binds a pod to a node and writes what it was given, in one write.
+    async fn bind(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        node: &str,
+        annotations: BTreeMap<String, String>,
+    ) -> Result<(), PodError>;
+    /// Writes an annotation of a pod that waits, if it still has the uid.
+    async fn annotate(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        name: &str,
+        value: &str,
+    ) -> Result<(), PodError>;
+    /// Writes an event that people see with the pod.
+    async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool);
+    /// Makes changes of Instances, each for itself; one result a change, in order.
+    async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+}

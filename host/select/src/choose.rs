@@ -1,0 +1,264 @@
+//! Searches devices for all containers of a pod at once: everything that they ask for, or nothing.
+//!
+//! The search is complete within a bound of steps, and the same devices in the same order give the same choice.
+
+use std::collections::BTreeSet;
+
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::scheduling::ContainerKind;
+
+use crate::facts::Facts;
+use crate::request::{Asked, Request, Way};
+
+/// The most devices that are looked at in one search. One takes some 50 ns.
+const STEPS: u32 = 200_000;
+
+/// Is a device of which a slot is free.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// The name of the Configuration.
+    pub configuration: &'a str,
+    /// The name of the Instance; devices that are alike otherwise are tried in the order of their names.
+    pub name: &'a str,
+    /// What is said of it.
+    pub facts: &'a Facts,
+    /// True if other nodes may use it, too.
+    pub is_shared: bool,
+    /// How many pods may have it besides those that have it now.
+    pub left: u32,
+}
+
+/// Is a device that a container gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Choice {
+    /// Counts the containers that ask.
+    pub asked: usize,
+    /// Counts the requests of the container.
+    pub request: usize,
+    /// Counts the ways of the request.
+    pub way: usize,
+    /// Counts the candidates.
+    pub candidate: usize,
+}
+
+/// Says why there is no choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoChoice {
+    /// These devices cannot meet it.
+    #[error("no choice of these devices meets all of it")]
+    Impossible,
+    /// It was not found out within a bound of time.
+    #[error("a choice was not found in time; ask for less at once, or by narrower expressions")]
+    GaveUp,
+}
+
+/// Chooses devices. `fits` tells whether a candidate is of a way's Configuration and as its expressions want it.
+pub fn choose(
+    asked: &[Asked],
+    candidates: &[Candidate<'_>],
+    mut fits: impl FnMut(&Way, usize) -> bool,
+) -> Result<Vec<Choice>, NoChoice> {
+    let ways: Vec<Vec<Vec<Vec<bool>>>> = asked
+        .iter()
+        .map(|one| {
+            let of = |way: &Way, fits: &mut dyn FnMut(&Way, usize) -> bool| {
+                let all = candidates.iter().enumerate();
+                all.map(|(index, candidate)| {
+                    candidate.configuration == way.configuration && fits(way, index)
+                })
+                .collect()
+            };
+            let requests = one.requests.iter();
+            requests
+                .map(|request| request.ways.iter().map(|way| of(way, &mut fits)).collect())
+                .collect()
+        })
+        .collect();
+    let kinds = kinds(asked, candidates, &ways);
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|index| {
+        let found = candidates.get(*index);
+        // One that this node has alone leaves those that others may use, and one that is used already leaves whole ones.
+        found.map(|one| (one.is_shared, one.left, one.name))
+    });
+    let mut search = Search {
+        asked,
+        candidates,
+        ways: &ways,
+        kinds: &kinds,
+        order: &order,
+        chosen: Vec::new(),
+        steps: 0,
+    };
+    if search.container(0) {
+        Ok(search.chosen)
+    } else if search.steps > STEPS {
+        Err(NoChoice::GaveUp)
+    } else {
+        Err(NoChoice::Impossible)
+    }
+}
+
+/// By container, request and way, which candidates fit.
+type Fits = [Vec<Vec<Vec<bool>>>];
+
+/// Gives each candidate a number: candidates with the same one can stand for each other.
+fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usize> {
+    let attributes: BTreeSet<&str> = asked
+        .iter()
+        .flat_map(|one| one.constraints.iter().map(|found| found.attribute.as_str()))
+        .collect();
+    let mut known: Vec<(Vec<bool>, Vec<Option<&AttributeValue>>)> = Vec::new();
+    let mut kinds = Vec::with_capacity(candidates.len());
+    for (index, candidate) in candidates.iter().enumerate() {
+        let fit = ways.iter().flatten().flatten();
+        let fit: Vec<bool> = fit.filter_map(|way| way.get(index).copied()).collect();
+        let values = attributes.iter();
+        let values: Vec<_> = values.map(|name| candidate.facts.attribute(name)).collect();
+        let place = known.iter().position(|(a, b)| *a == fit && *b == values);
+        kinds.push(place.unwrap_or_else(|| {
+            known.push((fit, values));
+            known.len() - 1
+        }));
+    }
+    kinds
+}
+
+struct Search<'a> {
+    asked: &'a [Asked],
+    candidates: &'a [Candidate<'a>],
+    ways: &'a Fits,
+    kinds: &'a [usize],
+    order: &'a [usize],
+    chosen: Vec<Choice>,
+    steps: u32,
+}
+
+impl Search<'_> {
+    /// Chooses for the containers from one on.
+    fn container(&mut self, asked: usize) -> bool {
+        asked >= self.asked.len() || self.request(asked, 0)
+    }
+
+    /// Chooses for the requests of a container from one on, and for the containers after it.
+    fn request(&mut self, asked: usize, request: usize) -> bool {
+        let Some(found) = self.find(asked, request) else {
+            return self.container(asked + 1);
+        };
+        let ways = found.ways.len();
+        (0..ways).any(|way| self.device(asked, request, way, 0, 0))
+    }
+
+    /// Chooses the devices of a way from one on. Those before `from` in the order have been tried in place of the ones before.
+    fn device(&mut self, asked: usize, request: usize, way: usize, made: u32, from: usize) -> bool {
+        let Some((_, of)) = self.way(asked, request, way) else {
+            return false;
+        };
+        if made >= of.count {
+            return self.request(asked, request + 1);
+        }
+        let mut tried = BTreeSet::new();
+        for (place, candidate) in self.in_order().into_iter().enumerate().skip(from) {
+            self.steps += 1;
+            if self.steps > STEPS {
+                return false;
+            }
+            let choice = Choice {
+                asked,
+                request,
+                way,
+                candidate,
+            };
+            let is_used = self.is_used(candidate);
+            let is_news = is_used || tried.insert(self.kinds.get(candidate));
+            if is_news && self.is_possible(choice) {
+                self.chosen.push(choice);
+                // What is chosen stands before all that is not, and the others keep their order.
+                let next = if is_used { 0 } else { place + 1 };
+                if self.device(asked, request, way, made + 1, next) {
+                    return true;
+                }
+                self.chosen.pop();
+            }
+        }
+        false
+    }
+
+    /// Returns the candidates in the order in which they are tried: those that are chosen for something first, as a container that ends before
+    /// may have them.
+    fn in_order(&self) -> Vec<usize> {
+        let mut order = self.order.to_vec();
+        if !self.chosen.is_empty() {
+            order.sort_by_key(|candidate| !self.is_used(*candidate));
+        }
+        order
+    }
+
+    fn find(&self, asked: usize, request: usize) -> Option<&Request> {
+        self.asked.get(asked)?.requests.get(request)
+    }
+
+    fn way(&self, asked: usize, request: usize, way: usize) -> Option<(&Request, &Way)> {
+        let found = self.find(asked, request)?;
+        Some((found, found.ways.get(way)?))
+    }
+
+    fn is_used(&self, candidate: usize) -> bool {
+        self.chosen.iter().any(|one| one.candidate == candidate)
+    }
+
+    fn is_possible(&self, choice: Choice) -> bool {
+        let fits = self.ways.get(choice.asked);
+        let fits = fits.and_then(|requests| requests.get(choice.request));
+        let fits = fits.and_then(|ways| ways.get(choice.way));
+        let fits = fits.and_then(|way| way.get(choice.candidate));
+        fits == Some(&true) && self.is_apart(choice) && self.is_alike(choice)
+    }
+
+    /// Tells that no container that runs at the same time has the device.
+    fn is_apart(&self, choice: Choice) -> bool {
+        let Some(own) = self.asked.get(choice.asked) else {
+            return false;
+        };
+        let mut others = self.chosen.iter();
+        !others.any(|other| {
+            other.candidate == choice.candidate
+                && self.asked.get(other.asked).is_some_and(|other| run_together(other, own))
+        })
+    }
+
+    /// Tells that the constraints of the container hold with the device, too.
+    fn is_alike(&self, choice: Choice) -> bool {
+        let Some(own) = self.asked.get(choice.asked) else {
+            return false;
+        };
+        let concerned = |choice: &Choice| self.way(choice.asked, choice.request, choice.way);
+        let value = |candidate: usize, name: &str| {
+            let candidate = self.candidates.get(candidate);
+            candidate.and_then(|candidate| candidate.facts.attribute(name))
+        };
+        own.constraints.iter().all(|constraint| {
+            let is_of = |choice: &Choice| {
+                let found = concerned(choice);
+                found.is_some_and(|(request, way)| constraint.concerns(request, way))
+            };
+            if !is_of(&choice) {
+                return true;
+            }
+            let Some(mine) = value(choice.candidate, &constraint.attribute) else {
+                return false;
+            };
+            let mut others = self.chosen.iter();
+            let other = others.find(|other| other.asked == choice.asked && is_of(other));
+            other.is_none_or(|other| value(other.candidate, &constraint.attribute) == Some(mine))
+        })
+    }
+}
+
+/// Tells that two containers, the first of which is the earlier one or the same, run at the same time.
+fn run_together(first: &Asked, second: &Asked) -> bool {
+    first.place == second.place || first.kind != ContainerKind::Init
+}
+
+#[cfg(test)]
+mod tests;

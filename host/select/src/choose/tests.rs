@@ -1,0 +1,284 @@
+//! The search against one that tries everything, and against hard cases.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::*;
+use crate::request::Constraint;
+
+fn facts(values: &[(&str, i64)]) -> Facts {
+    let values = values.iter().map(|(name, value)| {
+        let name = ("leafhost.dev".to_owned(), (*name).to_owned());
+        (name, AttributeValue::Int(*value))
+    });
+    Facts {
+        attributes: values.collect(),
+        ..Facts::default()
+    }
+}
+
+/// A way whose expressions name the devices that fit, by their numbers.
+fn way(count: u32, fitting: &[usize]) -> Way {
+    Way {
+        name: None,
+        configuration: "gpu".to_owned(),
+        expressions: fitting.iter().map(ToString::to_string).collect(),
+        count,
+    }
+}
+
+fn request(name: &str, ways: Vec<Way>) -> Request {
+    Request {
+        name: name.to_owned(),
+        ways,
+    }
+}
+
+fn asked(place: u32, kind: ContainerKind, requests: Vec<Request>, alike: bool) -> Asked {
+    let alike = alike.then(|| Constraint {
+        attribute: "leafhost.dev/numa".to_owned(),
+        requests: BTreeSet::new(),
+    });
+    Asked {
+        container: format!("c{place}"),
+        place,
+        kind,
+        requests,
+        constraints: alike.into_iter().collect(),
+    }
+}
+
+fn run(asked: &[Asked], facts: &[Facts]) -> Result<Vec<Choice>, NoChoice> {
+    let names: Vec<String> = (0..facts.len()).map(|n| format!("gpu-{n:02}")).collect();
+    let candidates = facts.iter().zip(&names).map(|(facts, name)| Candidate {
+        configuration: "gpu",
+        name,
+        facts,
+        is_shared: false,
+        left: 0,
+    });
+    let candidates: Vec<Candidate<'_>> = candidates.collect();
+    choose(asked, &candidates, |way, index| {
+        way.expressions.contains(&index.to_string())
+    })
+}
+
+fn devices(chosen: &[Choice]) -> Vec<usize> {
+    chosen.iter().map(|one| one.candidate).collect()
+}
+
+const APP: ContainerKind = ContainerKind::App;
+
+#[test]
+fn the_first_way_that_leaves_the_rest_possible_is_taken() {
+    let all: Vec<Facts> = (0..5).map(|_| Facts::default()).collect();
+    let first = request("p", vec![way(3, &[0, 1, 2]), way(2, &[2, 3])]);
+    let second = request("q", vec![way(2, &[3, 4])]);
+    let both = run(&[asked(0, APP, vec![first.clone(), second.clone()], false)], &all).unwrap();
+    assert_eq!(devices(&both), [0, 1, 2, 3, 4]);
+    let without = |lost: usize| {
+        let way_of = |count, all: &[usize]| {
+            let left: Vec<usize> = all.iter().copied().filter(|one| *one != lost).collect();
+            way(count, &left)
+        };
+        let first = request("p", vec![way_of(3, &[0, 1, 2]), way_of(2, &[2, 3])]);
+        let second = request("q", vec![way_of(2, &[3, 4])]);
+        (first, second)
+    };
+    let (first, second) = without(0);
+    let one = run(&[asked(0, APP, vec![first.clone()], false)], &all).unwrap();
+    assert_eq!(devices(&one), [2, 3]);
+    let both = run(&[asked(0, APP, vec![first, second], false)], &all);
+    assert_eq!(both, Err(NoChoice::Impossible));
+}
+
+#[test]
+fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
+    let all = [
+        facts(&[("numa", 0)]),
+        facts(&[("numa", 1)]),
+        facts(&[]),
+        facts(&[("numa", 1)]),
+    ];
+    let two = vec![request("a", vec![way(2, &[0, 1, 2, 3])])];
+    assert_eq!(devices(&run(&[asked(0, APP, two.clone(), true)], &all).unwrap()), [1, 3]);
+    assert_eq!(devices(&run(&[asked(0, APP, two, false)], &all).unwrap()), [0, 1]);
+    let three = vec![request("a", vec![way(3, &[0, 1, 2, 3])])];
+    assert_eq!(run(&[asked(0, APP, three, true)], &all), Err(NoChoice::Impossible));
+}
+
+#[test]
+fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not() {
+    let all = [Facts::default(), Facts::default()];
+    let one = || vec![request("a", vec![way(1, &[0, 1])])];
+    let run_kinds = |kinds: &[ContainerKind]| {
+        let places = kinds.iter().zip(0..);
+        let asked: Vec<Asked> = places
+            .map(|(kind, place)| asked(place, *kind, one(), false))
+            .collect();
+        run(&asked, &all).map(|chosen| devices(&chosen))
+    };
+    use ContainerKind::{App, Init, Sidecar};
+    assert_eq!(run_kinds(&[Init, Init, App, App]), Ok(vec![0, 0, 0, 1]));
+    assert_eq!(run_kinds(&[Sidecar, Init, App]), Ok(vec![0, 1, 1]));
+    assert_eq!(run_kinds(&[Init, Sidecar, App]), Ok(vec![0, 0, 1]));
+    assert_eq!(run_kinds(&[App, App, App]), Err(NoChoice::Impossible));
+    assert_eq!(run_kinds(&[Sidecar, App, App]), Err(NoChoice::Impossible));
+}
+
+#[test]
+fn what_nobody_else_can_use_is_taken_first() {
+    let facts = Facts::default();
+    let candidate = |name: &'static str, is_shared, left| Candidate {
+        configuration: "gpu",
+        name,
+        facts: &facts,
+        is_shared,
+        left,
+    };
+    let all = [
+        candidate("a", true, 0),
+        candidate("b", false, 4),
+        candidate("c", false, 1),
+        candidate("d", false, 1),
+    ];
+    let asked = [asked(0, APP, vec![request("a", vec![way(1, &[])])], false)];
+    let chosen = choose(&asked, &all, |_, _| true).unwrap();
+    assert_eq!(devices(&chosen), [2]);
+    let none = choose(&asked, &all, |_, _| false);
+    assert_eq!(none, Err(NoChoice::Impossible));
+}
+
+#[test]
+fn a_search_that_cannot_end_soon_gives_up() {
+    // Each device is of a kind of its own, and the last request can never be met.
+    let all: Vec<Facts> = (0..40).map(|n| facts(&[("numa", n)])).collect();
+    let every: Vec<usize> = (0..40).collect();
+    let requests = (0..10).map(|n| request(&format!("r{n}"), vec![way(3, &every)]));
+    let mut requests: Vec<Request> = requests.collect();
+    requests.push(request("last", vec![way(11, &every)]));
+    let constraint = Constraint {
+        attribute: "leafhost.dev/numa".to_owned(),
+        requests: BTreeSet::from(["nothing".to_owned()]),
+    };
+    let mut asked = asked(0, APP, requests, false);
+    asked.constraints.push(constraint);
+    let gave_up = run(&[asked], &all);
+    assert_eq!(gave_up, Err(NoChoice::GaveUp));
+}
+
+/// Tries every device for every place, in every order.
+fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
+    fn next(asked: &[Asked], facts: &[Facts], at: (usize, usize), chosen: &mut Vec<Choice>) -> bool {
+        let Some(container) = asked.get(at.0) else {
+            return true;
+        };
+        let Some(request) = container.requests.get(at.1) else {
+            return next(asked, facts, (at.0 + 1, 0), chosen);
+        };
+        (0..request.ways.len()).any(|way| fill(asked, facts, at, way, 0, chosen))
+    }
+    fn fill(
+        asked: &[Asked],
+        facts: &[Facts],
+        at: (usize, usize),
+        way: usize,
+        made: u32,
+        chosen: &mut Vec<Choice>,
+    ) -> bool {
+        let found = &asked[at.0].requests[at.1].ways[way];
+        if made == found.count {
+            return next(asked, facts, (at.0, at.1 + 1), chosen);
+        }
+        (0..facts.len()).any(|candidate| {
+            if !found.expressions.contains(&candidate.to_string()) {
+                return false;
+            }
+            chosen.push(Choice {
+                asked: at.0,
+                request: at.1,
+                way,
+                candidate,
+            });
+            let is_right = is_right(asked, facts, chosen)
+                && fill(asked, facts, at, way, made + 1, chosen);
+            if !is_right {
+                chosen.pop();
+            }
+            is_right
+        })
+    }
+    next(asked, facts, (0, 0), &mut Vec::new())
+}
+
+/// Tells that a choice, whole or in part, breaks no rule.
+fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
+    for (index, one) in chosen.iter().enumerate() {
+        let own = &asked[one.asked];
+        for other in &chosen[index + 1..] {
+            let theirs = &asked[other.asked];
+            let (first, _) = if own.place <= theirs.place { (own, theirs) } else { (theirs, own) };
+            let together = own.place == theirs.place || first.kind != ContainerKind::Init;
+            if one.candidate == other.candidate && together {
+                return false;
+            }
+        }
+        if own.constraints.is_empty() {
+            continue;
+        }
+        let value = |choice: &Choice| facts[choice.candidate].attribute("leafhost.dev/numa");
+        let same = chosen.iter().filter(|other| other.asked == one.asked);
+        if value(one).is_none() || same.into_iter().any(|other| value(other) != value(one)) {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn a_choice_is_found_exactly_where_trying_everything_finds_one() {
+    let mut random = StdRng::seed_from_u64(2026);
+    let mut found = BTreeMap::new();
+    for round in 0..3_000 {
+        let count = random.random_range(1..6);
+        let all: Vec<Facts> = (0..count)
+            .map(|_| match random.random_range(0..3) {
+                2 => facts(&[]),
+                value => facts(&[("numa", value)]),
+            })
+            .collect();
+        let containers: Vec<Asked> = (0..random.random_range(1..4))
+            .map(|place| {
+                let requests = (0..random.random_range(1..3)).map(|n| {
+                    let ways = (0..random.random_range(1..3)).map(|_| {
+                        let fitting = (0..count).filter(|_| random.random_range(0..3) > 0);
+                        let fitting: Vec<usize> = fitting.collect();
+                        way(random.random_range(1..3), &fitting)
+                    });
+                    let ways: Vec<Way> = ways.collect();
+                    request(&format!("r{n}"), ways)
+                });
+                let requests: Vec<Request> = requests.collect();
+                let kinds = [ContainerKind::Init, ContainerKind::Sidecar, APP];
+                let kind = kinds[random.random_range(0..3)];
+                asked(place, kind, requests, random.random_range(0..3) == 0)
+            })
+            .collect();
+        let chosen = run(&containers, &all);
+        assert_eq!(chosen.is_ok(), by_force(&containers, &all), "round {round}: {containers:#?}");
+        *found.entry(chosen.is_ok()).or_insert(0) += 1;
+        if let Ok(chosen) = chosen {
+            assert!(is_right(&containers, &all, &chosen), "round {round}");
+            let whole = chosen.iter().fold(BTreeMap::new(), |mut counts, one| {
+                *counts.entry((one.asked, one.request, one.way)).or_insert(0) += 1;
+                counts
+            });
+            for ((asked, request, way), count) in whole {
+                assert_eq!(containers[asked].requests[request].ways[way].count, count);
+            }
+        }
+    }
+    assert!(found.values().all(|count| *count > 300), "{found:?}");
+}

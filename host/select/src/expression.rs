@@ -1,0 +1,437 @@
+//! Expressions in CEL that say what a device must be like. The only file that reads and runs them.
+//!
+//! An expression names `device.attributes["<domain>"].<name>`, `device.capacity["<domain>"].<name>`, `device.driver` and
+//! `device.allowMultipleAllocations`, as in a resource claim. A domain that the device does not have is an empty map; a name that it does not
+//! have makes the expression fail. Nothing in an expression may loop, because nothing else bounds how long it runs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::objects::Value;
+use cel::{Context, Program};
+use leafhost_core::attribute::AttributeValue;
+use leafhost_core::slices::DRIVER;
+
+use crate::facts::{AttributeHash, Fact, Facts, Name};
+use crate::values;
+
+/// The longest expression, in bytes.
+pub const MAX_EXPRESSION: usize = 4096;
+/// The deepest that parts of an expression may lie in each other: each takes room of the stack.
+const MAX_DEPTH: usize = 100;
+
+/// Says why a text is no expression that is taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidExpression {
+    /// It is too long.
+    #[error("the expression has {0} bytes; at most {MAX_EXPRESSION} are allowed")]
+    TooLong(usize),
+    /// It cannot be read.
+    #[error("the expression cannot be read: {0}")]
+    Syntax(String),
+    /// Its parts lie too deep in each other.
+    #[error("the expression is nested deeper than {MAX_DEPTH} levels; write it in several selectors")]
+    TooDeep,
+    /// It may take long.
+    #[error(
+        "the expression uses all, exists, exists_one, map or filter, which are not allowed; name the values with || and &&"
+    )]
+    Loops,
+}
+
+/// Says whether a device is as an expression wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Fits,
+    /// It is not.
+    Differs,
+    /// The expression failed, mostly because the device does not have what it names.
+    Failed(String),
+}
+
+/// Is an expression that was read.
+pub struct Expression {
+    text: String,
+    program: Program,
+    reads: Reads,
+    domains: BTreeSet<String>,
+}
+
+impl std::fmt::Debug for Expression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Expression").field(&self.text).finish()
+    }
+}
+
+/// Says of what a verdict depends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reads {
+    /// Of the values of these names alone.
+    These(BTreeSet<(Kind, Name)>),
+    /// Of anything that is said of a device.
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Attribute,
+    Capacity,
+}
+
+/// Holds the functions that expressions may call.
+pub struct Functions(Context<'static, 'static>);
+
+impl Default for Functions {
+    fn default() -> Self {
+        let mut context = Context::default();
+        // A name that is declared twice is a fault that the tests of this file find.
+        drop(values::declare(&mut context));
+        Self(context)
+    }
+}
+
+impl Expression {
+    /// Reads an expression.
+    pub fn new(text: &str) -> Result<Self, InvalidExpression> {
+        if text.len() > MAX_EXPRESSION {
+            return Err(InvalidExpression::TooLong(text.len()));
+        }
+        let program = Program::compile(text);
+        let program = program.map_err(|error| InvalidExpression::Syntax(first_line(&error)))?;
+        let (mut reads, mut domains) = (Some(BTreeSet::new()), BTreeSet::new());
+        // Its depth is not known yet: it is walked without recursion.
+        let mut left = vec![(program.expression(), 0)];
+        while let Some((expression, depth)) = left.pop() {
+            if depth > MAX_DEPTH {
+                return Err(InvalidExpression::TooDeep);
+            }
+            match named(&expression.expr) {
+                Named::Value(kind, name) => {
+                    domains.insert(name.0.clone());
+                    if let Some(reads) = &mut reads {
+                        reads.insert((kind, name));
+                    }
+                    continue;
+                }
+                Named::Domain(domain) => {
+                    domains.insert(domain);
+                    reads = None;
+                    continue;
+                }
+                Named::Constant => continue,
+                Named::Device => reads = None,
+                Named::Other => {}
+            }
+            let parts = parts(&expression.expr).ok_or(InvalidExpression::Loops)?;
+            left.extend(parts.into_iter().map(|part| (part, depth + 1)));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            program,
+            reads: reads.map_or(Reads::All, Reads::These),
+            domains,
+        })
+    }
+
+    /// Returns the text that was read.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the values of a device on which the verdict depends; devices with equal ones have the same verdict.
+    pub(crate) fn depends_on(&self, facts: &Facts) -> Vec<Option<Fact>> {
+        let attribute = |value: &AttributeValue| {
+            Fact::Attribute(match value {
+                AttributeValue::String(text) => AttributeHash::String(text.clone()),
+                AttributeValue::Int(number) => AttributeHash::Int(*number),
+                AttributeValue::Bool(is) => AttributeHash::Bool(*is),
+                AttributeValue::Version(text) => AttributeHash::Version(text.clone()),
+            })
+        };
+        let value = |kind: Kind, name: &Name| match kind {
+            Kind::Attribute => facts.attributes.get(name).map(attribute),
+            Kind::Capacity => facts.capacity.get(name).copied().map(Fact::Capacity),
+        };
+        match &self.reads {
+            Reads::These(names) => {
+                let shared = Fact::Capacity(i128::from(facts.is_shared));
+                let values = names.iter().map(|(kind, name)| value(*kind, name));
+                std::iter::once(Some(shared)).chain(values).collect()
+            }
+            Reads::All => {
+                let text = |text: &str| Some(Fact::Attribute(AttributeHash::String(text.to_owned())));
+                let attributes = facts.attributes.iter().flat_map(|(name, found)| {
+                    [text(&name.0), text(&name.1), Some(attribute(found))]
+                });
+                let capacity = facts.capacity.iter().flat_map(|(name, found)| {
+                    [text(&name.0), text(&name.1), Some(Fact::Capacity(*found))]
+                });
+                let shared = Fact::Capacity(i128::from(facts.is_shared));
+                std::iter::once(Some(shared))
+                    .chain(attributes)
+                    .chain([None])
+                    .chain(capacity)
+                    .collect()
+            }
+        }
+    }
+
+    /// Judges a device.
+    pub(crate) fn judge(&self, functions: &Functions, facts: &Facts) -> Verdict {
+        let mut context = functions.0.new_inner_scope();
+        context.add_variable_from_value("device", self.device(facts));
+        match self.program.execute(&context) {
+            Ok(Value::Bool(true)) => Verdict::Fits,
+            Ok(Value::Bool(false)) => Verdict::Differs,
+            Ok(other) => Verdict::Failed(format!(
+                "the expression gives {}, not true or false",
+                other.type_of()
+            )),
+            Err(error) => Verdict::Failed(first_line(&error)),
+        }
+    }
+
+    /// Returns the variable `device`.
+    fn device(&self, facts: &Facts) -> Value {
+        let attribute = |value: &AttributeValue| match value {
+            AttributeValue::String(text) => Value::from(text.as_str()),
+            AttributeValue::Int(number) => Value::Int(*number),
+            AttributeValue::Bool(is) => Value::Bool(*is),
+            AttributeValue::Version(text) => values::version(text),
+        };
+        let attributes = facts.attributes.iter();
+        let attributes = attributes.map(|(name, value)| (name, attribute(value)));
+        let capacity = facts.capacity.iter();
+        let capacity = capacity.map(|(name, value)| (name, values::quantity(*value)));
+        let device: HashMap<&str, Value> = HashMap::from([
+            ("driver", Value::from(DRIVER)),
+            ("allowMultipleAllocations", Value::Bool(facts.is_shared)),
+            ("attributes", self.by_domain(attributes)),
+            ("capacity", self.by_domain(capacity)),
+        ]);
+        Value::from(device)
+    }
+
+    /// Returns values by domain and name, with an empty map for each domain that the expression names besides.
+    fn by_domain<'a>(&self, values: impl Iterator<Item = (&'a Name, Value)>) -> Value {
+        let mut all: BTreeMap<String, HashMap<String, Value>> = BTreeMap::new();
+        for domain in &self.domains {
+            all.entry(domain.clone()).or_default();
+        }
+        for ((domain, name), value) in values {
+            let domain = all.entry(domain.clone()).or_default();
+            domain.insert(name.clone(), value);
+        }
+        let all = all.into_iter();
+        let all: HashMap<String, Value> = all
+            .map(|(domain, values)| (domain, Value::from(values)))
+            .collect();
+        Value::from(all)
+    }
+}
+
+/// Says what a part of an expression names of a device.
+enum Named {
+    /// One value.
+    Value(Kind, Name),
+    /// All values of a domain.
+    Domain(String),
+    /// What all devices say alike, or is told of each besides: `device.driver`, `device.allowMultipleAllocations`.
+    Constant,
+    /// Anything else of the device.
+    Device,
+    /// Nothing.
+    Other,
+}
+
+fn named(expression: &Expr) -> Named {
+    if let Some((operand, name)) = step(expression) {
+        if let Some((kind, domain)) = domain(operand) {
+            return Named::Value(kind, (domain, name.to_owned()));
+        }
+        if let Some((_, domain)) = domain(expression) {
+            return Named::Domain(domain);
+        }
+        if is_device(operand) && matches!(name, "driver" | "allowMultipleAllocations") {
+            return Named::Constant;
+        }
+    }
+    if let Expr::Select(select) = expression
+        && let Some((_, domain)) = domain(&select.operand.expr)
+    {
+        // A test whether the name is there.
+        return Named::Domain(domain);
+    }
+    if is_device(expression) {
+        return Named::Device;
+    }
+    Named::Other
+}
+
+/// Returns the kind and the domain, if it is `device.attributes["<domain>"]` or `device.capacity["<domain>"]`.
+fn domain(expression: &Expr) -> Option<(Kind, String)> {
+    let (operand, domain) = step(expression)?;
+    let (device, name) = step(operand)?;
+    let kind = match name {
+        "attributes" => Kind::Attribute,
+        "capacity" => Kind::Capacity,
+        _ => return None,
+    };
+    is_device(device).then(|| (kind, domain.to_owned()))
+}
+
+fn is_device(expression: &Expr) -> bool {
+    matches!(expression, Expr::Ident(name) if name == "device")
+}
+
+/// Returns what is read of what, if it is `<operand>.<name>` or `<operand>["<name>"]`.
+fn step(expression: &Expr) -> Option<(&Expr, &str)> {
+    match expression {
+        Expr::Select(select) if !select.test => Some((&select.operand.expr, &select.field)),
+        Expr::Call(call) if call.func_name == operators::INDEX && call.target.is_none() => {
+            let [operand, key] = call.args.as_slice() else {
+                return None;
+            };
+            match &key.expr {
+                Expr::Literal(LiteralValue::String(text)) => Some((&operand.expr, text.inner())),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Returns the parts of an expression; nothing if it loops.
+fn parts(expression: &Expr) -> Option<Vec<&IdedExpr>> {
+    Some(match expression {
+        Expr::Comprehension(_) => return None,
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Select(select) => vec![&*select.operand],
+        Expr::Map(map) => map.entries.iter().flat_map(|one| entry(&one.expr)).collect(),
+        Expr::Struct(of) => of.entries.iter().flat_map(|one| entry(&one.expr)).collect(),
+    })
+}
+
+fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+/// Returns the first line of what an error says: the others show the text once more.
+fn first_line(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("the expression is wrong");
+    line.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use leafhost_core::names::ConfigurationKey;
+
+    use super::*;
+
+    fn facts() -> Facts {
+        let instance = serde_json::from_value(serde_json::json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "gpu-1", "namespace": "lab"},
+            "spec": {"configurationName": "gpu", "capacity": 2, "leafhost": {"id": "x",
+                "attributes": {"index": {"int": 5}, "model": {"string": "a"}, "driverVersion": {"version": "1.2.3"},
+                    "fast": {"bool": true}, "example.com/rack": {"string": "r1"}, "numaNode": {"int": 1}},
+                "capacity": {"memory": "80Gi"}}},
+        }));
+        let key = ConfigurationKey::new("lab", "gpu").unwrap();
+        Facts::of(&key, &instance.unwrap())
+    }
+
+    fn judged(text: &str) -> Verdict {
+        let expression = Expression::new(text).unwrap();
+        expression.judge(&Functions::default(), &facts())
+    }
+
+    #[test]
+    fn a_device_is_judged_by_what_its_slice_would_say() {
+        let ours = r#"device.attributes["leafhost.dev"]"#;
+        let memory = r#"device.capacity["leafhost.dev"].memory"#;
+        for (text, verdict) in [
+            (format!("{ours}.index == 5"), Verdict::Fits),
+            (format!(r#"{ours}["index"] == 5"#), Verdict::Fits),
+            (format!("{ours}.index > 5"), Verdict::Differs),
+            (format!("{ours}.model in ['a', 'b']"), Verdict::Fits),
+            (format!("{ours}.model.startsWith('b')"), Verdict::Differs),
+            (format!("{ours}.model.matches('^[a-c]$')"), Verdict::Fits),
+            (format!("{ours}.fast && {ours}.instance == 'gpu-1'"), Verdict::Fits),
+            (format!("{ours}.driverVersion.isGreaterThan(semver('1.2.0'))"), Verdict::Fits),
+            (format!("{ours}.driverVersion.compareTo(semver('1.2.3')) == 0"), Verdict::Fits),
+            (format!("{ours}.driverVersion.major() == 2"), Verdict::Differs),
+            (format!("{memory}.compareTo(quantity('40Gi')) >= 0"), Verdict::Fits),
+            (format!("{memory}.isLessThan(quantity('81920Mi'))"), Verdict::Differs),
+            (format!("{memory}.sub(quantity('80Gi')).sign() == 0"), Verdict::Fits),
+            (format!("{memory}.asInteger() == 85899345920"), Verdict::Fits),
+            (r#"device.attributes["example.com"].rack == "r1""#.to_owned(), Verdict::Fits),
+            (r#"device.attributes["resource.kubernetes.io"].numaNode == 1"#.to_owned(), Verdict::Fits),
+            (r#"device.driver == "leafhost.dev" && device.allowMultipleAllocations"#.to_owned(), Verdict::Fits),
+            (r#""x" in device.attributes["nowhere.example"]"#.to_owned(), Verdict::Differs),
+            (r#"has(device.attributes["nowhere.example"].x) || true"#.to_owned(), Verdict::Fits),
+            (format!("has({ours}.index)"), Verdict::Fits),
+        ] {
+            assert_eq!(judged(&text), verdict, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_device_does_not_have_or_is_no_answer_fails_with_the_cause() {
+        for (text, said) in [
+            (r#"device.attributes["leafhost.dev"].vendor == "x""#, "vendor"),
+            (r#"device.attributes["leafhost.dev"].index"#, "not true or false"),
+            (r#"device.attributes["leafhost.dev"].index == "5" || nothing"#, "nothing"),
+            (r#"quantity("much").sign() == 0"#, "no quantity"),
+            (r#"semver("1").major() == 1"#, "no semantic version"),
+        ] {
+            let Verdict::Failed(why) = judged(text) else {
+                panic!("{text}");
+            };
+            assert!(why.contains(said), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_wrong_long_deep_or_loop_are_refused() {
+        let deep = format!("{}true{}", "(".repeat(1000), ")".repeat(1000));
+        let chain = format!("1{} == 1", " + 1".repeat(900));
+        let select = format!("device{}", ".a".repeat(2000));
+        for text in [
+            "",
+            "device.",
+            "device.attributes[",
+            &deep,
+            &chain,
+            &select,
+            &"a".repeat(MAX_EXPRESSION + 1),
+            "[1, 2].all(x, x > 0)",
+            "[1].exists(x, [2].map(y, y) == [x])",
+            "[[1].filter(x, true)] == []",
+        ] {
+            let refused = Expression::new(text);
+            assert!(refused.is_err(), "{text}");
+        }
+        let loops = Expression::new("[1].all(a, true)").unwrap_err();
+        assert_eq!(loops, InvalidExpression::Loops);
+    }
+
+    #[test]
+    fn a_verdict_depends_on_the_values_that_are_named() {
+        let of = |text: &str| Expression::new(text).unwrap().depends_on(&facts()).len();
+        let ours = r#"device.attributes["leafhost.dev"]"#;
+        assert_eq!(of(&format!("{ours}.index == 5 || {ours}.model == 'a'")), 3);
+        assert_eq!(of(&format!("{ours}['index'] == 5")), 2);
+        assert_eq!(of("device.driver == 'x'"), 1);
+        for all in [format!("'x' in {ours}"), format!("has({ours}.x)"), "device == 1".to_owned()] {
+            assert!(of(&all) > 20, "{all}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Chooses devices for the containers of a pod: reads what the pod says, judges devices by it, and searches a choice that meets all of it.
+//!
+//! The words are those of resource claims (`resource.k8s.io/v1`, the field `devices`). Pure: knows no node, no cluster and no clock.
+
+mod choose;
+mod expression;
+mod facts;
+mod reasons;
+mod request;
+mod values;
+mod verdicts;
+
+pub use choose::{Candidate, Choice, NoChoice, choose};
+pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Verdict};
+pub use facts::Facts;
+pub use reasons::{Missed, missed};
+pub use request::{
+    Asked, Constraint, InvalidRequest, MAX_COUNT, MAX_DEVICES, MAX_TEXT, Request, Way, read,
+};
+pub use verdicts::Verdicts;

@@ -1,0 +1,113 @@
+//! Verdicts on devices, kept by expression and by the values that it names: what has not changed is judged once.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
+use crate::facts::{Fact, Facts};
+
+/// The most expressions that are kept.
+const EXPRESSIONS: usize = 1_000;
+/// The most verdicts that are kept, of all expressions together.
+const VERDICTS: usize = 100_000;
+
+/// Holds expressions that were read, and verdicts.
+#[derive(Default)]
+pub struct Verdicts {
+    functions: Functions,
+    expressions: HashMap<String, Arc<Expression>>,
+    /// By the address of the expression's text, and a digest of values.
+    verdicts: HashMap<(usize, u64), Known>,
+}
+
+struct Known {
+    /// Keeps the expression, so that no other one has its address.
+    expression: Arc<Expression>,
+    values: Vec<Option<Fact>>,
+    verdict: Verdict,
+}
+
+impl Verdicts {
+    /// Reads an expression, unless it was read before.
+    pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, InvalidExpression> {
+        if let Some(known) = self.expressions.get(text) {
+            return Ok(Arc::clone(known));
+        }
+        let expression = Arc::new(Expression::new(text)?);
+        if self.expressions.len() >= EXPRESSIONS {
+            self.expressions.clear();
+        }
+        let kept = Arc::clone(&expression);
+        self.expressions.insert(text.to_owned(), kept);
+        Ok(expression)
+    }
+
+    /// Judges a device, unless one with the same values was judged before.
+    pub fn judge(&mut self, expression: &Arc<Expression>, facts: &Facts) -> Verdict {
+        let values = expression.depends_on(facts);
+        let mut hasher = DefaultHasher::new();
+        values.hash(&mut hasher);
+        let key = (Arc::as_ptr(expression).addr(), hasher.finish());
+        if let Some(known) = self.verdicts.get(&key)
+            && known.values == values
+        {
+            return known.verdict.clone();
+        }
+        let verdict = expression.judge(&self.functions, facts);
+        if self.verdicts.len() >= VERDICTS {
+            self.verdicts.clear();
+        }
+        let known = Known {
+            expression: Arc::clone(expression),
+            values,
+            verdict: verdict.clone(),
+        };
+        debug_assert!(Arc::ptr_eq(&known.expression, expression));
+        self.verdicts.insert(key, known);
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leafhost_core::attribute::AttributeValue;
+
+    fn facts(index: i64, serial: &str) -> Facts {
+        let name = |name: &str| ("leafhost.dev".to_owned(), name.to_owned());
+        Facts {
+            attributes: [
+                (name("index"), AttributeValue::Int(index)),
+                (name("serial"), AttributeValue::String(serial.to_owned())),
+            ]
+            .into(),
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn devices_with_the_same_values_are_judged_once() {
+        let mut verdicts = Verdicts::default();
+        let text = r#"device.attributes["leafhost.dev"].index == 1"#;
+        let expression = verdicts.expression(text).unwrap();
+        for serial in ["a", "b", "c"] {
+            assert_eq!(verdicts.judge(&expression, &facts(1, serial)), Verdict::Fits);
+            assert_eq!(verdicts.judge(&expression, &facts(2, serial)), Verdict::Differs);
+        }
+        assert_eq!(verdicts.verdicts.len(), 2);
+        assert!(Arc::ptr_eq(&expression, &verdicts.expression(text).unwrap()));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut verdicts = Verdicts::default();
+        for number in 0..EXPRESSIONS + 10 {
+            let text = format!(r#"device.attributes["leafhost.dev"].index == {number}"#);
+            let expression = verdicts.expression(&text).unwrap();
+            verdicts.judge(&expression, &facts(1, "a"));
+        }
+        assert!(verdicts.expressions.len() <= EXPRESSIONS);
+        assert!(verdicts.verdicts.len() <= VERDICTS);
+    }
+}
