@@ -15,7 +15,8 @@ use leafhost_core::wait::until;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::report::SlotReport;
+use crate::report::{SlotReport, SlotView};
+use crate::tickets::TicketReport;
 
 /// Bounds how often an Instance is written.
 const SPACING: Duration = Duration::from_secs(1);
@@ -35,6 +36,7 @@ pub struct HoldersTask {
     store: Arc<dyn InstanceStore>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     slots: watch::Receiver<Arc<SlotReport>>,
+    tickets: watch::Receiver<Arc<TicketReport>>,
     /// The slots that this task has seen a pod have.
     seen: BTreeSet<(InstanceKey, String)>,
     /// The Instances that could not be written, how often in a row, and until when they are left alone.
@@ -49,12 +51,14 @@ impl HoldersTask {
         node: Arc<str>,
         store: Arc<dyn InstanceStore>,
         slots: watch::Receiver<Arc<SlotReport>>,
+        tickets: watch::Receiver<Arc<TicketReport>>,
     ) -> Self {
         Self {
             node,
             instances: store.instances(),
             store,
             slots,
+            tickets,
             seen: BTreeSet::new(),
             failed: BTreeMap::new(),
             miscounted: BTreeMap::new(),
@@ -69,6 +73,8 @@ impl HoldersTask {
                 let changed = tokio::select! {
                     changed = self.instances.changed() => changed,
                     changed = self.slots.changed() => changed,
+                    // Where no ticket is offered nobody ever says more.
+                    Ok(()) = self.tickets.changed() => Ok(()),
                     () = until(next) => Ok(()),
                 };
                 if changed.is_err() {
@@ -86,13 +92,15 @@ impl HoldersTask {
     fn look(&mut self, now: Instant) -> (Vec<Change>, Option<Instant>) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let slots = Arc::clone(&self.slots.borrow_and_update());
+        let tickets = Arc::clone(&self.tickets.borrow_and_update());
         let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
         self.failed.retain(|key, _| is_there(key));
         self.miscounted.retain(|key, _| is_there(key));
-        if !instances.complete || !slots.is_known {
+        if !instances.complete || !slots.is_known || !tickets.is_known {
             return (Vec::new(), None);
         }
-        let wanted = self.wanted(&slots, &instances);
+        let slots = slots.slots.iter().chain(&tickets.slots);
+        let wanted = self.wanted(slots, &instances);
         let none = SlotHolders::new();
         let (mut changes, mut next) = (Vec::new(), None::<Instant>);
         for (key, instance) in &instances.instances {
@@ -120,14 +128,14 @@ impl HoldersTask {
     }
 
     /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it and knows its name.
-    fn wanted(
+    fn wanted<'a>(
         &mut self,
-        slots: &SlotReport,
+        slots: impl Iterator<Item = &'a SlotView>,
         instances: &InstanceSet,
     ) -> BTreeMap<InstanceKey, SlotHolders> {
         let mut all: BTreeMap<InstanceKey, SlotHolders> = BTreeMap::new();
         let mut seen = BTreeSet::new();
-        for view in &slots.slots {
+        for view in slots {
             let Some(key) = &view.instance else {
                 continue;
             };

@@ -33,6 +33,7 @@ mod refusals;
 mod release;
 pub mod report;
 mod submounts;
+pub mod tickets;
 mod unwritable;
 mod writes;
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leafhost_core::problem::Problem;
+use leafhost_core::scheduling::DEVICES;
 use leafhost_core::text::chain;
 use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::records::{
-    Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
+    self, Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
 };
 use leafhost_kubelet::{DevicePlugins, KubeletRun};
 use tokio::sync::watch;
@@ -19,6 +20,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
+use super::tickets::Admissions;
+use super::tickets::model::Admission;
 
 /// Where the kubelet takes registrations, below its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
@@ -44,9 +47,13 @@ pub trait Records: Send + Sync {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
+/// Says which resources are meant.
+pub type Wanted = fn(&str) -> bool;
+
 /// The records of the kubelet of this machine.
 pub struct KubeletRecords {
     root: PathBuf,
+    wanted: Wanted,
     pods: PodResources,
     plugins: DevicePlugins,
     changes: watch::Receiver<u64>,
@@ -61,9 +68,30 @@ struct Believed {
 }
 
 impl KubeletRecords {
-    /// Below `root`, which is `/var/lib/kubelet` as a rule. `changes` changes when a snapshot is worth while.
+    /// Below `root`, which is `/var/lib/kubelet` as a rule, of the resources of Configurations and Instances. `changes` changes when a snapshot is
+    /// worth while.
     pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
+        Self::of(
+            |resource| resource_name(resource).is_some(),
+            root,
+            plugins,
+            changes,
+        )
+    }
+
+    /// The same of tickets.
+    pub fn of_tickets(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
+        Self::of(|resource| resource == DEVICES, root, plugins, changes)
+    }
+
+    fn of(
+        wanted: Wanted,
+        root: PathBuf,
+        plugins: DevicePlugins,
+        changes: watch::Receiver<u64>,
+    ) -> Self {
         Self {
+            wanted,
             pods: PodResources::new(root.join("pod-resources/kubelet.sock")),
             root,
             plugins,
@@ -126,7 +154,7 @@ impl KubeletRecords {
             // Perhaps nothing was ever allocated, perhaps somebody removed it.
             return Ok(None);
         };
-        let checked = digest(&read);
+        let checked = digest(&read, self.wanted);
         let Some(listed) = listed else {
             return Ok(Some(checked));
         };
@@ -164,7 +192,7 @@ impl KubeletRecords {
                 let checked = Checked {
                     fresh: true,
                     anew: true,
-                    ..digest(&read)
+                    ..digest(&read, self.wanted)
                 };
                 *self.believed() = Some(Believed {
                     until: Instant::now() + wait,
@@ -193,7 +221,7 @@ impl Records for KubeletRecords {
                 let pods = listed.pods.iter();
                 let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
                 let active = active.collect();
-                (Some(units(listed)), active)
+                (Some(units(listed, self.wanted)), active)
             }
             Err(error) => {
                 if kubelet_run.is_some() {
@@ -251,7 +279,8 @@ impl Records for KubeletRecords {
     }
 
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
-        self.pods.list().await.ok().map(units)
+        let listed = self.pods.list().await.ok();
+        listed.map(|listed| units(listed, self.wanted))
     }
 
     fn kubelet_run(&self) -> Option<KubeletRun> {
@@ -268,11 +297,43 @@ impl Records for KubeletRecords {
     }
 }
 
-fn units(listed: Listed) -> BTreeMap<Unit, BTreeSet<Pod>> {
+/// Bounds how long PodResources is asked again while it says that it is asked too often, and separates the questions.
+const LIMITED: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_millis(10);
+
+#[async_trait]
+impl Admissions for KubeletRecords {
+    async fn admission(&self) -> Result<Admission, String> {
+        let begun = Instant::now();
+        let listed = loop {
+            match self.pods.list().await {
+                Err(records::Error::Limited { .. }) if begun.elapsed() < LIMITED => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Ok(listed) => break listed,
+                Err(error) => return Err(chain(&error)),
+            }
+        };
+        let read = self.checkpoint().await?;
+        let entries = read.into_iter().flat_map(|read| read.entries);
+        let entries = entries.filter(|entry| (self.wanted)(&entry.resource));
+        let pods = listed.pods.iter();
+        Ok(Admission {
+            active: pods
+                .map(|(namespace, name)| format!("{namespace}/{name}"))
+                .collect(),
+            served: entries
+                .map(|entry| (entry.pod_uid, entry.container))
+                .collect(),
+        })
+    }
+}
+
+fn units(listed: Listed, wanted: Wanted) -> BTreeMap<Unit, BTreeSet<Pod>> {
     listed
         .holders
         .into_iter()
-        .filter(|((resource, _), _)| resource_name(resource).is_some())
+        .filter(|((resource, _), _)| wanted(resource))
         .map(|((resource, id), holders)| {
             let pods = holders
                 .into_iter()
@@ -287,14 +348,15 @@ fn units(listed: Listed) -> BTreeMap<Unit, BTreeSet<Pod>> {
         .collect()
 }
 
-fn digest(checkpoint: &Checkpoint) -> Checked {
+fn digest(checkpoint: &Checkpoint, wanted: Wanted) -> Checked {
     let mut checked = Checked::default();
     // Where two answers name different slots, one of them is over.
     let mut unclear = BTreeSet::new();
     for entry in &checkpoint.entries {
-        let Some(name) = resource_name(&entry.resource) else {
+        if !wanted(&entry.resource) {
             continue;
-        };
+        }
+        let name = resource_name(&entry.resource).unwrap_or_default();
         let pairs = entry.annotations.get(&format!("{SLOTS_ANNOTATION}/{name}"));
         let slots: BTreeMap<&str, &str> = pairs
             .into_iter()

@@ -32,7 +32,12 @@ fn start(nodes: &[&str]) -> Bench {
     let store = Arc::new(Store::default());
     store.edit(|set| drop(set.instances.insert(key(), Arc::new(instance))));
     let (slots, shown) = watch::channel(Arc::default());
-    let holders = HoldersTask::new("n".into(), Arc::clone(&store) as _, shown);
+    let holders = HoldersTask::new(
+        "n".into(),
+        Arc::clone(&store) as _,
+        shown,
+        watch::Sender::new(Arc::new(TicketReport::none())).subscribe(),
+    );
     let mut task = tokio::task::JoinSet::new();
     task.spawn(holders.run());
     Bench {

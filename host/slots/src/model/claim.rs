@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
 use leafhost_core::configuration::MAX_CAPACITY;
+use leafhost_core::edits::Edits;
 use leafhost_core::free_slots::{free_slots, left};
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::names::ConfigurationKey;
@@ -364,6 +365,18 @@ pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
         .iter()
         .map(|one| format!("{}={}", one.unit.id, one.slot))
         .collect();
+    let annotations = configuration
+        .map(|name| (format!("{SLOTS_ANNOTATION}/{name}"), pairs.join(" ")))
+        .into_iter()
+        .collect();
+    Allocation {
+        annotations,
+        ..given(all)
+    }
+}
+
+/// Makes an answer to the kubelet of what a container gets.
+pub fn given(all: Edits) -> Allocation {
     Allocation {
         envs: all.env,
         mounts: all
@@ -384,10 +397,7 @@ pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
                 permissions: node.permissions,
             })
             .collect(),
-        annotations: configuration
-            .map(|name| (format!("{SLOTS_ANNOTATION}/{name}"), pairs.join(" ")))
-            .into_iter()
-            .collect(),
+        annotations: BTreeMap::new(),
     }
 }
 

@@ -1,0 +1,248 @@
+//! Which pod an Allocate of a ticket is for, and which reserved slots come back. Pure; time is an argument.
+//!
+//! The kubelet does not say for which pod it asks. But it lists the pod that it admits, and no pod that comes later; and of the pods that are
+//! listed, that one alone has a container that is to get devices and has no ticket in the kubelet's own records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::ports::InstanceSet;
+use leafhost_core::slot::DeviceUsage;
+use leafhost_kubelet::KubeletRun;
+use tokio::time::Instant;
+
+use crate::model::hold::Reason;
+use crate::model::snapshot::{Pod, Presence, Snapshot};
+
+/// What the kubelet says while it admits a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// The pods that it has admitted and the one that it admits, `namespace/name`.
+    pub active: BTreeSet<String>,
+    /// The containers that have tickets by its own record, each with the uid of its pod.
+    pub served: BTreeSet<Served>,
+}
+
+/// Names a container: the uid of its pod, and its name.
+pub type Served = (String, String);
+
+/// Says which devices a scheduler has given to the containers of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// `namespace/name` of the pod.
+    pub pod: String,
+    /// By their place among the containers of the pod.
+    pub containers: BTreeMap<u32, Wanted>,
+}
+
+/// Says which devices a container gets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The name of the container.
+    pub name: String,
+    /// How many devices it gets.
+    pub of: u32,
+    /// Those of which the Instances are known here, in their order.
+    pub devices: BTreeMap<u32, Place>,
+}
+
+/// Is a slot of an Instance.
+pub type Place = (InstanceKey, String);
+
+/// By the uid of the pod.
+pub type Reservations = BTreeMap<String, Reservation>;
+
+/// Returns what is reserved on a node.
+pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
+    let mut all = Reservations::new();
+    for (key, slot, uid) in places(node, instances) {
+        let instance = instances.instances.get(&key);
+        let Some(reserved) = instance.and_then(|instance| instance.reserved(&slot)) else {
+            continue;
+        };
+        let reservation = all.entry(uid).or_default();
+        reservation.pod.clone_from(&reserved.pod);
+        for one in &reserved.uses {
+            let wanted = reservation.containers.entry(one.place).or_default();
+            wanted.name.clone_from(&one.container);
+            wanted.of = wanted.of.max(one.of);
+            wanted.devices.insert(one.number, (key.clone(), slot.clone()));
+        }
+    }
+    all
+}
+
+/// Returns the slots that pods of a node have by a scheduler, each with the uid of its pod.
+pub fn places(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, String)> {
+    let mut all = Vec::new();
+    for (key, instance) in &instances.instances {
+        for (slot, usage) in &instance.spec.device_usage {
+            if let Ok(DeviceUsage::Pod { uid, node: of }) = usage.parse()
+                && of == node
+            {
+                all.push((key.clone(), slot.clone(), uid));
+            }
+        }
+    }
+    all
+}
+
+/// Says for which container an Allocate is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// For this one, of the pod with the uid.
+    Container(&'a str, &'a Reservation, &'a Wanted),
+    /// For none that is known yet.
+    Nobody,
+    /// For one of the pods that are named.
+    Unclear(Vec<&'a str>),
+}
+
+/// Returns for which container an Allocate is. `answered` are those that have an answer that the kubelet may not have written down yet.
+pub fn next<'a>(
+    reservations: &'a Reservations,
+    admission: &Admission,
+    answered: &BTreeSet<Served>,
+) -> Next<'a> {
+    let active = reservations
+        .iter()
+        .filter(|(_, reservation)| admission.active.contains(&reservation.pod));
+    let mut waiting = active.filter_map(|(uid, reservation)| {
+        let mut containers = reservation.containers.values();
+        let next = containers.find(|wanted| {
+            let container = (uid.clone(), wanted.name.clone());
+            !admission.served.contains(&container) && !answered.contains(&container)
+        });
+        next.map(|wanted| (uid, reservation, wanted))
+    });
+    let Some((uid, reservation, wanted)) = waiting.next() else {
+        return Next::Nobody;
+    };
+    let others: Vec<&str> = waiting.map(|(_, other, _)| other.pod.as_str()).collect();
+    if others.is_empty() {
+        return Next::Container(uid, reservation, wanted);
+    }
+    let all = [reservation.pod.as_str()].into_iter().chain(others);
+    Next::Unclear(all.collect())
+}
+
+/// Remembers which pods were seen to have tickets.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    /// By the uid of the pod.
+    known: BTreeMap<String, Known>,
+    kubelet: Option<KubeletRun>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// Is the kubelet that was seen to have it for the pod.
+    seen: Option<Option<KubeletRun>>,
+    /// Since when nobody was seen to have it, and how often.
+    absent: Option<(Instant, u32)>,
+}
+
+/// Is what a look at the kubelet's records has shown.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The slots that come back, with the uid of the pod that has them.
+    pub back: Vec<(Place, String, Reason)>,
+    /// The pods that were seen to have tickets, by uid.
+    pub holders: BTreeSet<String>,
+}
+
+impl Keeper {
+    /// Takes a snapshot in, in which units are tickets. A slot comes back when the kubelet had a ticket for its pod and has none any more; or when
+    /// it never had one for `grace`, although it answers, and the pod is not on the node.
+    pub fn see(
+        &mut self,
+        node: &str,
+        instances: &InstanceSet,
+        snapshot: &Snapshot,
+        grace: Duration,
+    ) -> Seen {
+        let places = places(node, instances);
+        let mut seen = Seen::default();
+        let Some(listed) = &snapshot.listed else {
+            return seen;
+        };
+        let is_new_kubelet = snapshot.kubelet_run != self.kubelet;
+        self.kubelet = snapshot.kubelet_run;
+        let booked = snapshot.checkpoint.iter();
+        let booked = booked.flat_map(|checked| checked.entries.keys());
+        let (mut held, mut unsure) = (BTreeSet::new(), BTreeSet::new());
+        for unit in listed.keys().chain(booked) {
+            let uids = |pods: &BTreeSet<Pod>| -> Vec<String> {
+                pods.iter().filter_map(|pod| pod.uid.clone()).collect()
+            };
+            match snapshot.presence(unit) {
+                Presence::Held(pods) => held.extend(uids(&pods)),
+                Presence::Unsure => {
+                    let entries = snapshot.checkpoint.iter();
+                    let entries = entries.filter_map(|checked| checked.entries.get(unit));
+                    unsure.extend(entries.flat_map(uids));
+                }
+                Presence::Absent { .. } => {}
+            }
+        }
+        self.known
+            .retain(|uid, _| places.iter().any(|(_, _, other)| other == uid));
+        for (key, slot, uid) in &places {
+            let instance = instances.instances.get(key);
+            let status = instance.and_then(|one| one.status.nodes.get(node));
+            // An earlier agent saw it.
+            let was_seen = status.is_some_and(|status| status.holders.contains_key(slot));
+            let known = self.known.entry(uid.clone()).or_default();
+            if was_seen && known.seen.is_none() {
+                known.seen = Some(None);
+            }
+        }
+        for (uid, known) in &mut self.known {
+            if is_new_kubelet {
+                known.absent = None;
+            }
+            if held.contains(uid) {
+                known.seen = Some(snapshot.kubelet_run);
+                known.absent = None;
+                seen.holders.insert(uid.clone());
+                continue;
+            }
+            // Of a checkpoint that cannot be read nothing follows.
+            if unsure.contains(uid) || snapshot.checkpoint.is_none() {
+                continue;
+            }
+            let own = places.iter().filter(|(_, _, other)| other == uid);
+            let own: Vec<Place> = own
+                .map(|(key, slot, _)| (key.clone(), slot.clone()))
+                .collect();
+            let is_active = own.iter().any(|(key, slot)| {
+                let instance = instances.instances.get(key);
+                let reserved = instance.and_then(|instance| instance.reserved(slot));
+                reserved.is_some_and(|reserved| snapshot.active.contains(&reserved.pod))
+            });
+            let is_gone = snapshot.alive.get(uid) == Some(&false);
+            let reason = match known.seen {
+                Some(kubelet) if kubelet == snapshot.kubelet_run || is_gone => {
+                    Some(Reason::GivenBack)
+                }
+                Some(_) => None,
+                None if is_active => {
+                    known.absent = None;
+                    None
+                }
+                None => {
+                    let (since, count) = known.absent.unwrap_or((snapshot.begun, 0));
+                    known.absent = Some((since, count.saturating_add(1)));
+                    let is_long = snapshot.begun.saturating_duration_since(since) >= grace;
+                    (count > 0 && is_long).then_some(Reason::Unclaimed)
+                }
+            };
+            if let Some(reason) = reason {
+                let back = own.into_iter().map(|place| (place, uid.clone(), reason));
+                seen.back.extend(back);
+            }
+        }
+        seen
+    }
+}

@@ -1,0 +1,288 @@
+//! Tickets of a kubelet that is driven by hand, and a store with what a scheduler has written.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use leafhost_core::instance::{Reserved, Use};
+use leafhost_fakes::Store;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
+
+/// Who is admitted, and who has tickets by the kubelet's own record.
+#[derive(Default)]
+struct Admitting(Mutex<Admission>);
+
+#[async_trait]
+impl Admissions for Admitting {
+    async fn admission(&self) -> Result<Admission, String> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+impl Admitting {
+    fn admits(&self, pod: &str) {
+        let mut admission = self.0.lock().unwrap();
+        admission.active.insert(format!("default/{pod}"));
+    }
+
+    fn wrote(&self, pod: &str, container: &str) {
+        let served = (format!("uid-{pod}"), container.to_owned());
+        self.0.lock().unwrap().served.insert(served);
+    }
+}
+
+/// A container of a pod that gets a slot: its place, the number of the device, and how many there are.
+fn one_use(container: &str, place: u32, number: u32, of: u32) -> Use {
+    Use {
+        container: container.to_owned(),
+        place,
+        number,
+        of,
+        request: "a".to_owned(),
+    }
+}
+
+/// Gives slot 0 of an Instance to a pod.
+fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
+    let edit = Edit::Reserve {
+        id: format!("{}-0", instance.metadata.name),
+        uid: format!("uid-{pod}"),
+        node: NODE.to_owned(),
+        reserved: Reserved {
+            pod: format!("default/{pod}"),
+            uses: uses.to_vec(),
+        },
+    };
+    edit.apply(instance).unwrap();
+}
+
+struct World {
+    store: Arc<Store>,
+    devices: watch::Sender<Arc<DeviceSnapshot>>,
+    kubelet: Arc<Kubelet>,
+    admitting: Arc<Admitting>,
+}
+
+impl World {
+    /// The Instances `gpu-<hash>`, whose devices are there.
+    fn new(instances: &[Instance]) -> Self {
+        let fixture = Fixture::new(&[("gpu", instances)]);
+        let store = Store::default();
+        store.edit(|set| set.instances = fixture.instances.instances.clone());
+        Self {
+            store: Arc::new(store),
+            devices: watch::Sender::new(Arc::new(fixture.devices)),
+            kubelet: Kubelet::new(Some(1)),
+            admitting: Arc::default(),
+        }
+    }
+
+    fn start(&self) -> (TicketHandle, JoinHandle<Result<(), SourceEnded>>) {
+        let ports = TicketPorts {
+            store: Arc::clone(&self.store) as _,
+            devices: self.devices.subscribe(),
+            records: Arc::clone(&self.kubelet) as _,
+            admissions: Arc::clone(&self.admitting) as _,
+        };
+        let grace = Duration::from_mins(5);
+        let (task, handle, _) = TicketTask::new(NODE, grace, ports, Arc::default());
+        (handle, tokio::spawn(task.run(CancellationToken::new())))
+    }
+
+    fn usage(&self, instance: &str) -> String {
+        let server = self.store.server();
+        let found = server.values().find(|one| one.metadata.name == instance);
+        found.unwrap().usage(&format!("{instance}-0")).to_owned()
+    }
+
+    fn reserve(&self, instance: &str, pod: &str, uses: &[Use]) {
+        self.store.edit(|set| {
+            let mut all = set.instances.values_mut();
+            let found = all.find(|one| one.metadata.name == instance).unwrap();
+            reserve(Arc::make_mut(found), pod, uses);
+        });
+    }
+}
+
+fn ids(numbers: &[u32]) -> BTreeSet<String> {
+    numbers.iter().map(|n| format!("ticket-{n:04}")).collect()
+}
+
+fn ticket(number: u32) -> Unit {
+    Unit {
+        resource: DEVICES.to_owned(),
+        id: format!("ticket-{number:04}"),
+    }
+}
+
+fn gpu(hash: &str) -> Instance {
+    instance("gpu", hash, 1, &[])
+}
+
+#[test]
+fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
+    let container = |name: &str| Wanted {
+        name: name.to_owned(),
+        of: 1,
+        devices: BTreeMap::new(),
+    };
+    let reservation = |pod: &str, containers: &[&str]| Reservation {
+        pod: format!("default/{pod}"),
+        containers: (0..).zip(containers.iter().map(|name| container(name))).collect(),
+    };
+    use model::{Reservation, Reservations, Wanted};
+    let all = Reservations::from([
+        ("u1".to_owned(), reservation("abc", &["main"])),
+        ("u2".to_owned(), reservation("abc-1", &["init", "main"])),
+        ("u3".to_owned(), reservation("abc-123", &["main"])),
+    ]);
+    let case = |active: &[&str], served: &[(&str, &str)], answered: &[(&str, &str)]| {
+        let pairs = |pairs: &[(&str, &str)]| -> BTreeSet<Served> {
+            let pairs = pairs.iter();
+            pairs.map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+        };
+        let admission = Admission {
+            active: active.iter().map(|pod| format!("default/{pod}")).collect(),
+            served: pairs(served),
+        };
+        match model::next(&all, &admission, &pairs(answered)) {
+            Next::Container(uid, _, wanted) => format!("{uid} {}", wanted.name),
+            Next::Nobody => "nobody".to_owned(),
+            Next::Unclear(pods) => pods.join(" "),
+        }
+    };
+    assert_eq!(case(&[], &[], &[]), "nobody");
+    assert_eq!(case(&["other"], &[], &[]), "nobody");
+    assert_eq!(case(&["abc"], &[], &[]), "u1 main");
+    assert_eq!(case(&["abc", "abc-1"], &[("u1", "main")], &[]), "u2 init");
+    assert_eq!(case(&["abc", "abc-1"], &[("u1", "main"), ("u2", "init")], &[]), "u2 main");
+    assert_eq!(case(&["abc", "abc-1"], &[("u1", "main")], &[("u2", "init")]), "u2 main");
+    assert_eq!(case(&["abc-123"], &[("u0", "main")], &[]), "u3 main", "an earlier pod of its name");
+    assert_eq!(case(&["abc", "abc-123"], &[], &[]), "default/abc default/abc-123");
+    let served = [("u1", "main"), ("u2", "init"), ("u2", "main"), ("u3", "main")];
+    assert_eq!(case(&["abc", "abc-1", "abc-123"], &served, &[]), "nobody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_container_gets_its_own_devices_also_after_the_agent_has_restarted() {
+    let (mut a, mut b, mut c) = (gpu("a1"), gpu("b2"), gpu("c3"));
+    reserve(&mut a, "one", &[one_use("init", 0, 0, 1), one_use("main", 1, 0, 2)]);
+    reserve(&mut b, "one", &[one_use("main", 1, 1, 2)]);
+    reserve(&mut c, "two", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a, b, c]);
+    let (handle, task) = world.start();
+    world.admitting.admits("one");
+    let first = handle.allocate(ids(&[0])).await.unwrap();
+    assert_eq!(first.envs["ID"], "a1");
+    // The kubelet has not written that down yet.
+    let second = handle.allocate(ids(&[1])).await.unwrap();
+    assert_eq!((&*second.envs["ID"], second.devices.len()), ("a1", 2));
+    assert_eq!(second.envs["ID_B2"], "b2");
+    task.abort();
+    for container in ["init", "main"] {
+        world.admitting.wrote("one", container);
+    }
+    let (handle, _task) = world.start();
+    world.admitting.admits("two");
+    let third = handle.allocate(ids(&[2])).await.unwrap();
+    assert_eq!(third.envs["ID"], "c3");
+    let none = handle.allocate(ids(&[3])).await.unwrap_err();
+    assert!(none.to_string().contains("no pod that the kubelet admits"), "{none}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_comes_a_little_later_or_in_parts_is_waited_for() {
+    let world = World::new(&[gpu("a1"), gpu("b2")]);
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    let waiting = tokio::spawn(async move { handle.allocate(ids(&[0])).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    world.reserve("gpu-a1", "one", &[one_use("main", 0, 0, 2)]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "it is to get two");
+    world.reserve("gpu-b2", "one", &[one_use("main", 0, 1, 2)]);
+    let given = waiting.await.unwrap().unwrap();
+    assert_eq!(given.devices.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_not_there_is_refused_by_its_name() {
+    let mut a = gpu("a1");
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a]);
+    world.devices.send_modify(|devices| {
+        let mut fixture = Fixture {
+            devices: DeviceSnapshot::clone(devices),
+            ..Fixture::default()
+        };
+        fixture.view("gpu", "a1").device = None;
+        fixture.view("gpu", "a1").missing_since = Some(jiff::Timestamp::UNIX_EPOCH);
+        *devices = Arc::new(fixture.devices);
+    });
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    let refused = handle.allocate(ids(&[0])).await.unwrap_err();
+    assert!(refused.to_string().contains("Instance gpu-a1"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a, b]);
+    let (_handle, _task) = world.start();
+    world.kubelet.run("one", &[ticket(0)]);
+    world.kubelet.tell();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
+    world.kubelet.end("one");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.usage("gpu-a1"), "");
+    // Nobody has seen the other one, and its pod does not come.
+    assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    assert_eq!(world.usage("gpu-b2"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
+    let mut a = gpu("a1");
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a]);
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    handle.allocate(ids(&[0])).await.unwrap();
+    // The kubelet's record names another uid than that of the reservation.
+    world.kubelet.run("other", &[ticket(0)]);
+    world.kubelet.tell();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.usage("gpu-a1"), format!("P:uid-other:{NODE}"));
+}
+
+#[test]
+fn a_kubelet_that_has_just_started_or_cannot_be_read_frees_nothing() {
+    let mut a = gpu("a1");
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let set = Fixture::new(&[("gpu", &[a])]).instances;
+    let grace = Duration::from_mins(5);
+    let mut keeper = Keeper::default();
+    let mut see = |snapshot: &Snapshot| keeper.see(NODE, &set, snapshot, grace).back.len();
+    let (held, other) = (ticket(0), unit("cams", "cams-0"));
+    assert_eq!(see(&snapshot(1, &[(&held, "one")])), 0);
+    let mut mute = snapshot(1, &[]);
+    mute.listed = None;
+    assert_eq!(see(&mute), 0);
+    let mut unread = snapshot(1, &[]);
+    unread.checkpoint = None;
+    assert_eq!(see(&unread), 0);
+    let mut started = snapshot(2, &[(&other, "x")]);
+    started.alive.insert("uid-one".to_owned(), true);
+    assert_eq!(started.kubelet_run, Some(kubelet(2)));
+    assert_eq!(see(&started), 0);
+    assert_eq!(see(&started), 0);
+    started.alive.insert("uid-one".to_owned(), false);
+    assert_eq!(see(&started), 1, "its folder is gone");
+}
