@@ -28,3 +28,4 @@ pub use agent::{Agent, AgentConfig, ClaimHome, Error, KubeletConfig, Ports};
 pub use document::AgentState;
 pub use leafhost_cdi::Readers as CdiReaders;
 pub use leafhost_slots::SlotConfig;
+pub use leafhost_slots::tickets::MAX_TICKETS;

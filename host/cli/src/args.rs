@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
+use leafhost_agent::MAX_TICKETS;
 
 mod examples;
 mod handlers;
@@ -71,6 +72,13 @@ pub enum Command {
     /// when agents and the controller use them.
     #[command(after_long_help = examples::WEBHOOK)]
     Webhook(Box<WebhookArgs>),
+    /// Run the extender of a scheduler: pods get devices that they describe
+    ///
+    /// A kube-scheduler asks it which nodes have the devices that a pod describes in the annotation leafhost.dev/devices. It chooses devices,
+    /// reserves them in their Instances and binds the pod, and the agent of the node gives each container exactly these. Any number may run,
+    /// each beside a scheduler of its own.
+    #[command(after_long_help = examples::SCHEDULER)]
+    Scheduler(SchedulerArgs),
     /// Show what a running agent does
     ///
     /// Without VIEW it shows the kubelet, handlers, Configurations and Instances. It finds the agent through the agent's
@@ -198,6 +206,31 @@ pub struct ControllerArgs {
     pub log: LogArgs,
 }
 
+/// Flags of `leafhost scheduler`.
+#[derive(Debug, Args)]
+pub struct SchedulerArgs {
+    /// The address for /filter, /prioritize and /bind, for the scheduler alone: whoever reaches it can bind pods; also for /healthz and /metrics
+    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:9480",
+        value_parser = socket_address)]
+    pub listen: SocketAddr,
+
+    /// The schedulerName of the pods that are bound
+    #[arg(
+        long,
+        env = "LEAFHOST_SCHEDULER_NAME",
+        value_name = "NAME",
+        default_value = "leafhost"
+    )]
+    pub scheduler_name: String,
+
+    /// An address that serves /metrics and /healthz alone, for scrapers on the network and the kubelet [default: none]
+    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    pub metrics_listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
 /// Flags of `leafhost agent`.
 #[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
@@ -263,6 +296,12 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_INSTANCE_RESOURCES", value_name = "N", default_value_t = 256,
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
+
+    /// How many tickets the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
+    /// them; 220 are enough for a kubelet with the usual limit of 110 pods
+    #[arg(long, env = "LEAFHOST_TICKETS", value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]
+    pub tickets: u32,
 
     /// The namespace whose ConfigMaps with the label leafhost.dev/handlers: "true" have handlers [default: that of the service account]
     #[arg(

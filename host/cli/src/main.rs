@@ -14,6 +14,7 @@ mod handler_sources;
 mod log;
 mod manual;
 mod migrate;
+mod scheduler;
 mod signals;
 mod status;
 mod table;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
+        Command::Scheduler(args) => scheduler::run(&args),
         Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::Deserialize;
 
-use crate::instance::{Instance, InstanceKey};
-use crate::ports::{Change, Written};
+use crate::instance::{Edit, Instance, InstanceKey};
+use crate::ports::Written;
+use crate::resource_names::ResourceNames;
 
 /// The annotation of a pod that says, by container, what its devices must be like; and the resource with which a container asks for them.
 pub const DEVICES: &str = "leafhost.dev/devices";
@@ -24,6 +26,17 @@ pub struct PodKey {
     pub namespace: String,
     /// The name.
     pub name: String,
+}
+
+impl PodKey {
+    /// Reads `namespace/name`.
+    pub fn read(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
 }
 
 impl std::fmt::Display for PodKey {
@@ -49,6 +62,108 @@ pub struct Pod {
     pub has_ended: bool,
     /// True while scheduling gates hold it back.
     pub is_gated: bool,
+    /// True if a scheduler has found no node for it.
+    pub is_refused: bool,
+}
+
+/// Is what is read of a pod's spec.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    /// The node.
+    pub node_name: Option<String>,
+    /// The containers.
+    pub containers: Vec<PodContainer>,
+    /// The init containers.
+    pub init_containers: Vec<PodContainer>,
+    /// What holds it back.
+    pub scheduling_gates: Vec<serde_json::Value>,
+}
+
+/// Is what is read of a container.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodContainer {
+    /// Its name.
+    pub name: String,
+    /// `Always` makes an init container a sidecar.
+    pub restart_policy: Option<String>,
+    /// What it asks for.
+    pub resources: Option<PodResources>,
+}
+
+/// Is what a container asks for.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodResources {
+    /// By resource.
+    pub limits: Option<BTreeMap<String, serde_json::Value>>,
+}
+
+/// Is what is read of a pod's status.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`.
+    pub phase: Option<String>,
+    /// What has become true of it.
+    pub conditions: Option<Vec<PodCondition>>,
+}
+
+/// Is something that has become true of a pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodCondition {
+    /// Its name.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False`.
+    pub status: String,
+}
+
+impl Pod {
+    /// Makes a pod of what was read of one; nothing for one that says nothing of devices.
+    pub fn read(
+        (key, uid): (PodKey, String),
+        annotations: &BTreeMap<String, String>,
+        spec: PodSpec,
+        status: PodStatus,
+    ) -> Option<Self> {
+        let of = |container: PodContainer, is_init: bool| {
+            let limits = container.resources.unwrap_or_default().limits;
+            let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+            Container {
+                asks: limits.is_some_and(|limits| limits.contains_key(DEVICES)),
+                name: container.name,
+                kind: match (is_init, is_sidecar) {
+                    (true, false) => ContainerKind::Init,
+                    (true, true) => ContainerKind::Sidecar,
+                    (false, _) => ContainerKind::App,
+                },
+            }
+        };
+        let init = spec.init_containers.into_iter();
+        let init = init.map(|container| of(container, true));
+        let app = spec.containers.into_iter();
+        let containers: Vec<Container> = init
+            .chain(app.map(|container| of(container, false)))
+            .collect();
+        if !containers.iter().any(|container| container.asks) {
+            return None;
+        }
+        let phase = status.phase.unwrap_or_default();
+        let mut conditions = status.conditions.iter().flatten();
+        Some(Self {
+            key,
+            uid,
+            node: spec.node_name.unwrap_or_default(),
+            devices: annotations.get(DEVICES).cloned().unwrap_or_default(),
+            containers,
+            has_ended: matches!(&*phase, "Succeeded" | "Failed"),
+            is_gated: !spec.scheduling_gates.is_empty(),
+            is_refused: conditions.any(|one| one.kind == "PodScheduled" && one.status == "False"),
+        })
+    }
 }
 
 /// Is a container of a pod.
@@ -82,6 +197,8 @@ pub trait Observer: Send + Sync {
     fn instance(&self, instance: Arc<Instance>);
     /// Takes that an Instance is gone.
     fn instance_gone(&self, key: &InstanceKey);
+    /// Takes which namespaces have which names of Configurations.
+    fn names(&self, names: Arc<ResourceNames>);
     /// Takes the pods that were listed, in place of all before.
     fn pods(&self, all: Vec<Pod>);
     /// Takes a pod as it is now.
@@ -130,6 +247,7 @@ pub trait Cluster: Send + Sync {
     ) -> Result<(), PodError>;
     /// Writes an event that people see with the pod.
     async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool);
-    /// Makes changes of Instances, each for itself; one result a change, in order.
-    async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+    /// Makes edits of Instances as they were seen, each Instance for itself; one result each, in order. Of one that is not as it was seen any more
+    /// the observer is told how it is.
+    async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;
 }

@@ -70,10 +70,20 @@ impl Listener {
     }
 }
 
-/// Serves until `shutdown`. Then requests under way are answered, within [`DRAIN`].
+/// Serves until `shutdown`, with at most [`MAX_CONNECTIONS`]. Then requests under way are answered, within [`DRAIN`].
+pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
+    serve_up_to(MAX_CONNECTIONS, listener, routes, shutdown).await;
+}
+
+/// Serves so many connections at a time.
 ///
 /// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
-pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
+pub async fn serve_up_to(
+    most: usize,
+    listener: Listener,
+    routes: Router,
+    shutdown: CancellationToken,
+) {
     let mut open = VecDeque::<CancellationToken>::new();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
@@ -93,7 +103,7 @@ pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationTok
         };
         let closed = CancellationToken::new();
         open.retain(|closed| !closed.is_cancelled());
-        if open.len() >= MAX_CONNECTIONS
+        if open.len() >= most
             && let Some(oldest) = open.pop_front()
         {
             oldest.cancel();

@@ -2,7 +2,7 @@
 //!
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
 //!
-//! Has a folder for each program: `agent`, `controller`, `webhook` and `migrate`. None of them knows another; what two of them need
+//! Has a folder for each program: `agent`, `controller`, `scheduler`, `webhook` and `migrate`. None of them knows another; what two of them need
 //! stands beside them, and knows none of them.
 
 mod agent;
@@ -21,6 +21,7 @@ mod names;
 mod nodes;
 mod reports;
 mod requests;
+mod scheduler;
 mod shelf;
 mod slices;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use agent::slices::KubeSlices;
 pub use client::{connect, connect_as_user};
 pub use controller::brokers::KubeBrokers;
 pub use controller::cluster::{self, KubeCluster};
+pub use scheduler::KubeScheduling;
 pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 

@@ -1,14 +1,20 @@
 //! The kubelet's side of the agent: device-plugin sockets, its records, and the slot task between them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use async_trait::async_trait;
+use leafhost_core::scheduling::DEVICES;
 use leafhost_core::tasks::Tasks;
 use leafhost_kubelet::records::PodsFolder;
-use leafhost_kubelet::{DevicePluginsTask, PluginConfig, Report};
+use leafhost_kubelet::{
+    Allocation, Allocator, DevicePluginsTask, Offers, PluginConfig, Refusal, Report, ResourceName,
+};
 use leafhost_slots::holders::HoldersTask;
 use leafhost_slots::records::KubeletRecords;
-use leafhost_slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
+use leafhost_slots::tickets::{self, TicketHandle, TicketPorts, TicketReport, TicketTask};
+use leafhost_slots::{AllocateQueue, SlotConfig, SlotHandle, SlotPorts, SlotTask};
 use tokio::sync::watch;
 
 use crate::document::KubeletBoard;
@@ -24,6 +30,8 @@ pub struct KubeletConfig {
     pub root: PathBuf,
     /// How slots are offered and come back.
     pub slots: SlotConfig,
+    /// How many tickets are offered, with which containers get what a scheduler has reserved for them.
+    pub tickets: u32,
 }
 
 /// Adds the tasks of the kubelet's side; returns what they publish.
@@ -34,21 +42,45 @@ pub(super) fn add(
     ports: SlotPorts,
     metrics: &Arc<Metrics>,
 ) -> KubeletBoard {
-    let KubeletConfig { root, slots } = config;
+    let KubeletConfig {
+        root,
+        slots,
+        tickets,
+    } = config;
     let stop = tasks.stop.clone();
     let queue = AllocateQueue::new(node, ports.store.instances());
     let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
-    let (plugins, handle) =
-        DevicePluginsTask::new(folder, queue.offers(), Arc::new(queue.handle()));
     let (events, changes) = watch::channel(0);
-    let report = handle.report();
     let store = Arc::clone(&ports.store);
+    let (offers, offered) = watch::channel(Arc::default());
+    let (router, given) = Router::new(queue.handle());
+    let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(router));
+    let report = handle.report();
+    let mut ticket_report = watch::Sender::new(Arc::new(TicketReport::none())).subscribe();
+    if tickets > 0 {
+        let (plugins, changes) = (handle.clone(), changes.clone());
+        let records = Arc::new(KubeletRecords::of_tickets(root.clone(), plugins, changes));
+        let ports = TicketPorts {
+            store: Arc::clone(&store),
+            devices: ports.devices.clone(),
+            records: Arc::clone(&records) as _,
+            admissions: records,
+        };
+        let slots_metrics = Arc::clone(&metrics.slots);
+        let (task, handle, shown) = TicketTask::new(node, slots.grace, ports, slots_metrics);
+        // It is set once.
+        drop(given.set(handle));
+        ticket_report = shown;
+        tasks.add("tickets", task.run(stop.clone()));
+    }
+    let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
+    tasks.add_loop("offers", joining);
     let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
     let (slots, slots_report) =
         SlotTask::new(queue, slots, ports, records, Arc::clone(&metrics.slots));
     // On a machine of its own `leafhost status slots` says it.
     if store.has_other_nodes() {
-        let holders = HoldersTask::new(node.into(), store, slots_report.clone());
+        let holders = HoldersTask::new(node.into(), store, slots_report.clone(), ticket_report);
         tasks.add_loop("holders", holders.run());
     }
     let pods = PodsFolder::new(&root);
@@ -61,6 +93,67 @@ pub(super) fn add(
         root,
         plugins: report,
         slots: slots_report,
+    }
+}
+
+/// Passes the kubelet's calls on: those for tickets, and those for slots.
+struct Router {
+    slots: SlotHandle,
+    tickets: Arc<OnceLock<TicketHandle>>,
+}
+
+impl Router {
+    /// Makes one that knows nobody yet who answers for tickets.
+    fn new(slots: SlotHandle) -> (Self, Arc<OnceLock<TicketHandle>>) {
+        let tickets = Arc::<OnceLock<TicketHandle>>::default();
+        let given = Arc::clone(&tickets);
+        (Self { slots, tickets }, given)
+    }
+}
+
+#[async_trait]
+impl Allocator for Router {
+    async fn allocate(
+        &self,
+        resource: &ResourceName,
+        ids: BTreeSet<String>,
+    ) -> Result<Allocation, Refusal> {
+        match self.tickets.get() {
+            Some(tickets) if resource.as_str() == DEVICES => tickets.allocate(ids).await,
+            _ => self.slots.allocate(resource, ids).await,
+        }
+    }
+
+    fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
+        self.slots.prefer(resource, available)
+    }
+}
+
+/// Offers what the slot task does, and tickets once the kubelet's records can be read.
+async fn join_offers(
+    mut slots: watch::Receiver<Arc<Offers>>,
+    mut report: watch::Receiver<Arc<TicketReport>>,
+    tickets: u32,
+    joined: watch::Sender<Arc<Offers>>,
+) {
+    let tickets = tickets::offers(tickets);
+    loop {
+        let own = Arc::clone(&slots.borrow_and_update());
+        let is_readable = report.borrow_and_update().is_readable;
+        let all = if is_readable && !tickets.is_empty() {
+            let mut all = Offers::clone(&own);
+            all.extend(tickets.clone());
+            Arc::new(all)
+        } else {
+            own
+        };
+        joined.send_replace(all);
+        tokio::select! {
+            Ok(()) = slots.changed() => {}
+            Ok(()) = report.changed() => {}
+            // The others end together with this one.
+            else => std::future::pending().await,
+        }
     }
 }
 

@@ -53,6 +53,7 @@ pub async fn agent(
                 grace: settings.args.slot_grace,
                 instance_resources: settings.args.instance_resources,
             },
+            tickets: settings.args.tickets,
         }),
         handler_eviction: settings.args.handler_eviction,
         problems,

@@ -64,6 +64,13 @@ Examples:
   KUBECONFIG=~/.kube/config leafhost controller --lease-namespace leafhost
 ";
 
+/// `leafhost scheduler --help`.
+pub const SCHEDULER: &str = "\
+Examples:
+  leafhost scheduler
+  KUBECONFIG=~/.kube/config leafhost scheduler --scheduler-name gpus
+";
+
 /// `leafhost webhook --help`.
 pub const WEBHOOK: &str = "\
 Examples:

@@ -1,0 +1,236 @@
+//! The cluster as an extender of a scheduler sees and changes it: all Instances, the pods of one scheduler's name, Bindings.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Binding, ObjectReference};
+use kube::Client;
+use kube::api::{Api, Patch};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::ports::{StoreError, Written};
+use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::scheduling::{Cluster, Observer, Pod, PodError, PodKey};
+use leafhost_core::tasks::Tasks;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::answers::{self, Failure, Kind};
+use crate::instance::{
+    self, InstanceObject, REQUEST, api_resource, into_instance, outdated, store_error,
+};
+use crate::requests::{patch_by, put_by};
+
+mod watches;
+
+use watches::PodObject;
+
+/// The manager of the fields that it writes.
+const MANAGER: &str = "leafhost-scheduler";
+
+/// The cluster.
+pub struct KubeScheduling {
+    client: Client,
+    recorder: Recorder,
+    observer: OnceLock<Weak<dyn Observer>>,
+}
+
+impl KubeScheduling {
+    /// Reaches it by a client, which must not repeat requests by itself.
+    pub fn new(client: &Client) -> Self {
+        let reporter = Reporter::from(MANAGER);
+        Self {
+            client: client.clone(),
+            recorder: Recorder::new(client.clone(), reporter),
+            observer: OnceLock::new(),
+        }
+    }
+
+    /// Tells `observer` of all Instances and of the pods that are for schedulers with that name.
+    pub fn watch(&self, scheduler: &str, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
+        // Its cluster outlives it.
+        drop(self.observer.set(Arc::downgrade(observer)));
+        let all = Api::all_with(self.client.clone(), &api_resource());
+        let following = watches::instances(all, Arc::clone(observer));
+        tasks.add_loop("watch of Instances", following);
+        let pods = Api::all_with(self.client.clone(), &watches::pods());
+        let selector = format!("spec.schedulerName={scheduler}");
+        let following = watches::follow_pods(pods, selector, Arc::clone(observer));
+        tasks.add_loop("watch of pods", following);
+        let (sender, mut names) = watch::channel(Arc::default());
+        let none = ResourceNames::default();
+        let following = crate::names::follow(self.client.clone(), none, sender);
+        tasks.add_loop("watch of names", following);
+        let observer = Arc::clone(observer);
+        let passing = async move {
+            loop {
+                let known = Arc::clone(&names.borrow_and_update().names);
+                observer.names(known);
+                if names.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tasks.add_loop("names", passing);
+    }
+
+    fn observe(&self, instance: &Arc<Instance>) {
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+            observer.instance(Arc::clone(instance));
+        }
+    }
+
+    fn instances(&self, namespace: &str) -> Api<InstanceObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &api_resource())
+    }
+
+    fn pods(&self, namespace: &str) -> Api<PodObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &watches::pods())
+    }
+
+    async fn edit_one(&self, base: Arc<Instance>, edits: Vec<Edit>) -> Written {
+        let key = base.key();
+        let api = self.instances(&key.namespace);
+        let failure = match patch(&api, &base, &edits).await {
+            Ok(object) => {
+                let instance = Arc::new(into_instance(object));
+                return Ok(Some(instance));
+            }
+            Err(failure) => failure,
+        };
+        if !failure.is_conflict() && !failure.may_be_done() {
+            return Err(store_error(&failure, &key));
+        }
+        // Its newest state says what has happened, and what can be done next.
+        let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
+        let Ok(found) = found else {
+            return Err(store_error(&failure, &key));
+        };
+        let Some(found) = found.map(|object| Arc::new(into_instance(object))) else {
+            return Err(StoreError::Gone { key });
+        };
+        self.observe(&found);
+        let is_same = found.metadata.uid == base.metadata.uid;
+        if is_same && edits.iter().all(|edit| edit.is_made(&found)) {
+            return Ok(Some(found));
+        }
+        Err(store_error(&failure, &key))
+    }
+}
+
+async fn patch(
+    api: &Api<InstanceObject>,
+    base: &Instance,
+    edits: &[Edit],
+) -> Result<InstanceObject, Failure> {
+    let patch = instance::patch::of(base, edits);
+    let patch = patch.and_then(|patch| serde_json::from_value(patch).ok());
+    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
+    let params = patch_by(MANAGER);
+    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
+}
+
+fn pod_error(failure: &Failure) -> PodError {
+    match failure.kind {
+        Kind::Missing | Kind::NoNamespace => PodError::Gone,
+        Kind::Taken
+        | Kind::Conflict
+        | Kind::Mismatch
+        | Kind::Denied
+        | Kind::Refused
+        | Kind::Undefined => PodError::Refused(failure.message.clone()),
+        Kind::Busy | Kind::Unreachable => PodError::Unavailable(failure.told()),
+        Kind::Failed | Kind::Lost | Kind::Unreadable => PodError::Unknown(failure.told()),
+    }
+}
+
+#[async_trait]
+impl Cluster for KubeScheduling {
+    async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError> {
+        let api = self.pods(&key.namespace);
+        let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
+        let found = found.map_err(|failure| pod_error(&failure))?;
+        Ok(found.map(watches::whole))
+    }
+
+    async fn bind(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        node: &str,
+        annotations: BTreeMap<String, String>,
+    ) -> Result<(), PodError> {
+        let binding = Binding {
+            metadata: kube::api::ObjectMeta {
+                name: Some(pod.name.clone()),
+                namespace: Some(pod.namespace.clone()),
+                // Another pod under the same name is left alone.
+                uid: Some(uid.to_owned()),
+                annotations: Some(annotations),
+                ..kube::api::ObjectMeta::default()
+            },
+            target: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(node.to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let api = self.pods(&pod.namespace);
+        let params = put_by(MANAGER);
+        let bound = api.create_subresource::<_, Value>("binding", &pod.name, &params, &binding);
+        let bound = answers::within(REQUEST, bound).await;
+        bound.map(drop).map_err(|failure| pod_error(&failure))
+    }
+
+    async fn annotate(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        name: &str,
+        value: &str,
+    ) -> Result<(), PodError> {
+        let patch = json!({"metadata": {"uid": uid, "annotations": {name: value}}});
+        let (api, params) = (self.pods(&pod.namespace), patch_by(MANAGER));
+        let patch = Patch::Merge(&patch);
+        let written = answers::within(REQUEST, api.patch(&pod.name, &params, &patch)).await;
+        written.map(drop).map_err(|failure| pod_error(&failure))
+    }
+
+    async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool) {
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: if is_warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: reason.to_owned(),
+            note: Some(message.chars().take(1_000).collect()),
+            action: "Scheduling".to_owned(),
+            secondary: None,
+        };
+        let told = answers::within(REQUEST, self.recorder.publish(&event, &regarding)).await;
+        if let Err(failure) = told {
+            tracing::debug!(pod = %pod, error = failure.message, "an event is not written");
+        }
+    }
+
+    async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
+        let all = edits
+            .into_iter()
+            .map(|(base, edits)| self.edit_one(base, edits));
+        futures::future::join_all(all).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Bindings and pods as an API server answers.

@@ -1,0 +1,120 @@
+//! What the watches of an extender show, event by event: nothing is compared that has not changed.
+
+use std::sync::Arc;
+
+use kube::api::{Api, ApiResource, Object};
+use kube::core::DeserializeGuard;
+use kube::{Resource, ResourceExt as _};
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::scheduling::{Observer, Pod, PodKey, PodSpec, PodStatus};
+
+use crate::instance::{InstanceObject, into_instance};
+use crate::watch::{Event, Watch};
+
+/// Is a pod, as far as it is read.
+pub type PodObject = Object<PodSpec, PodStatus>;
+
+/// Says which resource pods are.
+pub fn pods() -> ApiResource {
+    ApiResource {
+        group: String::new(),
+        version: "v1".to_owned(),
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        plural: "pods".to_owned(),
+    }
+}
+
+/// Follows Instances without end. What cannot be read is nothing that an agent wrote.
+pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc<dyn Observer>) {
+    let mut watch = Watch::new(api);
+    let mut listing = Vec::new();
+    let read = |object: DeserializeGuard<InstanceObject>| {
+        let object = object.0.ok()?;
+        Some(Arc::new(into_instance(object)))
+    };
+    loop {
+        match watch.next().await {
+            Ok(Event::Init) => listing.clear(),
+            Ok(Event::InitApply(object)) => listing.extend(read(object)),
+            Ok(Event::InitDone) => observer.instances(std::mem::take(&mut listing)),
+            Ok(Event::Apply(object)) => {
+                let key = key(&object);
+                match read(object) {
+                    Some(instance) => observer.instance(instance),
+                    None => observer.instance_gone(&key),
+                }
+            }
+            Ok(Event::Delete(object)) => observer.instance_gone(&key(&object)),
+            Ok(Event::Resumed) => {}
+            Err(failure) => {
+                let error = failure.message;
+                tracing::warn!(error, "Instances cannot be watched; it is tried again");
+            }
+        }
+    }
+}
+
+/// Follows the pods without end that a field selector selects.
+pub async fn follow_pods(api: Api<PodObject>, selector: String, observer: Arc<dyn Observer>) {
+    let mut watch = Watch::new(api).fields(&selector);
+    let mut listing = Vec::new();
+    loop {
+        match watch.next().await {
+            Ok(Event::Init) => listing.clear(),
+            Ok(Event::InitApply(object)) => listing.extend(asking(object)),
+            Ok(Event::InitDone) => observer.pods(std::mem::take(&mut listing)),
+            Ok(Event::Apply(object)) => {
+                if let Some(pod) = asking(object) {
+                    observer.pod(pod);
+                }
+            }
+            Ok(Event::Delete(object)) => observer.pod_gone(&pod_key(&object)),
+            Ok(Event::Resumed) => {}
+            Err(failure) => {
+                let error = failure.message;
+                tracing::warn!(error, "pods cannot be watched; it is tried again");
+            }
+        }
+    }
+}
+
+fn key(object: &impl Resource) -> InstanceKey {
+    InstanceKey {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+    }
+}
+
+fn pod_key(object: &PodObject) -> PodKey {
+    PodKey {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+    }
+}
+
+/// Returns a pod, if it asks for devices. One that does can never stop asking.
+fn asking(object: PodObject) -> Option<Pod> {
+    let name = pod_key(&object);
+    let uid = object.metadata.uid.unwrap_or_default();
+    let annotations = object.metadata.annotations.unwrap_or_default();
+    let status = object.status.unwrap_or_default();
+    Pod::read((name, uid), &annotations, object.spec, status)
+}
+
+/// Returns a pod, whatever it asks for.
+pub fn whole(object: PodObject) -> Pod {
+    let (key, uid) = (pod_key(&object), object.uid().unwrap_or_default());
+    let node = object.spec.node_name.clone().unwrap_or_default();
+    let phase = object.status.as_ref();
+    let phase = phase.and_then(|status| status.phase.as_deref());
+    let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+    let other = Pod {
+        key,
+        uid,
+        node,
+        has_ended,
+        ..Pod::default()
+    };
+    asking(object).unwrap_or(other)
+}

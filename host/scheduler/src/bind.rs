@@ -1,0 +1,353 @@
+//! Bind: chooses devices, reserves them, and binds the pod with one write that names them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
+use leafhost_core::ports::StoreError;
+use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
+use leafhost_core::text::chain;
+use leafhost_select::Asked;
+use tokio::time::{Instant, sleep};
+
+use crate::extender::BindingArgs;
+use crate::filter::{Judge, Taken};
+use crate::scheduler::{Scheduler, State};
+use crate::world::Reservation;
+
+/// Bounds how often devices are chosen for one Bind, and separates two choices.
+const TRIES: u32 = 5;
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Is a pod with the node that it goes to.
+struct Target {
+    key: PodKey,
+    uid: String,
+    node: String,
+}
+
+/// Is a device that is to be reserved, with the Instance as it was seen.
+type Wanted = (Arc<Instance>, String, Reserved);
+
+impl Scheduler {
+    /// Binds a pod that has passed Filter, unless it is being bound.
+    pub(crate) async fn bind_once(&self, args: BindingArgs) -> Result<(), String> {
+        let target = Target {
+            key: PodKey {
+                namespace: args.pod_namespace,
+                name: args.pod_name,
+            },
+            uid: args.pod_uid,
+            node: args.node,
+        };
+        let asked = {
+            let state = &mut *self.state();
+            let asked = state.passed.asked(&target.uid, Instant::now());
+            let asked = asked.ok_or(
+                "the pod has not passed Filter here within a minute; each scheduler must ask one extender alone",
+            )?;
+            if !state.binding.insert(target.uid.clone()) {
+                return Err("the pod is being bound already".to_owned());
+            }
+            asked
+        };
+        let bound = self.reserve_and_bind(&target, &asked).await;
+        let state = &mut *self.state();
+        state.binding.remove(&target.uid);
+        match &bound {
+            Ok(_) => state.passed.remove(&target.uid),
+            Err(_) => state.passed.take_nothing(&target.uid),
+        }
+        bound
+    }
+
+    async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), String> {
+        let (others, own) = {
+            let state = self.state();
+            let name = target.key.to_string();
+            let reserved = state.world.reserved();
+            let of_name = reserved.filter(|one| one.pod == name || one.uid == target.uid);
+            of_name
+                .cloned()
+                .partition::<Vec<_>, _>(|one| one.uid != target.uid)
+        };
+        // The pod that had the name before is gone, as the API server has but one of a name. What a container still has, its node gives back.
+        let over = others.into_iter().filter(|one| !one.is_held);
+        self.release(over.collect(), "replaced").await;
+        let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
+        let given = if is_whole {
+            names(&self.state(), &own)
+        } else {
+            self.release(own, "begun-anew").await;
+            self.reserve(target, asked).await?
+        };
+        match self.bind_pod(target, &given).await {
+            Ok(()) => {
+                let message = told(&given);
+                let (key, uid) = (&target.key, &target.uid);
+                self.cluster
+                    .tell(key, uid, "DevicesReserved", &message, false)
+                    .await;
+                Ok(())
+            }
+            Err((why, is_undone)) => {
+                if is_undone {
+                    let own = self.reserved_of(&target.uid);
+                    self.release(own, "not-bound").await;
+                }
+                Err(why)
+            }
+        }
+    }
+
+    fn reserved_of(&self, uid: &str) -> Vec<Reservation> {
+        let state = self.state();
+        let own = state.world.reserved().filter(|one| one.uid == uid);
+        own.cloned().collect()
+    }
+
+    /// Tells that what is reserved is all that the pod asks for, on that node.
+    fn is_whole(&self, target: &Target, asked: &[Asked], own: &[Reservation]) -> bool {
+        let state = self.state();
+        let mut found: BTreeMap<u32, (u32, BTreeSet<u32>)> = BTreeMap::new();
+        for one in own {
+            let Some(device) = state.world.get(&one.device) else {
+                return false;
+            };
+            if one.node != target.node || !device.nodes.contains(&target.node) {
+                return false;
+            }
+            let uses = device.instance.reserved(&one.slot);
+            for one in uses.iter().flat_map(|reserved| &reserved.uses) {
+                let (of, numbers) = found.entry(one.place).or_default();
+                *of = one.of;
+                numbers.insert(one.number);
+            }
+        }
+        let is_there = |one: &Asked| {
+            let all = found.get(&one.place);
+            all.is_some_and(|(of, numbers)| (0..*of).all(|number| numbers.contains(&number)))
+        };
+        found.len() == asked.len() && asked.iter().all(is_there)
+    }
+
+    /// Chooses and reserves, and chooses again where somebody else was quicker. Returns the Instances by container.
+    async fn reserve(
+        &self,
+        target: &Target,
+        asked: &[Asked],
+    ) -> Result<BTreeMap<String, Vec<String>>, String> {
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                sleep(AGAIN).await;
+            }
+            let (wanted, given) = {
+                let state = &mut *self.state();
+                let taken = choice(state, target, asked)?;
+                let Some(wanted) = wanted(state, target, asked, &taken) else {
+                    continue;
+                };
+                let slots = wanted
+                    .iter()
+                    .map(|(instance, slot, _)| (instance.key(), slot.clone()));
+                state.writing.extend(slots);
+                let given = given(asked, &taken, state);
+                (wanted, given)
+            };
+            let slots: Vec<(InstanceKey, String)> = wanted
+                .iter()
+                .map(|(instance, slot, _)| (instance.key(), slot.clone()))
+                .collect();
+            let edits = wanted.into_iter().map(|(instance, id, reserved)| {
+                let edit = Edit::Reserve {
+                    id,
+                    uid: target.uid.clone(),
+                    node: target.node.clone(),
+                    reserved,
+                };
+                (instance, vec![edit])
+            });
+            let written = self.cluster.edit(edits.collect()).await;
+            let mut errors = Vec::new();
+            {
+                let state = &mut *self.state();
+                for slot in &slots {
+                    state.writing.remove(slot);
+                }
+                for result in written {
+                    match result {
+                        Ok(Some(instance)) => drop(state.world.put(instance)),
+                        Ok(None) => {}
+                        Err(error) => errors.push(error),
+                    }
+                }
+            }
+            let Some(error) = errors.iter().find(|error| !error.is_outdated()).or(errors.first())
+            else {
+                return Ok(given);
+            };
+            self.metrics.conflict();
+            let own = self.reserved_of(&target.uid);
+            self.release(own, "conflict").await;
+            if !error.is_outdated() && !matches!(error, StoreError::Unavailable { .. }) {
+                let why = chain(error);
+                return Err(format!("cannot reserve devices: {why}"));
+            }
+        }
+        Err("other pods were quicker to reserve the devices; it is tried again".to_owned())
+    }
+
+    /// Writes the Binding; on an error also whether the pod is surely not bound.
+    async fn bind_pod(
+        &self,
+        target: &Target,
+        given: &BTreeMap<String, Vec<String>>,
+    ) -> Result<(), (String, bool)> {
+        let text = serde_json::to_string(given).unwrap_or_default();
+        let annotations = BTreeMap::from([(ALLOCATED.to_owned(), text)]);
+        let bound = self
+            .cluster
+            .bind(&target.key, &target.uid, &target.node, annotations)
+            .await;
+        let error = match bound {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let why = format!("cannot bind the pod: {error}");
+        match self.cluster.pod(&target.key).await {
+            Ok(Some(pod)) if pod.uid == target.uid && pod.node == target.node => Ok(()),
+            Ok(found) => {
+                let is_late = found.is_some_and(|pod| pod.uid == target.uid && pod.node.is_empty());
+                // One of which nothing came may still be on its way: then the reservation is looked at later.
+                Err((why, !(is_late && matches!(error, PodError::Unknown(_)))))
+            }
+            Err(_) => Err((why, false)),
+        }
+    }
+
+    /// Gives slots back.
+    pub(crate) async fn release(&self, all: Vec<Reservation>, reason: &'static str) {
+        if all.is_empty() {
+            return;
+        }
+        let mut edits: BTreeMap<InstanceKey, (Arc<Instance>, Vec<Edit>)> = BTreeMap::new();
+        {
+            let state = self.state();
+            for one in all {
+                if let Some(device) = state.world.get(&one.device) {
+                    tracing::info!(slot = one.slot, pod = one.pod, reason, "released");
+                    let (_, edits) = edits
+                        .entry(one.device.clone())
+                        .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
+                    edits.push(one.given_back());
+                }
+            }
+        }
+        let count: Vec<usize> = edits.values().map(|(_, edits)| edits.len()).collect();
+        let written = self.cluster.edit(edits.into_values().collect()).await;
+        let state = &mut *self.state();
+        for (result, count) in written.into_iter().zip(count) {
+            match result {
+                Ok(instance) => {
+                    (0..count).for_each(|_| self.metrics.released(reason));
+                    if let Some(instance) = instance {
+                        state.world.put(instance);
+                    }
+                }
+                Err(error) if error.is_outdated() => {}
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::warn!(error, "cannot give slots back; it is tried again");
+                }
+            }
+        }
+    }
+}
+
+/// Chooses devices, rather not those that others are about to take.
+fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, String> {
+    let now = Instant::now();
+    let taken = state.passed.taken(&target.uid, now);
+    let taken = taken.get(target.node.as_str()).cloned().unwrap_or_default();
+    let mut judge = Judge::new(&state.world, &mut state.verdicts, asked);
+    let found = judge.take(&target.node, &taken);
+    let found = found.or_else(|why| {
+        if taken.is_empty() {
+            return Err(why);
+        }
+        judge.take(&target.node, &[])
+    });
+    found.map_err(|why| format!("the node has not the devices any more: {why}"))
+}
+
+/// Returns what is to be reserved; nothing if a slot is just being written.
+fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Option<Vec<Wanted>> {
+    let mut uses: BTreeMap<usize, Vec<Use>> = BTreeMap::new();
+    let mut numbers: BTreeMap<usize, u32> = BTreeMap::new();
+    let of = |index: usize| {
+        let own = taken.choices.iter().filter(|one| one.asked == index);
+        u32::try_from(own.count()).unwrap_or(u32::MAX)
+    };
+    for (choice, device) in taken.choices.iter().zip(&taken.devices) {
+        let one = asked.get(choice.asked)?;
+        let request = one.requests.get(choice.request)?;
+        let way = request.ways.get(choice.way)?;
+        let number = numbers.entry(choice.asked).or_default();
+        uses.entry(*device).or_default().push(Use {
+            container: one.container.clone(),
+            place: one.place,
+            number: *number,
+            of: of(choice.asked),
+            request: way.whole_name(request),
+        });
+        *number += 1;
+    }
+    let reserved = uses.into_iter().map(|(number, uses)| {
+        let device = state.world.device(number)?;
+        let key = device.instance.key();
+        let mut slots = device.free.iter();
+        let slot = slots.find(|slot| !state.writing.contains(&(key.clone(), (*slot).clone())))?;
+        let reserved = Reserved {
+            pod: target.key.to_string(),
+            uses,
+        };
+        Some((Arc::clone(&device.instance), slot.clone(), reserved))
+    });
+    reserved.collect()
+}
+
+/// Returns the Instances that each container gets.
+fn given(asked: &[Asked], taken: &Taken, state: &State) -> BTreeMap<String, Vec<String>> {
+    let mut given: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (choice, device) in taken.choices.iter().zip(&taken.devices) {
+        if let (Some(one), Some(device)) = (asked.get(choice.asked), state.world.device(*device)) {
+            let names = given.entry(one.container.clone()).or_default();
+            names.push(device.instance.metadata.name.clone());
+        }
+    }
+    given
+}
+
+/// The same of what is reserved.
+fn names(state: &State, own: &[Reservation]) -> BTreeMap<String, Vec<String>> {
+    let mut numbered: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
+    for one in own {
+        let device = state.world.get(&one.device);
+        let reserved = device.and_then(|device| device.instance.reserved(&one.slot));
+        for used in reserved.iter().flat_map(|reserved| &reserved.uses) {
+            let names = numbered.entry(used.container.clone()).or_default();
+            names.insert(used.number, one.device.name.clone());
+        }
+    }
+    let numbered = numbered.into_iter();
+    numbered
+        .map(|(container, names)| (container, names.into_values().collect()))
+        .collect()
+}
+
+fn told(given: &BTreeMap<String, Vec<String>>) -> String {
+    let each = given.iter();
+    let each = each.map(|(container, names)| format!("{container} gets {}", names.join(" and ")));
+    each.collect::<Vec<_>>().join(", ")
+}

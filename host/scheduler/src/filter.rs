@@ -1,0 +1,255 @@
+//! Says which nodes have the devices that a pod wants, which ones it would take there, and why the others do not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use leafhost_select::{
+    Asked, Candidate, Choice, Expression, NoChoice, Verdict, Verdicts, Way, choose,
+};
+
+use crate::world::{Device, Number, World};
+
+/// Says why a node will not do. The texts name no node, so that a scheduler counts those that are alike.
+pub type Why = String;
+
+/// Judges the devices of a cluster for one pod.
+pub struct Judge<'a> {
+    world: &'a World,
+    verdicts: &'a mut Verdicts,
+    asked: &'a [Asked],
+    ways: Vec<Judged<'a>>,
+    /// By Configuration the namespace that has its name.
+    owners: BTreeMap<&'a str, Option<&'a str>>,
+}
+
+/// Is a way with what is known of devices.
+struct Judged<'a> {
+    way: &'a Way,
+    expressions: Vec<Arc<Expression>>,
+    /// By number.
+    fits: Vec<Option<bool>>,
+}
+
+/// Is what a pod takes on a node.
+pub struct Taken {
+    /// Where each device goes.
+    pub choices: Vec<Choice>,
+    /// The device of each choice.
+    pub devices: Vec<Number>,
+}
+
+impl<'a> Judge<'a> {
+    /// Makes one for a pod. Its expressions were read before.
+    pub fn new(world: &'a World, verdicts: &'a mut Verdicts, asked: &'a [Asked]) -> Self {
+        let all = asked.iter().flat_map(|one| &one.requests);
+        let all: Vec<&Way> = all.flat_map(|request| &request.ways).collect();
+        let owners = all.iter();
+        let owners = owners.map(|way| (way.configuration.as_str(), world.owner(&way.configuration)));
+        let owners = owners.collect();
+        let ways = all.into_iter().map(|way| Judged {
+            way,
+            expressions: way
+                .expressions
+                .iter()
+                .filter_map(|text| verdicts.expression(text).ok())
+                .collect(),
+            fits: vec![None; world.numbers()],
+        });
+        let ways = ways.collect();
+        Self {
+            world,
+            verdicts,
+            asked,
+            ways,
+            owners,
+        }
+    }
+
+    /// Tells that a device is of a Configuration that the pod names.
+    fn is_named(&self, device: &Device) -> bool {
+        let owner = self.owners.get(&*device.instance.spec.configuration_name);
+        owner.is_some_and(|owner| *owner == Some(&*device.instance.metadata.namespace))
+    }
+
+    /// Chooses devices on a node, but for slots that others take there.
+    pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<Taken, Why> {
+        let world = self.world;
+        let own: Vec<(Number, &Device)> = world
+            .of_node(node)
+            .filter(|(_, device)| self.is_named(device))
+            .collect();
+        let left = |number: Number, device: &Device| {
+            let others = taken.iter().filter(|other| **other == number).count();
+            device.free.len().saturating_sub(others)
+        };
+        let free: Vec<(Number, &Device)> = own
+            .iter()
+            .copied()
+            .filter(|(number, device)| left(*number, device) > 0)
+            .collect();
+        if let Some(found) = self.take_simple(&free) {
+            return found.ok_or_else(|| self.why(&own, &free));
+        }
+        let candidates: Vec<Candidate<'_>> = free
+            .iter()
+            .map(|(number, device)| Candidate {
+                configuration: &device.instance.spec.configuration_name,
+                name: &device.instance.metadata.name,
+                facts: &device.facts,
+                is_shared: device.instance.spec.shared,
+                left: u32::try_from(left(*number, device) - 1).unwrap_or(u32::MAX),
+            })
+            .collect();
+        let asked = self.asked;
+        let choices = choose(asked, &candidates, |way, index| {
+            let number = free.get(index).map(|(number, _)| *number);
+            number.is_some_and(|number| self.fits(way, number))
+        });
+        match choices {
+            Ok(choices) => {
+                let devices = choices.iter();
+                let devices = devices.filter_map(|one| Some(free.get(one.candidate)?.0));
+                Ok(Taken {
+                    devices: devices.collect(),
+                    choices,
+                })
+            }
+            Err(NoChoice::Impossible) => Err(self.why(&own, &free)),
+            Err(error @ NoChoice::GaveUp) => Err(error.to_string()),
+        }
+    }
+
+    /// Chooses for a pod that asks in one way alone: any devices will do. Returns nothing for other pods, and nothing in it where there are not
+    /// enough.
+    fn take_simple(&mut self, free: &[(Number, &Device)]) -> Option<Option<Taken>> {
+        let [only] = self.asked else {
+            return None;
+        };
+        let [request] = &only.requests[..] else {
+            return None;
+        };
+        let ([way], []) = (&request.ways[..], &only.constraints[..]) else {
+            return None;
+        };
+        let mut fitting: Vec<(bool, usize, &str, Number)> = free
+            .iter()
+            .filter(|(_, device)| device.instance.spec.configuration_name == way.configuration)
+            .filter(|(number, _)| self.fits(way, *number))
+            .map(|(number, device)| {
+                let name = device.instance.metadata.name.as_str();
+                (device.instance.spec.shared, device.free.len(), name, *number)
+            })
+            .collect();
+        let count = usize::try_from(way.count).unwrap_or(usize::MAX);
+        if fitting.len() < count {
+            return Some(None);
+        }
+        fitting.sort_unstable();
+        let chosen = fitting.into_iter().take(count);
+        let devices: Vec<Number> = chosen.map(|(_, _, _, number)| number).collect();
+        let choices = (0..devices.len()).map(|candidate| Choice {
+            asked: 0,
+            request: 0,
+            way: 0,
+            candidate,
+        });
+        Some(Some(Taken {
+            choices: choices.collect(),
+            devices,
+        }))
+    }
+
+    /// Tells that the expressions of a way are true of a device.
+    fn fits(&mut self, way: &Way, number: Number) -> bool {
+        let mut all = self.ways.iter_mut();
+        let Some(judged) = all.find(|judged| std::ptr::eq(judged.way, way)) else {
+            return false;
+        };
+        if let Some(Some(known)) = judged.fits.get(number) {
+            return *known;
+        }
+        let Some(device) = self.world.device(number) else {
+            return false;
+        };
+        let is_read = judged.expressions.len() == way.expressions.len();
+        let fits = is_read
+            && judged.expressions.iter().all(|expression| {
+                self.verdicts.judge(expression, &device.facts) == Verdict::Fits
+            });
+        if let Some(place) = judged.fits.get_mut(number) {
+            *place = Some(fits);
+        }
+        fits
+    }
+
+    /// Says which request a node cannot meet.
+    fn why(&mut self, own: &[(Number, &Device)], free: &[(Number, &Device)]) -> Why {
+        let asked = self.asked;
+        for one in asked {
+            for request in &one.requests {
+                let name = format!("{}/{}", one.container, request.name);
+                let of = |way: &Way, all: &[(Number, &Device)]| -> Vec<Number> {
+                    let all = all.iter();
+                    all.filter(|(_, device)| {
+                        device.instance.spec.configuration_name == way.configuration
+                    })
+                    .map(|(number, _)| *number)
+                    .collect()
+                };
+                let count = |way: &Way| usize::try_from(way.count).unwrap_or(usize::MAX);
+                let ways = request.ways.iter();
+                let (mut best, mut missing) = (0, None);
+                for way in ways {
+                    let there = of(way, own);
+                    let fitting = there.iter().filter(|number| self.fits(way, **number));
+                    let fitting = fitting.count();
+                    let left = of(way, free);
+                    let left = left.iter().filter(|number| self.fits(way, **number)).count();
+                    let configuration = &way.configuration;
+                    let (stage, why) = if left >= count(way) {
+                        (4, None)
+                    } else if fitting >= count(way) {
+                        (3, Some(format!("devices for request {name} are in use")))
+                    } else if there.is_empty() {
+                        (1, Some(format!("no device of Configuration {configuration} for request {name}")))
+                    } else {
+                        (2, Some(format!("not enough devices satisfy request {name}")))
+                    };
+                    if stage > best {
+                        (best, missing) = (stage, why);
+                    }
+                }
+                if let Some(missing) = missing {
+                    return missing;
+                }
+            }
+        }
+        "devices satisfy each request, but not all of them together".to_owned()
+    }
+}
+
+/// Says for each node what a pod takes there, or why nothing.
+pub fn filter<'n>(
+    judge: &mut Judge<'_>,
+    nodes: impl Iterator<Item = &'n str>,
+    taken: &HashMap<&str, Vec<Number>>,
+) -> Vec<(&'n str, Result<Vec<Number>, Why>)> {
+    let none = Vec::new();
+    let mut all = Vec::new();
+    let mut refused = Vec::new();
+    for node in nodes {
+        let taken = taken.get(node).unwrap_or(&none);
+        match judge.take(node, taken) {
+            Ok(found) => all.push((node, Ok(found.devices))),
+            Err(why) => refused.push((node, !taken.is_empty(), why)),
+        }
+    }
+    let is_full = all.is_empty();
+    for (node, is_taken, why) in refused {
+        // Rather than wait for nothing, a pod competes with others that have not been bound yet.
+        let again = (is_full && is_taken).then(|| judge.take(node, &none));
+        let found = again.map_or(Err(why), |found| found.map(|found| found.devices));
+        all.push((node, found));
+    }
+    all
+}

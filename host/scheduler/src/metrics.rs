@@ -1,0 +1,117 @@
+//! The metrics of the extender.
+
+use std::time::Duration;
+
+use leafhost_metrics::{Buckets, Count, Labels, labels, register};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// A call takes from a look at what is known to several writes.
+const CALL_BUCKETS: Buckets = Buckets(&[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0]);
+
+/// The metrics of the extender.
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Labels, Count>,
+    call_time: Family<Labels, Histogram, Buckets>,
+    reserved: Gauge,
+    conflicts: Count,
+    releases: Family<Labels, Count>,
+    waiting: Gauge,
+    tried_again: Count,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let all = &mut registry;
+        let calls = register(
+            all,
+            "leafhost_scheduler_calls_total",
+            "Calls of a scheduler, by verb and result",
+            Family::default(),
+        );
+        let call_time = register(
+            all,
+            "leafhost_scheduler_call_seconds",
+            "Seconds until a call of a scheduler was answered, by verb",
+            Family::new_with_constructor(CALL_BUCKETS),
+        );
+        let reserved = register(
+            all,
+            "leafhost_scheduler_reserved_slots",
+            "Slots that are reserved for pods",
+            Gauge::default(),
+        );
+        let conflicts = register(
+            all,
+            "leafhost_scheduler_conflicts_total",
+            "Reservations that somebody else was quicker to make",
+            Count::default(),
+        );
+        let releases = register(
+            all,
+            "leafhost_scheduler_releases_total",
+            "Reserved slots that were given back, by reason",
+            Family::default(),
+        );
+        let waiting = register(
+            all,
+            "leafhost_scheduler_waiting_pods",
+            "Pods that wait for devices",
+            Gauge::default(),
+        );
+        let tried_again = register(
+            all,
+            "leafhost_scheduler_tried_again_total",
+            "Waiting pods that a scheduler was asked to try again",
+            Count::default(),
+        );
+        Self {
+            registry,
+            calls,
+            call_time,
+            reserved,
+            conflicts,
+            releases,
+            waiting,
+            tried_again,
+        }
+    }
+}
+
+impl Metrics {
+    /// Returns all in the text format of Prometheus.
+    pub fn render(&self) -> String {
+        leafhost_metrics::render(&self.registry)
+    }
+
+    pub(crate) fn called(&self, verb: &'static str, result: &'static str, took: Duration) {
+        let by_result = labels([("verb", verb), ("result", result)]);
+        self.calls.get_or_create(&by_result).0.inc();
+        let by_verb = labels([("verb", verb)]);
+        let histogram = self.call_time.get_or_create(&by_verb);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn conflict(&self) {
+        self.conflicts.0.inc();
+    }
+
+    pub(crate) fn released(&self, reason: &'static str) {
+        let reason = labels([("reason", reason)]);
+        self.releases.get_or_create(&reason).0.inc();
+    }
+
+    pub(crate) fn tried_again(&self) {
+        self.tried_again.0.inc();
+    }
+
+    pub(crate) fn seen(&self, reserved: usize, waiting: usize) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.reserved.set(count(reserved));
+        self.waiting.set(count(waiting));
+    }
+}

@@ -1,0 +1,297 @@
+//! The extender as a whole: what it sees, and what it answers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::scheduling::{Cluster, Observer, Pod, PodKey};
+use leafhost_core::wait::until;
+use leafhost_select::{Asked, InvalidRequest, Verdicts, read};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
+use crate::filter::{Judge, filter};
+use crate::metrics::Metrics;
+use crate::passed::Passed;
+use crate::world::World;
+
+/// Events of one change come together.
+const SOON: Duration = Duration::from_millis(100);
+/// The most pods whose annotations are kept as they were read.
+const MOST_READ: usize = 10_000;
+
+/// The extender.
+pub struct Scheduler {
+    pub(crate) cluster: Arc<dyn Cluster>,
+    pub(crate) metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Tells that something has changed that may free slots or help pods.
+    changed: Notify,
+    /// Holds the tasks of Bind, which go on when the scheduler hangs up.
+    tasks: TaskTracker,
+}
+
+/// Is what it knows.
+#[derive(Default)]
+pub(crate) struct State {
+    pub world: World,
+    pub verdicts: Verdicts,
+    pub passed: Passed,
+    /// The pods that are being bound, by uid.
+    pub binding: BTreeSet<String>,
+    /// The slots that are being written.
+    pub writing: BTreeSet<(InstanceKey, String)>,
+    /// Since when pods that wait have slots, by uid.
+    pub unbound: BTreeMap<String, Instant>,
+    /// When pods were tried again, by uid.
+    pub tried: BTreeMap<String, Instant>,
+    /// What pods say, by uid, with the text.
+    read: HashMap<String, (String, Arc<Vec<Asked>>)>,
+}
+
+impl State {
+    /// Reads what a pod says, unless it was read before.
+    pub fn asked(&mut self, pod: &Pod) -> Result<Arc<Vec<Asked>>, InvalidRequest> {
+        if let Some((text, asked)) = self.read.get(&pod.uid)
+            && *text == pod.devices
+        {
+            return Ok(Arc::clone(asked));
+        }
+        let verdicts = &mut self.verdicts;
+        let check = |text: &str| verdicts.expression(text).map(drop);
+        let asked = Arc::new(read(&pod.devices, &pod.containers, check)?);
+        if self.read.len() >= MOST_READ {
+            self.read.clear();
+        }
+        let known = (pod.devices.clone(), Arc::clone(&asked));
+        self.read.insert(pod.uid.clone(), known);
+        Ok(asked)
+    }
+}
+
+impl Scheduler {
+    /// Makes an extender that acts through `cluster`. It answers once the watches have told it of Instances and pods.
+    pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            cluster,
+            metrics,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells that it has seen the cluster.
+    pub fn is_ready(&self) -> bool {
+        let state = self.state();
+        state.world.has_instances && state.world.has_pods
+    }
+
+    /// Gives slots back and has pods tried again, until `stop`; then Binds under way are waited for.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        stop.run_until_cancelled(self.keep()).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn keep(&self) {
+        loop {
+            let released = self.release_over().await;
+            let woken = self.try_again().await;
+            self.count();
+            let next = [released, woken].into_iter().flatten().min();
+            tokio::select! {
+                () = self.changed.notified() => sleep(SOON).await,
+                () = until(next) => {}
+            }
+        }
+    }
+
+    fn count(&self) {
+        let state = self.state();
+        let waiting = state.world.pods.values();
+        let waiting = waiting.filter(|pod| pod.node.is_empty() && !pod.has_ended);
+        self.metrics
+            .seen(state.world.reserved().count(), waiting.count());
+    }
+
+    /// Says which nodes have the devices that a pod wants.
+    pub fn filter(&self, args: Args) -> FilterResult {
+        let begun = Instant::now();
+        let result = self.filtered(args).unwrap_or_else(|error| FilterResult {
+            error,
+            ..FilterResult::default()
+        });
+        let label = match (&*result.error, result.node_names.len()) {
+            ("", 0) => "unfit",
+            ("", _) => "ok",
+            _ => "error",
+        };
+        self.metrics.called("filter", label, begun.elapsed());
+        result
+    }
+
+    fn filtered(&self, args: Args) -> Result<FilterResult, String> {
+        let names = args.node_names.ok_or(
+            "the scheduler sends whole Node objects; set nodeCacheCapable: true for this extender",
+        )?;
+        let Some(pod) = args.pod.into_pod() else {
+            // It asks for no device.
+            return Ok(FilterResult {
+                node_names: names,
+                ..FilterResult::default()
+            });
+        };
+        let now = Instant::now();
+        let state = &mut *self.state();
+        if !state.world.has_instances {
+            return Err("the Instances are not read yet; it is tried again".to_owned());
+        }
+        let asked = state.asked(&pod).map_err(|error| error.to_string())?;
+        let taken = state.passed.taken(&pod.uid, now);
+        let mut judge = Judge::new(&state.world, &mut state.verdicts, &asked);
+        let found = filter(&mut judge, names.iter().map(String::as_str), &taken);
+        let mut result = FilterResult::default();
+        let mut takes = HashMap::new();
+        for (node, found) in found {
+            match found {
+                Ok(devices) => {
+                    takes.insert(node.to_owned(), devices);
+                    result.node_names.push(node.to_owned());
+                }
+                Err(why) => {
+                    let failed = &mut result.failed_and_unresolvable_nodes;
+                    failed.insert(node.to_owned(), why);
+                }
+            }
+        }
+        drop(taken);
+        if takes.is_empty() {
+            state.passed.remove(&pod.uid);
+        } else {
+            state.passed.add(&pod.uid, (asked, takes), now);
+        }
+        Ok(result)
+    }
+
+    /// Prefers nodes whose devices of the Configurations are used most, so that whole nodes stay free.
+    pub fn prioritize(&self, args: Args) -> Vec<HostPriority> {
+        let begun = Instant::now();
+        let names = args.node_names.unwrap_or_default();
+        let pod = args.pod.into_pod();
+        let state = &mut *self.state();
+        let asked = pod.and_then(|pod| state.asked(&pod).ok());
+        let requests = asked.iter().flat_map(|asked| asked.iter());
+        let ways = requests.flat_map(|one| one.requests.iter().flat_map(|request| &request.ways));
+        let named: BTreeSet<&str> = ways.map(|way| way.configuration.as_str()).collect();
+        let score = |node: &str| {
+            let (mut free, mut all) = (0, 0);
+            for (_, device) in state.world.of_node(node) {
+                if named.contains(&*device.instance.spec.configuration_name) {
+                    free += device.free.len();
+                    all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
+                }
+            }
+            let used = all.saturating_sub(free).saturating_mul(10);
+            i64::try_from(used.checked_div(all).unwrap_or(0)).unwrap_or(0)
+        };
+        let scores = names.into_iter().map(|host| HostPriority {
+            score: score(&host),
+            host,
+        });
+        let scores = scores.collect();
+        self.metrics.called("prioritize", "ok", begun.elapsed());
+        scores
+    }
+
+    /// Reserves devices for a pod and binds it.
+    pub async fn bind(self: Arc<Self>, args: BindingArgs) -> BindingResult {
+        let begun = Instant::now();
+        let this = Arc::clone(&self);
+        let bound = self.tasks.spawn(async move { this.bind_once(args).await });
+        let bound = bound.await;
+        let bound = bound.unwrap_or_else(|_| Err("Bind panicked; this is a bug".to_owned()));
+        let label = if bound.is_ok() { "ok" } else { "error" };
+        self.metrics.called("bind", label, begun.elapsed());
+        BindingResult {
+            error: bound.err().unwrap_or_default(),
+        }
+    }
+}
+
+impl Observer for Scheduler {
+    fn instances(&self, all: Vec<Arc<Instance>>) {
+        self.state().world.list(all);
+        self.changed.notify_one();
+    }
+
+    fn instance(&self, instance: Arc<Instance>) {
+        let is_better = self.state().world.put(instance);
+        if is_better {
+            self.changed.notify_one();
+        }
+    }
+
+    fn instance_gone(&self, key: &InstanceKey) {
+        self.state().world.remove(key);
+    }
+
+    fn names(&self, names: Arc<ResourceNames>) {
+        self.state().world.name(names);
+        self.changed.notify_one();
+    }
+
+    fn pods(&self, all: Vec<Pod>) {
+        let pods = all.into_iter().map(|pod| (pod.key.clone(), pod));
+        let world = &mut self.state().world;
+        world.pods = pods.collect();
+        world.has_pods = true;
+        self.changed.notify_one();
+    }
+
+    fn pod(&self, pod: Pod) {
+        let is_news = {
+            let state = &mut *self.state();
+            let is_over = pod.has_ended || !pod.node.is_empty();
+            if is_over {
+                state.passed.remove(&pod.uid);
+                state.unbound.remove(&pod.uid);
+            }
+            let before = state.world.pods.insert(pod.key.clone(), pod.clone());
+            before.as_ref() != Some(&pod)
+        };
+        if is_news {
+            self.changed.notify_one();
+        }
+    }
+
+    fn pod_gone(&self, key: &PodKey) {
+        let gone = {
+            let state = &mut *self.state();
+            let gone = state.world.pods.remove(key);
+            if let Some(pod) = &gone {
+                state.passed.remove(&pod.uid);
+                state.unbound.remove(&pod.uid);
+                state.tried.remove(&pod.uid);
+                state.read.remove(&pod.uid);
+            }
+            gone
+        };
+        if gone.is_some() {
+            self.changed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! The extender against a cluster that is played.
