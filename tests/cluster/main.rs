@@ -50,6 +50,7 @@ mod refused;
 mod replaced;
 mod requests;
 mod restarts;
+mod scheduled;
 mod swapped;
 mod ten_nodes;
 mod turnover;

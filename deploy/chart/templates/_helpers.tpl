@@ -45,6 +45,21 @@ app.kubernetes.io/component: controller
 {{ include "leafhost.commonLabels" . }}
 {{- end }}
 
+{{- define "leafhost.schedulerName" -}}
+{{ include "leafhost.name" . | trimSuffix "-agent" }}-scheduler
+{{- end }}
+
+{{- define "leafhost.schedulerSelector" -}}
+app.kubernetes.io/name: {{ include "leafhost.chart" . }}-scheduler
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "leafhost.schedulerLabels" -}}
+{{ include "leafhost.schedulerSelector" . }}
+app.kubernetes.io/component: scheduler
+{{ include "leafhost.commonLabels" . }}
+{{- end }}
+
 {{- define "leafhost.webhookName" -}}
 {{ include "leafhost.name" . | trimSuffix "-agent" }}-webhook
 {{- end }}

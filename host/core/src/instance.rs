@@ -333,7 +333,9 @@ impl Instance {
         usages.retain(|_, usage| is_usage_of(node, usage));
         if let Some(leafhost) = &mut seen.spec.leafhost {
             let usages = &seen.spec.device_usage;
-            leafhost.reserved.retain(|slot, _| usages.contains_key(slot));
+            leafhost
+                .reserved
+                .retain(|slot, _| usages.contains_key(slot));
         }
         seen.status.nodes.retain(|other, _| other == node);
         seen
@@ -624,7 +626,10 @@ impl Edit {
                 (generation.is_none() || instance.generation() == *generation)
                     && spec.capacity == *capacity
                     && spec.broker_properties == *broker_properties
-                    && spec.leafhost.as_ref().is_some_and(|found| found.is_alike(leafhost))
+                    && spec
+                        .leafhost
+                        .as_ref()
+                        .is_some_and(|found| found.is_alike(leafhost))
             }
             Self::Owner(owner) => instance.metadata.owner_references.contains(owner),
             _ => self.apply(&mut again).is_ok() && again == *instance,

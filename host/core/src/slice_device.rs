@@ -111,7 +111,10 @@ pub fn offered(
 }
 
 /// Returns what expressions find of an Instance: the attributes and capacities that its device has in a slice.
-pub fn described(configuration: &ConfigurationKey, instance: &Instance) -> (Attributes, Capacities) {
+pub fn described(
+    configuration: &ConfigurationKey,
+    instance: &Instance,
+) -> (Attributes, Capacities) {
     let additional = instance.spec.leafhost.clone().unwrap_or_default();
     let offer = Offer {
         configuration,

@@ -183,7 +183,10 @@ impl Scheduler {
                     }
                 }
             }
-            let Some(error) = errors.iter().find(|error| !error.is_outdated()).or(errors.first())
+            let Some(error) = errors
+                .iter()
+                .find(|error| !error.is_outdated())
+                .or(errors.first())
             else {
                 return Ok(given);
             };
@@ -270,7 +273,7 @@ fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, 
     let now = Instant::now();
     let taken = state.passed.taken(&target.uid, now);
     let taken = taken.get(target.node.as_str()).cloned().unwrap_or_default();
-    let mut judge = Judge::new(&state.world, &mut state.verdicts, asked);
+    let mut judge = Judge::new(&state.world, &mut state.verdicts, &target.uid, asked);
     let found = judge.take(&target.node, &taken);
     let found = found.or_else(|why| {
         if taken.is_empty() {

@@ -53,7 +53,12 @@ impl PodObject {
             name: self.metadata.name,
         };
         let annotations = self.metadata.annotations.unwrap_or_default();
-        Pod::read((key, self.metadata.uid), &annotations, self.spec, self.status)
+        Pod::read(
+            (key, self.metadata.uid),
+            &annotations,
+            self.spec,
+            self.status,
+        )
     }
 }
 

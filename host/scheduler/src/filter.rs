@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use leafhost_core::instance::InstanceKey;
 use leafhost_select::{
     Asked, Candidate, Choice, Expression, NoChoice, Verdict, Verdicts, Way, choose,
 };
 
-use crate::world::{Device, Number, World};
+use crate::world::{Device, Number, Reservation, World};
 
 /// Says why a node will not do. The texts name no node, so that a scheduler counts those that are alike.
 pub type Why = String;
@@ -20,6 +21,8 @@ pub struct Judge<'a> {
     ways: Vec<Judged<'a>>,
     /// By Configuration the namespace that has its name.
     owners: BTreeMap<&'a str, Option<&'a str>>,
+    /// What the pod has already: the node, and the Instance.
+    own: Vec<&'a Reservation>,
 }
 
 /// Is a way with what is known of devices.
@@ -39,12 +42,18 @@ pub struct Taken {
 }
 
 impl<'a> Judge<'a> {
-    /// Makes one for a pod. Its expressions were read before.
-    pub fn new(world: &'a World, verdicts: &'a mut Verdicts, asked: &'a [Asked]) -> Self {
+    /// Makes one for the pod with that uid. Its expressions were read before.
+    pub fn new(
+        world: &'a World,
+        verdicts: &'a mut Verdicts,
+        uid: &str,
+        asked: &'a [Asked],
+    ) -> Self {
         let all = asked.iter().flat_map(|one| &one.requests);
         let all: Vec<&Way> = all.flat_map(|request| &request.ways).collect();
         let owners = all.iter();
-        let owners = owners.map(|way| (way.configuration.as_str(), world.owner(&way.configuration)));
+        let owners =
+            owners.map(|way| (way.configuration.as_str(), world.owner(&way.configuration)));
         let owners = owners.collect();
         let ways = all.into_iter().map(|way| Judged {
             way,
@@ -57,6 +66,7 @@ impl<'a> Judge<'a> {
         });
         let ways = ways.collect();
         Self {
+            own: world.reserved().filter(|one| one.uid == uid).collect(),
             world,
             verdicts,
             asked,
@@ -78,9 +88,20 @@ impl<'a> Judge<'a> {
             .of_node(node)
             .filter(|(_, device)| self.is_named(device))
             .collect();
+        let reserved: Vec<&InstanceKey> = self
+            .own
+            .iter()
+            .filter(|one| one.node == node)
+            .map(|one| &one.device)
+            .collect();
         let left = |number: Number, device: &Device| {
             let others = taken.iter().filter(|other| **other == number).count();
-            device.free.len().saturating_sub(others)
+            let has = |key: &&&InstanceKey| ***key == device.instance.key();
+            let own = match reserved.len() {
+                0 => 0,
+                _ => reserved.iter().filter(has).count(),
+            };
+            (device.free.len() + own).saturating_sub(others)
         };
         let free: Vec<(Number, &Device)> = own
             .iter()
@@ -137,7 +158,12 @@ impl<'a> Judge<'a> {
             .filter(|(number, _)| self.fits(way, *number))
             .map(|(number, device)| {
                 let name = device.instance.metadata.name.as_str();
-                (device.instance.spec.shared, device.free.len(), name, *number)
+                (
+                    device.instance.spec.shared,
+                    device.free.len(),
+                    name,
+                    *number,
+                )
             })
             .collect();
         let count = usize::try_from(way.count).unwrap_or(usize::MAX);
@@ -173,9 +199,10 @@ impl<'a> Judge<'a> {
         };
         let is_read = judged.expressions.len() == way.expressions.len();
         let fits = is_read
-            && judged.expressions.iter().all(|expression| {
-                self.verdicts.judge(expression, &device.facts) == Verdict::Fits
-            });
+            && judged
+                .expressions
+                .iter()
+                .all(|expression| self.verdicts.judge(expression, &device.facts) == Verdict::Fits);
         if let Some(place) = judged.fits.get_mut(number) {
             *place = Some(fits);
         }
@@ -204,16 +231,27 @@ impl<'a> Judge<'a> {
                     let fitting = there.iter().filter(|number| self.fits(way, **number));
                     let fitting = fitting.count();
                     let left = of(way, free);
-                    let left = left.iter().filter(|number| self.fits(way, **number)).count();
+                    let left = left
+                        .iter()
+                        .filter(|number| self.fits(way, **number))
+                        .count();
                     let configuration = &way.configuration;
                     let (stage, why) = if left >= count(way) {
                         (4, None)
                     } else if fitting >= count(way) {
                         (3, Some(format!("devices for request {name} are in use")))
                     } else if there.is_empty() {
-                        (1, Some(format!("no device of Configuration {configuration} for request {name}")))
+                        (
+                            1,
+                            Some(format!(
+                                "no device of Configuration {configuration} for request {name}"
+                            )),
+                        )
                     } else {
-                        (2, Some(format!("not enough devices satisfy request {name}")))
+                        (
+                            2,
+                            Some(format!("not enough devices satisfy request {name}")),
+                        )
                     };
                     if stage > best {
                         (best, missing) = (stage, why);

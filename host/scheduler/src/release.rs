@@ -109,7 +109,10 @@ impl Scheduler {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     Verdict::Over(_) => {
-                        doubtful.entry(key).or_insert_with(Vec::new).push(one.clone());
+                        doubtful
+                            .entry(key)
+                            .or_insert_with(Vec::new)
+                            .push(one.clone());
                     }
                 }
             }

@@ -159,7 +159,7 @@ impl Scheduler {
         }
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
         let taken = state.passed.taken(&pod.uid, now);
-        let mut judge = Judge::new(&state.world, &mut state.verdicts, &asked);
+        let mut judge = Judge::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
         let found = filter(&mut judge, names.iter().map(String::as_str), &taken);
         let mut result = FilterResult::default();
         let mut takes = HashMap::new();

@@ -51,7 +51,7 @@ impl Scheduler {
                 let Ok(asked) = state.asked(&pod) else {
                     continue;
                 };
-                let mut judge = Judge::new(&state.world, &mut state.verdicts, &asked);
+                let mut judge = Judge::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
                 let none = Vec::new();
                 let fits = nodes.iter().find_map(|node| {
                     let taken = taken.get(node).unwrap_or(&none);

@@ -116,7 +116,10 @@ impl World {
         let number = match self.by_key.get(&key) {
             Some(number) => *number,
             None => {
-                let spaces = self.namespaces.entry(configuration_of(&device)).or_default();
+                let spaces = self
+                    .namespaces
+                    .entry(configuration_of(&device))
+                    .or_default();
                 *spaces.entry(key.namespace.clone()).or_default() += 1;
                 let number = self.unused.pop().unwrap_or(self.devices.len());
                 if number == self.devices.len() {

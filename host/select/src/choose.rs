@@ -223,7 +223,10 @@ impl Search<'_> {
         let mut others = self.chosen.iter();
         !others.any(|other| {
             other.candidate == choice.candidate
-                && self.asked.get(other.asked).is_some_and(|other| run_together(other, own))
+                && self
+                    .asked
+                    .get(other.asked)
+                    .is_some_and(|other| run_together(other, own))
         })
     }
 

@@ -30,7 +30,9 @@ pub enum InvalidExpression {
     #[error("the expression cannot be read: {0}")]
     Syntax(String),
     /// Its parts lie too deep in each other.
-    #[error("the expression is nested deeper than {MAX_DEPTH} levels; write it in several selectors")]
+    #[error(
+        "the expression is nested deeper than {MAX_DEPTH} levels; write it in several selectors"
+    )]
     TooDeep,
     /// It may take long.
     #[error(
@@ -160,7 +162,8 @@ impl Expression {
                 std::iter::once(Some(shared)).chain(values).collect()
             }
             Reads::All => {
-                let text = |text: &str| Some(Fact::Attribute(AttributeHash::String(text.to_owned())));
+                let text =
+                    |text: &str| Some(Fact::Attribute(AttributeHash::String(text.to_owned())));
                 let attributes = facts.attributes.iter().flat_map(|(name, found)| {
                     [text(&name.0), text(&name.1), Some(attribute(found))]
                 });
@@ -307,10 +310,19 @@ fn parts(expression: &Expr) -> Option<Vec<&IdedExpr>> {
     Some(match expression {
         Expr::Comprehension(_) => return None,
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
-        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::Call(call) => call
+            .target
+            .as_deref()
+            .into_iter()
+            .chain(&call.args)
+            .collect(),
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&*select.operand],
-        Expr::Map(map) => map.entries.iter().flat_map(|one| entry(&one.expr)).collect(),
+        Expr::Map(map) => map
+            .entries
+            .iter()
+            .flat_map(|one| entry(&one.expr))
+            .collect(),
         Expr::Struct(of) => of.entries.iter().flat_map(|one| entry(&one.expr)).collect(),
     })
 }
@@ -364,19 +376,58 @@ mod tests {
             (format!("{ours}.model in ['a', 'b']"), Verdict::Fits),
             (format!("{ours}.model.startsWith('b')"), Verdict::Differs),
             (format!("{ours}.model.matches('^[a-c]$')"), Verdict::Fits),
-            (format!("{ours}.fast && {ours}.instance == 'gpu-1'"), Verdict::Fits),
-            (format!("{ours}.driverVersion.isGreaterThan(semver('1.2.0'))"), Verdict::Fits),
-            (format!("{ours}.driverVersion.compareTo(semver('1.2.3')) == 0"), Verdict::Fits),
-            (format!("{ours}.driverVersion.major() == 2"), Verdict::Differs),
-            (format!("{memory}.compareTo(quantity('40Gi')) >= 0"), Verdict::Fits),
-            (format!("{memory}.isLessThan(quantity('81920Mi'))"), Verdict::Differs),
-            (format!("{memory}.sub(quantity('80Gi')).sign() == 0"), Verdict::Fits),
-            (format!("{memory}.asInteger() == 85899345920"), Verdict::Fits),
-            (r#"device.attributes["example.com"].rack == "r1""#.to_owned(), Verdict::Fits),
-            (r#"device.attributes["resource.kubernetes.io"].numaNode == 1"#.to_owned(), Verdict::Fits),
-            (r#"device.driver == "leafhost.dev" && device.allowMultipleAllocations"#.to_owned(), Verdict::Fits),
-            (r#""x" in device.attributes["nowhere.example"]"#.to_owned(), Verdict::Differs),
-            (r#"has(device.attributes["nowhere.example"].x) || true"#.to_owned(), Verdict::Fits),
+            (
+                format!("{ours}.fast && {ours}.instance == 'gpu-1'"),
+                Verdict::Fits,
+            ),
+            (
+                format!("{ours}.driverVersion.isGreaterThan(semver('1.2.0'))"),
+                Verdict::Fits,
+            ),
+            (
+                format!("{ours}.driverVersion.compareTo(semver('1.2.3')) == 0"),
+                Verdict::Fits,
+            ),
+            (
+                format!("{ours}.driverVersion.major() == 2"),
+                Verdict::Differs,
+            ),
+            (
+                format!("{memory}.compareTo(quantity('40Gi')) >= 0"),
+                Verdict::Fits,
+            ),
+            (
+                format!("{memory}.isLessThan(quantity('81920Mi'))"),
+                Verdict::Differs,
+            ),
+            (
+                format!("{memory}.sub(quantity('80Gi')).sign() == 0"),
+                Verdict::Fits,
+            ),
+            (
+                format!("{memory}.asInteger() == 85899345920"),
+                Verdict::Fits,
+            ),
+            (
+                r#"device.attributes["example.com"].rack == "r1""#.to_owned(),
+                Verdict::Fits,
+            ),
+            (
+                r#"device.attributes["resource.kubernetes.io"].numaNode == 1"#.to_owned(),
+                Verdict::Fits,
+            ),
+            (
+                r#"device.driver == "leafhost.dev" && device.allowMultipleAllocations"#.to_owned(),
+                Verdict::Fits,
+            ),
+            (
+                r#""x" in device.attributes["nowhere.example"]"#.to_owned(),
+                Verdict::Differs,
+            ),
+            (
+                r#"has(device.attributes["nowhere.example"].x) || true"#.to_owned(),
+                Verdict::Fits,
+            ),
             (format!("has({ours}.index)"), Verdict::Fits),
         ] {
             assert_eq!(judged(&text), verdict, "{text}");
@@ -386,9 +437,18 @@ mod tests {
     #[test]
     fn what_a_device_does_not_have_or_is_no_answer_fails_with_the_cause() {
         for (text, said) in [
-            (r#"device.attributes["leafhost.dev"].vendor == "x""#, "vendor"),
-            (r#"device.attributes["leafhost.dev"].index"#, "not true or false"),
-            (r#"device.attributes["leafhost.dev"].index == "5" || nothing"#, "nothing"),
+            (
+                r#"device.attributes["leafhost.dev"].vendor == "x""#,
+                "vendor",
+            ),
+            (
+                r#"device.attributes["leafhost.dev"].index"#,
+                "not true or false",
+            ),
+            (
+                r#"device.attributes["leafhost.dev"].index == "5" || nothing"#,
+                "nothing",
+            ),
             (r#"quantity("much").sign() == 0"#, "no quantity"),
             (r#"semver("1").major() == 1"#, "no semantic version"),
         ] {
@@ -430,7 +490,11 @@ mod tests {
         assert_eq!(of(&format!("{ours}.index == 5 || {ours}.model == 'a'")), 3);
         assert_eq!(of(&format!("{ours}['index'] == 5")), 2);
         assert_eq!(of("device.driver == 'x'"), 1);
-        for all in [format!("'x' in {ours}"), format!("has({ours}.x)"), "device == 1".to_owned()] {
+        for all in [
+            format!("'x' in {ours}"),
+            format!("has({ours}.x)"),
+            "device == 1".to_owned(),
+        ] {
             assert!(of(&all) > 20, "{all}");
         }
     }

@@ -201,8 +201,7 @@ pub fn read(
         let name = &container.name;
         match (container.asks, raw.remove(name)) {
             (true, Some(devices)) => {
-                let (requests, constraints) =
-                    checked(name, devices, &mut counts, &mut check)?;
+                let (requests, constraints) = checked(name, devices, &mut counts, &mut check)?;
                 all.push(Asked {
                     container: name.clone(),
                     place: u32::try_from(place).unwrap_or(u32::MAX),
@@ -269,7 +268,8 @@ fn checked(
     for (index, one) in raw.requests.into_iter().enumerate() {
         let path = path_of(&format!("requests[{index}]"));
         if !is_label(&one.name) || requests.iter().any(|other| other.name == one.name) {
-            let problem = "must be a name of its own of at most 63 lower-case letters, digits and '-'";
+            let problem =
+                "must be a name of its own of at most 63 lower-case letters, digits and '-'";
             return Err(wrong(format!("{path}.name"), problem));
         }
         let ways = ways(&path, one.exactly, one.first_available)?;
@@ -301,7 +301,10 @@ fn checked(
         let is_known = |name: &String| {
             requests.iter().any(|request| {
                 *name == request.name
-                    || request.ways.iter().any(|way| way.whole_name(request) == *name)
+                    || request
+                        .ways
+                        .iter()
+                        .any(|way| way.whole_name(request) == *name)
             })
         };
         if let Some(name) = one.requests.iter().find(|name| !is_known(name)) {
@@ -378,7 +381,9 @@ fn way_of(
     };
     let class = &raw.device_class_name;
     let name = class.strip_suffix(GROUP);
-    let name = name.and_then(|name| name.strip_suffix('.')).unwrap_or(class);
+    let name = name
+        .and_then(|name| name.strip_suffix('.'))
+        .unwrap_or(class);
     // Its namespace is not known here, and has no part in whether the name is one.
     if ConfigurationKey::new("default", name).is_err() {
         let problem =

@@ -92,11 +92,20 @@ mod tests {
         let text = r#"device.attributes["leafhost.dev"].index == 1"#;
         let expression = verdicts.expression(text).unwrap();
         for serial in ["a", "b", "c"] {
-            assert_eq!(verdicts.judge(&expression, &facts(1, serial)), Verdict::Fits);
-            assert_eq!(verdicts.judge(&expression, &facts(2, serial)), Verdict::Differs);
+            assert_eq!(
+                verdicts.judge(&expression, &facts(1, serial)),
+                Verdict::Fits
+            );
+            assert_eq!(
+                verdicts.judge(&expression, &facts(2, serial)),
+                Verdict::Differs
+            );
         }
         assert_eq!(verdicts.verdicts.len(), 2);
-        assert!(Arc::ptr_eq(&expression, &verdicts.expression(text).unwrap()));
+        assert!(Arc::ptr_eq(
+            &expression,
+            &verdicts.expression(text).unwrap()
+        ));
     }
 
     #[test]

@@ -80,7 +80,11 @@ impl KubeletRecords {
     }
 
     /// The same of tickets.
-    pub fn of_tickets(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
+    pub fn of_tickets(
+        root: PathBuf,
+        plugins: DevicePlugins,
+        changes: watch::Receiver<u64>,
+    ) -> Self {
         Self::of(|resource| resource == DEVICES, root, plugins, changes)
     }
 

@@ -19,7 +19,9 @@ use leafhost_core::text::chain;
 use leafhost_core::unit::Unit;
 use leafhost_core::usable::{Unusable, Usable, usable};
 use leafhost_core::wait::{SourceEnded, until};
-use leafhost_kubelet::{Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName};
+use leafhost_kubelet::{
+    Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -420,9 +422,10 @@ impl TicketTask {
             })?;
             let instances = Arc::clone(&self.instances.borrow_and_update());
             let kubelet = self.records.kubelet_run();
-            let recent = self.answered.iter().filter(|answer| {
-                answer.kubelet == kubelet && answer.at.elapsed() < RECORD_WAIT
-            });
+            let recent = self
+                .answered
+                .iter()
+                .filter(|answer| answer.kubelet == kubelet && answer.at.elapsed() < RECORD_WAIT);
             let recent = recent.map(|answer| answer.container.clone()).collect();
             let reservations = model::reservations(&self.node, &instances);
             match model::next(&reservations, &admission, &recent) {
@@ -435,7 +438,8 @@ impl TicketTask {
                 Next::Container(uid, reservation, wanted) => {
                     let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
                     if found >= wanted.of {
-                        let allocation = self.allocation(&instances, uid, &reservation.pod, wanted)?;
+                        let allocation =
+                            self.allocation(&instances, uid, &reservation.pod, wanted)?;
                         return Ok((allocation, (uid.to_owned(), wanted.name.clone())));
                     }
                 }

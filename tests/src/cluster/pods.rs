@@ -84,6 +84,7 @@ impl Container {
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
+    annotations: Map<String, Value>,
     spec: Value,
 }
 
@@ -93,6 +94,7 @@ impl Pod {
         let containers: Vec<Value> = containers.iter().map(Container::spec).collect();
         Self {
             name: name.to_owned(),
+            annotations: Map::new(),
             spec: json!({
                 "automountServiceAccountToken": false,
                 "containers": containers,
@@ -111,6 +113,13 @@ impl Pod {
             "nodeSelector",
             json!({"kubernetes.io/hostname": node.name()}),
         )
+    }
+
+    /// With an annotation.
+    #[must_use]
+    pub fn annotated(mut self, name: &str, value: &str) -> Self {
+        self.annotations.insert(name.to_owned(), value.into());
+        self
     }
 
     /// With init containers.
@@ -138,7 +147,7 @@ impl Pod {
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": self.name},
+            "metadata": {"name": self.name, "annotations": self.annotations},
             "spec": self.spec,
         })
     }

@@ -1,1 +1,592 @@
 //! The extender against a cluster that is played.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use leafhost_core::device::Health;
+use leafhost_core::instance::{Edit, NodeStatus};
+use leafhost_core::ports::{StoreError, Written};
+use leafhost_core::resource_names::Reservation as NameReservation;
+use leafhost_core::scheduling::{Container, ContainerKind, PodError};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::*;
+
+/// Says how a Binding ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Well,
+    Refused,
+    /// It is done, and no answer comes.
+    Unheard,
+    /// It is not done, and no answer comes.
+    Lost,
+}
+
+/// An API server: Instances and pods, and what goes wrong.
+struct Played {
+    instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
+    pods: Mutex<BTreeMap<PodKey, Pod>>,
+    binds: Mutex<Vec<(PodKey, String, BTreeMap<String, String>)>>,
+    ends: Mutex<Ends>,
+    tried: Mutex<Vec<PodKey>>,
+    told: Mutex<Vec<String>>,
+    version: AtomicUsize,
+    /// What somebody else does before the next edit.
+    meanwhile: Mutex<Option<(String, String)>>,
+}
+
+impl Default for Played {
+    fn default() -> Self {
+        Self {
+            instances: Mutex::default(),
+            pods: Mutex::default(),
+            binds: Mutex::default(),
+            ends: Mutex::new(Ends::Well),
+            tried: Mutex::default(),
+            told: Mutex::default(),
+            version: AtomicUsize::new(1),
+            meanwhile: Mutex::default(),
+        }
+    }
+}
+
+impl Played {
+    fn put(&self, mut instance: Instance) -> Arc<Instance> {
+        let version = self.version.fetch_add(1, Ordering::Relaxed);
+        instance.metadata.resource_version = version.to_string();
+        let instance = Arc::new(instance);
+        let mut all = self.instances.lock().unwrap();
+        all.insert(instance.key(), Arc::clone(&instance));
+        instance
+    }
+
+    fn get(&self, name: &str) -> Arc<Instance> {
+        let all = self.instances.lock().unwrap();
+        let mut found = all.values().filter(|one| one.metadata.name == name);
+        Arc::clone(found.next().unwrap())
+    }
+
+    fn usage(&self, name: &str) -> String {
+        self.get(name).usage(&format!("{name}-0")).to_owned()
+    }
+
+    fn set_usage(&self, name: &str, usage: &str) -> Arc<Instance> {
+        let mut instance = Instance::clone(&self.get(name));
+        let slots = &mut instance.spec.device_usage;
+        slots.insert(format!("{name}-0"), usage.to_owned());
+        self.put(instance)
+    }
+}
+
+#[async_trait]
+impl Cluster for Played {
+    async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError> {
+        Ok(self.pods.lock().unwrap().get(key).cloned())
+    }
+
+    async fn bind(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        node: &str,
+        annotations: BTreeMap<String, String>,
+    ) -> Result<(), PodError> {
+        let ends = *self.ends.lock().unwrap();
+        if ends == Ends::Refused {
+            return Err(PodError::Refused("it is bound already".to_owned()));
+        }
+        if ends == Ends::Lost {
+            return Err(PodError::Unknown("no answer".to_owned()));
+        }
+        let mut pods = self.pods.lock().unwrap();
+        let found = pods.get_mut(pod).filter(|found| found.uid == uid);
+        found.ok_or(PodError::Gone)?.node = node.to_owned();
+        let bound = (pod.clone(), node.to_owned(), annotations);
+        self.binds.lock().unwrap().push(bound);
+        match ends {
+            Ends::Unheard => Err(PodError::Unknown("no answer".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    async fn annotate(
+        &self,
+        pod: &PodKey,
+        _uid: &str,
+        _name: &str,
+        _value: &str,
+    ) -> Result<(), PodError> {
+        self.tried.lock().unwrap().push(pod.clone());
+        Ok(())
+    }
+
+    async fn tell(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {
+        self.told
+            .lock()
+            .unwrap()
+            .push(format!("{reason}: {message}"));
+    }
+
+    async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some((name, usage)) = meanwhile {
+            self.set_usage(&name, &usage);
+        }
+        let one = |(base, edits): (Arc<Instance>, Vec<Edit>)| {
+            let key = base.key();
+            let found = self.instances.lock().unwrap().get(&key).cloned();
+            let Some(found) = found else {
+                return Err(StoreError::Gone { key });
+            };
+            let mut instance = Instance::clone(&found);
+            for edit in edits {
+                if edit.apply(&mut instance).is_err() {
+                    return Err(StoreError::Conflict { key });
+                }
+            }
+            Ok(Some(self.put(instance)))
+        };
+        edits.into_iter().map(one).collect()
+    }
+}
+
+/// A GPU that some nodes see well.
+fn gpu(name: &str, nodes: &[&str], index: i64) -> Instance {
+    let mut instance: Instance = serde_json::from_value(json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance",
+        "metadata": {"name": name, "namespace": "lab", "uid": format!("uid-{name}")},
+        "spec": {"configurationName": "gpu", "capacity": 1, "shared": nodes.len() > 1, "nodes": nodes, "deviceUsage": {},
+            "leafhost": {"id": name, "attributes": {"index": {"int": index}}}},
+    }))
+    .unwrap();
+    for node in nodes {
+        let status = NodeStatus::new(Health::Healthy);
+        instance.status.nodes.insert((*node).to_owned(), status);
+    }
+    instance
+}
+
+fn pod(name: &str, devices: &str) -> Pod {
+    Pod {
+        key: PodKey {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        },
+        uid: format!("uid-{name}"),
+        devices: devices.to_owned(),
+        containers: vec![Container {
+            name: "main".to_owned(),
+            kind: ContainerKind::App,
+            asks: true,
+        }],
+        is_refused: true,
+        ..Pod::default()
+    }
+}
+
+const ONE: &str = "{main: {requests: [{name: a, exactly: {deviceClassName: gpu.akri.sh}}]}}";
+
+fn with(expression: &str) -> String {
+    let cel = json!({"main": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu",
+        "selectors": [{"cel": {"expression": expression}}]}}]}});
+    cel.to_string()
+}
+
+struct Bench {
+    played: Arc<Played>,
+    scheduler: Arc<Scheduler>,
+}
+
+impl Bench {
+    fn new(instances: &[Instance]) -> Self {
+        let played = Arc::new(Played::default());
+        for instance in instances {
+            played.put(instance.clone());
+        }
+        Self::on(played)
+    }
+
+    /// Another extender that sees the same cluster.
+    fn on(played: Arc<Played>) -> Self {
+        let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
+        let bench = Self {
+            played,
+            scheduler: Arc::new(scheduler),
+        };
+        bench.sees();
+        bench
+    }
+
+    /// The watches show how things are now.
+    fn sees(&self) {
+        let instances = self.played.instances.lock().unwrap();
+        let instances = instances.values().cloned().collect();
+        self.scheduler.instances(instances);
+        let pods = self.played.pods.lock().unwrap().values().cloned().collect();
+        self.scheduler.pods(pods);
+    }
+
+    fn creates(&self, pod: &Pod) {
+        let mut pods = self.played.pods.lock().unwrap();
+        pods.insert(pod.key.clone(), pod.clone());
+        drop(pods);
+        self.sees();
+    }
+
+    fn args(pod: &Pod, nodes: &[&str]) -> Args {
+        let containers: Vec<Value> = pod
+            .containers
+            .iter()
+            .map(|one| json!({"name": one.name, "resources": {"limits": {"leafhost.dev/devices": "1"}}}))
+            .collect();
+        let args = json!({
+            "Pod": {"metadata": {"name": pod.key.name, "namespace": pod.key.namespace, "uid": pod.uid,
+                "annotations": {"leafhost.dev/devices": pod.devices}}, "spec": {"containers": containers}},
+            "Nodes": null, "NodeNames": nodes,
+        });
+        serde_json::from_value(args).unwrap()
+    }
+
+    fn filter(&self, pod: &Pod, nodes: &[&str]) -> FilterResult {
+        self.scheduler.filter(Self::args(pod, nodes))
+    }
+
+    async fn bind(&self, pod: &Pod, node: &str) -> String {
+        let args = BindingArgs {
+            pod_name: pod.key.name.clone(),
+            pod_namespace: pod.key.namespace.clone(),
+            pod_uid: pod.uid.clone(),
+            node: node.to_owned(),
+        };
+        Arc::clone(&self.scheduler).bind(args).await.error
+    }
+
+    async fn schedules(&self, pod: &Pod, node: &str) -> String {
+        self.creates(pod);
+        assert_eq!(self.filter(pod, &[node]).node_names, [node], "{}", pod.key);
+        self.bind(pod, node).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_goes_where_its_devices_are_and_the_others_say_why_not() {
+    let mut sick = gpu("gpu-c3", &["c"], 2);
+    let status = NodeStatus::new(Health::Unhealthy("hot".to_owned()));
+    sick.status.nodes.insert("c".to_owned(), status);
+    let mut used = gpu("gpu-d4", &["d"], 0);
+    let slots = &mut used.spec.device_usage;
+    slots.insert("gpu-d4-0".to_owned(), "d".to_owned());
+    let bench = Bench::new(&[
+        gpu("gpu-a1", &["a"], 0),
+        gpu("gpu-b2", &["b"], 1),
+        sick,
+        used,
+    ]);
+    let first = pod(
+        "first",
+        &with(r#"device.attributes["leafhost.dev"].index == 0"#),
+    );
+    bench.creates(&first);
+    let found = bench.filter(&first, &["a", "b", "c", "d", "e"]);
+    assert_eq!(found.node_names, ["a"]);
+    let why = |node: &str| found.failed_and_unresolvable_nodes[node].clone();
+    assert_eq!(why("b"), "not enough devices satisfy request main/a");
+    assert_eq!(
+        why("c"),
+        "no device of Configuration gpu for request main/a"
+    );
+    assert_eq!(why("d"), "devices for request main/a are in use");
+    assert_eq!(why("e"), why("c"));
+    assert_eq!(bench.bind(&first, "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    let instance = bench.played.get("gpu-a1");
+    let reserved = instance.reserved("gpu-a1-0").unwrap();
+    assert_eq!(reserved.pod, "default/first");
+    let [one] = &reserved.uses[..] else {
+        panic!("{reserved:?}");
+    };
+    assert_eq!((&*one.container, &*one.request, one.of), ("main", "a", 1));
+    let binds = bench.played.binds.lock().unwrap().clone();
+    let given = &binds[0].2["leafhost.dev/allocated-devices"];
+    assert_eq!(given, r#"{"main":["gpu-a1"]}"#);
+    let told = bench.played.told.lock().unwrap().clone();
+    assert_eq!(told, ["DevicesReserved: main gets gpu-a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_passed_takes_its_devices_from_the_next_one_until_it_is_bound_elsewhere() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
+    let (first, second) = (pod("first", ONE), pod("second", ONE));
+    bench.creates(&first);
+    bench.creates(&second);
+    assert_eq!(bench.filter(&first, &["a"]).node_names, ["a"]);
+    assert_eq!(bench.filter(&second, &["a", "b"]).node_names, ["b"]);
+    // Where nothing is left, it competes rather than waits for what may never come.
+    let third = pod("third", ONE);
+    bench.creates(&third);
+    assert_eq!(bench.filter(&third, &["a"]).node_names, ["a"]);
+    assert_eq!(bench.bind(&first, "a").await, "");
+    let late = bench.bind(&third, "a").await;
+    assert!(late.contains("are in use"), "{late}");
+    assert_eq!(bench.bind(&second, "b").await, "");
+    assert_eq!(bench.played.binds.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_another_scheduler_has_taken_meanwhile_is_replaced_by_another_one() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
+    let other = ("gpu-a1".to_owned(), "P:uid-other:a".to_owned());
+    *bench.played.meanwhile.lock().unwrap() = Some(other);
+    let watching = Bench {
+        played: Arc::clone(&bench.played),
+        scheduler: Arc::clone(&bench.scheduler),
+    };
+    let watch = tokio::spawn(async move {
+        sleep(Duration::from_millis(50)).await;
+        watching.sees();
+    });
+    assert_eq!(bench.schedules(&pod("first", ONE), "a").await, "");
+    watch.await.unwrap();
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-other:a");
+    assert_eq!(bench.played.usage("gpu-b2"), "P:uid-first:a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_reserved_is_given_back_if_the_pod_surely_is_not_bound() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
+    let ends = |ends: Ends| *bench.played.ends.lock().unwrap() = ends;
+    ends(Ends::Refused);
+    let refused = bench.schedules(&pod("first", ONE), "a").await;
+    assert!(refused.contains("it is bound already"), "{refused}");
+    assert_eq!(bench.played.usage("gpu-a1"), "");
+    ends(Ends::Unheard);
+    assert_eq!(bench.schedules(&pod("second", ONE), "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-second:a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_land_any_more() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
+    *bench.played.ends.lock().unwrap() = Ends::Lost;
+    let first = pod("first", ONE);
+    let lost = bench.schedules(&first, "a").await;
+    assert!(lost.contains("no answer"), "{lost}");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    // The scheduler tries again: the same devices, and no other ones.
+    *bench.played.ends.lock().unwrap() = Ends::Well;
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extender_that_starts_anew_goes_on_with_what_the_one_before_has_reserved() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
+    let first = pod("first", ONE);
+    *bench.played.ends.lock().unwrap() = Ends::Lost;
+    bench.schedules(&first, "a").await;
+    *bench.played.ends.lock().unwrap() = Ends::Well;
+    let next = Bench::on(Arc::clone(&bench.played));
+    let unknown = next.bind(&first, "a").await;
+    assert!(unknown.contains("has not passed Filter"), "{unknown}");
+    assert_eq!(next.schedules(&first, "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    assert_eq!(bench.played.usage("gpu-b2"), "");
+    let given = bench.played.binds.lock().unwrap()[0].2.clone();
+    assert_eq!(
+        given["leafhost.dev/allocated-devices"],
+        r#"{"main":["gpu-a1"]}"#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_same_name_frees_what_the_one_before_had() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
+    assert_eq!(bench.schedules(&pod("first", ONE), "a").await, "");
+    let again = Pod {
+        uid: "uid-again".to_owned(),
+        ..pod("first", ONE)
+    };
+    assert_eq!(bench.schedules(&again, "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-again:a");
+    assert_eq!(bench.played.usage("gpu-b2"), "");
+}
+
+/// A reservation of a pod on node a.
+fn reservation(is_held: bool) -> crate::world::Reservation {
+    crate::world::Reservation {
+        device: gpu("gpu-a1", &["a"], 0).key(),
+        slot: "gpu-a1-0".to_owned(),
+        uid: "uid-first".to_owned(),
+        node: "a".to_owned(),
+        pod: "default/first".to_owned(),
+        is_held,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_reserved_is_over_with_its_pod_and_never_by_age_alone() {
+    use crate::release::Verdict::{Over, Stays, StaysUntil};
+    let since = Instant::now();
+    let one = reservation(false);
+    let judge = |pod: Option<&Pod>, seconds: u64, has_own: bool| {
+        let now = since + Duration::from_secs(seconds);
+        one.judge(pod, since, now, |_| has_own)
+    };
+    let bound = Pod {
+        node: "a".to_owned(),
+        ..pod("first", ONE)
+    };
+    assert_eq!(judge(Some(&bound), 100_000, false), Stays);
+    let waits = pod("first", ONE);
+    let until = since + Duration::from_secs(30);
+    assert_eq!(judge(Some(&waits), 29, false), StaysUntil(until));
+    assert_eq!(judge(Some(&waits), 30, false), Over("unbound"));
+    let change = |change: fn(&mut Pod)| {
+        let mut pod = bound.clone();
+        change(&mut pod);
+        pod
+    };
+    let ended = change(|pod| pod.has_ended = true);
+    assert_eq!(judge(Some(&ended), 0, false), Over("ended"));
+    let elsewhere = change(|pod| pod.node = "b".to_owned());
+    assert_eq!(judge(Some(&elsewhere), 0, false), Over("elsewhere"));
+    assert_eq!(judge(None, 0, false), Over("gone"));
+    // Another pod of the name, which may have got the devices.
+    let other = change(|pod| pod.uid = "uid-other".to_owned());
+    assert_eq!(judge(Some(&other), 0, false), Stays);
+    assert_eq!(judge(Some(&other), 0, true), Over("replaced"));
+    let away = change(|pod| {
+        pod.uid = "uid-other".to_owned();
+        pod.node = "b".to_owned();
+    });
+    assert_eq!(judge(Some(&away), 0, false), Over("replaced"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
+    let (first, second) = (pod("first", ONE), pod("second", ONE));
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    assert_eq!(bench.schedules(&second, "a").await, "");
+    bench.sees();
+    // The watch says that it is gone, and the API server that it is there.
+    bench.scheduler.pod_gone(&first.key);
+    bench.scheduler.release_over().await;
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    bench.played.pods.lock().unwrap().remove(&first.key);
+    bench.scheduler.release_over().await;
+    assert_eq!(bench.played.usage("gpu-a1"), "");
+    // A container has it: then the agent knows when that is over.
+    let mut held = Instance::clone(&bench.played.get("gpu-b2"));
+    let status = held.status.nodes.get_mut("a").unwrap();
+    let holder = ("gpu-b2-0".to_owned(), "default/second".to_owned());
+    status.holders.extend([holder]);
+    bench.played.put(held);
+    bench.played.pods.lock().unwrap().remove(&second.key);
+    bench.sees();
+    bench.scheduler.release_over().await;
+    assert_eq!(bench.played.usage("gpu-b2"), "P:uid-second:a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_often() {
+    let mut used = gpu("gpu-a1", &["a"], 0);
+    let slots = &mut used.spec.device_usage;
+    slots.insert("gpu-a1-0".to_owned(), "a".to_owned());
+    let bench = Bench::new(&[used]);
+    let (first, second) = (pod("first", ONE), pod("second", ONE));
+    bench.creates(&first);
+    bench.creates(&second);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(Arc::clone(&bench.scheduler).run(stop.clone()));
+    sleep(Duration::from_secs(10)).await;
+    assert!(bench.played.tried.lock().unwrap().is_empty());
+    bench
+        .scheduler
+        .instance(bench.played.set_usage("gpu-a1", ""));
+    sleep(Duration::from_secs(1)).await;
+    let tried = || bench.played.tried.lock().unwrap().len();
+    assert_eq!(
+        bench.played.tried.lock().unwrap()[..],
+        [first.key.clone()],
+        "there is one device"
+    );
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(tried(), 1);
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    sleep(Duration::from_secs(20)).await;
+    assert!(tried() <= 2, "{}", tried());
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_of_a_namespace_that_has_not_its_name_serves_nobody() {
+    let mut other = gpu("gpu-b2", &["b"], 0);
+    other.metadata.namespace = "other".to_owned();
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), other]);
+    let first = pod("first", ONE);
+    bench.creates(&first);
+    assert!(
+        bench.filter(&first, &["a", "b"]).node_names.is_empty(),
+        "two have the name"
+    );
+    let reserved = |namespace: &str| {
+        let reservation = NameReservation {
+            namespace: namespace.to_owned(),
+            created: None,
+        };
+        Arc::new([("gpu".to_owned(), reservation)].into_iter().collect())
+    };
+    bench.scheduler.names(reserved("other"));
+    assert_eq!(bench.filter(&first, &["a", "b"]).node_names, ["b"]);
+    bench.scheduler.names(reserved("lab"));
+    assert_eq!(bench.filter(&first, &["a", "b"]).node_names, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_that_cannot_be_answered_say_what_to_do() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
+    let routes = crate::routes(Arc::clone(&bench.scheduler));
+    let ask = async |body: String| {
+        let request = axum::http::Request::post("/filter")
+            .header("content-type", "application/json")
+            .body(axum::body::Body::from(body))
+            .unwrap();
+        let answer = routes.clone().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20)
+            .await
+            .unwrap();
+        (status, String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let metadata = r#"{"name": "p", "namespace": "d", "uid": "u"}"#;
+    let spec = r#"{"containers": [{"name": "main", "resources": {"limits": {"leafhost.dev/devices": "1"}}}]}"#;
+    let whole = format!(
+        r#"{{"Pod": {{"metadata": {metadata}, "spec": {spec}}}, "Nodes": {{"items": []}}, "NodeNames": null}}"#
+    );
+    let (status, text) = ask(whole.clone()).await;
+    assert!(
+        status == 200 && text.contains("nodeCacheCapable: true"),
+        "{text}"
+    );
+    let without = whole.replace("null", r#"["a"]"#);
+    let (_, text) = ask(without).await;
+    assert!(text.contains("says nothing of container main"), "{text}");
+    let not_ours = format!(r#"{{"Pod": {{"metadata": {metadata}}}, "NodeNames": ["a", "x"]}}"#);
+    let (_, text) = ask(not_ours).await;
+    assert!(text.contains(r#""NodeNames":["a","x"]"#), "{text}");
+    for broken in [
+        String::new(),
+        "null".to_owned(),
+        whole[..40].to_owned(),
+        "[".repeat(10_000),
+    ] {
+        let (status, text) = ask(broken).await;
+        assert!((400..500).contains(&status), "{status} {text}");
+    }
+    let (status, _) = ask(" ".repeat((4 << 20) + 1)).await;
+    assert_eq!(status, 413);
+}

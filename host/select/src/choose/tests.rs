@@ -76,7 +76,11 @@ fn the_first_way_that_leaves_the_rest_possible_is_taken() {
     let all: Vec<Facts> = (0..5).map(|_| Facts::default()).collect();
     let first = request("p", vec![way(3, &[0, 1, 2]), way(2, &[2, 3])]);
     let second = request("q", vec![way(2, &[3, 4])]);
-    let both = run(&[asked(0, APP, vec![first.clone(), second.clone()], false)], &all).unwrap();
+    let both = run(
+        &[asked(0, APP, vec![first.clone(), second.clone()], false)],
+        &all,
+    )
+    .unwrap();
     assert_eq!(devices(&both), [0, 1, 2, 3, 4]);
     let without = |lost: usize| {
         let way_of = |count, all: &[usize]| {
@@ -103,10 +107,19 @@ fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
         facts(&[("numa", 1)]),
     ];
     let two = vec![request("a", vec![way(2, &[0, 1, 2, 3])])];
-    assert_eq!(devices(&run(&[asked(0, APP, two.clone(), true)], &all).unwrap()), [1, 3]);
-    assert_eq!(devices(&run(&[asked(0, APP, two, false)], &all).unwrap()), [0, 1]);
+    assert_eq!(
+        devices(&run(&[asked(0, APP, two.clone(), true)], &all).unwrap()),
+        [1, 3]
+    );
+    assert_eq!(
+        devices(&run(&[asked(0, APP, two, false)], &all).unwrap()),
+        [0, 1]
+    );
     let three = vec![request("a", vec![way(3, &[0, 1, 2, 3])])];
-    assert_eq!(run(&[asked(0, APP, three, true)], &all), Err(NoChoice::Impossible));
+    assert_eq!(
+        run(&[asked(0, APP, three, true)], &all),
+        Err(NoChoice::Impossible)
+    );
 }
 
 #[test]
@@ -171,7 +184,12 @@ fn a_search_that_cannot_end_soon_gives_up() {
 
 /// Tries every device for every place, in every order.
 fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
-    fn next(asked: &[Asked], facts: &[Facts], at: (usize, usize), chosen: &mut Vec<Choice>) -> bool {
+    fn next(
+        asked: &[Asked],
+        facts: &[Facts],
+        at: (usize, usize),
+        chosen: &mut Vec<Choice>,
+    ) -> bool {
         let Some(container) = asked.get(at.0) else {
             return true;
         };
@@ -202,8 +220,8 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
                 way,
                 candidate,
             });
-            let is_right = is_right(asked, facts, chosen)
-                && fill(asked, facts, at, way, made + 1, chosen);
+            let is_right =
+                is_right(asked, facts, chosen) && fill(asked, facts, at, way, made + 1, chosen);
             if !is_right {
                 chosen.pop();
             }
@@ -219,7 +237,11 @@ fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
         let own = &asked[one.asked];
         for other in &chosen[index + 1..] {
             let theirs = &asked[other.asked];
-            let (first, _) = if own.place <= theirs.place { (own, theirs) } else { (theirs, own) };
+            let (first, _) = if own.place <= theirs.place {
+                (own, theirs)
+            } else {
+                (theirs, own)
+            };
             let together = own.place == theirs.place || first.kind != ContainerKind::Init;
             if one.candidate == other.candidate && together {
                 return false;
@@ -267,7 +289,11 @@ fn a_choice_is_found_exactly_where_trying_everything_finds_one() {
             })
             .collect();
         let chosen = run(&containers, &all);
-        assert_eq!(chosen.is_ok(), by_force(&containers, &all), "round {round}: {containers:#?}");
+        assert_eq!(
+            chosen.is_ok(),
+            by_force(&containers, &all),
+            "round {round}: {containers:#?}"
+        );
         *found.entry(chosen.is_ok()).or_insert(0) += 1;
         if let Ok(chosen) = chosen {
             assert!(is_right(&containers, &all, &chosen), "round {round}");

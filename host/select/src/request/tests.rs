@@ -58,12 +58,23 @@ main:
         .iter()
         .map(|way| (way.whole_name(net), &*way.configuration, way.count))
         .collect();
-    assert_eq!(ways, [("net/fast".to_owned(), "nic", 1), ("net/any".to_owned(), "nic", 3)]);
+    assert_eq!(
+        ways,
+        [
+            ("net/fast".to_owned(), "nic", 1),
+            ("net/any".to_owned(), "nic", 3)
+        ]
+    );
     let concerns = |index: usize| {
         let one = &main.constraints[index];
         let all = main.requests.iter();
-        all.flat_map(|request| request.ways.iter().map(move |way| one.concerns(request, way)))
-            .collect::<Vec<_>>()
+        all.flat_map(|request| {
+            request
+                .ways
+                .iter()
+                .map(move |way| one.concerns(request, way))
+        })
+        .collect::<Vec<_>>()
     };
     assert_eq!(concerns(0), [true, true, true]);
     assert_eq!(concerns(1), [true, true, false]);

@@ -67,7 +67,9 @@ pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
             let wanted = reservation.containers.entry(one.place).or_default();
             wanted.name.clone_from(&one.container);
             wanted.of = wanted.of.max(one.of);
-            wanted.devices.insert(one.number, (key.clone(), slot.clone()));
+            wanted
+                .devices
+                .insert(one.number, (key.clone(), slot.clone()));
         }
     }
     all

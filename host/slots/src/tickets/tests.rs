@@ -130,7 +130,9 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
     };
     let reservation = |pod: &str, containers: &[&str]| Reservation {
         pod: format!("default/{pod}"),
-        containers: (0..).zip(containers.iter().map(|name| container(name))).collect(),
+        containers: (0..)
+            .zip(containers.iter().map(|name| container(name)))
+            .collect(),
     };
     use model::{Reservation, Reservations, Wanted};
     let all = Reservations::from([
@@ -141,7 +143,9 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
     let case = |active: &[&str], served: &[(&str, &str)], answered: &[(&str, &str)]| {
         let pairs = |pairs: &[(&str, &str)]| -> BTreeSet<Served> {
             let pairs = pairs.iter();
-            pairs.map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+            pairs
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+                .collect()
         };
         let admission = Admission {
             active: active.iter().map(|pod| format!("default/{pod}")).collect(),
@@ -157,18 +161,40 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
     assert_eq!(case(&["other"], &[], &[]), "nobody");
     assert_eq!(case(&["abc"], &[], &[]), "u1 main");
     assert_eq!(case(&["abc", "abc-1"], &[("u1", "main")], &[]), "u2 init");
-    assert_eq!(case(&["abc", "abc-1"], &[("u1", "main"), ("u2", "init")], &[]), "u2 main");
-    assert_eq!(case(&["abc", "abc-1"], &[("u1", "main")], &[("u2", "init")]), "u2 main");
-    assert_eq!(case(&["abc-123"], &[("u0", "main")], &[]), "u3 main", "an earlier pod of its name");
-    assert_eq!(case(&["abc", "abc-123"], &[], &[]), "default/abc default/abc-123");
-    let served = [("u1", "main"), ("u2", "init"), ("u2", "main"), ("u3", "main")];
+    assert_eq!(
+        case(&["abc", "abc-1"], &[("u1", "main"), ("u2", "init")], &[]),
+        "u2 main"
+    );
+    assert_eq!(
+        case(&["abc", "abc-1"], &[("u1", "main")], &[("u2", "init")]),
+        "u2 main"
+    );
+    assert_eq!(
+        case(&["abc-123"], &[("u0", "main")], &[]),
+        "u3 main",
+        "an earlier pod of its name"
+    );
+    assert_eq!(
+        case(&["abc", "abc-123"], &[], &[]),
+        "default/abc default/abc-123"
+    );
+    let served = [
+        ("u1", "main"),
+        ("u2", "init"),
+        ("u2", "main"),
+        ("u3", "main"),
+    ];
     assert_eq!(case(&["abc", "abc-1", "abc-123"], &served, &[]), "nobody");
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_container_gets_its_own_devices_also_after_the_agent_has_restarted() {
     let (mut a, mut b, mut c) = (gpu("a1"), gpu("b2"), gpu("c3"));
-    reserve(&mut a, "one", &[one_use("init", 0, 0, 1), one_use("main", 1, 0, 2)]);
+    reserve(
+        &mut a,
+        "one",
+        &[one_use("init", 0, 0, 1), one_use("main", 1, 0, 2)],
+    );
     reserve(&mut b, "one", &[one_use("main", 1, 1, 2)]);
     reserve(&mut c, "two", &[one_use("main", 0, 0, 1)]);
     let world = World::new(&[a, b, c]);
@@ -189,7 +215,10 @@ async fn each_container_gets_its_own_devices_also_after_the_agent_has_restarted(
     let third = handle.allocate(ids(&[2])).await.unwrap();
     assert_eq!(third.envs["ID"], "c3");
     let none = handle.allocate(ids(&[3])).await.unwrap_err();
-    assert!(none.to_string().contains("no pod that the kubelet admits"), "{none}");
+    assert!(
+        none.to_string().contains("no pod that the kubelet admits"),
+        "{none}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
