@@ -162,7 +162,11 @@ fn start(
         site.home.add_handler("mock-gpu")?;
     }
     let scheduling = Scheduling::start(cluster, agents.space.name())?;
-    agents.configure(configuration, "mock-gpu", &format!("{{count: {GPUS}}}"))?;
+    let object = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": configuration, "namespace": agents.space.name()},
+        "spec": {"discoveryHandler": {"name": "mock-gpu", "discoveryDetails": format!("count: {GPUS}")}, "capacity": 1},
+    });
+    cluster.apply(&object.to_string())?;
     eventually("both nodes have their GPUs and offer tickets", || {
         let found = agents.instances(configuration)?.len();
         ensure!(found == 2 * GPUS, "{found} GPUs");
