@@ -56,7 +56,7 @@ impl Scheduler {
         let state = &mut *self.state();
         state.binding.remove(&target.uid);
         match &bound {
-            Ok(_) => state.passed.remove(&target.uid),
+            Ok(()) => state.passed.remove(&target.uid),
             Err(_) => state.passed.take_nothing(&target.uid),
         }
         bound

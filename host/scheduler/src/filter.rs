@@ -108,7 +108,8 @@ impl<'a> Judge<'a> {
             .copied()
             .filter(|(number, device)| left(*number, device) > 0)
             .collect();
-        if let Some(found) = self.take_simple(&free) {
+        if let Some(way) = self.only_way() {
+            let found = self.take_any(way, &free);
             return found.ok_or_else(|| self.why(&own, &free));
         }
         let candidates: Vec<Candidate<'_>> = free
@@ -140,18 +141,22 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Chooses for a pod that asks in one way alone: any devices will do. Returns nothing for other pods, and nothing in it where there are not
-    /// enough.
-    fn take_simple(&mut self, free: &[(Number, &Device)]) -> Option<Option<Taken>> {
+    /// Returns the way of a pod that asks for devices in one way alone: any that fit will do.
+    fn only_way(&self) -> Option<&'a Way> {
         let [only] = self.asked else {
             return None;
         };
-        let [request] = &only.requests[..] else {
+        let ([request], []) = (&only.requests[..], &only.constraints[..]) else {
             return None;
         };
-        let ([way], []) = (&request.ways[..], &only.constraints[..]) else {
+        let [way] = &request.ways[..] else {
             return None;
         };
+        Some(way)
+    }
+
+    /// Chooses devices for that way; nothing if there are not enough.
+    fn take_any(&mut self, way: &Way, free: &[(Number, &Device)]) -> Option<Taken> {
         let mut fitting: Vec<(bool, usize, &str, Number)> = free
             .iter()
             .filter(|(_, device)| device.instance.spec.configuration_name == way.configuration)
@@ -168,7 +173,7 @@ impl<'a> Judge<'a> {
             .collect();
         let count = usize::try_from(way.count).unwrap_or(usize::MAX);
         if fitting.len() < count {
-            return Some(None);
+            return None;
         }
         fitting.sort_unstable();
         let chosen = fitting.into_iter().take(count);
@@ -179,10 +184,10 @@ impl<'a> Judge<'a> {
             way: 0,
             candidate,
         });
-        Some(Some(Taken {
+        Some(Taken {
             choices: choices.collect(),
             devices,
-        }))
+        })
     }
 
     /// Tells that the expressions of a way are true of a device.

@@ -162,11 +162,11 @@ impl Scheduler {
         let mut judge = Judge::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
         let found = filter(&mut judge, names.iter().map(String::as_str), &taken);
         let mut result = FilterResult::default();
-        let mut takes = HashMap::new();
+        let mut by_node = HashMap::new();
         for (node, found) in found {
             match found {
                 Ok(devices) => {
-                    takes.insert(node.to_owned(), devices);
+                    by_node.insert(node.to_owned(), devices);
                     result.node_names.push(node.to_owned());
                 }
                 Err(why) => {
@@ -176,10 +176,10 @@ impl Scheduler {
             }
         }
         drop(taken);
-        if takes.is_empty() {
+        if by_node.is_empty() {
             state.passed.remove(&pod.uid);
         } else {
-            state.passed.add(&pod.uid, (asked, takes), now);
+            state.passed.add(&pod.uid, (asked, by_node), now);
         }
         Ok(result)
     }
@@ -193,11 +193,11 @@ impl Scheduler {
         let asked = pod.and_then(|pod| state.asked(&pod).ok());
         let requests = asked.iter().flat_map(|asked| asked.iter());
         let ways = requests.flat_map(|one| one.requests.iter().flat_map(|request| &request.ways));
-        let named: BTreeSet<&str> = ways.map(|way| way.configuration.as_str()).collect();
+        let wanted: BTreeSet<&str> = ways.map(|way| way.configuration.as_str()).collect();
         let score = |node: &str| {
             let (mut free, mut all) = (0, 0);
             for (_, device) in state.world.of_node(node) {
-                if named.contains(&*device.instance.spec.configuration_name) {
+                if wanted.contains(&*device.instance.spec.configuration_name) {
                     free += device.free.len();
                     all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
                 }

@@ -58,7 +58,7 @@ impl Scheduler {
                     let devices = judge.take(node, taken).ok()?.devices;
                     Some((node.clone(), devices))
                 });
-                let Some((node, devices)) = fits else {
+                let Some((place, devices)) = fits else {
                     continue;
                 };
                 if let Some(tried) = state.tried.get(&pod.uid)
@@ -69,7 +69,7 @@ impl Scheduler {
                     continue;
                 }
                 // What this one will take helps no other.
-                taken.entry(node).or_default().extend(devices);
+                taken.entry(place).or_default().extend(devices);
                 state.tried.retain(|_, tried| *tried + SPACING > now);
                 state.tried.insert(pod.uid.clone(), now);
                 found.push(pod);

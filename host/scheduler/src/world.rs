@@ -113,21 +113,20 @@ impl World {
         } else {
             self.reserved.insert(key.clone(), reserved);
         }
-        let number = match self.by_key.get(&key) {
-            Some(number) => *number,
-            None => {
-                let spaces = self
-                    .namespaces
-                    .entry(configuration_of(&device))
-                    .or_default();
-                *spaces.entry(key.namespace.clone()).or_default() += 1;
-                let number = self.unused.pop().unwrap_or(self.devices.len());
-                if number == self.devices.len() {
-                    self.devices.push(None);
-                }
-                self.by_key.insert(key, number);
-                number
+        let number = if let Some(number) = self.by_key.get(&key) {
+            *number
+        } else {
+            let spaces = self
+                .namespaces
+                .entry(configuration_of(&device))
+                .or_default();
+            *spaces.entry(key.namespace.clone()).or_default() += 1;
+            let number = self.unused.pop().unwrap_or(self.devices.len());
+            if number == self.devices.len() {
+                self.devices.push(None);
             }
+            self.by_key.insert(key, number);
+            number
         };
         for node in old_nodes.difference(&device.nodes) {
             self.leave(node, number);

@@ -18,12 +18,12 @@ pub struct Verdicts {
     functions: Functions,
     expressions: HashMap<String, Arc<Expression>>,
     /// By the address of the expression's text, and a digest of values.
-    verdicts: HashMap<(usize, u64), Known>,
+    judged: HashMap<(usize, u64), Known>,
 }
 
 struct Known {
     /// Keeps the expression, so that no other one has its address.
-    expression: Arc<Expression>,
+    _expression: Arc<Expression>,
     values: Vec<Option<Fact>>,
     verdict: Verdict,
 }
@@ -49,22 +49,21 @@ impl Verdicts {
         let mut hasher = DefaultHasher::new();
         values.hash(&mut hasher);
         let key = (Arc::as_ptr(expression).addr(), hasher.finish());
-        if let Some(known) = self.verdicts.get(&key)
+        if let Some(known) = self.judged.get(&key)
             && known.values == values
         {
             return known.verdict.clone();
         }
         let verdict = expression.judge(&self.functions, facts);
-        if self.verdicts.len() >= VERDICTS {
-            self.verdicts.clear();
+        if self.judged.len() >= VERDICTS {
+            self.judged.clear();
         }
         let known = Known {
-            expression: Arc::clone(expression),
+            _expression: Arc::clone(expression),
             values,
             verdict: verdict.clone(),
         };
-        debug_assert!(Arc::ptr_eq(&known.expression, expression));
-        self.verdicts.insert(key, known);
+        self.judged.insert(key, known);
         verdict
     }
 }
@@ -101,7 +100,7 @@ mod tests {
                 Verdict::Differs
             );
         }
-        assert_eq!(verdicts.verdicts.len(), 2);
+        assert_eq!(verdicts.judged.len(), 2);
         assert!(Arc::ptr_eq(
             &expression,
             &verdicts.expression(text).unwrap()
@@ -117,6 +116,6 @@ mod tests {
             verdicts.judge(&expression, &facts(1, "a"));
         }
         assert!(verdicts.expressions.len() <= EXPRESSIONS);
-        assert!(verdicts.verdicts.len() <= VERDICTS);
+        assert!(verdicts.judged.len() <= VERDICTS);
     }
 }

@@ -204,7 +204,7 @@ impl TicketTask {
 
     /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), SourceEnded> {
-        let mut changes = self.records.changes();
+        let mut events = self.records.changes();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -214,7 +214,7 @@ impl TicketTask {
                     self.publish();
                     self.look_by(Instant::now() + SOON);
                 }
-                changed = changes.changed() => {
+                changed = events.changed() => {
                     changed.map_err(|_| SourceEnded("the kubelet's folder"))?;
                     self.next = Some(Instant::now() + SOON);
                 }

@@ -28,7 +28,7 @@ enum Ends {
 struct Played {
     instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
     pods: Mutex<BTreeMap<PodKey, Pod>>,
-    binds: Mutex<Vec<(PodKey, String, BTreeMap<String, String>)>>,
+    binds: Mutex<Vec<BTreeMap<String, String>>>,
     ends: Mutex<Ends>,
     tried: Mutex<Vec<PodKey>>,
     told: Mutex<Vec<String>>,
@@ -103,8 +103,7 @@ impl Cluster for Played {
         let mut pods = self.pods.lock().unwrap();
         let found = pods.get_mut(pod).filter(|found| found.uid == uid);
         found.ok_or(PodError::Gone)?.node = node.to_owned();
-        let bound = (pod.clone(), node.to_owned(), annotations);
-        self.binds.lock().unwrap().push(bound);
+        self.binds.lock().unwrap().push(annotations);
         match ends {
             Ends::Unheard => Err(PodError::Unknown("no answer".to_owned())),
             _ => Ok(()),
@@ -309,7 +308,7 @@ async fn a_pod_goes_where_its_devices_are_and_the_others_say_why_not() {
     };
     assert_eq!((&*one.container, &*one.request, one.of), ("main", "a", 1));
     let binds = bench.played.binds.lock().unwrap().clone();
-    let given = &binds[0].2["leafhost.dev/allocated-devices"];
+    let given = &binds[0]["leafhost.dev/allocated-devices"];
     assert_eq!(given, r#"{"main":["gpu-a1"]}"#);
     let told = bench.played.told.lock().unwrap().clone();
     assert_eq!(told, ["DevicesReserved: main gets gpu-a1"]);
@@ -393,7 +392,7 @@ async fn an_extender_that_starts_anew_goes_on_with_what_the_one_before_has_reser
     assert_eq!(next.schedules(&first, "a").await, "");
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
     assert_eq!(bench.played.usage("gpu-b2"), "");
-    let given = bench.played.binds.lock().unwrap()[0].2.clone();
+    let given = bench.played.binds.lock().unwrap()[0].clone();
     assert_eq!(
         given["leafhost.dev/allocated-devices"],
         r#"{"main":["gpu-a1"]}"#
@@ -510,7 +509,7 @@ async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_oft
     let tried = || bench.played.tried.lock().unwrap().len();
     assert_eq!(
         bench.played.tried.lock().unwrap()[..],
-        [first.key.clone()],
+        *std::slice::from_ref(&first.key),
         "there is one device"
     );
     sleep(Duration::from_secs(3)).await;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use ContainerKind::{App, Init, Sidecar};
+
 use super::*;
 use crate::request::Constraint;
 
@@ -69,7 +71,7 @@ fn devices(chosen: &[Choice]) -> Vec<usize> {
     chosen.iter().map(|one| one.candidate).collect()
 }
 
-const APP: ContainerKind = ContainerKind::App;
+const APP: ContainerKind = App;
 
 #[test]
 fn the_first_way_that_leaves_the_rest_possible_is_taken() {
@@ -133,7 +135,6 @@ fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not()
             .collect();
         run(&asked, &all).map(|chosen| devices(&chosen))
     };
-    use ContainerKind::{App, Init, Sidecar};
     assert_eq!(run_kinds(&[Init, Init, App, App]), Ok(vec![0, 0, 0, 1]));
     assert_eq!(run_kinds(&[Sidecar, Init, App]), Ok(vec![0, 1, 1]));
     assert_eq!(run_kinds(&[Init, Sidecar, App]), Ok(vec![0, 0, 1]));

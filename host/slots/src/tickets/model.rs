@@ -137,10 +137,21 @@ pub struct Keeper {
     kubelet: Option<KubeletRun>,
 }
 
+/// Says who was seen to have a ticket for a pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum SeenBy {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// Some kubelet, by an earlier agent.
+    Earlier,
+    /// This kubelet.
+    Now(Option<KubeletRun>),
+}
+
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// Is the kubelet that was seen to have it for the pod.
-    seen: Option<Option<KubeletRun>>,
+    seen: SeenBy,
     /// Since when nobody was seen to have it, and how often.
     absent: Option<(Instant, u32)>,
 }
@@ -196,8 +207,8 @@ impl Keeper {
             // An earlier agent saw it.
             let was_seen = status.is_some_and(|status| status.holders.contains_key(slot));
             let known = self.known.entry(uid.clone()).or_default();
-            if was_seen && known.seen.is_none() {
-                known.seen = Some(None);
+            if was_seen && known.seen == SeenBy::Nobody {
+                known.seen = SeenBy::Earlier;
             }
         }
         for (uid, known) in &mut self.known {
@@ -205,7 +216,7 @@ impl Keeper {
                 known.absent = None;
             }
             if held.contains(uid) {
-                known.seen = Some(snapshot.kubelet_run);
+                known.seen = SeenBy::Now(snapshot.kubelet_run);
                 known.absent = None;
                 seen.holders.insert(uid.clone());
                 continue;
@@ -225,15 +236,13 @@ impl Keeper {
             });
             let is_gone = snapshot.alive.get(uid) == Some(&false);
             let reason = match known.seen {
-                Some(kubelet) if kubelet == snapshot.kubelet_run || is_gone => {
-                    Some(Reason::GivenBack)
-                }
-                Some(_) => None,
-                None if is_active => {
+                SeenBy::Now(kubelet) if kubelet == snapshot.kubelet_run => Some(Reason::GivenBack),
+                SeenBy::Now(_) | SeenBy::Earlier => is_gone.then_some(Reason::PodGone),
+                SeenBy::Nobody if is_active => {
                     known.absent = None;
                     None
                 }
-                None => {
+                SeenBy::Nobody => {
                     let (since, count) = known.absent.unwrap_or((snapshot.begun, 0));
                     known.absent = Some((since, count.saturating_add(1)));
                     let is_long = snapshot.begun.saturating_duration_since(since) >= grace;

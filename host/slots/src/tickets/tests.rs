@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
+use model::{Reservation, Reservations, Wanted};
 
 /// Who is admitted, and who has tickets by the kubelet's own record.
 #[derive(Default)]
@@ -134,7 +135,6 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
             .zip(containers.iter().map(|name| container(name)))
             .collect(),
     };
-    use model::{Reservation, Reservations, Wanted};
     let all = Reservations::from([
         ("u1".to_owned(), reservation("abc", &["main"])),
         ("u2".to_owned(), reservation("abc-1", &["init", "main"])),
