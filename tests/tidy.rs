@@ -173,7 +173,7 @@ fn every_image_sets_what_the_unit_for_systemd_sets() {
 #[test]
 fn crates_depend_only_on_those_below() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let allowed: [(&str, &[&str]); 21] = [
+    let allowed: [(&str, &[&str]); 23] = [
         ("host/core", &[]),
         ("host/udev", &[]),
         ("host/net", &[]),
@@ -228,6 +228,11 @@ fn crates_depend_only_on_those_below() {
             ],
         ),
         ("host/controller", &["leafhost-core"]),
+        ("host/select", &["leafhost-core"]),
+        (
+            "host/scheduler",
+            &["leafhost-core", "leafhost-metrics", "leafhost-select"],
+        ),
         ("sdk", &["leafhost-sdk-macros"]),
     ];
     for (folder, below) in allowed {
@@ -246,7 +251,7 @@ fn crates_depend_only_on_those_below() {
 
 #[test]
 fn no_program_of_a_cluster_knows_another_and_what_they_share_knows_none() {
-    let programs = ["agent", "controller", "webhook", "migrate"];
+    let programs = ["agent", "controller", "scheduler", "webhook", "migrate"];
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let root = root.join("host/k8s/src");
     let place = |path: &Path| {
@@ -305,7 +310,14 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
         names.collect()
     };
     let mut registered = BTreeSet::new();
-    for part in ["agent", "claims", "discovery", "slots", "controller"] {
+    for part in [
+        "agent",
+        "claims",
+        "discovery",
+        "slots",
+        "controller",
+        "scheduler",
+    ] {
         let own = names(&read(&format!("host/{part}/src/metrics.rs")), "\"", '"');
         assert!(!own.is_empty(), "{part}");
         registered.extend(own);

@@ -1,6 +1,7 @@
 //! The model of slots: who holds what, which devices are offered, and which slots an Allocate gets. Pure: it reads no clock,
 //! does no I/O and knows nothing of the task that uses it.
 
+pub mod admission;
 pub mod claim;
 pub mod context;
 pub mod hold;

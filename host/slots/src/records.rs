@@ -19,9 +19,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
+use super::model::admission::Admission;
 use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
-use super::tickets::Admissions;
-use super::tickets::model::Admission;
 
 /// Where the kubelet takes registrations, below its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
@@ -45,6 +44,13 @@ pub trait Records: Send + Sync {
     fn kubelet_run(&self) -> Option<KubeletRun>;
     /// Changes when a snapshot is worth while.
     fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// Tells whom the kubelet admits.
+#[async_trait]
+pub trait Admissions: Send + Sync {
+    /// Returns what the kubelet says now. It is asked again while it answers others too often.
+    async fn admission(&self) -> Result<Admission, String>;
 }
 
 /// Says which resources are meant.

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use leafhost_core::allocation::{Allocation as Given, Consumer, Part, Share, give_back};
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
@@ -29,16 +28,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::looks::SOON;
 use crate::metrics::Metrics;
+use crate::model::admission::Served;
 use crate::model::claim::given;
 use crate::model::hold::{RECORD_WAIT, Reason};
 use crate::model::snapshot::Snapshot;
-use crate::records::Records;
+use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
 
 pub mod model;
 
-use model::{Admission, Keeper, Next, Place, Served};
+use model::{Keeper, Next, Place};
 
 /// The most tickets: twice the most pods that kubelets are told to run.
 pub const MAX_TICKETS: u32 = 1_024;
@@ -51,13 +51,6 @@ const WRITE: Duration = Duration::from_secs(5);
 /// Separates two looks while pods have slots, and while one has no volume, whose end would be told.
 const EVERY: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_millis(600);
-
-/// Tells whom the kubelet admits.
-#[async_trait]
-pub trait Admissions: Send + Sync {
-    /// Returns what the kubelet says now. It is asked again while it answers others too often.
-    async fn admission(&self) -> Result<Admission, String>;
-}
 
 /// A call that waits for its answer.
 struct Request {

@@ -12,20 +12,9 @@ use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
+use crate::model::admission::{Admission, Served};
 use crate::model::hold::Reason;
 use crate::model::snapshot::{Pod, Presence, Snapshot};
-
-/// What the kubelet says while it admits a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Admission {
-    /// The pods that it has admitted and the one that it admits, `namespace/name`.
-    pub active: BTreeSet<String>,
-    /// The containers that have tickets by its own record, each with the uid of its pod.
-    pub served: BTreeSet<Served>,
-}
-
-/// Names a container: the uid of its pod, and its name.
-pub type Served = (String, String);
 
 /// Says which devices a scheduler has given to the containers of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

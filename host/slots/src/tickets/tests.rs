@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use async_trait::async_trait;
 use leafhost_core::instance::{Reserved, Use};
 use leafhost_fakes::Store;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
+use crate::model::admission::Admission;
 use model::{Reservation, Reservations, Wanted};
 
 /// Who is admitted, and who has tickets by the kubelet's own record.
