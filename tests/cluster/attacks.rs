@@ -14,6 +14,7 @@ mod cost;
 mod forms;
 mod members;
 mod owners;
+mod scheduler;
 mod users;
 
 const NAMESPACE: &str = "guarded";
@@ -40,13 +41,21 @@ impl Guarded {
             "policies",
             "policies-controller",
             "policies-reports",
+            "policies-scheduler",
             "policies-slices",
             "policies-users",
             "policies-webhook",
         ] {
             let template = format!("templates/{template}.yaml");
             let arguments = ["template", NAMESPACE, &chart, "--namespace", NAMESPACE];
-            let version = ["--kube-version", "1.37.0", "--show-only", &template];
+            let version = [
+                "--kube-version",
+                "1.37.0",
+                "--set",
+                "scheduler.enabled=true",
+                "--show-only",
+                &template,
+            ];
             manifests += "---\n";
             manifests += &cluster.helm(&[&arguments[..], &version].concat())?;
         }
@@ -555,6 +564,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
     forms::check(&a)?;
     accounts::check(cluster, &space)?;
     owners::check(&a)?;
+    scheduler::check(&a, &b)?;
     for name in ["node-a.attacks", "node-b.attacks"] {
         cluster.kubectl(&["delete", "dh", name])?;
     }

@@ -87,18 +87,18 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
     let spec = &instance.spec;
     let resources =
         [&instance.metadata.name, &spec.configuration_name].map(|name| format!("{GROUP}/{name}"));
-    let claims = |node: &str| {
+    let consumers = |node: &str| {
         let usages = spec.device_usage.values();
         let usages = usages.filter_map(|text| text.parse::<DeviceUsage>().ok());
         let own: Vec<DeviceUsage> = usages.filter(|one| one.node() == Some(node)).collect();
-        own.into_iter().filter_map(|one| one.claim())
+        own.into_iter().filter_map(|one| one.consumer())
     };
     let leaves = |node: &str| match absent.get(node) {
         None => false,
         Some(Absence::Deleted) => true,
         Some(Absence::Away(requested)) => {
             let has_pods = resources.iter().any(|one| requested.contains(one))
-                || claims(node).any(|claim| requested.contains(&claim));
+                || consumers(node).any(|consumer| requested.contains(&consumer));
             spec.shared && !has_pods
         }
     };

@@ -105,7 +105,7 @@ pub trait Cluster: Send + Sync {
     ) -> Result<(), WriteError>;
     /// What the cluster has of a node, read now; nothing if there is no such node.
     async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
-    /// The resources that pods of a node ask for, and their claims ([`crate::slot::claim_key`]), of those pods that have not ended; read now.
+    /// The resources that pods of a node ask for, their claims ([`crate::slot::claim_key`]), and those that a scheduler gives devices ([`crate::slot::pod_key`]), of those pods that have not ended; read now.
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
     /// Writes a change of `base`, if the object still is as it was seen; one that somebody was quicker than fails.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;

@@ -56,12 +56,13 @@ impl DeviceUsage {
         }
     }
 
-    /// Names the claim that has the slot, as [`claim_key`] does.
-    pub fn claim(&self) -> Option<String> {
+    /// Names the claim or the pod that has the slot, as [`claim_key`] and [`pod_key`] do.
+    pub fn consumer(&self) -> Option<String> {
         match self {
             Self::Claim {
                 namespace, name, ..
             } => Some(claim_key(namespace, name)),
+            Self::Pod { uid, .. } => Some(pod_key(uid)),
             _ => None,
         }
     }
@@ -92,6 +93,11 @@ impl DeviceUsage {
 /// Names a claim: `R:<namespace>:<name>`.
 pub fn claim_key(namespace: &str, name: &str) -> String {
     format!("R:{namespace}:{name}")
+}
+
+/// Names a pod for which a scheduler chooses devices: `P:<uid>`.
+pub fn pod_key(uid: &str) -> String {
+    format!("P:{uid}")
 }
 
 impl FromStr for DeviceUsage {

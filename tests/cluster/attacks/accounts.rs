@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::{NAMESPACE, instance, refused};
 
 /// Somebody with all rights and the name of an account.
-struct Account<'a> {
+pub(super) struct Account<'a> {
     cluster: &'a Cluster,
     user: String,
     namespace: &'a str,
 }
 
 impl<'a> Account<'a> {
-    fn new(cluster: &'a Cluster, part: &str, namespace: &'a str) -> Self {
+    pub fn new(cluster: &'a Cluster, part: &str, namespace: &'a str) -> Self {
         Self {
             cluster,
             user: format!("system:serviceaccount:{NAMESPACE}:{NAMESPACE}-leafhost-{part}"),
@@ -25,7 +25,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
         let own = ["--as", &self.user, "--as-group", "system:masters"];
         let space = ["--namespace", self.namespace];
         let all = [&own[..], &space, arguments].concat();
@@ -37,7 +37,7 @@ impl<'a> Account<'a> {
         self.kubectl(&create, &object.to_string())
     }
 
-    fn patch(&self, what: &[&str], patch: &Value) -> Result<String> {
+    pub fn patch(&self, what: &[&str], patch: &Value) -> Result<String> {
         let patch = patch.to_string();
         let how = ["--type=merge", "--patch", &patch];
         self.kubectl(&[&["patch"], what, &how].concat(), "")

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use leafhost_agent::status::{SlotView, Status};
 use leafhost_core::instance::Instance;
+use leafhost_core::scheduling::DEVICES;
 use leafhost_core::slot::{DeviceUsage, slot_id};
 use leafhost_core::unit::unit_of;
 use serde::Serialize;
@@ -130,6 +131,12 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
     } = &usage
     {
         slot.claim = Some(format!("{namespace}/{name}"));
+    }
+    if usage.pod().is_some() {
+        let reserved = instance.reserved(&slot.id);
+        slot.holder = reserved.map(|reserved| reserved.pod.clone());
+        slot.resource = Some(DEVICES.to_owned());
+        return slot;
     }
     if let Some(unit) = unit_of(node, instance, &slot.id, &usage) {
         let seen = held(status).iter().find(|held| {

@@ -16,7 +16,8 @@ use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet, StoreError};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
-use leafhost_core::slot::claim_key;
+use leafhost_core::scheduling::DEVICES;
+use leafhost_core::slot::{claim_key, pod_key};
 use leafhost_core::status_store::WriteError;
 use leafhost_core::tasks::Tasks;
 use serde::Serialize;
@@ -297,7 +298,7 @@ async fn written<T>(request: impl Future<Output = kube::Result<T>>) -> Result<()
     answer.map(drop).map_err(|failure| write_error(&failure))
 }
 
-/// The resources of ours that a pod asks for, and its claims, as `R:<namespace>:<name>`.
+/// The resources of ours that a pod asks for, its claims, and the pod itself if a scheduler gives it devices.
 fn requests(pod: &Pod) -> BTreeSet<String> {
     let Some(spec) = &pod.spec else {
         return BTreeSet::new();
@@ -308,6 +309,9 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
         .chain(spec.init_containers.iter().flatten());
     let limits = |container: &Container| container.resources.as_ref()?.limits.clone();
     let names = containers.filter_map(limits).flat_map(BTreeMap::into_keys);
+    let names: Vec<String> = names.collect();
+    let scheduled = names.iter().any(|name| name == DEVICES);
+    let scheduled = pod.uid().filter(|_| scheduled);
     let is_ours = |name: &String| {
         name.split_once('/')
             .is_some_and(|(domain, _)| domain == GROUP)
@@ -324,5 +328,7 @@ fn requests(pod: &Pod) -> BTreeSet<String> {
     });
     let namespace = pod.namespace().unwrap_or_default();
     let claims = own.chain(made).map(|name| claim_key(&namespace, &name));
-    names.filter(is_ours).chain(claims).collect()
+    let names = names.into_iter().filter(is_ours);
+    let scheduled = scheduled.map(|uid| pod_key(&uid));
+    names.chain(claims).chain(scheduled).collect()
 }
