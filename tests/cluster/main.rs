@@ -51,6 +51,7 @@ mod replaced;
 mod requests;
 mod restarts;
 mod scheduled;
+mod scheduled_kills;
 mod swapped;
 mod ten_nodes;
 mod turnover;

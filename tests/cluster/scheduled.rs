@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::cluster::{self, Cluster, Container, Node, Pod};
+use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Node, Pod};
 use leafhost_tests::program::{leafhost, source_tree};
 use leafhost_tests::wait::eventually;
 use serde::Deserialize as _;
@@ -16,6 +18,8 @@ use crate::agents::{Agents, kubeconfig};
 /// The resource of tickets, and the annotation of pods.
 const DEVICES: &str = "leafhost.dev/devices";
 const ALLOCATED: &str = "leafhost.dev/allocated-devices";
+/// What the agents are started with.
+pub const AGENT: [&str; 2] = ["--tickets", "64"];
 /// How many GPUs each node has.
 const GPUS: usize = 5;
 
@@ -24,6 +28,8 @@ pub struct Scheduling {
     extender: Child,
     scheduler: Child,
     folder: tempfile::TempDir,
+    /// Where the extender listens.
+    address: String,
     cluster: &'static Cluster,
     /// What `spec.schedulerName` of its pods says, and the namespace of its account.
     name: String,
@@ -52,28 +58,7 @@ impl Scheduling {
         let account = format!("{space}-leafhost-scheduler");
         let create = ["create", "token", &account, "--namespace", space];
         fs::write(&own, kubeconfig(cluster, &create)?)?;
-        let log = File::create(folder.path().join("extender.log"))?;
-        let extender = Command::new(leafhost()?)
-            .args([
-                "scheduler",
-                "--listen",
-                "127.0.0.1:0",
-                "--scheduler-name",
-                space,
-            ])
-            .args(["--log-format", "text", "--log-level", "debug"])
-            .env("KUBECONFIG", &own)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start the extender")?;
-        let address = eventually("the extender says where it listens", || {
-            let log = fs::read_to_string(folder.path().join("extender.log"))?;
-            let (_, address) = log.split_once("address=").context("it says nothing")?;
-            let address = address.split_whitespace().next().context("no address")?;
-            Ok(address.to_owned())
-        })?;
+        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0")?;
         // As in the chart, but for what is of a pod there.
         let config: Value = serde_yaml_ng::from_str(&config.context("no configuration")?)?;
         let mut config = config;
@@ -95,9 +80,19 @@ impl Scheduling {
             extender,
             scheduler,
             folder,
+            address,
             cluster,
             name: space.to_owned(),
         })
+    }
+
+    /// Kills the extender, and starts another one in its place after a while.
+    pub fn replace_extender(&mut self, pause: Duration) -> Result<()> {
+        self.extender.kill()?;
+        self.extender.wait()?;
+        wait(pause);
+        (self.extender, _) = extender(self.folder.path(), &self.name, &self.address)?;
+        Ok(())
     }
 
     /// The ends of both logs.
@@ -127,6 +122,36 @@ impl Scheduling {
     }
 }
 
+/// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
+fn extender(folder: &Path, scheduler: &str, listen: &str) -> Result<(Child, String)> {
+    let path = folder.join("extender.log");
+    let log = File::options().create(true).append(true).open(&path)?;
+    let before = fs::read_to_string(&path)?.len();
+    let child = Command::new(leafhost()?)
+        .args([
+            "scheduler",
+            "--listen",
+            listen,
+            "--scheduler-name",
+            scheduler,
+        ])
+        .args(["--log-format", "text", "--log-level", "debug"])
+        .env("KUBECONFIG", folder.join("kubeconfig"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the extender")?;
+    let address = eventually("the extender says where it listens", || {
+        let log = fs::read_to_string(&path)?;
+        let log = log.get(before..).unwrap_or_default();
+        let (_, address) = log.split_once("address=").context("it says nothing")?;
+        let address = address.split_whitespace().next().context("no address")?;
+        Ok(address.to_owned())
+    })?;
+    Ok((child, address))
+}
+
 impl Drop for Scheduling {
     fn drop(&mut self) {
         for child in [&mut self.scheduler, &mut self.extender] {
@@ -152,12 +177,12 @@ impl Drop for Scheduling {
 }
 
 /// Starts agents that offer tickets, and a scheduler; `configuration` has GPUs of each node.
-fn start(
+pub fn start(
     cluster: &'static Cluster,
     name: &str,
     configuration: &str,
 ) -> Result<(Agents, Scheduling)> {
-    let agents = Agents::start(cluster, name, &["--tickets", "64"])?;
+    let agents = Agents::start(cluster, name, &AGENT)?;
     for site in &agents.sites {
         site.home.add_handler("mock-gpu")?;
     }
@@ -180,7 +205,7 @@ fn start(
 }
 
 /// Asks for GPUs of a Configuration with one of these indices.
-fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> Value {
+pub fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> Value {
     let indices: Vec<String> = indices.iter().map(ToString::to_string).collect();
     let expression = format!(
         "device.attributes[\"leafhost.dev\"].index in [{}]",
@@ -190,7 +215,7 @@ fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> Value
         "selectors": [{"cel": {"expression": expression}}]})
 }
 
-fn exactly(name: &str, mut way: Value) -> Value {
+pub fn exactly(name: &str, mut way: Value) -> Value {
     if let Some(fields) = way.as_object_mut() {
         fields.remove("name");
     }
@@ -207,19 +232,28 @@ fn indices(log: &str) -> BTreeSet<usize> {
 }
 
 /// Returns what the scheduler has said of a pod: Instances by container.
-fn allocated(agents: &Agents, pod: &str) -> Result<BTreeMap<String, Vec<String>>> {
-    let pod = agents.space.pod(pod)?;
+fn allocated(space: &Namespace<'_>, pod: &str) -> Result<BTreeMap<String, Vec<String>>> {
+    let pod = space.pod(pod)?;
     let text = pod["metadata"]["annotations"][ALLOCATED].as_str();
     Ok(serde_json::from_str(text.context("nothing is allocated")?)?)
 }
 
-/// Checks that a running pod has the GPUs that the scheduler has chosen, and returns their numbers.
-fn given(agents: &Agents, pod: &str) -> Result<BTreeSet<usize>> {
-    let log = agents.space.wait_logs(pod, "main", "PATH=")?;
+/// Checks that a running pod has the GPUs that the scheduler has chosen; returns their numbers and Instances.
+pub fn given(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    pod: &str,
+) -> Result<(BTreeSet<usize>, Vec<String>)> {
+    let log = space.wait_logs(pod, "main", "PATH=")?;
     let has = indices(&log);
     let mut chosen = BTreeSet::new();
-    for instance in allocated(agents, pod)?.remove("main").unwrap_or_default() {
-        let object = agents.cluster.get(&agents.instance_path(&instance))?;
+    let instances = allocated(space, pod)?.remove("main").unwrap_or_default();
+    for instance in &instances {
+        let path = format!(
+            "/apis/akri.sh/v0/namespaces/{}/instances/{instance}",
+            space.name()
+        );
+        let object = cluster.get(&path)?;
         let index = object["spec"]["leafhost"]["attributes"]["index"]["int"].as_u64();
         chosen.insert(usize::try_from(index.context("no index")?)?);
     }
@@ -227,11 +261,11 @@ fn given(agents: &Agents, pod: &str) -> Result<BTreeSet<usize>> {
         has == chosen,
         "{pod} has {has:?}, chosen are {chosen:?}\n{log}"
     );
-    Ok(has)
+    Ok((has, instances))
 }
 
 /// Waits until all slots of a Configuration are free.
-fn until_free(agents: &Agents, configuration: &str) -> Result<()> {
+pub fn until_free(agents: &Agents, configuration: &str) -> Result<()> {
     eventually("all slots are free", || {
         for instance in agents.instances(configuration)? {
             let usage = instance["spec"]["deviceUsage"].as_object().cloned();
@@ -276,7 +310,7 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
         }
         for (name, expected) in names.iter().zip([&[0, 1, 2][..], &[3, 4]]) {
             space.wait_running(name).with_context(|| scheduling.log())?;
-            let has = given(&agents, name)?;
+            let (has, _) = given(cluster, space, name)?;
             ensure!(
                 has == expected.iter().copied().collect(),
                 "{name} has {has:?}"
@@ -292,7 +326,7 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
     for (name, requests, expected) in [("holder", &holder, &[0][..]), ("other", &first, &[2, 3])] {
         space.create(&scheduling.pod(name, Some(node), requests))?;
         space.wait_running(name).with_context(|| scheduling.log())?;
-        let has = given(&agents, name)?;
+        let (has, _) = given(cluster, space, name)?;
         ensure!(
             has == expected.iter().copied().collect(),
             "{name} has {has:?}"
@@ -304,12 +338,12 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
     let text = waiting["status"]["conditions"].to_string();
     ensure!(text.contains("are in use"), "{text}");
     space.delete("other")?;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     space
         .wait_running("late")
         .with_context(|| scheduling.log())?;
     println!("the next pod runs {:?} after the deletion", begun.elapsed());
-    ensure!(given(&agents, "late")? == [3, 4].into());
+    ensure!(given(cluster, space, "late")?.0 == [3, 4].into());
     Ok(())
 }
 
@@ -333,7 +367,7 @@ fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<
         }
         for (name, index) in &names {
             space.wait_running(name).with_context(|| scheduling.log())?;
-            let has = given(&agents, name)?;
+            let (has, _) = given(cluster, space, name)?;
             ensure!(has == [*index].into(), "{name} has {has:?}");
         }
         for (name, _) in &names {
@@ -342,4 +376,12 @@ fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<
         until_free(&agents, "each")?;
     }
     Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "pods and what kills them take their time"
+)]
+pub fn wait(duration: Duration) {
+    std::thread::sleep(duration);
 }

@@ -27,7 +27,7 @@ mod webhook;
 pub use handlers::{HandlersDirArgs, WithoutHandlersArgs};
 pub use migrate::{FromAkriArgs, MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
-pub use scheduler::SchedulerArgs;
+pub use scheduler::{SchedulerArgs, SelectArgs};
 pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
 
@@ -81,6 +81,13 @@ pub enum Command {
     /// each beside a scheduler of its own.
     #[command(after_long_help = examples::SCHEDULER)]
     Scheduler(SchedulerArgs),
+    /// Say which devices a scheduler would choose for a pod
+    ///
+    /// It reads the Instances of the cluster with the kubeconfig that kubectl would use, chooses as leafhost scheduler does, and changes nothing.
+    /// For each node it names the devices that each container would get, or says why the node will not do; for each other device it names the first
+    /// condition that the device does not meet.
+    #[command(after_long_help = examples::SELECT)]
+    Select(SelectArgs),
     /// Show what a running agent does
     ///
     /// Without VIEW it shows the kubelet, handlers, Configurations and Instances. It finds the agent through the agent's

@@ -15,6 +15,7 @@ mod log;
 mod manual;
 mod migrate;
 mod scheduler;
+mod select;
 mod signals;
 mod status;
 mod table;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
         Command::Scheduler(args) => scheduler::run(&args),
+        Command::Select(args) => select::run(&args),
         Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),
         Command::Check(args) => check::run(args),

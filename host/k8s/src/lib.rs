@@ -46,7 +46,7 @@ pub use agent::slices::KubeSlices;
 pub use client::{connect, connect_as_user};
 pub use controller::brokers::KubeBrokers;
 pub use controller::cluster::{self, KubeCluster};
-pub use scheduler::KubeScheduling;
+pub use scheduler::{KubeScheduling, read_once};
 pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 

@@ -86,7 +86,7 @@ impl Book {
 }
 
 /// Reads an object; nothing of one that no controller wrote.
-fn record(object: DeserializeGuard<ResourceName>) -> Option<NameRecord> {
+pub fn record(object: DeserializeGuard<ResourceName>) -> Option<NameRecord> {
     let object = object.0.ok()?;
     let unused = object.annotations().get(UNUSED_SINCE);
     let unused: Option<Timestamp> = unused.and_then(|text| text.parse().ok());

@@ -22,8 +22,10 @@ use crate::instance::{
 };
 use crate::requests::{patch_by, put_by};
 
+mod once;
 mod watches;
 
+pub use once::read as read_once;
 use watches::PodObject;
 
 /// The manager of the fields that it writes.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::extender::BindingArgs;
 use crate::filter::{Judge, Taken};
 use crate::scheduler::{Scheduler, State};
-use crate::world::Reservation;
+use crate::world::{Reservation, World};
 
 /// Bounds how often devices are chosen for one Bind, and separates two choices.
 const TRIES: u32 = 5;
@@ -152,7 +152,7 @@ impl Scheduler {
                     .iter()
                     .map(|(instance, slot, _)| (instance.key(), slot.clone()));
                 state.writing.extend(slots);
-                let given = given(asked, &taken, state);
+                let given = given(asked, &taken, &state.world);
                 (wanted, given)
             };
             let slots: Vec<(InstanceKey, String)> = wanted
@@ -321,10 +321,10 @@ fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Opt
 }
 
 /// Returns the Instances that each container gets.
-fn given(asked: &[Asked], taken: &Taken, state: &State) -> BTreeMap<String, Vec<String>> {
+pub fn given(asked: &[Asked], taken: &Taken, world: &World) -> BTreeMap<String, Vec<String>> {
     let mut given: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (choice, device) in taken.choices.iter().zip(&taken.devices) {
-        if let (Some(one), Some(device)) = (asked.get(choice.asked), state.world.device(*device)) {
+        if let (Some(one), Some(device)) = (asked.get(choice.asked), world.device(*device)) {
             let names = given.entry(one.container.clone()).or_default();
             names.push(device.instance.metadata.name.clone());
         }

@@ -4,6 +4,7 @@
 //! compare-and-swap. Knows neither Kubernetes' client nor where it is served.
 
 mod bind;
+mod explain;
 mod extender;
 mod filter;
 mod metrics;
@@ -14,6 +15,7 @@ mod scheduler;
 mod waiting;
 mod world;
 
+pub use explain::{Explanation, explain};
 pub use metrics::Metrics;
 pub use routes::{public_routes, routes};
 pub use scheduler::Scheduler;

@@ -71,6 +71,13 @@ Examples:
   KUBECONFIG=~/.kube/config leafhost scheduler --scheduler-name gpus
 ";
 
+/// `leafhost select --help`.
+pub const SELECT: &str = "\
+Examples:
+  leafhost select pod.yaml
+  kubectl get pod training --output yaml | leafhost select -
+";
+
 /// `leafhost webhook --help`.
 pub const WEBHOOK: &str = "\
 Examples:

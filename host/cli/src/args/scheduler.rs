@@ -1,10 +1,12 @@
-//! The flags of `leafhost scheduler`.
+//! The flags of `leafhost scheduler` and `leafhost select`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::{LogArgs, socket_address};
+use crate::terminal::Output;
 
 /// Flags of `leafhost scheduler`.
 #[derive(Debug, Args)]
@@ -29,4 +31,21 @@ pub struct SchedulerArgs {
 
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Flags of `leafhost select`.
+#[derive(Debug, Args)]
+pub struct SelectArgs {
+    /// The manifest of a pod, or of what makes pods by a template, such as a Deployment; - for stdin
+    pub file: PathBuf,
+
+    /// The format: table, json or yaml
+    #[arg(
+        short,
+        long,
+        env = "LEAFHOST_OUTPUT",
+        value_name = "FORMAT",
+        default_value = "table"
+    )]
+    pub output: Output,
 }

@@ -1,0 +1,164 @@
+//! `leafhost select`: says what a scheduler would choose for a pod now, and what each other device is missing.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use leafhost_core::scheduling::{DEVICES, Pod, PodKey, PodSpec, PodStatus};
+use leafhost_scheduler::{Explanation, explain};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::args::SelectArgs;
+use crate::handler::open::block_on;
+use crate::table::{Cell, Table};
+use crate::terminal::{self, Output, Paint, Tone};
+
+/// The largest file, in bytes.
+const LARGEST: u64 = 4 << 20;
+
+/// Runs the verb.
+pub fn run(args: &SelectArgs) -> Result<()> {
+    let pods = read(&args.file)?;
+    let found = block_on(async {
+        let client = leafhost_k8s::connect_as_user().await?;
+        Ok(leafhost_k8s::read_once(&client).await?)
+    });
+    let (instances, names) = found?;
+    let names = Arc::new(names);
+    for pod in pods {
+        let explained = explain(instances.clone(), Arc::clone(&names), &pod);
+        let explained = explained.map_err(anyhow::Error::msg);
+        let explained = explained.with_context(|| format!("pod {}", pod.key.name))?;
+        let text = match args.output {
+            Output::Table => table(&explained)?,
+            output => terminal::document(output, false, &document(&explained))?,
+        };
+        terminal::print(&text)?;
+    }
+    Ok(())
+}
+
+/// Returns the pods of a file that ask for devices, also those of templates.
+fn read(file: &Path) -> Result<Vec<Pod>> {
+    let mut text = String::new();
+    let shown = file.display();
+    if file == Path::new("-") {
+        std::io::stdin().take(LARGEST).read_to_string(&mut text)?;
+    } else {
+        let opened = std::fs::File::open(file);
+        let opened = opened.with_context(|| format!("cannot read {shown}"))?;
+        let read = opened.take(LARGEST).read_to_string(&mut text);
+        read.with_context(|| format!("cannot read {shown}"))?;
+    }
+    let mut pods = Vec::new();
+    for document in serde_yaml_ng::Deserializer::from_str(&text) {
+        let object = Value::deserialize(document);
+        let object = object.with_context(|| format!("cannot read {shown}"))?;
+        let places = ["", "/spec/template", "/spec/jobTemplate/spec/template"];
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        let found = places.iter().filter_map(|place| object.pointer(place));
+        for template in found {
+            pods.extend(pod(name.unwrap_or_default(), template));
+        }
+    }
+    if pods.is_empty() {
+        bail!("no pod in {shown} has a container with the limit {DEVICES}: 1");
+    }
+    Ok(pods)
+}
+
+fn pod(name: &str, template: &Value) -> Option<Pod> {
+    let spec = PodSpec::deserialize(template.get("spec")?).ok()?;
+    let annotations = template.pointer("/metadata/annotations");
+    let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
+    let annotations = annotations
+        .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+        .collect();
+    let key = PodKey {
+        namespace: String::new(),
+        name: name.to_owned(),
+    };
+    Pod::read(
+        (key, String::new()),
+        &annotations,
+        spec,
+        PodStatus::default(),
+    )
+}
+
+fn document(explained: &Explanation) -> Value {
+    let nodes = explained.nodes.iter().map(|(node, found)| {
+        let found = match found {
+            Ok(given) => serde_json::json!({"devices": given}),
+            Err(why) => serde_json::json!({"reason": why}),
+        };
+        (node.clone(), found)
+    });
+    let nodes: serde_json::Map<String, Value> = nodes.collect();
+    serde_json::json!({"nodes": nodes, "others": explained.others})
+}
+
+fn table(explained: &Explanation) -> Result<String> {
+    let mut nodes = Table::new(&["NODE", "DEVICES"]);
+    for (node, found) in &explained.nodes {
+        let cell = match found {
+            Ok(given) => {
+                let each = given.iter();
+                let each =
+                    each.map(|(container, names)| format!("{container}: {}", names.join(" ")));
+                Cell::new(Tone::Good, each.collect::<Vec<_>>().join(", "))
+            }
+            Err(why) => Cell::new(Tone::Bad, why.clone()),
+        };
+        nodes.row([node.as_str().into(), cell]);
+    }
+    let mut others = Table::new(&["INSTANCE", "NOT CHOSEN BECAUSE"]);
+    for (name, why) in &explained.others {
+        others.row([name.as_str().into(), why.as_str().into()]);
+    }
+    let paint = Paint::stdout();
+    let mut lines = Vec::new();
+    for table in [nodes, others] {
+        if !table.is_empty() {
+            if !lines.is_empty() {
+                lines.push(String::new());
+            }
+            let width = terminal::size().width;
+            let table = if terminal::is_terminal() {
+                table.fitted(width, &[])
+            } else {
+                table
+            };
+            lines.extend(table.lines(paint)?);
+        }
+    }
+    if lines.is_empty() {
+        lines.push("the cluster has no devices".to_owned());
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_and_templates_that_ask_for_devices_are_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let template = "metadata: {annotations: {leafhost.dev/devices: 'main: {}'}}\n    spec: {containers: [{name: main, resources: {limits: {leafhost.dev/devices: 1}}}]}";
+        let text = format!(
+            "kind: ConfigMap\nmetadata: {{name: c}}\n---\nkind: Deployment\nmetadata: {{name: d}}\nspec:\n  template:\n    {template}\n"
+        );
+        std::fs::write(file.path(), &text).unwrap();
+        let pods = read(file.path()).unwrap();
+        let [pod] = &pods[..] else {
+            panic!("{pods:?}");
+        };
+        assert_eq!((&*pod.key.name, &*pod.devices), ("d", "main: {}"));
+        std::fs::write(file.path(), "kind: Pod\nspec: {containers: []}\n").unwrap();
+        let none = read(file.path()).unwrap_err().to_string();
+        assert!(none.contains("leafhost.dev/devices: 1"), "{none}");
+    }
+}

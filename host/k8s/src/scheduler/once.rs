@@ -1,0 +1,38 @@
+//! Reads once what `leafhost select` explains: all Instances, and who has which name.
+
+use std::sync::Arc;
+
+use kube::api::{Api, ListParams};
+use kube::core::DeserializeGuard;
+use kube::{Client, ResourceExt as _};
+use leafhost_core::cluster::ReadError;
+use leafhost_core::instance::Instance;
+use leafhost_core::resource_names::ResourceNames;
+
+use crate::answers::{self, Failure};
+use crate::crd::ResourceName;
+use crate::instance::{InstanceObject, REQUEST, api_resource, into_instance};
+use crate::names::record;
+
+/// Reads them with the rights of whoever asks.
+pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames), ReadError> {
+    let error = |what: &str, failure: &Failure| ReadError {
+        what: what.to_owned(),
+        why: failure.told(),
+    };
+    let api: Api<DeserializeGuard<InstanceObject>> = Api::all_with(client.clone(), &api_resource());
+    let params = ListParams::default();
+    let listed = answers::within(REQUEST, api.list(&params)).await;
+    let listed = listed.map_err(|failure| error("the Instances", &failure))?;
+    let instances = listed.into_iter().filter_map(|object| object.0.ok());
+    let instances = instances.map(|object| Arc::new(into_instance(object)));
+    let names: Api<DeserializeGuard<ResourceName>> = Api::all(client.clone());
+    let listed = answers::within(REQUEST, names.list(&params)).await;
+    let listed = listed.map_err(|failure| error("the names of resources", &failure))?;
+    let names = listed.into_iter();
+    let names = names.filter_map(|object| {
+        let name = object.name_any();
+        Some((name, record(object)?.reservation))
+    });
+    Ok((instances.collect(), names.collect()))
+}
