@@ -141,6 +141,7 @@ bench: setup-cluster programs handlers guests
 	RUST_LIB_BACKTRACE=0 $(BENCH) -p leafhost-compile --bench call
 	$(BENCH) -p leafhost-agent --bench plan
 	$(BENCH) -p leafhost-controller --bench brokers
+	$(BENCH) -p leafhost-scheduler --bench filter
 	$(BENCH) -p leafhost-tests --bench agent
 	$(BENCH) -p leafhost-tests --bench kubelet
 	$(BENCH) -p leafhost-tests --bench cluster
@@ -153,7 +154,7 @@ soak: setup-soak programs handlers guests
 	CALLS=100000 $(BENCH) -p leafhost-tests --bench agent -- memory
 
 # What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. What an input may cost is in each target.
-FUZZED := answer cache_seal configuration device_usage grants opcua_reader soap_reader udev_rule wsd_reader
+FUZZED := answer cache_seal configuration device_usage devices grants opcua_reader soap_reader udev_rule wsd_reader
 
 fuzz: setup-fuzz
 	@set -e; export PATH="$(TOOLS)/bin:$$PATH"; for target in $(FUZZED); do \

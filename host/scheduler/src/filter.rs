@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use leafhost_core::instance::InstanceKey;
-use leafhost_select::{
-    Asked, Candidate, Choice, Expression, NoChoice, Verdict, Verdicts, Way, choose,
-};
+use leafhost_select::{Asked, Candidate, Choice, Expression, NoChoice, Verdicts, Way, choose};
 
 use crate::world::{Device, Number, Reservation, World};
 
@@ -25,12 +23,10 @@ pub struct Judge<'a> {
     own: Vec<&'a Reservation>,
 }
 
-/// Is a way with what is known of devices.
+/// Is a way with its expressions as they were read.
 struct Judged<'a> {
     way: &'a Way,
     expressions: Vec<Arc<Expression>>,
-    /// By number.
-    fits: Vec<Option<bool>>,
 }
 
 /// Is what a pod takes on a node.
@@ -62,7 +58,6 @@ impl<'a> Judge<'a> {
                 .iter()
                 .filter_map(|text| verdicts.expression(text).ok())
                 .collect(),
-            fits: vec![None; world.numbers()],
         });
         let ways = ways.collect();
         Self {
@@ -75,19 +70,12 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Tells that a device is of a Configuration that the pod names.
-    fn is_named(&self, device: &Device) -> bool {
-        let owner = self.owners.get(&*device.instance.spec.configuration_name);
-        owner.is_some_and(|owner| *owner == Some(&*device.instance.metadata.namespace))
-    }
-
     /// Chooses devices on a node, but for slots that others take there.
     pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<Taken, Why> {
         let world = self.world;
-        let own: Vec<(Number, &Device)> = world
-            .of_node(node)
-            .filter(|(_, device)| self.is_named(device))
-            .collect();
+        let owners = self.owners.iter();
+        let own = owners.filter_map(|(name, space)| Some((*name, (*space)?)));
+        let own: Vec<(Number, &Device)> = own.flat_map(|of| world.of_node(node, of)).collect();
         let reserved: Vec<&InstanceKey> = self
             .own
             .iter()
@@ -192,26 +180,18 @@ impl<'a> Judge<'a> {
 
     /// Tells that the expressions of a way are true of a device.
     fn fits(&mut self, way: &Way, number: Number) -> bool {
-        let mut all = self.ways.iter_mut();
-        let Some(judged) = all.find(|judged| std::ptr::eq(judged.way, way)) else {
-            return false;
-        };
-        if let Some(Some(known)) = judged.fits.get(number) {
-            return *known;
-        }
-        let Some(device) = self.world.device(number) else {
+        let mut all = self.ways.iter();
+        let judged = all.find(|judged| std::ptr::eq(judged.way, way));
+        let (Some(judged), Some(device)) = (judged, self.world.device(number)) else {
             return false;
         };
         let is_read = judged.expressions.len() == way.expressions.len();
-        let fits = is_read
+        let at = (number, device.version);
+        is_read
             && judged
                 .expressions
                 .iter()
-                .all(|expression| self.verdicts.judge(expression, &device.facts) == Verdict::Fits);
-        if let Some(place) = judged.fits.get_mut(number) {
-            *place = Some(fits);
-        }
-        fits
+                .all(|expression| self.verdicts.fits(expression, at, &device.facts))
     }
 
     /// Says which request a node cannot meet.

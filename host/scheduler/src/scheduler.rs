@@ -196,11 +196,11 @@ impl Scheduler {
         let wanted: BTreeSet<&str> = ways.map(|way| way.configuration.as_str()).collect();
         let score = |node: &str| {
             let (mut free, mut all) = (0, 0);
-            for (_, device) in state.world.of_node(node) {
-                if wanted.contains(&*device.instance.spec.configuration_name) {
-                    free += device.free.len();
-                    all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
-                }
+            let owned = wanted.iter();
+            let owned = owned.filter_map(|name| Some((*name, state.world.owner(name)?)));
+            for (_, device) in owned.flat_map(|of| state.world.of_node(node, of)) {
+                free += device.free.len();
+                all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
             }
             let used = all.saturating_sub(free).saturating_mul(10);
             i64::try_from(used.checked_div(all).unwrap_or(0)).unwrap_or(0)

@@ -23,6 +23,8 @@ pub struct Device {
     pub instance: Arc<Instance>,
     /// What expressions find of it.
     pub facts: Facts,
+    /// Is another number whenever the facts are others, and never 0.
+    pub version: u64,
     /// The nodes that see it well.
     pub nodes: BTreeSet<String>,
     /// The slots that nobody has.
@@ -46,16 +48,22 @@ pub struct Reservation {
     pub is_held: bool,
 }
 
+/// Maps the name of a Configuration and its namespace to devices.
+type Owned = BTreeMap<String, BTreeMap<String, BTreeSet<Number>>>;
+
 /// Is what is seen.
 #[derive(Debug, Default)]
 pub struct World {
     devices: Vec<Option<Device>>,
     unused: Vec<Number>,
     by_key: BTreeMap<InstanceKey, Number>,
-    by_node: HashMap<String, BTreeSet<Number>>,
+    /// By node, and by the name and the namespace of a Configuration.
+    by_node: HashMap<String, Owned>,
     /// Counts the devices of a Configuration's name, by namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
     names: Arc<ResourceNames>,
+    /// Counts the versions of facts.
+    versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
     /// The pods that ask for devices.
     pub pods: BTreeMap<PodKey, Pod>,
@@ -99,6 +107,7 @@ impl World {
         });
         let mut device = Device {
             facts: Facts::default(),
+            version: 0,
             nodes: nodes(&instance),
             free: if instance.metadata.deletion_timestamp.is_some() {
                 Vec::new()
@@ -128,19 +137,25 @@ impl World {
             self.by_key.insert(key, number);
             number
         };
+        let (name, space) = (configuration_of(&device), owner.namespace());
         for node in old_nodes.difference(&device.nodes) {
-            self.leave(node, number);
+            self.leave(node, (&name, space), number);
         }
-        for node in &device.nodes {
-            self.by_node.entry(node.clone()).or_default().insert(number);
+        for node in device.nodes.difference(&old_nodes) {
+            let own = self.by_node.entry(node.clone()).or_default();
+            let own = own.entry(name.clone()).or_default();
+            own.entry(space.to_owned()).or_default().insert(number);
         }
         let is_better = device.free.len() > old_free
             || !device.free.is_empty()
                 && (!is_same || device.nodes.iter().any(|node| !old_nodes.contains(node)));
         if let Some(place) = self.devices.get_mut(number) {
-            device.facts = match place.take() {
-                Some(before) if is_same => before.facts,
-                _ => Facts::of(&owner, &device.instance),
+            (device.facts, device.version) = match place.take() {
+                Some(before) if is_same => (before.facts, before.version),
+                _ => {
+                    self.versions += 1;
+                    (Facts::of(&owner, &device.instance), self.versions)
+                }
             };
             *place = Some(device);
         }
@@ -156,11 +171,11 @@ impl World {
         let Some(device) = self.devices.get_mut(number).and_then(Option::take) else {
             return;
         };
+        let name = configuration_of(&device);
         for node in &device.nodes {
-            self.leave(node, number);
+            self.leave(node, (&name, &key.namespace), number);
         }
         self.unused.push(number);
-        let name = configuration_of(&device);
         if let Some(spaces) = self.namespaces.get_mut(&name) {
             if let Some(count) = spaces.get_mut(&key.namespace) {
                 *count = count.saturating_sub(1);
@@ -170,12 +185,19 @@ impl World {
         self.namespaces.retain(|_, spaces| !spaces.is_empty());
     }
 
-    fn leave(&mut self, node: &str, number: Number) {
-        if let Some(numbers) = self.by_node.get_mut(node) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                self.by_node.remove(node);
+    fn leave(&mut self, node: &str, (name, space): (&str, &str), number: Number) {
+        let Some(own) = self.by_node.get_mut(node) else {
+            return;
+        };
+        if let Some(spaces) = own.get_mut(name) {
+            if let Some(numbers) = spaces.get_mut(space) {
+                numbers.remove(&number);
             }
+            spaces.retain(|_, numbers| !numbers.is_empty());
+        }
+        own.retain(|_, spaces| !spaces.is_empty());
+        if own.is_empty() {
+            self.by_node.remove(node);
         }
     }
 
@@ -204,9 +226,15 @@ impl World {
         self.devices.get(number)?.as_ref()
     }
 
-    /// Returns the devices that a node sees well.
-    pub fn of_node(&self, node: &str) -> impl Iterator<Item = (Number, &Device)> {
-        let numbers = self.by_node.get(node).into_iter().flatten();
+    /// Returns the devices of a Configuration, by its name and namespace, that a node sees well.
+    pub fn of_node(
+        &self,
+        node: &str,
+        (name, space): (&str, &str),
+    ) -> impl Iterator<Item = (Number, &Device)> {
+        let own = self.by_node.get(node).and_then(|own| own.get(name));
+        let numbers = own.and_then(|spaces| spaces.get(space));
+        let numbers = numbers.into_iter().flatten();
         numbers.filter_map(|number| Some((*number, self.device(*number)?)))
     }
 
@@ -218,11 +246,6 @@ impl World {
     /// Returns what is reserved.
     pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
         self.reserved.values().flatten()
-    }
-
-    /// Counts the numbers that were given: a list by number has as many places.
-    pub fn numbers(&self) -> usize {
-        self.devices.len()
     }
 }
 

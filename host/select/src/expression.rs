@@ -195,6 +195,14 @@ impl Expression {
         }
     }
 
+    /// Tells that the expression may read that of a device: the rest need not be made for it.
+    fn may_read(&self, kind: Kind, name: &Name) -> bool {
+        match &self.reads {
+            Reads::These(names) => names.iter().any(|(of, read)| *of == kind && read == name),
+            Reads::All => true,
+        }
+    }
+
     /// Returns the variable `device`.
     fn device(&self, facts: &Facts) -> Value {
         let attribute = |value: &AttributeValue| match value {
@@ -204,9 +212,13 @@ impl Expression {
             AttributeValue::Version(text) => values::version(text),
         };
         let attributes = facts.attributes.iter();
-        let attributes = attributes.map(|(name, value)| (name, attribute(value)));
+        let attributes = attributes
+            .filter(|(name, _)| self.may_read(Kind::Attribute, name))
+            .map(|(name, value)| (name, attribute(value)));
         let capacity = facts.capacity.iter();
-        let capacity = capacity.map(|(name, value)| (name, values::quantity(*value)));
+        let capacity = capacity
+            .filter(|(name, _)| self.may_read(Kind::Capacity, name))
+            .map(|(name, value)| (name, values::quantity(*value)));
         let device: HashMap<&str, Value> = HashMap::from([
             ("driver", Value::from(DRIVER)),
             ("allowMultipleAllocations", Value::Bool(facts.is_shared)),

@@ -12,6 +12,9 @@ const EXPRESSIONS: usize = 1_000;
 /// The most verdicts that are kept, of all expressions together.
 const VERDICTS: usize = 100_000;
 
+/// The most devices of all expressions together of which it is kept whether they fit, by their numbers.
+const NUMBERED: usize = 2_000_000;
+
 /// Holds expressions that were read, and verdicts.
 #[derive(Default)]
 pub struct Verdicts {
@@ -19,6 +22,16 @@ pub struct Verdicts {
     expressions: HashMap<String, Arc<Expression>>,
     /// By the address of the expression's text, and a digest of values.
     judged: HashMap<(usize, u64), Known>,
+    /// By the address of an expression, and by the number of a device: the version of its facts, and whether it fits.
+    numbered: HashMap<usize, Numbered>,
+    /// Counts the places in `numbered`.
+    places: usize,
+}
+
+struct Numbered {
+    /// Keeps the expression, so that no other one has its address.
+    _expression: Arc<Expression>,
+    fits: Vec<(u64, bool)>,
 }
 
 struct Known {
@@ -41,6 +54,38 @@ impl Verdicts {
         let kept = Arc::clone(&expression);
         self.expressions.insert(text.to_owned(), kept);
         Ok(expression)
+    }
+
+    /// Tells that a device fits. `number` is its own among all, and `version` another one whenever its facts are, and never 0: then nothing is compared.
+    pub fn fits(
+        &mut self,
+        expression: &Arc<Expression>,
+        (number, version): (usize, u64),
+        facts: &Facts,
+    ) -> bool {
+        let address = Arc::as_ptr(expression).addr();
+        let known = self.numbered.get(&address);
+        if let Some((known, fits)) = known.and_then(|known| known.fits.get(number))
+            && *known == version
+        {
+            return *fits;
+        }
+        let fits = self.judge(expression, facts) == Verdict::Fits;
+        if self.places > NUMBERED {
+            self.numbered.clear();
+            self.places = 0;
+        }
+        let kept = self.numbered.entry(address).or_insert_with(|| Numbered {
+            _expression: Arc::clone(expression),
+            fits: Vec::new(),
+        });
+        let missing = (number + 1).saturating_sub(kept.fits.len());
+        kept.fits.extend(std::iter::repeat_n((0, false), missing));
+        self.places += missing;
+        if let Some(place) = kept.fits.get_mut(number) {
+            *place = (version, fits);
+        }
+        fits
     }
 
     /// Judges a device, unless one with the same values was judged before.
@@ -105,6 +150,21 @@ mod tests {
             &expression,
             &verdicts.expression(text).unwrap()
         ));
+    }
+
+    #[test]
+    fn a_device_whose_facts_are_others_is_judged_anew() {
+        let mut verdicts = Verdicts::default();
+        let text = r#"device.attributes["leafhost.dev"].index == 1"#;
+        let expression = verdicts.expression(text).unwrap();
+        assert!(verdicts.fits(&expression, (7, 1), &facts(1, "a")));
+        assert!(
+            verdicts.fits(&expression, (7, 1), &facts(2, "a")),
+            "it is the same version"
+        );
+        assert!(!verdicts.fits(&expression, (7, 2), &facts(2, "a")));
+        assert!(!verdicts.fits(&expression, (3, 1), &facts(2, "a")));
+        assert_eq!(verdicts.places, 8);
     }
 
     #[test]
