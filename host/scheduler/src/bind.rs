@@ -53,6 +53,9 @@ impl Scheduler {
             asked
         };
         let bound = self.reserve_and_bind(&target, &asked).await;
+        if let Err(why) = &bound {
+            self.tell(&target, "DevicesRefused", why.clone());
+        }
         let state = &mut *self.state();
         state.binding.remove(&target.uid);
         match &bound {
@@ -60,6 +63,16 @@ impl Scheduler {
             Err(_) => state.passed.take_nothing(&target.uid),
         }
         bound
+    }
+
+    /// Writes an event of the pod, for which nobody waits.
+    fn tell(&self, target: &Target, reason: &'static str, message: String) {
+        let (key, uid) = (target.key.clone(), target.uid.clone());
+        let cluster = Arc::clone(&self.cluster);
+        let is_warning = reason == "DevicesRefused";
+        self.tasks.spawn(async move {
+            cluster.tell(&key, &uid, reason, &message, is_warning).await;
+        });
     }
 
     async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), String> {
@@ -84,11 +97,7 @@ impl Scheduler {
         };
         match self.bind_pod(target, &given).await {
             Ok(()) => {
-                let message = told(&given);
-                let (key, uid) = (&target.key, &target.uid);
-                self.cluster
-                    .tell(key, uid, "DevicesReserved", &message, false)
-                    .await;
+                self.tell(target, "DevicesReserved", told(&given));
                 Ok(())
             }
             Err((why, is_undone)) => {
@@ -177,7 +186,7 @@ impl Scheduler {
                 }
                 for result in written {
                     match result {
-                        Ok(Some(instance)) => drop(state.world.put(instance)),
+                        Ok(Some(instance)) => drop(state.saw(instance)),
                         Ok(None) => {}
                         Err(error) => errors.push(error),
                     }
@@ -249,13 +258,14 @@ impl Scheduler {
         }
         let count: Vec<usize> = edits.values().map(|(_, edits)| edits.len()).collect();
         let written = self.cluster.edit(edits.into_values().collect()).await;
+        let mut is_better = false;
         let state = &mut *self.state();
         for (result, count) in written.into_iter().zip(count) {
             match result {
                 Ok(instance) => {
                     (0..count).for_each(|_| self.metrics.released(reason));
                     if let Some(instance) = instance {
-                        state.world.put(instance);
+                        is_better |= state.saw(instance);
                     }
                 }
                 Err(error) if error.is_outdated() => {}
@@ -264,6 +274,9 @@ impl Scheduler {
                     tracing::warn!(error, "cannot give slots back; it is tried again");
                 }
             }
+        }
+        if is_better {
+            self.wake();
         }
     }
 }

@@ -32,8 +32,8 @@ pub struct Scheduler {
     state: Mutex<State>,
     /// Tells that something has changed that may free slots or help pods.
     changed: Notify,
-    /// Holds the tasks of Bind, which go on when the scheduler hangs up.
-    tasks: TaskTracker,
+    /// Holds the tasks of Bind, which go on when the scheduler hangs up, and of events.
+    pub(crate) tasks: TaskTracker,
 }
 
 /// Is what it knows.
@@ -50,11 +50,30 @@ pub(crate) struct State {
     pub unbound: BTreeMap<String, Instant>,
     /// When pods were tried again, by uid.
     pub tried: BTreeMap<String, Instant>,
+    /// The nodes whose devices may serve a pod better than when waiting pods were last looked at.
+    pub better: BTreeSet<String>,
+    /// The waiting pods that were not looked at on all nodes.
+    pub unlooked: BTreeSet<PodKey>,
     /// What pods say, by uid, with the text.
     read: HashMap<String, (String, Arc<Vec<Asked>>)>,
 }
 
 impl State {
+    /// Takes an Instance as it is now. Returns true if it may serve a pod better than before.
+    pub fn saw(&mut self, instance: Arc<Instance>) -> bool {
+        let key = instance.key();
+        let is_better = self.world.put(instance);
+        if let Some(device) = self.world.get(&key).filter(|_| is_better) {
+            self.better.extend(device.nodes.iter().cloned());
+        }
+        is_better
+    }
+
+    /// Has all waiting pods looked at on all nodes.
+    fn look_at_all(&mut self) {
+        self.unlooked.extend(self.world.pods.keys().cloned());
+    }
+
     /// Reads what a pod says, unless it was read before.
     pub fn asked(&mut self, pod: &Pod) -> Result<Arc<Vec<Asked>>, InvalidRequest> {
         if let Some((text, asked)) = self.read.get(&pod.uid)
@@ -84,6 +103,18 @@ impl Scheduler {
             changed: Notify::new(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Takes an Instance as it is now, whoever shows it first.
+    pub(crate) fn saw(&self, instance: Arc<Instance>) {
+        if self.state().saw(instance) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Has what is reserved and who waits looked at again.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -231,15 +262,14 @@ impl Scheduler {
 
 impl Observer for Scheduler {
     fn instances(&self, all: Vec<Arc<Instance>>) {
-        self.state().world.list(all);
+        let state = &mut *self.state();
+        state.world.list(all);
+        state.look_at_all();
         self.changed.notify_one();
     }
 
     fn instance(&self, instance: Arc<Instance>) {
-        let is_better = self.state().world.put(instance);
-        if is_better {
-            self.changed.notify_one();
-        }
+        self.saw(instance);
     }
 
     fn instance_gone(&self, key: &InstanceKey) {
@@ -247,15 +277,18 @@ impl Observer for Scheduler {
     }
 
     fn names(&self, names: Arc<ResourceNames>) {
-        self.state().world.name(names);
+        let state = &mut *self.state();
+        state.world.name(names);
+        state.look_at_all();
         self.changed.notify_one();
     }
 
     fn pods(&self, all: Vec<Pod>) {
         let pods = all.into_iter().map(|pod| (pod.key.clone(), pod));
-        let world = &mut self.state().world;
-        world.pods = pods.collect();
-        world.has_pods = true;
+        let state = &mut *self.state();
+        state.world.pods = pods.collect();
+        state.world.has_pods = true;
+        state.look_at_all();
         self.changed.notify_one();
     }
 
@@ -268,7 +301,11 @@ impl Observer for Scheduler {
                 state.unbound.remove(&pod.uid);
             }
             let before = state.world.pods.insert(pod.key.clone(), pod.clone());
-            before.as_ref() != Some(&pod)
+            let is_news = before.as_ref() != Some(&pod);
+            if is_news && !is_over {
+                state.unlooked.insert(pod.key.clone());
+            }
+            is_news
         };
         if is_news {
             self.changed.notify_one();

@@ -1,22 +1,77 @@
 //! Has waiting pods tried again when devices that fit become free: a scheduler does not know our objects, and nothing else would wake it.
+//!
+//! A pod is looked at on all nodes once, and then on the nodes whose devices have changed in favour of pods.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::scheduling::{Pod, TRIED_AGAIN};
+use leafhost_core::scheduling::{Pod, PodKey, TRIED_AGAIN};
 use tokio::time::Instant;
 
 use crate::filter::Judge;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
-/// Separates two tries of one pod.
+/// Separates two tries of one pod, and two looks at one whose devices others are about to take.
 const SPACING: Duration = Duration::from_secs(5);
 /// The most pods that are tried again together.
 const TOGETHER: usize = 50;
-/// The most pods that are looked at together.
-const LOOKED_AT: usize = 500;
+
+/// By node what pods are about to take there.
+type Taken = HashMap<String, Vec<Number>>;
+
+/// Says what is to be done with a waiting pod.
+enum Outcome {
+    /// It finds no devices.
+    Waits,
+    /// It may find devices then.
+    Later(Instant),
+    /// It finds devices.
+    Fits,
+}
+
+impl State {
+    /// Looks at a waiting pod on some nodes.
+    fn look(
+        &mut self,
+        pod: &Pod,
+        nodes: &BTreeSet<String>,
+        taken: &mut Taken,
+        now: Instant,
+    ) -> Outcome {
+        if self.passed.is_recent(&pod.uid, now) || self.binding.contains(&pod.uid) {
+            return Outcome::Later(now + SPACING);
+        }
+        let Ok(asked) = self.asked(pod) else {
+            return Outcome::Waits;
+        };
+        let mut judge = Judge::new(&self.world, &mut self.verdicts, &pod.uid, &asked);
+        let none = Vec::new();
+        let mut is_taken = false;
+        let found = nodes.iter().find_map(|node| {
+            let others = taken.get(node).unwrap_or(&none);
+            let devices = judge.take(node, others).ok().map(|found| found.devices);
+            is_taken |= devices.is_none() && !others.is_empty() && judge.take(node, &none).is_ok();
+            Some((node.clone(), devices?))
+        });
+        let Some((place, devices)) = found else {
+            return if is_taken {
+                Outcome::Later(now + SPACING)
+            } else {
+                Outcome::Waits
+            };
+        };
+        let again = self.tried.get(&pod.uid).map(|tried| *tried + SPACING);
+        if let Some(again) = again.filter(|again| *again > now) {
+            return Outcome::Later(again);
+        }
+        // What this one will take helps no other.
+        taken.entry(place).or_default().extend(devices);
+        self.tried.insert(pod.uid.clone(), now);
+        Outcome::Fits
+    }
+}
 
 impl Scheduler {
     /// Writes an annotation on the pods that would find devices now; returns when to look again.
@@ -29,50 +84,37 @@ impl Scheduler {
             if !state.world.has_instances || !state.world.has_pods {
                 return None;
             }
-            let waits = |pod: &&Pod| {
-                pod.node.is_empty() && !pod.has_ended && !pod.is_gated && pod.is_refused
-            };
-            let waiting = state.world.pods.values().filter(waits);
-            let waiting: Vec<Pod> = waiting.take(LOOKED_AT).cloned().collect();
-            let nodes: Vec<String> = state.world.nodes().cloned().collect();
-            let mut taken: HashMap<String, Vec<Number>> = HashMap::new();
+            state.tried.retain(|_, tried| *tried + SPACING > now);
+            let better = std::mem::take(&mut state.better);
+            let unlooked = std::mem::take(&mut state.unlooked);
+            let all: BTreeSet<String> = state.world.nodes().cloned().collect();
+            let mut taken: Taken = HashMap::new();
             for (node, devices) in state.passed.taken("", now) {
                 taken.insert(node.to_owned(), devices);
             }
-            for pod in waiting {
-                if found.len() >= TOGETHER {
-                    next = Some(now + SPACING);
-                    break;
-                }
-                let is_passing = state.passed.is_recent(&pod.uid, now);
-                if is_passing || state.binding.contains(&pod.uid) {
-                    continue;
-                }
-                let Ok(asked) = state.asked(&pod) else {
-                    continue;
-                };
-                let mut judge = Judge::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
-                let none = Vec::new();
-                let fits = nodes.iter().find_map(|node| {
-                    let taken = taken.get(node).unwrap_or(&none);
-                    let devices = judge.take(node, taken).ok()?.devices;
-                    Some((node.clone(), devices))
+            let waiting =
+                state.world.pods.iter().filter(|(key, pod)| {
+                    waits(pod) && (unlooked.contains(*key) || !better.is_empty())
                 });
-                let Some((place, devices)) = fits else {
-                    continue;
+            let waiting: Vec<(PodKey, Pod)> = waiting
+                .map(|(key, pod)| (key.clone(), pod.clone()))
+                .collect();
+            for (key, pod) in waiting {
+                let is_new = unlooked.contains(&key);
+                let nodes = if is_new { &all } else { &better };
+                let outcome = if found.len() < TOGETHER {
+                    state.look(&pod, nodes, &mut taken, now)
+                } else {
+                    Outcome::Later(now + SPACING)
                 };
-                if let Some(tried) = state.tried.get(&pod.uid)
-                    && *tried + SPACING > now
-                {
-                    let at = *tried + SPACING;
-                    next = Some(next.map_or(at, |next| next.min(at)));
-                    continue;
+                match outcome {
+                    Outcome::Waits => {}
+                    Outcome::Later(at) => {
+                        next = Some(next.map_or(at, |next| next.min(at)));
+                        state.unlooked.insert(key);
+                    }
+                    Outcome::Fits => found.push(pod),
                 }
-                // What this one will take helps no other.
-                taken.entry(place).or_default().extend(devices);
-                state.tried.retain(|_, tried| *tried + SPACING > now);
-                state.tried.insert(pod.uid.clone(), now);
-                found.push(pod);
             }
         }
         for pod in found {
@@ -85,9 +127,17 @@ impl Scheduler {
                 Ok(()) => self.metrics.tried_again(),
                 Err(error) => {
                     tracing::debug!(pod = %pod.key, %error, "a waiting pod is not tried again");
+                    let at = now + SPACING;
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                    self.state().unlooked.insert(pod.key);
                 }
             }
         }
         next
     }
+}
+
+/// Tells that a scheduler has found no node for a pod.
+fn waits(pod: &Pod) -> bool {
+    pod.node.is_empty() && !pod.has_ended && !pod.is_gated && pod.is_refused
 }
