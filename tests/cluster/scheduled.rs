@@ -375,6 +375,94 @@ fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<
         }
         until_free(&agents, "each")?;
     }
+    init_containers(&agents, &scheduling)?;
+    share(&agents, &scheduling)
+}
+
+/// What an init container had is used again by the app container that it fits, and a pod whose init container alone asks gets its own, too.
+fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
+    let (space, node) = (&agents.space, &agents.sites[0].node);
+    let asks = |name: &str| Container::new(name).device(DEVICES, 1);
+    let one = |indices: &[usize]| json!({"requests": [exactly("gpu", of("", "each", 1, indices))]});
+    let both = json!({"first": one(&[3]), "main": one(&[2, 3])});
+    let pods = [
+        ("both", asks("main"), both),
+        ("alone", Container::new("main"), json!({"first": one(&[4])})),
+    ];
+    for (name, main, text) in pods {
+        let first = asks("first").script("env");
+        let pod = Pod::new(name, &[main]).init(&[first]);
+        let pod = pod.annotated(DEVICES, &text.to_string()).on(node);
+        space.create(&pod.with("schedulerName", json!(scheduling.name)))?;
+    }
+    for (name, first, main) in [("both", &[3][..], &[3][..]), ("alone", &[4], &[])] {
+        space.wait_running(name).with_context(|| scheduling.log())?;
+        let has = |container: &str| Ok::<_, anyhow::Error>(indices(&space.logs(name, container)?));
+        ensure!(has("first")? == first.iter().copied().collect(), "{name}");
+        ensure!(has("main")? == main.iter().copied().collect(), "{name}");
+    }
+    for name in ["both", "alone"] {
+        space.delete(name)?;
+    }
+    until_free(agents, "each")
+}
+
+/// Of a device of capacity 5 five pods have a slot, on whichever nodes; the others wait, none fails, and each end starts one more.
+fn share(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
+    let space = &agents.space;
+    let object = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "doors", "namespace": space.name()},
+        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "{shared: true, descriptions: [door]}"}, "capacity": 5},
+    });
+    agents.cluster.apply(&object.to_string())?;
+    eventually("both nodes see the device", || {
+        let found = agents.instances("doors")?;
+        let nodes = found.first().map(|one| one["spec"]["nodes"].clone());
+        let nodes = nodes.context("there is no Instance")?;
+        ensure!(
+            nodes.as_array().is_some_and(|nodes| nodes.len() == 2),
+            "{nodes}"
+        );
+        Ok(())
+    })?;
+    let requests = json!([{"name": "door", "exactly": {"deviceClassName": "doors"}}]);
+    for number in 0..8 {
+        space.create(&scheduling.pod(&format!("door-{number}"), None, &requests))?;
+    }
+    let phases = || {
+        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let list = agents.cluster.get(&space.collection("pods"))?;
+        for pod in list["items"].as_array().context("no items")? {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let pods = all.entry(text(&pod["status"]["phase"])).or_default();
+            pods.push(text(&pod["metadata"]["name"]));
+        }
+        Ok::<_, anyhow::Error>(all)
+    };
+    let until = |running: usize, pending: usize| {
+        eventually("five run and the others wait", || {
+            let all = phases()?;
+            let count = |phase: &str| all.get(phase).map_or(0, Vec::len);
+            let is_so = count("Running") == running && count("Pending") == pending;
+            ensure!(
+                is_so && all.values().flatten().count() == running + pending,
+                "{all:?}"
+            );
+            Ok(all)
+        })
+        .with_context(|| scheduling.log())
+    };
+    for waiting in (0..3).rev() {
+        let all = until(5, waiting + 1)?;
+        let first = all["Running"].first().context("none runs")?;
+        space.delete(first)?;
+        let begun = Instant::now();
+        until(5, waiting)?;
+        println!(
+            "one more runs {:?} after the end of another",
+            begun.elapsed()
+        );
+    }
     Ok(())
 }
 

@@ -44,6 +44,8 @@ use model::{Keeper, Next, Place};
 pub const MAX_TICKETS: u32 = 1_024;
 /// Bounds how long an Allocate waits for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
 const UNSEEN: Duration = Duration::from_secs(2);
+/// Bounds how long it waits for a device that no handler has reported since the agent started.
+const UNREPORTED: Duration = Duration::from_secs(5);
 /// Ends an Allocate that gets no answer otherwise.
 const ALLOCATE: Duration = Duration::from_secs(8);
 /// Bounds writes that give slots back.
@@ -408,7 +410,8 @@ impl TicketTask {
 
     /// Returns what the container gets that the kubelet asks for, and which one that is.
     async fn decide(&mut self, asked: Instant) -> Result<(Allocation, Served), Refusal> {
-        let last = asked + UNSEEN;
+        let mut refusal = Refusal::Unavailable(nobody());
+        let mut last = asked + UNSEEN;
         loop {
             let admission = self.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("it cannot be told for which pod this is: {why}"))
@@ -431,17 +434,33 @@ impl TicketTask {
                 Next::Container(uid, reservation, wanted) => {
                     let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
                     if found >= wanted.of {
-                        let allocation =
-                            self.allocation(&instances, uid, &reservation.pod, wanted)?;
-                        return Ok((allocation, (uid.to_owned(), wanted.name.clone())));
+                        match self.allocation(&instances, uid, &reservation.pod, wanted) {
+                            Ok(given) => {
+                                return Ok((given, (uid.to_owned(), wanted.name.clone())));
+                            }
+                            Err(Refused {
+                                why,
+                                is_final: true,
+                            }) => return Err(why),
+                            Err(Refused { why, .. }) => {
+                                refusal = why;
+                                last = asked + UNREPORTED;
+                            }
+                        }
                     }
                 }
                 Next::Nobody => {}
             }
-            // The watch may be a little behind the scheduler's write.
-            match timeout_at(last, self.instances.changed()).await {
+            // The watch may be a little behind the scheduler's write, and handlers behind an agent that has just started.
+            let changed = async {
+                tokio::select! {
+                    changed = self.instances.changed() => changed,
+                    changed = self.devices.changed() => changed,
+                }
+            };
+            match timeout_at(last, changed).await {
                 Ok(Ok(())) => {}
-                _ => return Err(Refusal::Unavailable(nobody())),
+                _ => return Err(refusal),
             }
         }
     }
@@ -452,11 +471,14 @@ impl TicketTask {
         uid: &str,
         pod: &str,
         wanted: &model::Wanted,
-    ) -> Result<Allocation, Refusal> {
+    ) -> Result<Allocation, Refused> {
         let devices = Arc::clone(&self.devices.borrow());
         let mut found: Vec<(Share, Usable, String)> = Vec::new();
         for (key, slot) in wanted.devices.values() {
-            let gone = || Refusal::Unavailable(format!("Instance {key} is gone"));
+            let gone = || Refused {
+                why: Refusal::Unavailable(format!("Instance {key} is gone")),
+                is_final: true,
+            };
             let instance = instances.instances.get(key).ok_or_else(gone)?;
             let usable = usable(&self.node, &devices, instance)
                 .map_err(|unusable| refusal(instance, &unusable))?;
@@ -486,9 +508,16 @@ fn nobody() -> String {
     )
 }
 
-fn refusal(instance: &Instance, unusable: &Unusable) -> Refusal {
+/// Says why a container does not get what is reserved for it.
+struct Refused {
+    why: Refusal,
+    /// True if waiting a little changes nothing.
+    is_final: bool,
+}
+
+fn refusal(instance: &Instance, unusable: &Unusable) -> Refused {
     let name = &instance.metadata.name;
-    Refusal::Unavailable(match unusable {
+    let why = Refusal::Unavailable(match unusable {
         Unusable::Unhealthy { why, .. } => {
             format!("the device of Instance {name} is unhealthy: {why}")
         }
@@ -496,7 +525,11 @@ fn refusal(instance: &Instance, unusable: &Unusable) -> Refusal {
         Unusable::NotSeen => {
             format!("the device of Instance {name} has not been seen since the agent started")
         }
-    })
+    });
+    Refused {
+        why,
+        is_final: !matches!(unusable, Unusable::NotSeen),
+    }
 }
 
 #[cfg(test)]

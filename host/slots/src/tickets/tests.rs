@@ -259,6 +259,29 @@ async fn a_device_that_is_not_there_is_refused_by_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_agent_that_has_just_started_waits_a_little_for_its_handlers() {
+    let mut a = gpu("a1");
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a]);
+    let whole = world.devices.borrow().clone();
+    world.devices.send_modify(|devices| {
+        let mut fixture = Fixture {
+            devices: DeviceSnapshot::clone(devices),
+            ..Fixture::default()
+        };
+        fixture.view("gpu", "a1").device = None;
+        *devices = Arc::new(fixture.devices);
+    });
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    let again = handle.clone();
+    let waiting = tokio::spawn(async move { again.allocate(ids(&[0])).await });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    world.devices.send_replace(whole);
+    assert_eq!(waiting.await.unwrap().unwrap().envs["ID"], "a1");
+}
+
+#[tokio::test(start_paused = true)]
 async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
     let (mut a, mut b) = (gpu("a1"), gpu("b2"));
     reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
