@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
         })
         .collect();
     let chosen = within(LIMIT, || {
-        choose(&asked, &candidates, |way, _| {
+        choose(&asked, &candidates, &mut { u32::MAX }, |way, _| {
             way.expressions.iter().all(|text| {
                 let expression = verdicts.expression(text);
                 expression.is_ok_and(|one| verdicts.judge(&one, &facts) == Verdict::Fits)

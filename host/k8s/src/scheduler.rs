@@ -196,7 +196,9 @@ impl Cluster for KubeScheduling {
         let patch = json!({"metadata": {"uid": uid, "annotations": {name: value}}});
         let (api, params) = (self.pods(&pod.namespace), patch_by(MANAGER));
         let patch = Patch::Merge(&patch);
-        let written = answers::within(REQUEST, api.patch(&pod.name, &params, &patch)).await;
+        // Through the status: whoever may write a pod may run any image.
+        let written = api.patch_status(&pod.name, &params, &patch);
+        let written = answers::within(REQUEST, written).await;
         written.map(drop).map_err(|failure| pod_error(&failure))
     }
 

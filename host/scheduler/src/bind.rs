@@ -19,6 +19,8 @@ use crate::world::{Reservation, World};
 /// Bounds how often devices are chosen for one Bind, and separates two choices.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
+/// What was reserved for a pod before this is reserved anew.
+const FRESH: Duration = Duration::from_secs(15);
 
 /// Is a pod with the node that it goes to.
 struct Target {
@@ -89,6 +91,8 @@ impl Scheduler {
         let over = others.into_iter().filter(|one| !one.is_held);
         self.release(over.collect(), "replaced").await;
         let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
+        // What is about to be given back, here or by another extender, is not counted on.
+        let is_whole = is_whole && self.is_fresh(&target.uid);
         let given = if is_whole {
             names(&self.state(), &own)
         } else {
@@ -108,6 +112,12 @@ impl Scheduler {
                 Err(why)
             }
         }
+    }
+
+    /// Tells that what a pod has was not there for long.
+    fn is_fresh(&self, uid: &str) -> bool {
+        let since = self.state().unbound.get(uid).copied();
+        since.is_none_or(|since| since.elapsed() < FRESH)
     }
 
     fn reserved_of(&self, uid: &str) -> Vec<Reservation> {
@@ -326,6 +336,7 @@ fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Opt
         let slot = slots.find(|slot| !state.writing.contains(&(key.clone(), (*slot).clone())))?;
         let reserved = Reserved {
             pod: target.key.to_string(),
+            places: asked.iter().map(|one| one.place).collect(),
             uses,
         };
         Some((Arc::clone(&device.instance), slot.clone(), reserved))

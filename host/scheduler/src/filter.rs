@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use leafhost_core::instance::InstanceKey;
-use leafhost_select::{Asked, Candidate, Choice, Expression, NoChoice, Verdicts, Way, choose};
+use leafhost_select::{
+    Asked, Candidate, Choice, Expression, NoChoice, STEPS, Verdicts, Way, choose,
+};
 
 use crate::world::{Device, Number, Reservation, World};
 
@@ -21,6 +23,8 @@ pub struct Judge<'a> {
     owners: BTreeMap<&'a str, Option<&'a str>>,
     /// What the pod has already: the node, and the Instance.
     own: Vec<&'a Reservation>,
+    /// How many steps searches may take on all nodes together.
+    left: u32,
 }
 
 /// Is a way with its expressions as they were read.
@@ -62,6 +66,7 @@ impl<'a> Judge<'a> {
         let ways = ways.collect();
         Self {
             own: world.reserved().filter(|one| one.uid == uid).collect(),
+            left: 10 * STEPS,
             world,
             verdicts,
             asked,
@@ -111,10 +116,12 @@ impl<'a> Judge<'a> {
             })
             .collect();
         let asked = self.asked;
-        let choices = choose(asked, &candidates, |way, index| {
+        let mut steps = self.left;
+        let choices = choose(asked, &candidates, &mut steps, |way, index| {
             let number = free.get(index).map(|(number, _)| *number);
             number.is_some_and(|number| self.fits(way, number))
         });
+        self.left = steps;
         match choices {
             Ok(choices) => {
                 let devices = choices.iter();

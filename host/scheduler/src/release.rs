@@ -14,6 +14,8 @@ use crate::world::Reservation;
 
 /// A pod that has devices is bound within this.
 const UNBOUND: Duration = Duration::from_secs(30);
+/// Agents show within this that a container has a slot: until then a pod that is gone may have one that runs.
+const SHOWN: Duration = Duration::from_secs(2);
 /// Separates two questions about a pod that could not be answered.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -51,6 +53,7 @@ impl Reservation {
         has_own: impl Fn(&Pod) -> bool,
     ) -> Verdict {
         match pod {
+            None if since + SHOWN > now => Verdict::StaysUntil(since + SHOWN),
             None => Verdict::Over("gone"),
             Some(pod) if pod.uid == self.uid => {
                 if pod.has_ended {

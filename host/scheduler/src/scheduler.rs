@@ -55,8 +55,11 @@ pub(crate) struct State {
     /// The waiting pods that were not looked at on all nodes.
     pub unlooked: BTreeSet<PodKey>,
     /// What pods say, by uid, with the text.
-    read: HashMap<String, (String, Arc<Vec<Asked>>)>,
+    read: HashMap<String, (String, Read)>,
 }
+
+/// Is what a pod says, or what is wrong with it.
+type Read = Result<Arc<Vec<Asked>>, InvalidRequest>;
 
 impl State {
     /// Takes an Instance as it is now. Returns true if it may serve a pod better than before.
@@ -75,21 +78,21 @@ impl State {
     }
 
     /// Reads what a pod says, unless it was read before.
-    pub fn asked(&mut self, pod: &Pod) -> Result<Arc<Vec<Asked>>, InvalidRequest> {
-        if let Some((text, asked)) = self.read.get(&pod.uid)
+    pub fn asked(&mut self, pod: &Pod) -> Read {
+        if let Some((text, read)) = self.read.get(&pod.uid)
             && *text == pod.devices
         {
-            return Ok(Arc::clone(asked));
+            return read.clone();
         }
         let verdicts = &mut self.verdicts;
         let check = |text: &str| verdicts.expression(text).map(drop);
-        let asked = Arc::new(read(&pod.devices, &pod.containers, check)?);
+        let asked = read(&pod.devices, &pod.containers, check).map(Arc::new);
         if self.read.len() >= MOST_READ {
             self.read.clear();
         }
-        let known = (pod.devices.clone(), Arc::clone(&asked));
+        let known = (pod.devices.clone(), asked.clone());
         self.read.insert(pod.uid.clone(), known);
-        Ok(asked)
+        asked
     }
 }
 

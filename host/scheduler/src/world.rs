@@ -74,7 +74,7 @@ pub struct World {
 }
 
 impl World {
-    /// Takes the Instances that were listed. One that was written meanwhile and is newer stays.
+    /// Takes the Instances that were listed, whatever was known of them: a database that was restored is older. What is newer follows.
     pub fn list(&mut self, all: Vec<Arc<Instance>>) {
         let listed: BTreeSet<InstanceKey> = all.iter().map(|one| one.key()).collect();
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
@@ -82,6 +82,13 @@ impl World {
             self.remove(&key);
         }
         for instance in all {
+            if let Some(number) = self.by_key.get(&instance.key()) {
+                let device = self.devices.get_mut(*number).and_then(Option::as_mut);
+                if let Some(device) = device {
+                    let before = Arc::make_mut(&mut device.instance);
+                    before.metadata.resource_version.clear();
+                }
+            }
             self.put(instance);
         }
         self.has_instances = true;
@@ -278,12 +285,14 @@ fn reservations(instance: &Instance) -> Vec<Reservation> {
         };
         let pod = instance.reserved(slot).map(|reserved| &reserved.pod);
         let status = instance.status.nodes.get(&node);
+        // What is said there may be of the pod that had it before.
+        let holder = status.and_then(|status| status.holders.get(slot));
         Some(Reservation {
             device: instance.key(),
             slot: slot.clone(),
             uid,
+            is_held: holder.is_some() && holder == pod,
             pod: pod.cloned().unwrap_or_default(),
-            is_held: status.is_some_and(|status| status.holders.contains_key(slot)),
             node,
         })
     });

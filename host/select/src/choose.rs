@@ -10,8 +10,8 @@ use leafhost_core::scheduling::ContainerKind;
 use crate::facts::Facts;
 use crate::request::{Asked, Request, Way};
 
-/// The most devices that are looked at in one search. One takes some 50 ns.
-const STEPS: u32 = 200_000;
+/// The most steps of one search. One is a device that is looked at, or a few that are put in order.
+pub const STEPS: u32 = 200_000;
 
 /// Is a device of which a slot is free.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +52,11 @@ pub enum NoChoice {
     GaveUp,
 }
 
-/// Chooses devices. `fits` tells whether a candidate is of a way's Configuration and as its expressions want it.
+/// Chooses devices, in at most so many steps as are left, and at most [`STEPS`]. `fits` tells whether a candidate is of a way's Configuration and as its expressions want it.
 pub fn choose(
     asked: &[Asked],
     candidates: &[Candidate<'_>],
+    left: &mut u32,
     mut fits: impl FnMut(&Way, usize) -> bool,
 ) -> Result<Vec<Choice>, NoChoice> {
     let ways: Vec<Vec<Vec<Vec<bool>>>> = asked
@@ -89,10 +90,13 @@ pub fn choose(
         order: &order,
         chosen: Vec::new(),
         steps: 0,
+        most: STEPS.min(*left),
     };
-    if search.container(0) {
+    let is_found = search.container(0);
+    *left = left.saturating_sub(search.steps);
+    if is_found {
         Ok(search.chosen)
-    } else if search.steps > STEPS {
+    } else if search.steps > search.most {
         Err(NoChoice::GaveUp)
     } else {
         Err(NoChoice::Impossible)
@@ -132,6 +136,7 @@ struct Search<'a> {
     order: &'a [usize],
     chosen: Vec<Choice>,
     steps: u32,
+    most: u32,
 }
 
 impl Search<'_> {
@@ -158,9 +163,10 @@ impl Search<'_> {
             return self.request(asked, request + 1);
         }
         let mut tried = BTreeSet::new();
+        self.steps += u32::try_from(self.order.len() / 8).unwrap_or(u32::MAX);
         for (place, candidate) in self.in_order().into_iter().enumerate().skip(from) {
             self.steps += 1;
-            if self.steps > STEPS {
+            if self.steps > self.most {
                 return false;
             }
             let choice = Choice {

@@ -10,7 +10,7 @@ mod request;
 mod values;
 mod verdicts;
 
-pub use choose::{Candidate, Choice, NoChoice, choose};
+pub use choose::{Candidate, Choice, NoChoice, STEPS, choose};
 pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Verdict};
 pub use facts::Facts;
 pub use reasons::{Missed, missed};

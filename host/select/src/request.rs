@@ -6,20 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use leafhost_core::attribute::name_problem;
+use leafhost_core::instance::MAX_USES;
 use leafhost_core::names::{ConfigurationKey, GROUP};
 use leafhost_core::scheduling::{Container, ContainerKind, DEVICES};
-use leafhost_core::yaml_cost::is_nested_too_deep;
+use leafhost_core::yaml_cost::{has_alias_bomb, is_nested_too_deep};
 use serde::Deserialize;
 
 use crate::expression::InvalidExpression;
 use crate::expression::MAX_EXPRESSION;
 
 /// The longest text of a pod, in bytes.
-pub const MAX_TEXT: usize = 128 << 10;
+pub const MAX_TEXT: usize = 16 << 10;
 /// The most devices of one request.
 pub const MAX_COUNT: u32 = 32;
 /// The most devices of a pod.
 pub const MAX_DEVICES: u32 = 64;
+/// The most containers of a pod that ask.
+const MAX_CONTAINERS: usize = MAX_USES;
 /// The most requests and the most constraints of a container.
 const MAX_REQUESTS: usize = 32;
 /// The most ways of a request, as in a resource claim.
@@ -185,6 +188,17 @@ pub fn read(
     }
     if is_nested_too_deep(text) {
         return Err(whole("it is nested too deep".to_owned()));
+    }
+    if has_alias_bomb(text, serde_yaml_ng::Deserializer::from_str(text)) {
+        return Err(whole(
+            "its aliases stand for too much; write it out".to_owned(),
+        ));
+    }
+    let asking = containers.iter().filter(|one| one.asks).count();
+    if asking > MAX_CONTAINERS {
+        return Err(whole(format!(
+            "{asking} containers ask for {DEVICES}; at most {MAX_CONTAINERS} may"
+        )));
     }
     let reader = serde_yaml_ng::Deserializer::from_str(text);
     let raw: Result<BTreeMap<String, RawDevices>, _> = serde_path_to_error::deserialize(reader);

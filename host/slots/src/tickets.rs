@@ -147,6 +147,8 @@ pub struct TicketTask {
     next: Option<Instant>,
     /// Answers that the kubelet may not have written down yet.
     answered: Vec<Answered>,
+    /// The uids of pods that may have got what was reserved for others.
+    doubtful: BTreeSet<String>,
 }
 
 /// An answer.
@@ -193,6 +195,7 @@ impl TicketTask {
             reading: JoinSet::new(),
             next: Some(Instant::now()),
             answered: Vec::new(),
+            doubtful: BTreeSet::new(),
         };
         (task, TicketHandle(sender), reported)
     }
@@ -211,7 +214,7 @@ impl TicketTask {
                 }
                 changed = events.changed() => {
                     changed.map_err(|_| SourceEnded("the kubelet's folder"))?;
-                    self.next = Some(Instant::now() + SOON);
+                    self.look_by(Instant::now() + SOON);
                 }
                 () = until(self.next), if self.reading.is_empty() => self.read(),
                 Some(snapshot) = self.reading.join_next() => match snapshot {
@@ -222,9 +225,11 @@ impl TicketTask {
         }
     }
 
-    /// Looks then at the latest, if pods have slots here.
+    /// Looks then at the latest, if pods have slots here, or nothing could be read yet.
     fn look_by(&mut self, at: Instant) {
-        if !model::places(&self.node, &self.instances.borrow()).is_empty() {
+        if !self.report.borrow().is_readable
+            || !model::places(&self.node, &self.instances.borrow()).is_empty()
+        {
             self.next = Some(self.next.map_or(at, |next| next.min(at)));
         }
     }
@@ -232,7 +237,8 @@ impl TicketTask {
     fn read(&mut self) {
         self.next = None;
         let places = model::places(&self.node, &self.instances.borrow());
-        let uids = places.into_iter().map(|(_, _, uid)| uid).collect();
+        let uids = places.into_iter().map(|(_, _, uid)| uid);
+        let uids = uids.chain(self.doubtful.iter().cloned()).collect();
         let records = Arc::clone(&self.records);
         self.reading
             .spawn(async move { records.read(uids, BTreeSet::new()).await });
@@ -241,9 +247,13 @@ impl TicketTask {
     async fn see(&mut self, snapshot: &Snapshot) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let wrong = self.confirm(&instances, snapshot);
-        let seen = self
-            .keeper
-            .see(&self.node, &instances, snapshot, self.grace);
+        let recent = self.answered.iter();
+        let recent = recent
+            .filter(|answer| answer.at + RECORD_WAIT > snapshot.begun)
+            .map(|answer| answer.container.0.clone())
+            .collect();
+        let with = (&recent, self.grace);
+        let seen = self.keeper.see(&self.node, &instances, snapshot, with);
         let has_slots = !model::places(&self.node, &instances).is_empty();
         if snapshot.listed.is_none() {
             self.next = Some(Instant::now() + SILENT);
@@ -270,13 +280,16 @@ impl TicketTask {
             return wrong;
         };
         let places = model::places(&self.node, instances);
+        self.doubtful.clear();
         self.answered.retain(|answer| {
             let units = answer.ids.iter().map(|id| Unit {
                 resource: DEVICES.to_owned(),
                 id: id.clone(),
             });
             let (uid, container) = &answer.container;
-            let pods = units.filter_map(|unit| checked.entries.get(&unit)).flatten();
+            let pods = units
+                .filter_map(|unit| checked.entries.get(&unit))
+                .flatten();
             let own: Vec<_> = pods.filter(|pod| pod.container == *container).collect();
             if own.iter().any(|pod| pod.uid.as_ref() == Some(uid)) {
                 return false;
@@ -284,10 +297,14 @@ impl TicketTask {
             if let Some(found) = own.iter().find_map(|pod| pod.uid.clone())
                 && answer.at <= snapshot.begun
             {
-                tracing::warn!(uid, found, "a pod has got the devices that were reserved for an earlier pod of its name; they are its own now");
-                let own = places.iter().filter(|(_, _, other)| other == uid);
-                wrong.extend(own.map(|(key, slot, _)| ((key.clone(), slot.clone()), uid.clone(), found.clone())));
-                return false;
+                // A record of a pod that has ended says nothing of this one.
+                if snapshot.alive.get(&found) == Some(&true) {
+                    let own = places.iter().filter(|(_, _, other)| other == uid);
+                    wrong.extend(own.map(|(key, slot, _)| {
+                        ((key.clone(), slot.clone()), uid.clone(), found.clone())
+                    }));
+                }
+                self.doubtful.insert(found);
             }
             answer.at + self.grace > snapshot.begun
         });
@@ -307,6 +324,12 @@ impl TicketTask {
         };
         let mut edits: BTreeMap<InstanceKey, Vec<Edit>> = BTreeMap::new();
         for ((key, slot), uid, found) in wrong {
+            tracing::warn!(
+                slot,
+                uid,
+                found,
+                "a pod has got the devices that were reserved for an earlier pod of its name; they are its own now"
+            );
             edits.entry(key).or_default().push(Edit::Slot {
                 id: slot,
                 held: usage(&uid),
@@ -424,7 +447,8 @@ impl TicketTask {
                 .filter(|answer| answer.kubelet == kubelet && answer.at.elapsed() < RECORD_WAIT);
             let recent = recent.map(|answer| answer.container.clone()).collect();
             let reservations = model::reservations(&self.node, &instances);
-            match model::next(&reservations, &admission, &recent) {
+            let over = self.keeper.seen_by(kubelet);
+            match model::next(&reservations, &admission, &recent, &over) {
                 Next::Unclear(pods) => {
                     return Err(Refusal::Unavailable(format!(
                         "it cannot be told for which pod this is: {} wait for devices",

@@ -40,7 +40,7 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     admin(&create, &shared.to_string())?;
     let target = ["instance", NAME];
     let reserved = json!({"pod": "default/p", "uses": [{"container": "main", "place": 0, "number": 0, "of": 1, "request": "a"}]});
-    let given = "P:5f-1:node-a";
+    let given = "P:0d2b5f1e-3f8f-4d0a-9a6f-1f0c7c0e5f11:node-a";
     for (what, done, by) in [
         (
             "a slot that an agent gives to a pod",
@@ -106,9 +106,40 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     ] {
         refused(what, done, by)?;
     }
+    // As the scheduler writes the first reservation of an Instance, and as it frees it.
+    let (slot_path, all) = (
+        format!("/spec/deviceUsage/{NAME}-0"),
+        "/spec/leafhost/reserved",
+    );
+    let reserve = json!([{"op": "test", "path": slot_path, "value": ""}, {"op": "add", "path": all, "value": {format!("{NAME}-0"): reserved}},
+        {"op": "add", "path": slot_path, "value": given}]);
+    scheduler.kubectl(
+        &[
+            "patch",
+            "instance",
+            NAME,
+            "--type=json",
+            "--patch",
+            &reserve.to_string(),
+        ],
+        "",
+    )?;
+    let free = json!([{"op": "test", "path": slot_path, "value": given}, {"op": "remove", "path": format!("{all}/{NAME}-0")},
+        {"op": "add", "path": slot_path, "value": ""}]);
+    scheduler.kubectl(
+        &[
+            "patch",
+            "instance",
+            NAME,
+            "--type=json",
+            "--patch",
+            &free.to_string(),
+        ],
+        "",
+    )?;
     scheduler.patch(&target, &slot(given, &reserved))?;
     let other = json!({"pod": "default/other", "uses": []});
-    let corrected = "P:6a-2:node-a";
+    let corrected = "P:7c1b6a2e-3f8f-4d0a-9a6f-1f0c7c0e6a22:node-a";
     for (what, done, by) in [
         (
             "another node's pod freed",
@@ -117,7 +148,10 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
         ),
         (
             "a pod's slot moved to another node",
-            a.patch(NAME, &slot("P:5f-1:node-b", &reserved)),
+            a.patch(
+                NAME,
+                &slot("P:0d2b5f1e-3f8f-4d0a-9a6f-1f0c7c0e5f11:node-b", &reserved),
+            ),
             "spec.deviceUsage",
         ),
         (

@@ -56,23 +56,23 @@ pub(super) fn add(
     let (router, given) = Router::new(queue.handle());
     let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(router));
     let report = handle.report();
-    let mut ticket_report = watch::Sender::new(Arc::new(TicketReport::none())).subscribe();
-    if tickets > 0 {
+    let ticket_records = {
         let (plugins, changes) = (handle.clone(), changes.clone());
-        let records = Arc::new(KubeletRecords::of_tickets(root.clone(), plugins, changes));
-        let ports = TicketPorts {
-            store: Arc::clone(&store),
-            devices: ports.devices.clone(),
-            records: Arc::clone(&records) as _,
-            admissions: records,
-        };
-        let slots_metrics = Arc::clone(&metrics.slots);
-        let (task, handle, shown) = TicketTask::new(node, slots.grace, ports, slots_metrics);
-        // It is set once.
-        drop(given.set(handle));
-        ticket_report = shown;
-        tasks.add("tickets", task.run(stop.clone()));
-    }
+        Arc::new(KubeletRecords::of_tickets(root.clone(), plugins, changes))
+    };
+    let ticket_ports = TicketPorts {
+        store: Arc::clone(&store),
+        devices: ports.devices.clone(),
+        records: Arc::clone(&ticket_records) as _,
+        admissions: ticket_records,
+    };
+    // Also without tickets: pods may still have slots from when there were some.
+    let slots_metrics = Arc::clone(&metrics.slots);
+    let (task, ticket_handle, ticket_report) =
+        TicketTask::new(node, slots.grace, ticket_ports, slots_metrics);
+    // It is set once.
+    drop(given.set(ticket_handle));
+    tasks.add("tickets", task.run(stop.clone()));
     let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
     tasks.add_loop("offers", joining);
     let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));

@@ -11,6 +11,9 @@ pub const MAX_USES: usize = 32;
 pub struct Reserved {
     /// `namespace/name` of the pod.
     pub pod: String,
+    /// The places of all containers of the pod that get devices, of this Instance or of others.
+    #[serde(default)]
+    pub places: Vec<u32>,
     /// The containers that get the device: one, or init containers and one that starts after them.
     #[serde(default)]
     pub uses: Vec<Use>,

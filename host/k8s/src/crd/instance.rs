@@ -229,6 +229,7 @@ fn reserved(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "properties": {
                 "pod": {"type": "string", "maxLength": MAX_HOLDER},
+                "places": {"type": "array", "maxItems": MAX_USES, "items": number},
                 "uses": {
                     "type": "array",
                     "maxItems": MAX_USES,

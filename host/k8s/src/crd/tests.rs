@@ -118,6 +118,7 @@ fn mk_instance() -> core_instance::Instance {
                     "cams-1-0".to_owned(),
                     core_instance::Reserved {
                         pod: "default/viewer".into(),
+                        places: vec![0],
                         uses: vec![core_instance::Use {
                             container: "main".into(),
                             of: 1,

@@ -33,7 +33,11 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
     if patch.is_whole {
         // Nobody else writes the object meanwhile, so that the number is right.
         let used = now.used();
-        if base.status.used.is_some() && now.status.used != Some(used) {
+        // A scheduler may not write the status; an agent counts what it has reserved.
+        let is_reserved = edits
+            .iter()
+            .any(|edit| matches!(edit, Edit::Reserve { .. }));
+        if !is_reserved && base.status.used.is_some() && now.status.used != Some(used) {
             patch.add("/status/used", &json!(used));
         }
         let version = json!(base.metadata.resource_version);
@@ -274,7 +278,7 @@ mod tests {
     fn reserved() -> Reserved {
         Reserved {
             pod: "default/p".into(),
-            uses: Vec::new(),
+            ..Reserved::default()
         }
     }
 
@@ -456,6 +460,31 @@ mod tests {
         let counted = json!({"op": "add", "path": "/status/used", "value": 0});
         assert_eq!(last(of_version(&base, &edits)), Some(counted.clone()));
         assert_ne!(last(of(&base, &edits)), Some(counted));
+    }
+
+    #[test]
+    fn a_reservation_writes_nothing_but_the_slot_and_for_whom_it_is() {
+        let edit = Edit::Reserve {
+            id: "a-1-0".into(),
+            uid: "5f".into(),
+            node: "n".into(),
+            reserved: reserved(),
+        };
+        let mut base = base();
+        base.status.used = Some(0);
+        base.spec.leafhost = Some(Leafhost::default());
+        let patch = of(&base, &[edit]).unwrap();
+        let written: Vec<&Value> = patch
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one["op"] != "test")
+            .map(|one| &one["path"])
+            .collect();
+        assert_eq!(
+            written,
+            ["/spec/leafhost/reserved", "/spec/deviceUsage/a-1-0"]
+        );
     }
 
     #[test]

@@ -452,7 +452,13 @@ async fn what_is_reserved_is_over_with_its_pod_and_never_by_age_alone() {
     assert_eq!(judge(Some(&ended), 0, false), Over("ended"));
     let elsewhere = change(|pod| pod.node = "b".to_owned());
     assert_eq!(judge(Some(&elsewhere), 0, false), Over("elsewhere"));
-    assert_eq!(judge(None, 0, false), Over("gone"));
+    let shown = since + Duration::from_secs(2);
+    assert_eq!(
+        judge(None, 0, false),
+        StaysUntil(shown),
+        "a container may have it"
+    );
+    assert_eq!(judge(None, 2, false), Over("gone"));
     // Another pod of the name, which may have got the devices.
     let other = change(|pod| pod.uid = "uid-other".to_owned());
     assert_eq!(judge(Some(&other), 0, false), Stays);
@@ -473,6 +479,8 @@ async fn slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none() {
     bench.sees();
     // The watch says that it is gone, and the API server that it is there.
     bench.scheduler.pod_gone(&first.key);
+    bench.scheduler.release_over().await;
+    sleep(Duration::from_secs(3)).await;
     bench.scheduler.release_over().await;
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
     bench.played.pods.lock().unwrap().remove(&first.key);

@@ -62,7 +62,7 @@ fn run(asked: &[Asked], facts: &[Facts]) -> Result<Vec<Choice>, NoChoice> {
         left: 0,
     });
     let candidates: Vec<Candidate<'_>> = candidates.collect();
-    choose(asked, &candidates, |way, index| {
+    choose(asked, &candidates, &mut { u32::MAX }, |way, index| {
         way.expressions.contains(&index.to_string())
     })
 }
@@ -159,9 +159,9 @@ fn what_nobody_else_can_use_is_taken_first() {
         candidate("d", false, 1),
     ];
     let asked = [asked(0, APP, vec![request("a", vec![way(1, &[])])], false)];
-    let chosen = choose(&asked, &all, |_, _| true).unwrap();
+    let chosen = choose(&asked, &all, &mut { u32::MAX }, |_, _| true).unwrap();
     assert_eq!(devices(&chosen), [2]);
-    let none = choose(&asked, &all, |_, _| false);
+    let none = choose(&asked, &all, &mut { u32::MAX }, |_, _| false);
     assert_eq!(none, Err(NoChoice::Impossible));
 }
 

@@ -132,6 +132,8 @@ fn what_is_not_taken_is_refused_with_its_field() {
         ("{main: {requests: [{name: a, exactly: {deviceClassName: g}}], constraints: [{distinctAttribute: a/b}]}}".to_owned(), "distinctAttribute"),
         ("{main: {requests: [{name: a, exactly: {deviceClassName: g}}], constraints: [{matchAttribute: a/b, requests: [z]}]}}".to_owned(), "there is no request \"z\""),
         ("{main: {requests: [{name: a, exactly: {deviceClassName: g}}], config: []}}".to_owned(), "unknown field `config`"),
+        (format!("{{main: {{requests: [{{name: &a {}, exactly: {{deviceClassName: g}}}}], constraints: [{{matchAttribute: a/b, requests: [{}]}}]}}}}",
+            "a".repeat(5_000), "*a, ".repeat(2_000)), "aliases stand for too much"),
         ("[".repeat(200), "nested too deep"),
         (" ".repeat(MAX_TEXT + 1), "bytes; at most"),
     ] {

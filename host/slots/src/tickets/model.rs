@@ -21,7 +21,9 @@ use crate::model::snapshot::{Pod, Presence, Snapshot};
 pub struct Reservation {
     /// `namespace/name` of the pod.
     pub pod: String,
-    /// By their place among the containers of the pod.
+    /// The places of the containers that get devices.
+    pub places: BTreeSet<u32>,
+    /// By place the containers of which a device is known here.
     pub containers: BTreeMap<u32, Wanted>,
 }
 
@@ -52,7 +54,9 @@ pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
         };
         let reservation = all.entry(uid).or_default();
         reservation.pod.clone_from(&reserved.pod);
+        reservation.places.extend(&reserved.places);
         for one in &reserved.uses {
+            reservation.places.insert(one.place);
             let wanted = reservation.containers.entry(one.place).or_default();
             wanted.name.clone_from(&one.container);
             wanted.of = wanted.of.max(one.of);
@@ -90,20 +94,28 @@ pub enum Next<'a> {
     Unclear(Vec<&'a str>),
 }
 
-/// Returns for which container an Allocate is. `answered` are those that have an answer that the kubelet may not have written down yet.
+/// Returns for which container an Allocate is. `answered` are those that have an answer that the kubelet may not have written down yet, `over` the
+/// uids of pods whose tickets the kubelet has had and has no more: another pod may have the name of one now.
 pub fn next<'a>(
     reservations: &'a Reservations,
     admission: &Admission,
     answered: &BTreeSet<Served>,
+    over: &BTreeSet<String>,
 ) -> Next<'a> {
-    let active = reservations
-        .iter()
-        .filter(|(_, reservation)| admission.active.contains(&reservation.pod));
+    let active = reservations.iter().filter(|(uid, reservation)| {
+        let is_over = over.contains(*uid) && !admission.served.iter().any(|(of, _)| of == *uid);
+        admission.active.contains(&reservation.pod) && !is_over
+    });
     let mut waiting = active.filter_map(|(uid, reservation)| {
-        let mut containers = reservation.containers.values();
-        let next = containers.find(|wanted| {
+        let mut places = reservation.places.iter();
+        let next = places.find_map(|place| {
+            let Some(wanted) = reservation.containers.get(place) else {
+                // Whether it was served cannot be told before its devices are known here.
+                return Some(None);
+            };
             let container = (uid.clone(), wanted.name.clone());
-            !admission.served.contains(&container) && !answered.contains(&container)
+            let is_served = admission.served.contains(&container) || answered.contains(&container);
+            (!is_served).then_some(Some(wanted))
         });
         next.map(|wanted| (uid, reservation, wanted))
     });
@@ -112,7 +124,10 @@ pub fn next<'a>(
     };
     let others: Vec<&str> = waiting.map(|(_, other, _)| other.pod.as_str()).collect();
     if others.is_empty() {
-        return Next::Container(uid, reservation, wanted);
+        return match wanted {
+            Some(wanted) => Next::Container(uid, reservation, wanted),
+            None => Next::Nobody,
+        };
     }
     let all = [reservation.pod.as_str()].into_iter().chain(others);
     Next::Unclear(all.collect())
@@ -124,6 +139,8 @@ pub struct Keeper {
     /// By the uid of the pod.
     known: BTreeMap<String, Known>,
     kubelet: Option<KubeletRun>,
+    /// True once a look has shown anything.
+    has_looked: bool,
 }
 
 /// Says who was seen to have a ticket for a pod.
@@ -155,14 +172,22 @@ pub struct Seen {
 }
 
 impl Keeper {
+    /// Returns the pods that this kubelet was seen to have tickets for.
+    pub fn seen_by(&self, kubelet: Option<KubeletRun>) -> BTreeSet<String> {
+        let seen = self.known.iter();
+        let seen = seen.filter(|(_, known)| known.seen == SeenBy::Now(kubelet));
+        seen.map(|(uid, _)| uid.clone()).collect()
+    }
+
     /// Takes a snapshot in, in which units are tickets. A slot comes back when the kubelet had a ticket for its pod and has none any more; or when
-    /// it never had one for `grace`, although it answers, and the pod is not on the node.
+    /// it never had one for `grace`, although it answers, and the pod is not on the node. Of the pods in `recent` nothing is concluded: they have an
+    /// answer that the kubelet may not have written down yet.
     pub fn see(
         &mut self,
         node: &str,
         instances: &InstanceSet,
         snapshot: &Snapshot,
-        grace: Duration,
+        (recent, grace): (&BTreeSet<String>, Duration),
     ) -> Seen {
         let places = places(node, instances);
         let mut seen = Seen::default();
@@ -193,13 +218,15 @@ impl Keeper {
         for (key, slot, uid) in &places {
             let instance = instances.instances.get(key);
             let status = instance.and_then(|one| one.status.nodes.get(node));
-            // An earlier agent saw it.
-            let was_seen = status.is_some_and(|status| status.holders.contains_key(slot));
+            // An earlier agent saw it. Later it may be said of the pod that had the slot before.
+            let was_seen =
+                !self.has_looked && status.is_some_and(|status| status.holders.contains_key(slot));
             let known = self.known.entry(uid.clone()).or_default();
             if was_seen && known.seen == SeenBy::Nobody {
                 known.seen = SeenBy::Earlier;
             }
         }
+        self.has_looked = true;
         for (uid, known) in &mut self.known {
             if is_new_kubelet {
                 known.absent = None;
@@ -211,7 +238,7 @@ impl Keeper {
                 continue;
             }
             // Of a checkpoint that cannot be read nothing follows.
-            if unsure.contains(uid) || snapshot.checkpoint.is_none() {
+            if unsure.contains(uid) || recent.contains(uid) || snapshot.checkpoint.is_none() {
                 continue;
             }
             let own = places.iter().filter(|(_, _, other)| other == uid);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use leafhost_core::instance::{Reserved, Use};
+use leafhost_core::device::Health;
+use leafhost_core::instance::{NodeStatus, Reserved, Use};
 use leafhost_fakes::Store;
 use tokio::task::JoinHandle;
 
@@ -55,6 +56,7 @@ fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
         node: NODE.to_owned(),
         reserved: Reserved {
             pod: format!("default/{pod}"),
+            places: uses.iter().map(|one| one.place).collect(),
             uses: uses.to_vec(),
         },
     };
@@ -133,6 +135,7 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
     };
     let reservation = |pod: &str, containers: &[&str]| Reservation {
         pod: format!("default/{pod}"),
+        places: (0..).take(containers.len()).collect(),
         containers: (0..)
             .zip(containers.iter().map(|name| container(name)))
             .collect(),
@@ -153,7 +156,7 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
             active: active.iter().map(|pod| format!("default/{pod}")).collect(),
             served: pairs(served),
         };
-        match model::next(&all, &admission, &pairs(answered)) {
+        match model::next(&all, &admission, &pairs(answered), &BTreeSet::new()) {
             Next::Container(uid, _, wanted) => format!("{uid} {}", wanted.name),
             Next::Nobody => "nobody".to_owned(),
             Next::Unclear(pods) => pods.join(" "),
@@ -317,13 +320,74 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
 }
 
 #[test]
+fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for() {
+    let mut a = gpu("a1");
+    let grace = Duration::from_mins(5);
+    let mut keeper = Keeper::default();
+    let none = BTreeSet::new();
+    let mut see = |a: &Instance, snapshot: &Snapshot, recent: &BTreeSet<String>| {
+        let set = Fixture::new(&[("gpu", std::slice::from_ref(a))]).instances;
+        keeper.see(NODE, &set, snapshot, (recent, grace)).back.len()
+    };
+    assert_eq!(see(&a, &snapshot(1, &[]), &none), 0);
+    // The pod that had it has ended, which is not written yet.
+    let mut status = NodeStatus::new(Health::Healthy);
+    let holder = ("gpu-a1-0".to_owned(), "default/before".to_owned());
+    status.holders.extend([holder]);
+    a.status.nodes.insert(NODE.to_owned(), status);
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    let mut early = snapshot(1, &[]);
+    early.alive.insert("uid-one".to_owned(), false);
+    assert_eq!(see(&a, &early, &none), 0);
+    // It was answered after a look had begun.
+    let (held, recent) = (ticket(0), BTreeSet::from(["uid-one".to_owned()]));
+    assert_eq!(see(&a, &snapshot(1, &[(&held, "one")]), &none), 0);
+    assert_eq!(see(&a, &early, &recent), 0);
+    assert_eq!(see(&a, &early, &none), 1);
+}
+
+#[test]
+fn what_is_not_known_yet_of_a_pod_and_pods_that_are_over_mislead_nobody() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("main", 1, 0, 1)]);
+    if let Some(leafhost) = &mut a.spec.leafhost {
+        // Its first container has a device of which nothing is known here.
+        leafhost
+            .reserved
+            .values_mut()
+            .for_each(|one| one.places = vec![0, 1]);
+    }
+    reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let set = Fixture::new(&[("gpu", &[a, b])]).instances;
+    let all = model::reservations(NODE, &set);
+    let (none, no_uid) = (BTreeSet::new(), BTreeSet::new());
+    let mut admission = Admission {
+        active: BTreeSet::from(["default/one".to_owned()]),
+        ..Admission::default()
+    };
+    assert_eq!(model::next(&all, &admission, &none, &no_uid), Next::Nobody);
+    admission.active = BTreeSet::from(["default/two".to_owned()]);
+    let Next::Container(uid, _, _) = model::next(&all, &admission, &none, &no_uid) else {
+        panic!("{all:?}");
+    };
+    assert_eq!(uid, "uid-two");
+    let over = BTreeSet::from(["uid-two".to_owned()]);
+    assert_eq!(model::next(&all, &admission, &none, &over), Next::Nobody);
+}
+
+#[test]
 fn a_kubelet_that_has_just_started_or_cannot_be_read_frees_nothing() {
     let mut a = gpu("a1");
     reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
     let set = Fixture::new(&[("gpu", &[a])]).instances;
     let grace = Duration::from_mins(5);
     let mut keeper = Keeper::default();
-    let mut see = |snapshot: &Snapshot| keeper.see(NODE, &set, snapshot, grace).back.len();
+    let mut see = |snapshot: &Snapshot| {
+        keeper
+            .see(NODE, &set, snapshot, (&BTreeSet::new(), grace))
+            .back
+            .len()
+    };
     let (held, other) = (ticket(0), unit("cams", "cams-0"));
     assert_eq!(see(&snapshot(1, &[(&held, "one")])), 0);
     let mut mute = snapshot(1, &[]);
