@@ -258,7 +258,8 @@ impl TicketTask {
         if snapshot.listed.is_none() {
             self.next = Some(Instant::now() + SILENT);
         } else if has_slots {
-            let wait = if snapshot.is_silent { SILENT } else { EVERY };
+            let is_soon = snapshot.is_silent || !self.doubtful.is_empty();
+            let wait = if is_soon { SILENT } else { EVERY };
             self.next = Some(Instant::now() + wait);
         }
         if snapshot.listed.is_some() {
