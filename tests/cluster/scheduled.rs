@@ -41,8 +41,23 @@ impl Scheduling {
         let chart = chart.to_string_lossy();
         let template = ["template", space, &chart, "--namespace", space];
         let values = format!("scheduler.enabled=true,scheduler.name={space}");
-        let only = ["--set", &values, "--show-only", "templates/scheduler.yaml"];
-        let rendered = cluster.helm(&[&template[..], &only].concat())?;
+        let render = |part: &str| {
+            let part = format!("templates/{part}.yaml");
+            let only = [
+                "--set",
+                &values,
+                "--kube-version",
+                "1.37.0",
+                "--show-only",
+                &part,
+            ];
+            cluster.helm(&[&template[..], &only].concat())
+        };
+        // What its account and those of the agents may write, too.
+        for part in ["policies", "policies-scheduler"] {
+            cluster.apply(&render(part)?)?;
+        }
+        let rendered = render("scheduler")?;
         let mut config = None;
         for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
             let object = Value::deserialize(document)?;
@@ -173,6 +188,10 @@ impl Drop for Scheduling {
             let delete = ["delete", "clusterrolebinding", "--ignore-not-found", name];
             let _ = self.cluster.kubectl(&delete);
         }
+        let kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding";
+        let release = format!("app.kubernetes.io/instance={}", self.name);
+        let delete = ["delete", kinds, "--selector", &release];
+        let _ = self.cluster.kubectl(&delete);
     }
 }
 
