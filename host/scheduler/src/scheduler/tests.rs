@@ -1,155 +1,17 @@
 //! The extender against a cluster that is played.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use async_trait::async_trait;
 use leafhost_core::device::Health;
-use leafhost_core::instance::{Edit, NodeStatus};
-use leafhost_core::ports::{StoreError, Written};
+use leafhost_core::instance::NodeStatus;
 use leafhost_core::resource_names::Reservation as NameReservation;
-use leafhost_core::scheduling::{Container, ContainerKind, PodError};
+use leafhost_core::scheduling::{Container, ContainerKind};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::*;
 
-/// Says how a Binding ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Well,
-    Refused,
-    /// It is done, and no answer comes.
-    Unheard,
-    /// It is not done, and no answer comes.
-    Lost,
-}
+mod played;
 
-/// An API server: Instances and pods, and what goes wrong.
-struct Played {
-    instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
-    pods: Mutex<BTreeMap<PodKey, Pod>>,
-    binds: Mutex<Vec<BTreeMap<String, String>>>,
-    ends: Mutex<Ends>,
-    tried: Mutex<Vec<PodKey>>,
-    told: Mutex<Vec<String>>,
-    version: AtomicUsize,
-    /// What somebody else does before the next edit.
-    meanwhile: Mutex<Option<(String, String)>>,
-}
-
-impl Default for Played {
-    fn default() -> Self {
-        Self {
-            instances: Mutex::default(),
-            pods: Mutex::default(),
-            binds: Mutex::default(),
-            ends: Mutex::new(Ends::Well),
-            tried: Mutex::default(),
-            told: Mutex::default(),
-            version: AtomicUsize::new(1),
-            meanwhile: Mutex::default(),
-        }
-    }
-}
-
-impl Played {
-    fn put(&self, mut instance: Instance) -> Arc<Instance> {
-        let version = self.version.fetch_add(1, Ordering::Relaxed);
-        instance.metadata.resource_version = version.to_string();
-        let instance = Arc::new(instance);
-        let mut all = self.instances.lock().unwrap();
-        all.insert(instance.key(), Arc::clone(&instance));
-        instance
-    }
-
-    fn get(&self, name: &str) -> Arc<Instance> {
-        let all = self.instances.lock().unwrap();
-        let mut found = all.values().filter(|one| one.metadata.name == name);
-        Arc::clone(found.next().unwrap())
-    }
-
-    fn usage(&self, name: &str) -> String {
-        self.get(name).usage(&format!("{name}-0")).to_owned()
-    }
-
-    fn set_usage(&self, name: &str, usage: &str) -> Arc<Instance> {
-        let mut instance = Instance::clone(&self.get(name));
-        let slots = &mut instance.spec.device_usage;
-        slots.insert(format!("{name}-0"), usage.to_owned());
-        self.put(instance)
-    }
-}
-
-#[async_trait]
-impl Cluster for Played {
-    async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError> {
-        Ok(self.pods.lock().unwrap().get(key).cloned())
-    }
-
-    async fn bind(
-        &self,
-        pod: &PodKey,
-        uid: &str,
-        node: &str,
-        annotations: BTreeMap<String, String>,
-    ) -> Result<(), PodError> {
-        let ends = *self.ends.lock().unwrap();
-        if ends == Ends::Refused {
-            return Err(PodError::Refused("it is bound already".to_owned()));
-        }
-        if ends == Ends::Lost {
-            return Err(PodError::Unknown("no answer".to_owned()));
-        }
-        let mut pods = self.pods.lock().unwrap();
-        let found = pods.get_mut(pod).filter(|found| found.uid == uid);
-        found.ok_or(PodError::Gone)?.node = node.to_owned();
-        self.binds.lock().unwrap().push(annotations);
-        match ends {
-            Ends::Unheard => Err(PodError::Unknown("no answer".to_owned())),
-            _ => Ok(()),
-        }
-    }
-
-    async fn annotate(
-        &self,
-        pod: &PodKey,
-        _uid: &str,
-        _name: &str,
-        _value: &str,
-    ) -> Result<(), PodError> {
-        self.tried.lock().unwrap().push(pod.clone());
-        Ok(())
-    }
-
-    async fn tell(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {
-        self.told
-            .lock()
-            .unwrap()
-            .push(format!("{reason}: {message}"));
-    }
-
-    async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
-        let meanwhile = self.meanwhile.lock().unwrap().take();
-        if let Some((name, usage)) = meanwhile {
-            self.set_usage(&name, &usage);
-        }
-        let one = |(base, edits): (Arc<Instance>, Vec<Edit>)| {
-            let key = base.key();
-            let found = self.instances.lock().unwrap().get(&key).cloned();
-            let Some(found) = found else {
-                return Err(StoreError::Gone { key });
-            };
-            let mut instance = Instance::clone(&found);
-            for edit in edits {
-                if edit.apply(&mut instance).is_err() {
-                    return Err(StoreError::Conflict { key });
-                }
-            }
-            Ok(Some(self.put(instance)))
-        };
-        edits.into_iter().map(one).collect()
-    }
-}
+use played::{Ends, Played};
 
 /// A GPU that some nodes see well.
 fn gpu(name: &str, nodes: &[&str], index: i64) -> Instance {
