@@ -106,6 +106,15 @@ pub fn offers(count: u32) -> Offers {
     offer.into_iter().collect()
 }
 
+/// Says how tickets are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct TicketConfig {
+    /// How long a slot stays reserved whose pod never comes.
+    pub grace: Duration,
+    /// True if tickets are offered. Without it there is nothing to look for but slots of pods from when there were some.
+    pub is_offered: bool,
+}
+
 /// What the task works on.
 pub struct TicketPorts {
     /// Where slots are given back.
@@ -132,7 +141,7 @@ pub struct TicketReport {
 /// The task.
 pub struct TicketTask {
     node: Arc<str>,
-    grace: Duration,
+    config: TicketConfig,
     store: Arc<dyn InstanceStore>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
@@ -145,6 +154,8 @@ pub struct TicketTask {
     holders: BTreeSet<String>,
     reading: JoinSet<Snapshot>,
     next: Option<Instant>,
+    /// So many looks in a row told nothing.
+    unanswered: u32,
     /// Answers that the kubelet may not have written down yet.
     answered: Vec<Answered>,
     /// The uids of pods that may have got what was reserved for others.
@@ -170,10 +181,10 @@ impl TicketReport {
 }
 
 impl TicketTask {
-    /// Makes the task of a node, what the kubelet's calls go to, and what the task shows. A slot whose pod never comes is given back after `grace`.
+    /// Makes the task of a node, what the kubelet's calls go to, and what the task shows.
     pub fn new(
         node: &str,
-        grace: Duration,
+        config: TicketConfig,
         ports: TicketPorts,
         metrics: Arc<Metrics>,
     ) -> (Self, TicketHandle, watch::Receiver<Arc<TicketReport>>) {
@@ -181,7 +192,7 @@ impl TicketTask {
         let (report, reported) = watch::channel(Arc::default());
         let task = Self {
             node: node.into(),
-            grace,
+            config,
             instances: ports.store.instances(),
             store: ports.store,
             devices: ports.devices,
@@ -193,7 +204,8 @@ impl TicketTask {
             keeper: Keeper::default(),
             holders: BTreeSet::new(),
             reading: JoinSet::new(),
-            next: Some(Instant::now()),
+            next: config.is_offered.then(Instant::now),
+            unanswered: 0,
             answered: Vec::new(),
             doubtful: BTreeSet::new(),
         };
@@ -225,9 +237,9 @@ impl TicketTask {
         }
     }
 
-    /// Looks then at the latest, if pods have slots here, or nothing could be read yet.
+    /// Looks then at the latest, if pods have slots here, or tickets wait for the kubelet's records.
     fn look_by(&mut self, at: Instant) {
-        if !self.report.borrow().is_readable
+        if self.config.is_offered && !self.report.borrow().is_readable
             || !model::places(&self.node, &self.instances.borrow()).is_empty()
         {
             self.next = Some(self.next.map_or(at, |next| next.min(at)));
@@ -252,12 +264,18 @@ impl TicketTask {
             .filter(|answer| answer.at + RECORD_WAIT > snapshot.begun)
             .map(|answer| answer.container.0.clone())
             .collect();
-        let with = (&recent, self.grace);
+        let with = (&recent, self.config.grace);
         let seen = self.keeper.see(&self.node, &instances, snapshot, with);
         let has_slots = !model::places(&self.node, &instances).is_empty();
-        if snapshot.listed.is_none() {
-            self.next = Some(Instant::now() + SILENT);
-        } else if has_slots {
+        self.unanswered = match &snapshot.listed {
+            Some(_) => 0,
+            None => self.unanswered.saturating_add(1),
+        };
+        if self.unanswered > 0 && (has_slots || self.config.is_offered) {
+            let doubled = 1_u32.checked_shl(self.unanswered).unwrap_or(u32::MAX);
+            let wait = SOON.saturating_mul(doubled).min(EVERY);
+            self.next = Some(Instant::now() + wait);
+        } else if self.unanswered == 0 && has_slots {
             let is_soon = snapshot.is_silent || !self.doubtful.is_empty();
             let wait = if is_soon { SILENT } else { EVERY };
             self.next = Some(Instant::now() + wait);
@@ -307,7 +325,7 @@ impl TicketTask {
                 }
                 self.doubtful.insert(found);
             }
-            answer.at + self.grace > snapshot.begun
+            answer.at + self.config.grace > snapshot.begun
         });
         wrong
     }

@@ -13,7 +13,9 @@ use leafhost_kubelet::{
 };
 use leafhost_slots::holders::HoldersTask;
 use leafhost_slots::records::KubeletRecords;
-use leafhost_slots::tickets::{self, TicketHandle, TicketPorts, TicketReport, TicketTask};
+use leafhost_slots::tickets::{
+    self, TicketConfig, TicketHandle, TicketPorts, TicketReport, TicketTask,
+};
 use leafhost_slots::{AllocateQueue, SlotConfig, SlotHandle, SlotPorts, SlotTask};
 use tokio::sync::watch;
 
@@ -68,8 +70,12 @@ pub(super) fn add(
     };
     // Also without tickets: pods may still have slots from when there were some.
     let slots_metrics = Arc::clone(&metrics.slots);
+    let ticket_config = TicketConfig {
+        grace: slots.grace,
+        is_offered: tickets > 0,
+    };
     let (task, ticket_handle, ticket_report) =
-        TicketTask::new(node, slots.grace, ticket_ports, slots_metrics);
+        TicketTask::new(node, ticket_config, ticket_ports, slots_metrics);
     // It is set once.
     drop(given.set(ticket_handle));
     tasks.add("tickets", task.run(stop.clone()));

@@ -68,6 +68,7 @@ struct World {
     devices: watch::Sender<Arc<DeviceSnapshot>>,
     kubelet: Arc<Kubelet>,
     admitting: Arc<Admitting>,
+    is_offered: bool,
 }
 
 impl World {
@@ -81,6 +82,7 @@ impl World {
             devices: watch::Sender::new(Arc::new(fixture.devices)),
             kubelet: Kubelet::new(Some(1)),
             admitting: Arc::default(),
+            is_offered: true,
         }
     }
 
@@ -91,8 +93,11 @@ impl World {
             records: Arc::clone(&self.kubelet) as _,
             admissions: Arc::clone(&self.admitting) as _,
         };
-        let grace = Duration::from_mins(5);
-        let (task, handle, _) = TicketTask::new(NODE, grace, ports, Arc::default());
+        let config = TicketConfig {
+            grace: Duration::from_mins(5),
+            is_offered: self.is_offered,
+        };
+        let (task, handle, _) = TicketTask::new(NODE, config, ports, Arc::default());
         (handle, tokio::spawn(task.run(CancellationToken::new())))
     }
 
@@ -317,6 +322,34 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
     world.kubelet.tell();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-other:{NODE}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_at_where_no_ticket_is_offered_and_no_pod_has_a_slot() {
+    let mut world = World::new(&[gpu("a1")]);
+    world.is_offered = false;
+    let (_handle, _task) = world.start();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    world.kubelet.tell();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.kubelet.state().snapshots, 0);
+    // Somebody has turned tickets off while a pod had one.
+    world.kubelet.run("one", &[ticket(0)]);
+    world.reserve("gpu-a1", "one", &[one_use("main", 0, 0, 1)]);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    world.kubelet.end("one");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.usage("gpu-a1"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_is_not_there_is_looked_for_less_and_less_often() {
+    let world = World::new(&[gpu("a1")]);
+    world.kubelet.state().number = None;
+    let (_handle, _task) = world.start();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let looks = world.kubelet.state().snapshots;
+    assert!((50..80).contains(&looks), "{looks}");
 }
 
 #[test]
