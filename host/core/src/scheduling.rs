@@ -64,6 +64,10 @@ pub struct Pod {
     pub is_gated: bool,
     /// True if a scheduler has found no node for it.
     pub is_refused: bool,
+    /// When it was bound, RFC 3339 to the second; empty while it waits.
+    pub bound_at: String,
+    /// By container the names of the Instances that it was given when it was bound.
+    pub allocated: BTreeMap<String, Vec<String>>,
 }
 
 /// Is what is read of a pod's spec.
@@ -119,6 +123,9 @@ pub struct PodCondition {
     pub kind: String,
     /// `True`, `False`.
     pub status: String,
+    /// Since when, RFC 3339.
+    #[serde(rename = "lastTransitionTime")]
+    pub since: Option<String>,
 }
 
 impl Pod {
@@ -152,7 +159,11 @@ impl Pod {
             return None;
         }
         let phase = status.phase.unwrap_or_default();
-        let mut conditions = status.conditions.iter().flatten();
+        let mut conditions = status.conditions.into_iter().flatten();
+        let scheduled = conditions.find(|one| one.kind == "PodScheduled");
+        let scheduled = scheduled.unwrap_or_default();
+        let allocated = annotations.get(ALLOCATED);
+        let allocated = allocated.and_then(|text| serde_json::from_str(text).ok());
         Some(Self {
             key,
             uid,
@@ -161,7 +172,12 @@ impl Pod {
             containers,
             has_ended: matches!(&*phase, "Succeeded" | "Failed"),
             is_gated: !spec.scheduling_gates.is_empty(),
-            is_refused: conditions.any(|one| one.kind == "PodScheduled" && one.status == "False"),
+            is_refused: scheduled.status == "False",
+            bound_at: match &*scheduled.status {
+                "True" => scheduled.since.unwrap_or_default(),
+                _ => String::new(),
+            },
+            allocated: allocated.unwrap_or_default(),
         })
     }
 }

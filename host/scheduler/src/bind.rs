@@ -1,6 +1,6 @@
 //! Bind: chooses devices, reserves them, and binds the pod with one write that names them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::extender::BindingArgs;
 use crate::filter::{Judge, Taken};
 use crate::scheduler::{Scheduler, State};
-use crate::world::{Reservation, World};
+use crate::world::{Number, Reservation, World};
 
 /// Bounds how often devices are chosen for one Bind, and separates two choices.
 const TRIES: u32 = 5;
@@ -126,29 +126,23 @@ impl Scheduler {
         own.cloned().collect()
     }
 
-    /// Tells that what is reserved is all that the pod asks for, on that node.
+    /// Tells that what is reserved is what the pod asks for now, on that node.
     fn is_whole(&self, target: &Target, asked: &[Asked], own: &[Reservation]) -> bool {
-        let state = self.state();
-        let mut found: BTreeMap<u32, (u32, BTreeSet<u32>)> = BTreeMap::new();
-        for one in own {
-            let Some(device) = state.world.get(&one.device) else {
-                return false;
-            };
-            if one.node != target.node || !device.nodes.contains(&target.node) {
-                return false;
-            }
-            let uses = device.instance.reserved(&one.slot);
-            for one in uses.iter().flat_map(|reserved| &reserved.uses) {
-                let (of, numbers) = found.entry(one.place).or_default();
-                *of = one.of;
-                numbers.insert(one.number);
-            }
-        }
-        let is_there = |one: &Asked| {
-            let all = found.get(&one.place);
-            all.is_some_and(|(of, numbers)| (0..*of).all(|number| numbers.contains(&number)))
+        let state = &mut *self.state();
+        let judge = Judge::new(&state.world, &mut state.verdicts, &target.uid, asked);
+        let Ok(taken) = judge.of_own().take(&target.node, &[]) else {
+            return false;
         };
-        found.len() == asked.len() && asked.iter().all(is_there)
+        let uses = uses(asked, &taken).unwrap_or_default();
+        let is_wanted = |one: &Reservation| {
+            let number = state.world.number(&one.device);
+            let wanted = number.and_then(|number| uses.get(&number));
+            let device = state.world.get(&one.device);
+            let found = device.and_then(|device| device.instance.reserved(&one.slot));
+            let found = found.map(|reserved| &reserved.uses);
+            one.node == target.node && wanted.is_some() && wanted == found
+        };
+        own.len() == uses.len() && own.iter().all(is_wanted)
     }
 
     /// Chooses and reserves, and chooses again where somebody else was quicker. Returns the Instances by container.
@@ -307,9 +301,9 @@ fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, 
     found.map_err(|why| format!("the node has not the devices any more: {why}"))
 }
 
-/// Returns what is to be reserved; nothing if a slot is just being written.
-fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Option<Vec<Wanted>> {
-    let mut uses: BTreeMap<usize, Vec<Use>> = BTreeMap::new();
+/// Returns by device which containers get it.
+fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
+    let mut uses: BTreeMap<Number, Vec<Use>> = BTreeMap::new();
     let mut numbers: BTreeMap<usize, u32> = BTreeMap::new();
     let of = |index: usize| {
         let own = taken.choices.iter().filter(|one| one.asked == index);
@@ -329,6 +323,12 @@ fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Opt
         });
         *number += 1;
     }
+    Some(uses)
+}
+
+/// Returns what is to be reserved; nothing if a slot is just being written.
+fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Option<Vec<Wanted>> {
+    let uses = uses(asked, taken)?;
     let reserved = uses.into_iter().map(|(number, uses)| {
         let device = state.world.device(number)?;
         let key = device.instance.key();

@@ -23,6 +23,8 @@ pub struct Judge<'a> {
     owners: BTreeMap<&'a str, Option<&'a str>>,
     /// What the pod has already: the node, and the Instance.
     own: Vec<&'a Reservation>,
+    /// True if nothing but what the pod has already is chosen from.
+    is_own_only: bool,
     /// How many steps searches may take on all nodes together.
     left: u32,
 }
@@ -66,6 +68,7 @@ impl<'a> Judge<'a> {
         let ways = ways.collect();
         Self {
             own: world.reserved().filter(|one| one.uid == uid).collect(),
+            is_own_only: false,
             left: 10 * STEPS,
             world,
             verdicts,
@@ -73,6 +76,12 @@ impl<'a> Judge<'a> {
             ways,
             owners,
         }
+    }
+
+    /// Chooses from nothing but what the pod has already.
+    pub fn of_own(mut self) -> Self {
+        self.is_own_only = true;
+        self
     }
 
     /// Chooses devices on a node, but for slots that others take there.
@@ -94,7 +103,12 @@ impl<'a> Judge<'a> {
                 0 => 0,
                 _ => reserved.iter().filter(has).count(),
             };
-            (device.free.len() + own).saturating_sub(others)
+            let free = if self.is_own_only {
+                0
+            } else {
+                device.free.len()
+            };
+            (free + own).saturating_sub(others)
         };
         let free: Vec<(Number, &Device)> = own
             .iter()

@@ -10,6 +10,7 @@ mod filter;
 mod metrics;
 mod passed;
 mod release;
+mod restore;
 mod routes;
 mod scheduler;
 mod waiting;

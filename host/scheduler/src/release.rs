@@ -107,7 +107,7 @@ impl Scheduler {
             state.unbound.retain(|uid, _| uids.contains(uid));
             for one in &all {
                 let key = PodKey::read(&one.pod).unwrap_or_default();
-                let pod = state.world.pods.get(&key).cloned();
+                let pod = state.world.pods().get(&key).cloned();
                 match state.judge(one, pod.as_ref(), now) {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),

@@ -74,7 +74,7 @@ impl State {
 
     /// Has all waiting pods looked at on all nodes.
     fn look_at_all(&mut self) {
-        self.unlooked.extend(self.world.pods.keys().cloned());
+        self.unlooked.extend(self.world.pods().keys().cloned());
     }
 
     /// Reads what a pod says, unless it was read before.
@@ -140,10 +140,11 @@ impl Scheduler {
 
     async fn keep(&self) {
         loop {
+            let restored = self.restore().await;
             let released = self.release_over().await;
             let woken = self.try_again().await;
             self.count();
-            let next = [released, woken].into_iter().flatten().min();
+            let next = [restored, released, woken].into_iter().flatten().min();
             tokio::select! {
                 () = self.changed.notified() => sleep(SOON).await,
                 () = until(next) => {}
@@ -153,7 +154,7 @@ impl Scheduler {
 
     fn count(&self) {
         let state = self.state();
-        let waiting = state.world.pods.values();
+        let waiting = state.world.pods().values();
         let waiting = waiting.filter(|pod| pod.node.is_empty() && !pod.has_ended);
         self.metrics
             .seen(state.world.reserved().count(), waiting.count());
@@ -287,10 +288,8 @@ impl Observer for Scheduler {
     }
 
     fn pods(&self, all: Vec<Pod>) {
-        let pods = all.into_iter().map(|pod| (pod.key.clone(), pod));
         let state = &mut *self.state();
-        state.world.pods = pods.collect();
-        state.world.has_pods = true;
+        state.world.list_pods(all);
         state.look_at_all();
         self.changed.notify_one();
     }
@@ -303,7 +302,7 @@ impl Observer for Scheduler {
                 state.passed.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
             }
-            let before = state.world.pods.insert(pod.key.clone(), pod.clone());
+            let before = state.world.put_pod(pod.clone());
             let is_news = before.as_ref() != Some(&pod);
             if is_news && !is_over {
                 state.unlooked.insert(pod.key.clone());
@@ -318,7 +317,7 @@ impl Observer for Scheduler {
     fn pod_gone(&self, key: &PodKey) {
         let gone = {
             let state = &mut *self.state();
-            let gone = state.world.pods.remove(key);
+            let gone = state.world.remove_pod(key);
             if let Some(pod) = &gone {
                 state.passed.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);

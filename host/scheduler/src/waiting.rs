@@ -93,7 +93,7 @@ impl Scheduler {
                 taken.insert(node.to_owned(), devices);
             }
             let waiting =
-                state.world.pods.iter().filter(|(key, pod)| {
+                state.world.pods().iter().filter(|(key, pod)| {
                     waits(pod) && (unlooked.contains(*key) || !better.is_empty())
                 });
             let waiting: Vec<(PodKey, Pod)> = waiting

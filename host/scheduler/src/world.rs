@@ -57,6 +57,8 @@ pub struct World {
     devices: Vec<Option<Device>>,
     unused: Vec<Number>,
     by_key: BTreeMap<InstanceKey, Number>,
+    /// By the name of an Instance, whatever its namespace.
+    by_name: BTreeMap<String, BTreeSet<Number>>,
     /// By node, and by the name and the namespace of a Configuration.
     by_node: HashMap<String, Owned>,
     /// Counts the devices of a Configuration's name, by namespace.
@@ -66,7 +68,11 @@ pub struct World {
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
     /// The pods that ask for devices.
-    pub pods: BTreeMap<PodKey, Pod>,
+    pods: BTreeMap<PodKey, Pod>,
+    /// By the name of an Instance the pods that were given it.
+    given: BTreeMap<String, BTreeSet<PodKey>>,
+    /// The uids of pods and of Instances that were made after them, of which the pods have got slots again.
+    pub restored: BTreeSet<(String, String)>,
     /// True once the Instances were listed.
     pub has_instances: bool,
     /// True once the pods were listed.
@@ -116,11 +122,7 @@ impl World {
             facts: Facts::default(),
             version: 0,
             nodes: nodes(&instance),
-            free: if instance.metadata.deletion_timestamp.is_some() {
-                Vec::new()
-            } else {
-                free_slots(&instance, &BTreeSet::new())
-            },
+            free: free(&instance),
             instance,
         };
         let reserved = reservations(&device.instance);
@@ -141,6 +143,8 @@ impl World {
             if number == self.devices.len() {
                 self.devices.push(None);
             }
+            let named = self.by_name.entry(key.name.clone()).or_default();
+            named.insert(number);
             self.by_key.insert(key, number);
             number
         };
@@ -166,7 +170,131 @@ impl World {
             };
             *place = Some(device);
         }
+        self.hold_back(number);
         is_better
+    }
+
+    /// Takes the pods that were listed, in place of all before.
+    pub fn list_pods(&mut self, all: Vec<Pod>) {
+        let gone: Vec<PodKey> = self.pods.keys().cloned().collect();
+        for key in gone {
+            self.unlink(&key);
+        }
+        let uids: BTreeSet<String> = all.iter().map(|pod| pod.uid.clone()).collect();
+        self.restored.retain(|(uid, _)| uids.contains(uid));
+        for pod in all {
+            self.put_pod(pod);
+        }
+        self.has_pods = true;
+    }
+
+    /// Takes a pod as it is now; returns it as it was.
+    pub fn put_pod(&mut self, pod: Pod) -> Option<Pod> {
+        let before = self.unlink(&pod.key);
+        let names: BTreeSet<&String> = pod.allocated.values().flatten().collect();
+        for name in names {
+            let pods = self.given.entry(name.clone()).or_default();
+            pods.insert(pod.key.clone());
+        }
+        let key = pod.key.clone();
+        self.pods.insert(key.clone(), pod);
+        for number in self.numbers_of(&key) {
+            self.hold_back(number);
+        }
+        before
+    }
+
+    /// Takes that a pod is gone; returns it as it was.
+    pub fn remove_pod(&mut self, key: &PodKey) -> Option<Pod> {
+        let pod = self.unlink(key)?;
+        self.restored.retain(|(uid, _)| *uid != pod.uid);
+        Some(pod)
+    }
+
+    fn unlink(&mut self, key: &PodKey) -> Option<Pod> {
+        let numbers = self.numbers_of(key);
+        let pod = self.pods.remove(key)?;
+        for name in pod.allocated.values().flatten() {
+            if let Some(pods) = self.given.get_mut(name) {
+                pods.remove(key);
+                if pods.is_empty() {
+                    self.given.remove(name);
+                }
+            }
+        }
+        for number in numbers {
+            self.hold_back(number);
+        }
+        Some(pod)
+    }
+
+    /// Returns the pods that ask for devices.
+    pub fn pods(&self) -> &BTreeMap<PodKey, Pod> {
+        &self.pods
+    }
+
+    /// Returns the pods that run with the device of an Instance and have no slot of it: it was deleted and made again meanwhile.
+    pub fn without_slot(&self, instance: &Instance) -> Vec<&Pod> {
+        let name = &instance.metadata.name;
+        let Some(pods) = self.given.get(name) else {
+            return Vec::new();
+        };
+        if self.owner(&instance.spec.configuration_name) != Some(&instance.metadata.namespace) {
+            return Vec::new();
+        }
+        let made = instance.metadata.creation_timestamp.as_deref();
+        let made = made.unwrap_or_default();
+        let reserved = self.reserved.get(&instance.key());
+        let has_slot = |pod: &Pod| {
+            let mut reserved = reserved.into_iter().flatten();
+            reserved.any(|one| one.uid == pod.uid)
+        };
+        let pods = pods.iter().filter_map(|key| self.pods.get(key));
+        let lost = pods.filter(|pod| {
+            let uids = (pod.uid.clone(), instance.metadata.uid.clone());
+            let is_older = !pod.bound_at.is_empty() && *pod.bound_at < *made;
+            is_older && !pod.has_ended && !has_slot(pod) && !self.restored.contains(&uids)
+        });
+        lost.collect()
+    }
+
+    /// Returns the pods that run with a device and have no slot of it, each with the Instance and the slot that is held back for it, if one is free.
+    pub fn short(&self) -> impl Iterator<Item = (&Arc<Instance>, &Pod, Option<String>)> {
+        let given = self.given.keys();
+        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
+        let devices = numbers.filter_map(|number| self.device(*number));
+        devices.flat_map(|device| {
+            let pods = self.without_slot(&device.instance);
+            let slots = match pods.len() {
+                0 => Vec::new(),
+                _ => free(&device.instance),
+            };
+            // The last ones are held back.
+            let slots = slots.into_iter().rev().map(Some);
+            let slots = slots.chain(std::iter::repeat(None));
+            let all = pods.into_iter().zip(slots);
+            all.map(|(pod, slot)| (&device.instance, pod, slot))
+        })
+    }
+
+    fn numbers_of(&self, pod: &PodKey) -> Vec<Number> {
+        let pod = self.pods.get(pod).into_iter();
+        let names = pod.flat_map(|pod| pod.allocated.values().flatten());
+        let numbers = names.filter_map(|name| self.by_name.get(name));
+        numbers.flatten().copied().collect()
+    }
+
+    /// Offers nobody the slots that pods without one will get again.
+    fn hold_back(&mut self, number: Number) {
+        let Some(device) = self.device(number) else {
+            return;
+        };
+        let short = self.without_slot(&device.instance).len();
+        let mut free = free(&device.instance);
+        free.truncate(free.len().saturating_sub(short));
+        if let Some(Some(device)) = self.devices.get_mut(number) {
+            device.free = free;
+        }
     }
 
     /// Takes that an Instance is gone.
@@ -175,6 +303,12 @@ impl World {
             return;
         };
         self.reserved.remove(key);
+        if let Some(named) = self.by_name.get_mut(&key.name) {
+            named.remove(&number);
+            if named.is_empty() {
+                self.by_name.remove(&key.name);
+            }
+        }
         let Some(device) = self.devices.get_mut(number).and_then(Option::take) else {
             return;
         };
@@ -211,6 +345,11 @@ impl World {
     /// Takes which namespaces have which names.
     pub fn name(&mut self, names: Arc<ResourceNames>) {
         self.names = names;
+        let given = self.given.keys();
+        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
+        for number in numbers.copied().collect::<Vec<_>>() {
+            self.hold_back(number);
+        }
     }
 
     /// Returns the namespace that has the name of a Configuration: the one that has reserved it, else the only one with devices of it.
@@ -221,6 +360,11 @@ impl World {
         let mut spaces = self.namespaces.get(configuration)?.keys();
         let first = spaces.next()?;
         spaces.next().is_none().then_some(first)
+    }
+
+    /// Returns the number of the device of an Instance.
+    pub fn number(&self, key: &InstanceKey) -> Option<Number> {
+        self.by_key.get(key).copied()
     }
 
     /// Returns the device of an Instance.
@@ -258,6 +402,14 @@ impl World {
 
 fn configuration_of(device: &Device) -> String {
     device.instance.spec.configuration_name.clone()
+}
+
+/// Returns the slots that nobody has.
+fn free(instance: &Instance) -> Vec<String> {
+    if instance.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    free_slots(instance, &BTreeSet::new())
 }
 
 /// Returns the nodes that see the device of an Instance well.

@@ -394,7 +394,10 @@ impl TicketTask {
         let slots = places.map(|(key, slot, uid)| {
             let instance = instances.instances.get(&key);
             let reserved = instance.and_then(|instance| instance.reserved(&slot));
-            let holder = reserved.filter(|_| self.holders.contains(&uid));
+            let mut answered = self.answered.iter();
+            let has_answer =
+                answered.any(|one| one.container.0 == uid && one.at.elapsed() < RECORD_WAIT);
+            let holder = reserved.filter(|_| has_answer || self.holders.contains(&uid));
             SlotView {
                 holder: holder.map(|reserved| reserved.pod.clone()),
                 is_named: true,
@@ -446,6 +449,8 @@ impl TicketTask {
                 kubelet: self.records.kubelet_run(),
                 at: Instant::now(),
             });
+            // Before the kubelet writes it down: a scheduler that sees the pod deleted leaves the slot to this node.
+            self.publish();
         }
         self.next = Some(Instant::now() + SOON);
     }

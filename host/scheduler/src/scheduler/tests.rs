@@ -263,6 +263,22 @@ async fn an_extender_that_starts_anew_goes_on_with_what_the_one_before_has_reser
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_wishes_otherwise_meanwhile_gets_what_it_wishes_then() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
+    let wish = |index: i64| {
+        let text = format!("device.attributes[\"leafhost.dev\"].index == {index}");
+        pod("first", &with(&text))
+    };
+    *bench.played.ends.lock().unwrap() = Ends::Lost;
+    bench.schedules(&wish(0), "a").await;
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    *bench.played.ends.lock().unwrap() = Ends::Well;
+    assert_eq!(bench.schedules(&wish(1), "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a1"), "");
+    assert_eq!(bench.played.usage("gpu-b2"), "P:uid-first:a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_of_the_same_name_frees_what_the_one_before_had() {
     let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["a"], 1)]);
     assert_eq!(bench.schedules(&pod("first", ONE), "a").await, "");
@@ -460,4 +476,50 @@ async fn questions_that_cannot_be_answered_say_what_to_do() {
     }
     let (status, _) = ask(" ".repeat((4 << 20) + 1)).await;
     assert_eq!(status, 413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_has_its_slot_again_in_an_instance_that_is_made_anew() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
+    let first = pod("first", ONE);
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    let before = bench.played.get("gpu-a1");
+    let mut anew = gpu("gpu-a1", &["a"], 0);
+    anew.metadata.uid = "another".to_owned();
+    anew.metadata.creation_timestamp = Some("2026-11-26T13:00:00Z".to_owned());
+    bench.scheduler.instance_gone(&before.key());
+    bench.played.put(anew.clone());
+    bench.sees();
+    // At once, whoever is quicker.
+    let other = pod("other", ONE);
+    bench.creates(&other);
+    assert_eq!(bench.filter(&other, &["a"]).node_names, [""; 0]);
+    assert_eq!(bench.scheduler.restore().await, None);
+    let after = bench.played.get("gpu-a1");
+    assert_eq!(after.usage("gpu-a1-0"), "P:uid-first:a");
+    let uses = |instance: &Instance| {
+        let mut reserved = instance.reserved("gpu-a1-0").unwrap().clone();
+        reserved.uses[0].request.clear();
+        reserved
+    };
+    assert_eq!(uses(&after), uses(&before));
+    // Once it is given back, it is over.
+    bench.played.set_usage("gpu-a1", "");
+    bench.sees();
+    assert_eq!(bench.scheduler.restore().await, None);
+    assert_eq!(bench.played.usage("gpu-a1"), "");
+    assert_eq!(bench.filter(&other, &["a"]).node_names, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_of_an_instance_that_is_older_than_the_pod_stays_with_whom_it_was_given_to() {
+    let mut old = gpu("gpu-a1", &["a"], 0);
+    old.metadata.creation_timestamp = Some("2026-11-26T11:00:00Z".to_owned());
+    let bench = Bench::new(&[old]);
+    let first = pod("first", ONE);
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    bench.played.set_usage("gpu-a1", "");
+    bench.sees();
+    assert_eq!(bench.scheduler.restore().await, None);
+    assert_eq!(bench.played.usage("gpu-a1"), "");
 }

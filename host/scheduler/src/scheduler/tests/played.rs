@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
-use leafhost_core::scheduling::{Cluster, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{ALLOCATED, Cluster, Pod, PodError, PodKey};
 
 /// Says how a Binding ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,13 @@ impl Cluster for Played {
         }
         let mut pods = self.pods.lock().unwrap();
         let found = pods.get_mut(pod).filter(|found| found.uid == uid);
-        found.ok_or(PodError::Gone)?.node = node.to_owned();
+        let found = found.ok_or(PodError::Gone)?;
+        found.node = node.to_owned();
+        found.bound_at = "2026-11-26T12:00:00Z".to_owned();
+        let allocated = annotations
+            .get(ALLOCATED)
+            .map(|text| serde_json::from_str(text));
+        found.allocated = allocated.unwrap().unwrap();
         self.binds.lock().unwrap().push(annotations);
         match ends {
             Ends::Unheard => Err(PodError::Unknown("no answer".to_owned())),
