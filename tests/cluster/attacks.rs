@@ -40,6 +40,7 @@ impl Guarded {
             "rbac",
             "policies",
             "policies-controller",
+            "policies-node-lock",
             "policies-reports",
             "policies-scheduler",
             "policies-slices",
@@ -52,7 +53,7 @@ impl Guarded {
                 "--kube-version",
                 "1.37.0",
                 "--set",
-                "scheduler.enabled=true",
+                "scheduler.enabled=true,scheduler.nodeLock=true",
                 "--show-only",
                 &template,
             ];

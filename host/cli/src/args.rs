@@ -248,11 +248,8 @@ pub struct AgentArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
 
-    /// How many tickets the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
-    /// them; 220 are enough for a kubelet with the usual limit of 110 pods
-    #[arg(long, env = "LEAFHOST_TICKETS", value_name = "N", default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]
-    pub tickets: u32,
+    #[command(flatten)]
+    pub tickets: TicketArgs,
 
     /// The namespace whose ConfigMaps with the label leafhost.dev/handlers: "true" have handlers [default: that of the service account]
     #[arg(
@@ -307,6 +304,20 @@ pub struct AgentArgs {
 
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Flags for devices that leafhost scheduler gives.
+#[derive(Debug, Clone, Args)]
+pub struct TicketArgs {
+    /// How many tickets the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
+    /// them; 220 are enough for a kubelet with the usual limit of 110 pods
+    #[arg(long, env = "LEAFHOST_TICKETS", value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]
+    pub tickets: u32,
+
+    /// Unlock the node once the pod has its devices for which leafhost scheduler --node-lock has locked it
+    #[arg(long, env = "LEAFHOST_NODE_LOCK", conflicts_with = "standalone")]
+    pub node_lock: bool,
 }
 
 /// How handlers are compiled.

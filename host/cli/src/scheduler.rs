@@ -40,14 +40,18 @@ async fn answer(args: &SchedulerArgs) -> Result<()> {
     };
     let client = leafhost_k8s::connect().await?;
     let cluster = Arc::new(KubeScheduling::new(&client));
-    let scheduler = Arc::new(Scheduler::new(
-        Arc::clone(&cluster) as _,
-        Arc::new(Metrics::default()),
-    ));
+    let mut scheduler = Scheduler::new(Arc::clone(&cluster) as _, Arc::new(Metrics::default()));
+    if args.node_lock {
+        scheduler = scheduler.locking_nodes();
+    }
+    let scheduler = Arc::new(scheduler);
     let mut tasks = Tasks::default();
     let stop = tasks.stop.clone();
     let observer: Arc<dyn Observer> = Arc::clone(&scheduler) as _;
     cluster.watch(&args.scheduler_name, &observer, &mut tasks);
+    if args.node_lock {
+        cluster.watch_nodes(&observer, &mut tasks);
+    }
     tasks.add("scheduler", Arc::clone(&scheduler).run(stop.clone()));
     let endpoint = serve_up_to(
         CONNECTIONS,

@@ -2,11 +2,12 @@
 //!
 //! Knows no expression and no choice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::Deserialize;
+use tokio::sync::watch;
 
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::ports::Written;
@@ -18,6 +19,9 @@ pub const DEVICES: &str = "leafhost.dev/devices";
 pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
 /// The annotation with which a scheduler has a waiting pod tried again.
 pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
+
+/// The annotation of a Node that names the pod which is bound to it and has not got its devices yet, if schedulers lock nodes.
+pub const NODE_LOCK: &str = "leafhost.dev/node-lock";
 
 /// Names a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,59 @@ impl std::fmt::Display for PodKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Says for which pod a node is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLock {
+    /// Since when, RFC 3339. Nothing follows from it: clocks differ.
+    pub since: String,
+    /// The pod.
+    pub pod: PodKey,
+    /// The uid of the pod.
+    pub uid: String,
+}
+
+impl NodeLock {
+    /// Reads `TIME,NAMESPACE,NAME,UID`.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut fields = text.split(',').map(str::to_owned);
+        let mut field = || fields.next().filter(|field| !field.is_empty());
+        let lock = Self {
+            since: field()?,
+            pod: PodKey {
+                namespace: field()?,
+                name: field()?,
+            },
+            uid: field()?,
+        };
+        fields.next().is_none().then_some(lock)
+    }
+}
+
+impl std::fmt::Display for NodeLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let PodKey { namespace, name } = &self.pod;
+        write!(f, "{},{namespace},{name},{}", self.since, self.uid)
+    }
+}
+
+/// Joins an agent with the lock of its node.
+#[derive(Debug, Clone)]
+pub struct LockPort {
+    /// Receives for which pod the node is locked.
+    pub locked: watch::Receiver<Option<NodeLock>>,
+    /// Sends the uids of pods that need the lock no more, since they have their devices or do not get them.
+    pub done: watch::Sender<BTreeSet<String>>,
+}
+
+/// Is what a Node says of its lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeSeen {
+    /// The version of the object.
+    pub version: String,
+    /// The annotation [`NODE_LOCK`]; empty without one.
+    pub lock: String,
 }
 
 /// Is a pod that says what its devices must be like.
@@ -221,6 +278,12 @@ pub trait Observer: Send + Sync {
     fn pod(&self, pod: Pod);
     /// Takes that a pod is gone, or says nothing of devices any more.
     fn pod_gone(&self, key: &PodKey);
+    /// Takes the Nodes that were listed, in place of all before. They are watched only if nodes are locked.
+    fn nodes(&self, all: BTreeMap<String, NodeSeen>);
+    /// Takes a Node as it is now.
+    fn node(&self, name: String, seen: NodeSeen);
+    /// Takes that a Node is gone.
+    fn node_gone(&self, name: &str);
 }
 
 /// Says why something was not done for a pod.
@@ -261,9 +324,38 @@ pub trait Cluster: Send + Sync {
         name: &str,
         value: &str,
     ) -> Result<(), PodError>;
+    /// Writes the annotation [`NODE_LOCK`] of a Node, or removes it, if the Node still has the version; nothing if it has another one.
+    async fn set_lock(
+        &self,
+        node: &str,
+        version: &str,
+        lock: Option<&str>,
+    ) -> Result<Option<NodeSeen>, PodError>;
     /// Writes an event that people see with the pod.
     async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool);
     /// Makes edits of Instances as they were seen, each Instance for itself; one result each, in order. Of one that is not as it was seen any more
     /// the observer is told how it is.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_read_as_it_is_written() {
+        let text = "2026-11-26T12:00:00Z,default,abc-1,uid-1";
+        let lock = NodeLock::read(text).unwrap();
+        assert_eq!(lock.pod.to_string(), "default/abc-1");
+        assert_eq!(lock.to_string(), text);
+        for other in [
+            "",
+            "now",
+            "now,default,abc",
+            "now,default,,uid",
+            "a,b,c,d,e",
+        ] {
+            assert_eq!(NodeLock::read(other), None, "{other:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ pub mod configurations;
 pub mod handlers;
 pub mod identity;
 pub mod instances;
+pub mod node_lock;
 pub mod report;
 pub mod slices;
 mod values;

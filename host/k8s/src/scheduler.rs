@@ -11,7 +11,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, Observer, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey};
 use leafhost_core::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use crate::answers::{self, Failure, Kind};
 use crate::instance::{
     self, InstanceObject, REQUEST, api_resource, into_instance, outdated, store_error,
 };
+use crate::node_lock;
 use crate::requests::{patch_by, put_by};
 
 mod once;
@@ -75,6 +76,13 @@ impl KubeScheduling {
             }
         };
         tasks.add_loop("names", passing);
+    }
+
+    /// Tells `observer` of the locks of all Nodes, too.
+    pub fn watch_nodes(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
+        let all = Api::all(self.client.clone());
+        let following = watches::nodes(all, Arc::clone(observer));
+        tasks.add_loop("watch of Nodes", following);
     }
 
     fn observe(&self, instance: &Arc<Instance>) {
@@ -200,6 +208,17 @@ impl Cluster for KubeScheduling {
         let written = api.patch_status(&pod.name, &params, &patch);
         let written = answers::within(REQUEST, written).await;
         written.map(drop).map_err(|failure| pod_error(&failure))
+    }
+
+    async fn set_lock(
+        &self,
+        node: &str,
+        version: &str,
+        lock: Option<&str>,
+    ) -> Result<Option<NodeSeen>, PodError> {
+        let nodes = Api::all(self.client.clone());
+        let written = node_lock::set(&nodes, node, version, lock, MANAGER).await;
+        written.map_err(|failure| pod_error(&failure))
     }
 
     async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool) {

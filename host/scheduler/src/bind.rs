@@ -23,10 +23,26 @@ const AGAIN: Duration = Duration::from_millis(100);
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Is a pod with the node that it goes to.
-struct Target {
-    key: PodKey,
-    uid: String,
-    node: String,
+pub struct Target {
+    /// The pod.
+    pub key: PodKey,
+    /// Its uid.
+    pub uid: String,
+    /// The node.
+    pub node: String,
+}
+
+/// Says why a pod is not bound.
+struct NotBound {
+    why: String,
+    /// True if it is not bound later by what was sent already.
+    is_sure: bool,
+}
+
+impl From<String> for NotBound {
+    fn from(why: String) -> Self {
+        Self { why, is_sure: true }
+    }
 }
 
 /// Is a device that is to be reserved, with the Instance as it was seen.
@@ -54,7 +70,14 @@ impl Scheduler {
             }
             asked
         };
-        let bound = self.reserve_and_bind(&target, &asked).await;
+        let bound = match self.lock(&target).await {
+            Ok(()) => self.reserve_and_bind(&target, &asked).await,
+            Err(why) => Err(why.into()),
+        };
+        if bound.as_ref().is_err_and(|error| error.is_sure) {
+            self.unlock(&target).await;
+        }
+        let bound = bound.map_err(|error| error.why);
         if let Err(why) = &bound {
             self.tell(&target, "DevicesRefused", why.clone());
         }
@@ -77,7 +100,7 @@ impl Scheduler {
         });
     }
 
-    async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), String> {
+    async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), NotBound> {
         let (others, own) = {
             let state = self.state();
             let name = target.key.to_string();
@@ -104,12 +127,12 @@ impl Scheduler {
                 self.tell(target, "DevicesReserved", told(&given));
                 Ok(())
             }
-            Err((why, is_undone)) => {
-                if is_undone {
+            Err(error) => {
+                if error.is_sure {
                     let own = self.reserved_of(&target.uid);
                     self.release(own, "not-bound").await;
                 }
-                Err(why)
+                Err(error)
             }
         }
     }
@@ -214,12 +237,12 @@ impl Scheduler {
         Err("other pods were quicker to reserve the devices; it is tried again".to_owned())
     }
 
-    /// Writes the Binding; on an error also whether the pod is surely not bound.
+    /// Writes the Binding.
     async fn bind_pod(
         &self,
         target: &Target,
         given: &BTreeMap<String, Vec<String>>,
-    ) -> Result<(), (String, bool)> {
+    ) -> Result<(), NotBound> {
         let text = serde_json::to_string(given).unwrap_or_default();
         let annotations = BTreeMap::from([(ALLOCATED.to_owned(), text)]);
         let bound = self
@@ -236,9 +259,13 @@ impl Scheduler {
             Ok(found) => {
                 let is_late = found.is_some_and(|pod| pod.uid == target.uid && pod.node.is_empty());
                 // One of which nothing came may still be on its way: then the reservation is looked at later.
-                Err((why, !(is_late && matches!(error, PodError::Unknown(_)))))
+                let is_sure = !(is_late && matches!(error, PodError::Unknown(_)));
+                Err(NotBound { why, is_sure })
             }
-            Err(_) => Err((why, false)),
+            Err(_) => Err(NotBound {
+                why,
+                is_sure: false,
+            }),
         }
     }
 

@@ -7,6 +7,7 @@ mod bind;
 mod explain;
 mod extender;
 mod filter;
+mod lock;
 mod metrics;
 mod passed;
 mod release;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leafhost_core::instance::Edit;
-use leafhost_core::scheduling::{Pod, PodKey};
+use leafhost_core::scheduling::{NodeLock, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::scheduler::{Scheduler, State};
 use crate::world::Reservation;
 
 /// A pod that has devices is bound within this.
-const UNBOUND: Duration = Duration::from_secs(30);
+pub const UNBOUND: Duration = Duration::from_secs(30);
 /// Agents show within this that a container has a slot: until then a pod that is gone may have one that runs.
 const SHOWN: Duration = Duration::from_secs(2);
 /// Separates two questions about a pod that could not be answered.
@@ -103,7 +103,10 @@ impl Scheduler {
                 return None;
             }
             let all: Vec<Reservation> = state.world.reserved().cloned().collect();
-            let uids: BTreeSet<&String> = all.iter().map(|one| &one.uid).collect();
+            let uids = all.iter().map(|one| one.uid.clone());
+            let locking = state.world.locks().into_iter().flatten();
+            let locking = locking.filter_map(|(_, seen)| Some(NodeLock::read(&seen.lock)?.uid));
+            let uids: BTreeSet<String> = uids.chain(locking).collect();
             state.unbound.retain(|uid, _| uids.contains(uid));
             for one in &all {
                 let key = PodKey::read(&one.pod).unwrap_or_default();

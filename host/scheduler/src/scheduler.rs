@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Cluster, Observer, Pod, PodKey};
+use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
 use leafhost_select::{Asked, InvalidRequest, Verdicts, read};
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
 use crate::filter::{Judge, filter};
+use crate::lock::Locks;
 use crate::metrics::Metrics;
 use crate::passed::Passed;
 use crate::world::World;
@@ -32,6 +33,8 @@ pub struct Scheduler {
     state: Mutex<State>,
     /// Tells that something has changed that may free slots or help pods.
     changed: Notify,
+    /// Locks nodes, if it does.
+    pub(crate) locks: Option<Locks>,
     /// Holds the tasks of Bind, which go on when the scheduler hangs up, and of events.
     pub(crate) tasks: TaskTracker,
 }
@@ -104,8 +107,16 @@ impl Scheduler {
             metrics,
             state: Mutex::default(),
             changed: Notify::new(),
+            locks: None,
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// Locks each node until the pod that is bound to it has its devices.
+    #[must_use]
+    pub fn locking_nodes(mut self) -> Self {
+        self.locks = Some(Locks::default());
+        self
     }
 
     /// Takes an Instance as it is now, whoever shows it first.
@@ -113,6 +124,7 @@ impl Scheduler {
         if self.state().saw(instance) {
             self.changed.notify_one();
         }
+        self.may_be_unlocked();
     }
 
     /// Has what is reserved and who waits looked at again.
@@ -128,7 +140,8 @@ impl Scheduler {
     /// Tells that it has seen the cluster.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
-        state.world.has_instances && state.world.has_pods
+        let has_nodes = self.locks.is_none() || state.world.locks().is_some();
+        state.world.has_instances && state.world.has_pods && has_nodes
     }
 
     /// Gives slots back and has pods tried again, until `stop`; then Binds under way are waited for.
@@ -311,6 +324,7 @@ impl Observer for Scheduler {
         };
         if is_news {
             self.changed.notify_one();
+            self.may_be_unlocked();
         }
     }
 
@@ -328,7 +342,22 @@ impl Observer for Scheduler {
         };
         if gone.is_some() {
             self.changed.notify_one();
+            self.may_be_unlocked();
         }
+    }
+
+    fn nodes(&self, all: BTreeMap<String, NodeSeen>) {
+        self.state().world.list_nodes(all);
+        self.may_be_unlocked();
+    }
+
+    fn node(&self, name: String, seen: NodeSeen) {
+        self.state().world.put_node(name, seen);
+        self.may_be_unlocked();
+    }
+
+    fn node_gone(&self, name: &str) {
+        self.state().world.remove_node(name);
     }
 }
 

@@ -9,7 +9,7 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::instance_view::version;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
-use leafhost_core::scheduling::{Pod, PodKey};
+use leafhost_core::scheduling::{NodeSeen, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_select::Facts;
 
@@ -73,6 +73,8 @@ pub struct World {
     given: BTreeMap<String, BTreeSet<PodKey>>,
     /// The uids of pods and of Instances that were made after them, of which the pods have got slots again.
     pub restored: BTreeSet<(String, String)>,
+    /// The Nodes, once they were listed.
+    nodes: Option<BTreeMap<String, NodeSeen>>,
     /// True once the Instances were listed.
     pub has_instances: bool,
     /// True once the pods were listed.
@@ -340,6 +342,33 @@ impl World {
         if own.is_empty() {
             self.by_node.remove(node);
         }
+    }
+
+    /// Takes the Nodes that were listed.
+    pub fn list_nodes(&mut self, all: BTreeMap<String, NodeSeen>) {
+        self.nodes = Some(all);
+    }
+
+    /// Takes a Node as it is now.
+    pub fn put_node(&mut self, name: String, seen: NodeSeen) {
+        let number = |seen: &NodeSeen| seen.version.parse::<u64>().unwrap_or(u64::MAX);
+        let nodes = self.nodes.get_or_insert_default();
+        let before = nodes.get(&name);
+        if before.is_none_or(|before| number(before) <= number(&seen)) {
+            nodes.insert(name, seen);
+        }
+    }
+
+    /// Takes that a Node is gone.
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(nodes) = &mut self.nodes {
+            nodes.remove(name);
+        }
+    }
+
+    /// Returns the Nodes; nothing before they were listed.
+    pub fn locks(&self) -> Option<&BTreeMap<String, NodeSeen>> {
+        self.nodes.as_ref()
     }
 
     /// Takes which namespaces have which names.

@@ -8,15 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::{Allocation as Given, Consumer, Part, Share, give_back};
+use leafhost_core::allocation::give_back;
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::instance::{Edit, Instance, InstanceKey};
+use leafhost_core::instance::{Edit, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
-use leafhost_core::scheduling::DEVICES;
+use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_core::unit::Unit;
-use leafhost_core::usable::{Unusable, Usable, usable};
 use leafhost_core::wait::{SourceEnded, until};
 use leafhost_kubelet::{
     Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
@@ -29,13 +28,13 @@ use tokio_util::sync::CancellationToken;
 use crate::looks::SOON;
 use crate::metrics::Metrics;
 use crate::model::admission::Served;
-use crate::model::claim::given;
 use crate::model::hold::{RECORD_WAIT, Reason};
 use crate::model::snapshot::Snapshot;
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
 
+mod answer;
 pub mod model;
 
 use model::{Keeper, Next, Place};
@@ -125,6 +124,8 @@ pub struct TicketPorts {
     pub records: Arc<dyn Records>,
     /// Whom it admits.
     pub admissions: Arc<dyn Admissions>,
+    /// The lock of the node, if schedulers lock it.
+    pub lock: Option<LockPort>,
 }
 
 /// What the task shows.
@@ -160,6 +161,7 @@ pub struct TicketTask {
     answered: Vec<Answered>,
     /// The uids of pods that may have got what was reserved for others.
     doubtful: BTreeSet<String>,
+    lock: Option<LockPort>,
 }
 
 /// An answer.
@@ -208,6 +210,7 @@ impl TicketTask {
             unanswered: 0,
             answered: Vec::new(),
             doubtful: BTreeSet::new(),
+            lock: ports.lock,
         };
         (task, TicketHandle(sender), reported)
     }
@@ -282,6 +285,10 @@ impl TicketTask {
         }
         if snapshot.listed.is_some() {
             self.holders = seen.holders;
+            if let Some(lock) = &self.lock {
+                // Also after an agent that has ended before it could say so.
+                lock.done.send_replace(self.holders.clone());
+            }
         }
         self.show(snapshot.listed.is_some(), &instances);
         self.write(&instances, wrong, seen.back).await;
@@ -428,7 +435,10 @@ impl TicketTask {
         let Request { ids, answer, asked } = request;
         let (found, container) = match self.decide(asked).await {
             Ok((allocation, container)) => (submounts::hold(allocation), Some(container)),
-            Err(refusal) => (Err(refusal), None),
+            Err(refusal) => {
+                self.unlock(None);
+                (Err(refusal), None)
+            }
         };
         let result = if found.is_ok() { "ok" } else { "refused" };
         self.metrics.allocated(result, asked.elapsed());
@@ -457,7 +467,7 @@ impl TicketTask {
 
     /// Returns what the container gets that the kubelet asks for, and which one that is.
     async fn decide(&mut self, asked: Instant) -> Result<(Allocation, Served), Refusal> {
-        let mut refusal = Refusal::Unavailable(nobody());
+        let mut refusal = Refusal::Unavailable(answer::nobody());
         let mut last = asked + UNSEEN;
         loop {
             let admission = self.admissions.admission().await.map_err(|why| {
@@ -472,7 +482,9 @@ impl TicketTask {
             let recent = recent.map(|answer| answer.container.clone()).collect();
             let reservations = model::reservations(&self.node, &instances);
             let over = self.keeper.seen_by(kubelet);
-            match model::next(&reservations, &admission, &recent, &over) {
+            let locked = self.locked();
+            let devices = Arc::clone(&self.devices.borrow());
+            match model::next(&reservations, &admission, &recent, &over, locked.as_deref()) {
                 Next::Unclear(pods) => {
                     return Err(Refusal::Unavailable(format!(
                         "it cannot be told for which pod this is: {} wait for devices",
@@ -482,15 +494,23 @@ impl TicketTask {
                 Next::Container(uid, reservation, wanted) => {
                     let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
                     if found >= wanted.of {
-                        match self.allocation(&instances, uid, &reservation.pod, wanted) {
+                        match answer::allocation(
+                            &self.node,
+                            (&devices, &instances),
+                            (uid, &reservation.pod),
+                            wanted,
+                        ) {
                             Ok(given) => {
+                                if model::is_last(uid, reservation, &admission, &recent) {
+                                    self.unlock(Some(uid));
+                                }
                                 return Ok((given, (uid.to_owned(), wanted.name.clone())));
                             }
-                            Err(Refused {
+                            Err(answer::Refused {
                                 why,
                                 is_final: true,
                             }) => return Err(why),
-                            Err(Refused { why, .. }) => {
+                            Err(answer::Refused { why, .. }) => {
                                 refusal = why;
                                 last = asked + UNREPORTED;
                             }
@@ -513,70 +533,20 @@ impl TicketTask {
         }
     }
 
-    fn allocation(
-        &self,
-        instances: &InstanceSet,
-        uid: &str,
-        pod: &str,
-        wanted: &model::Wanted,
-    ) -> Result<Allocation, Refused> {
-        let devices = Arc::clone(&self.devices.borrow());
-        let mut found: Vec<(Share, Usable, String)> = Vec::new();
-        for (key, slot) in wanted.devices.values() {
-            let gone = || Refused {
-                why: Refusal::Unavailable(format!("Instance {key} is gone")),
-                is_final: true,
-            };
-            let instance = instances.instances.get(key).ok_or_else(gone)?;
-            let usable = usable(&self.node, &devices, instance)
-                .map_err(|unusable| refusal(instance, &unusable))?;
-            let share = Share {
-                instance: key.clone(),
-                uid: instance.metadata.uid.clone(),
-                part: Part::Slot(slot.clone()),
-            };
-            let hash = instance.hash().unwrap_or_default().to_owned();
-            found.push((share, usable, hash));
-        }
-        let allocation = Given {
-            consumer: Consumer::Pod(pod.to_owned(), uid.to_owned()),
-            shares: found.iter().map(|(share, _, _)| share.clone()).collect(),
-        };
-        let edits = allocation.edits(|share| {
-            let (_, usable, hash) = found.iter().find(|(other, _, _)| other == share)?;
-            Some((hash.as_str(), usable))
-        });
-        Ok(given(edits))
+    /// Returns the uid of the pod for which the node is locked.
+    fn locked(&self) -> Option<String> {
+        let locked = self.lock.as_ref()?.locked.borrow();
+        locked.as_ref().map(|lock| lock.uid.clone())
     }
-}
 
-fn nobody() -> String {
-    format!(
-        "no pod that the kubelet admits has devices reserved for it: a pod with {DEVICES} must be scheduled by a scheduler that asks leafhost scheduler"
-    )
-}
-
-/// Says why a container does not get what is reserved for it.
-struct Refused {
-    why: Refusal,
-    /// True if waiting a little changes nothing.
-    is_final: bool,
-}
-
-fn refusal(instance: &Instance, unusable: &Unusable) -> Refused {
-    let name = &instance.metadata.name;
-    let why = Refusal::Unavailable(match unusable {
-        Unusable::Unhealthy { why, .. } => {
-            format!("the device of Instance {name} is unhealthy: {why}")
+    /// Says that a pod needs the lock no more; without one, whoever has it: a pod that is refused fails.
+    fn unlock(&self, uid: Option<&str>) {
+        let uid = uid.map(str::to_owned).or_else(|| self.locked());
+        if let (Some(lock), Some(uid)) = (&self.lock, uid) {
+            lock.done.send_modify(|done| {
+                done.insert(uid);
+            });
         }
-        Unusable::Gone => format!("the device of Instance {name} is not there any more"),
-        Unusable::NotSeen => {
-            format!("the device of Instance {name} has not been seen since the agent started")
-        }
-    });
-    Refused {
-        why,
-        is_final: !matches!(unusable, Unusable::NotSeen),
     }
 }
 

@@ -236,5 +236,65 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
         .context("the scheduler binds")?;
     let delete = ["delete", "pod", "asks", "--force", "--grace-period=0"];
     admin(&delete, "")?;
-    admin(&["delete", "instance", NAME], "").map(drop)
+    admin(&["delete", "instance", NAME], "")?;
+    locks(a, &scheduler)
+}
+
+/// The lock of a Node: the scheduler writes it, and the agent of the Node removes it.
+fn locks(a: &Agent<'_>, scheduler: &Account<'_>) -> Result<()> {
+    const LOCK: &str = "leafhost.dev/node-lock";
+    let says = |name: &str, value: Value| json!({"metadata": {"annotations": {name: value}}});
+    let locked = says(LOCK, json!("2026-11-26T12:00:00Z,default,first,uid"));
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let taint = json!({"spec": {"unschedulable": true}});
+    let (own, other) = (["node", "node-a"], ["node", "node-b"]);
+    let agent = |node: &[&str; 2], patch: &Value| {
+        let patch = patch.to_string();
+        let how = ["--type=merge", "--patch", &patch];
+        a.kubectl(&[&["patch"], &node[..], &how].concat(), "")
+    };
+    scheduler.patch(&own, &locked)?;
+    scheduler.patch(&other, &locked)?;
+    for (what, done, by) in [
+        (
+            "a lock by an agent",
+            agent(&own, &says(LOCK, json!("mine"))),
+            "only removes it",
+        ),
+        (
+            "another node's lock",
+            agent(&other, &says(LOCK, Value::Null)),
+            "only removes it",
+        ),
+        ("a label by an agent", agent(&own, &label), "of a Node only"),
+        (
+            "an annotation by an agent",
+            agent(&own, &says("a", json!("b"))),
+            "of a Node only",
+        ),
+        (
+            "a node that an agent closes",
+            agent(&own, &taint),
+            "of a Node only",
+        ),
+        (
+            "a label by the scheduler",
+            scheduler.patch(&own, &label),
+            "of a Node only",
+        ),
+        (
+            "a node that the scheduler closes",
+            scheduler.patch(&own, &taint),
+            "of a Node only",
+        ),
+        (
+            "a Node deleted by the scheduler",
+            scheduler.kubectl(&["delete", "node", "node-a", "--dry-run=server"], ""),
+            "of a Node only",
+        ),
+    ] {
+        refused(what, done, by)?;
+    }
+    agent(&own, &says(LOCK, Value::Null))?;
+    scheduler.patch(&other, &says(LOCK, Value::Null)).map(drop)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use leafhost_core::scheduling::DEVICES;
+use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::tasks::Tasks;
 use leafhost_kubelet::records::PodsFolder;
 use leafhost_kubelet::{
@@ -34,6 +34,8 @@ pub struct KubeletConfig {
     pub slots: SlotConfig,
     /// How many tickets are offered, with which containers get what a scheduler has reserved for them.
     pub tickets: u32,
+    /// The lock of the node, if schedulers lock it.
+    pub lock: Option<LockPort>,
 }
 
 /// Adds the tasks of the kubelet's side; returns what they publish.
@@ -48,6 +50,7 @@ pub(super) fn add(
         root,
         slots,
         tickets,
+        lock,
     } = config;
     let stop = tasks.stop.clone();
     let queue = AllocateQueue::new(node, ports.store.instances());
@@ -67,6 +70,7 @@ pub(super) fn add(
         devices: ports.devices.clone(),
         records: Arc::clone(&ticket_records) as _,
         admissions: ticket_records,
+        lock,
     };
     // Also without tickets: pods may still have slots from when there were some.
     let slots_metrics = Arc::clone(&metrics.slots);

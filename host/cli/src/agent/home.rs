@@ -9,6 +9,7 @@ use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
     SourceProblem,
 };
+use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileClaimRecords, FileHandlers, NodeState, Places, Standalone};
 use leafhost_k8s::{
@@ -37,6 +38,8 @@ pub struct Home {
     pub reports: Option<Arc<dyn ReportSink>>,
     /// What the scheduler's claims need; nothing where there is no scheduler.
     pub claims: Option<ClaimHome>,
+    /// The lock of the node, if schedulers lock it.
+    pub lock: Option<LockPort>,
     /// What was found wrong when it was opened.
     pub problems: Vec<SourceProblem>,
     /// What reads and keeps all that: it runs as long as the agent does.
@@ -74,6 +77,7 @@ impl Home {
             ledger: home.state.ledger.clone(),
             reports: None,
             claims: None,
+            lock: None,
             tasks,
             _state: home.state,
         })
@@ -102,6 +106,8 @@ impl Home {
         for dir in &settings.handlers_dirs {
             handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()], &mut tasks)));
         }
+        let is_locked = settings.args.tickets.node_lock;
+        let lock = is_locked.then(|| leafhost_k8s::lock_of(&client, &node, &mut tasks));
         let reports = KubeReport::new(client.clone(), &node, &identity.node_uid, given);
         let claims = ClaimHome {
             reader: Arc::new(KubeClaims::new(client.clone())),
@@ -135,6 +141,7 @@ impl Home {
             ledger: state.ledger.clone(),
             reports: Some(Arc::new(reports)),
             claims: Some(claims),
+            lock,
             node,
             tasks,
             _state: state,

@@ -25,6 +25,10 @@ pub struct SchedulerArgs {
     )]
     pub scheduler_name: String,
 
+    /// Lock each node until the pod that is bound to it has its devices, by the annotation leafhost.dev/node-lock; needs --node-lock of each agent
+    #[arg(long, env = "LEAFHOST_NODE_LOCK")]
+    pub node_lock: bool,
+
     /// An address that serves /metrics and /healthz alone, for scrapers on the network and the kubelet [default: none]
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,

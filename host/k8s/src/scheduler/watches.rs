@@ -1,14 +1,17 @@
 //! What the watches of an extender show, event by event: nothing is compared that has not changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::api::{Api, ApiResource, Object};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ApiResource, Object, PartialObjectMeta};
 use kube::core::DeserializeGuard;
 use kube::{Resource, ResourceExt as _};
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::scheduling::{Observer, Pod, PodKey, PodSpec, PodStatus};
 
 use crate::instance::{InstanceObject, into_instance};
+use crate::node_lock;
 use crate::watch::{Event, Watch};
 
 /// Is a pod, as far as it is read.
@@ -74,6 +77,30 @@ pub async fn follow_pods(api: Api<PodObject>, selector: String, observer: Arc<dy
             Err(failure) => {
                 let error = failure.message;
                 tracing::warn!(error, "pods cannot be watched; it is tried again");
+            }
+        }
+    }
+}
+
+/// Follows the locks of Nodes without end.
+pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer>) {
+    let mut watch = Watch::new(api);
+    let mut listing = BTreeMap::new();
+    loop {
+        match watch.next().await {
+            Ok(Event::Init) => listing.clear(),
+            Ok(Event::InitApply(node)) => {
+                listing.insert(node.name_any(), node_lock::seen(&node.metadata));
+            }
+            Ok(Event::InitDone) => observer.nodes(std::mem::take(&mut listing)),
+            Ok(Event::Apply(node)) => {
+                observer.node(node.name_any(), node_lock::seen(&node.metadata));
+            }
+            Ok(Event::Delete(node)) => observer.node_gone(&node.name_any()),
+            Ok(Event::Resumed) => {}
+            Err(failure) => {
+                let error = failure.message;
+                tracing::warn!(error, "Nodes cannot be watched; it is tried again");
             }
         }
     }

@@ -9,6 +9,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 
+mod locks;
 mod played;
 
 use played::{Ends, Played};
@@ -72,6 +73,10 @@ impl Bench {
     /// Another extender that sees the same cluster.
     fn on(played: Arc<Played>) -> Self {
         let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
+        Self::of(played, scheduler)
+    }
+
+    fn of(played: Arc<Played>, scheduler: Scheduler) -> Self {
         let bench = Self {
             played,
             scheduler: Arc::new(scheduler),
@@ -87,6 +92,8 @@ impl Bench {
         self.scheduler.instances(instances);
         let pods = self.played.pods.lock().unwrap().values().cloned().collect();
         self.scheduler.pods(pods);
+        let nodes = self.played.nodes.lock().unwrap().clone();
+        self.scheduler.nodes(nodes);
     }
 
     fn creates(&self, pod: &Pod) {

@@ -95,42 +95,66 @@ pub enum Next<'a> {
 }
 
 /// Returns for which container an Allocate is. `answered` are those that have an answer that the kubelet may not have written down yet, `over` the
-/// uids of pods whose tickets the kubelet has had and has no more: another pod may have the name of one now.
+/// uids of pods whose tickets the kubelet has had and has no more: another pod may have the name of one now. Of several it is the one for which the
+/// node is `locked`.
 pub fn next<'a>(
     reservations: &'a Reservations,
     admission: &Admission,
     answered: &BTreeSet<Served>,
     over: &BTreeSet<String>,
+    locked: Option<&str>,
 ) -> Next<'a> {
     let active = reservations.iter().filter(|(uid, reservation)| {
         let is_over = over.contains(*uid) && !admission.served.iter().any(|(of, _)| of == *uid);
         admission.active.contains(&reservation.pod) && !is_over
     });
-    let mut waiting = active.filter_map(|(uid, reservation)| {
-        let mut places = reservation.places.iter();
-        let next = places.find_map(|place| {
-            let Some(wanted) = reservation.containers.get(place) else {
-                // Whether it was served cannot be told before its devices are known here.
-                return Some(None);
-            };
-            let container = (uid.clone(), wanted.name.clone());
-            let is_served = admission.served.contains(&container) || answered.contains(&container);
-            (!is_served).then_some(Some(wanted))
-        });
+    let waiting = active.filter_map(|(uid, reservation)| {
+        let next = waiting(uid, reservation, admission, answered).next();
         next.map(|wanted| (uid, reservation, wanted))
     });
-    let Some((uid, reservation, wanted)) = waiting.next() else {
-        return Next::Nobody;
-    };
-    let others: Vec<&str> = waiting.map(|(_, other, _)| other.pod.as_str()).collect();
-    if others.is_empty() {
-        return match wanted {
-            Some(wanted) => Next::Container(uid, reservation, wanted),
-            None => Next::Nobody,
-        };
+    let mut waiting: Vec<_> = waiting.collect();
+    if waiting.len() > 1
+        && let Some(locked) = locked
+        && waiting.iter().any(|(uid, ..)| *uid == locked)
+    {
+        waiting.retain(|(uid, ..)| *uid == locked);
     }
-    let all = [reservation.pod.as_str()].into_iter().chain(others);
-    Next::Unclear(all.collect())
+    match &waiting[..] {
+        [] | [(_, _, None)] => Next::Nobody,
+        [(uid, reservation, Some(wanted))] => Next::Container(uid, reservation, wanted),
+        several => {
+            let pods = several.iter();
+            Next::Unclear(pods.map(|(_, one, _)| one.pod.as_str()).collect())
+        }
+    }
+}
+
+/// Returns the containers of a pod that have no devices yet, in their order; nothing for one of which it cannot be told before its devices are known
+/// here.
+fn waiting<'a, 's>(
+    uid: &'s str,
+    reservation: &'a Reservation,
+    admission: &'s Admission,
+    answered: &'s BTreeSet<Served>,
+) -> impl Iterator<Item = Option<&'a Wanted>> + use<'a, 's> {
+    reservation.places.iter().filter_map(move |place| {
+        let Some(wanted) = reservation.containers.get(place) else {
+            return Some(None);
+        };
+        let container = (uid.to_owned(), wanted.name.clone());
+        let is_served = admission.served.contains(&container) || answered.contains(&container);
+        (!is_served).then_some(Some(wanted))
+    })
+}
+
+/// Tells that a pod gets nothing more after this container.
+pub fn is_last(
+    uid: &str,
+    reservation: &Reservation,
+    admission: &Admission,
+    answered: &BTreeSet<Served>,
+) -> bool {
+    waiting(uid, reservation, admission, answered).count() <= 1
 }
 
 /// Remembers which pods were seen to have tickets.

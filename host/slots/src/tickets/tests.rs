@@ -5,7 +5,8 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use leafhost_core::device::Health;
-use leafhost_core::instance::{NodeStatus, Reserved, Use};
+use leafhost_core::instance::{Instance, NodeStatus, Reserved, Use};
+use leafhost_core::scheduling::NodeLock;
 use leafhost_fakes::Store;
 use tokio::task::JoinHandle;
 
@@ -69,6 +70,7 @@ struct World {
     kubelet: Arc<Kubelet>,
     admitting: Arc<Admitting>,
     is_offered: bool,
+    lock: Option<LockPort>,
 }
 
 impl World {
@@ -83,6 +85,7 @@ impl World {
             kubelet: Kubelet::new(Some(1)),
             admitting: Arc::default(),
             is_offered: true,
+            lock: None,
         }
     }
 
@@ -92,6 +95,7 @@ impl World {
             devices: self.devices.subscribe(),
             records: Arc::clone(&self.kubelet) as _,
             admissions: Arc::clone(&self.admitting) as _,
+            lock: self.lock.clone(),
         };
         let config = TicketConfig {
             grace: Duration::from_mins(5),
@@ -161,7 +165,7 @@ fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
             active: active.iter().map(|pod| format!("default/{pod}")).collect(),
             served: pairs(served),
         };
-        match model::next(&all, &admission, &pairs(answered), &BTreeSet::new()) {
+        match model::next(&all, &admission, &pairs(answered), &BTreeSet::new(), None) {
             Next::Container(uid, _, wanted) => format!("{uid} {}", wanted.name),
             Next::Nobody => "nobody".to_owned(),
             Next::Unclear(pods) => pods.join(" "),
@@ -229,6 +233,68 @@ async fn each_container_gets_its_own_devices_also_after_the_agent_has_restarted(
         none.to_string().contains("no pod that the kubelet admits"),
         "{none}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_is_unlocked_once_the_last_container_of_a_pod_has_its_devices_or_is_refused() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("init", 0, 0, 1)]);
+    reserve(&mut b, "one", &[one_use("main", 1, 0, 1)]);
+    if let (Some(a), Some(b)) = (&mut a.spec.leafhost, &mut b.spec.leafhost) {
+        let all = a.reserved.values_mut().chain(b.reserved.values_mut());
+        all.for_each(|one| one.places = vec![0, 1]);
+    }
+    let mut world = World::new(&[a, b]);
+    let (locked, receiver) = watch::channel(None);
+    let (done, mut finished) = watch::channel(BTreeSet::new());
+    world.lock = Some(LockPort {
+        locked: receiver,
+        done,
+    });
+    let lock = |pod: &str| {
+        let text = format!("2026-11-26T12:00:00Z,default,{pod},uid-{pod}");
+        locked.send_replace(NodeLock::read(&text));
+    };
+    let (handle, _task) = world.start();
+    lock("one");
+    world.admitting.admits("one");
+    handle.allocate(ids(&[0])).await.unwrap();
+    assert!(!finished.borrow().contains("uid-one"));
+    handle.allocate(ids(&[1])).await.unwrap();
+    assert!(finished.borrow_and_update().contains("uid-one"));
+    lock("two");
+    handle.allocate(ids(&[2])).await.unwrap_err();
+    assert!(finished.borrow_and_update().contains("uid-two"));
+}
+
+#[test]
+fn of_pods_that_cannot_be_told_apart_it_is_the_one_for_which_the_node_is_locked() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let set = Fixture::new(&[("gpu", &[a, b])]).instances;
+    let all = model::reservations(NODE, &set);
+    let none = (BTreeSet::new(), BTreeSet::new());
+    let active = ["default/one", "default/two"].map(str::to_owned);
+    let mut admission = Admission {
+        active: active.into(),
+        ..Admission::default()
+    };
+    let next = |admission: &Admission, locked: &str| match model::next(
+        &all,
+        admission,
+        &none.0,
+        &none.1,
+        Some(locked),
+    ) {
+        Next::Container(uid, ..) => uid.to_owned(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!(next(&admission, "uid-two"), "uid-two");
+    assert!(next(&admission, "uid-three").starts_with("Unclear"));
+    // What the kubelet says goes first.
+    admission.active.remove("default/two");
+    assert_eq!(next(&admission, "uid-two"), "uid-one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,14 +464,20 @@ fn what_is_not_known_yet_of_a_pod_and_pods_that_are_over_mislead_nobody() {
         active: BTreeSet::from(["default/one".to_owned()]),
         ..Admission::default()
     };
-    assert_eq!(model::next(&all, &admission, &none, &no_uid), Next::Nobody);
+    assert_eq!(
+        model::next(&all, &admission, &none, &no_uid, None),
+        Next::Nobody
+    );
     admission.active = BTreeSet::from(["default/two".to_owned()]);
-    let Next::Container(uid, _, _) = model::next(&all, &admission, &none, &no_uid) else {
+    let Next::Container(uid, _, _) = model::next(&all, &admission, &none, &no_uid, None) else {
         panic!("{all:?}");
     };
     assert_eq!(uid, "uid-two");
     let over = BTreeSet::from(["uid-two".to_owned()]);
-    assert_eq!(model::next(&all, &admission, &none, &over), Next::Nobody);
+    assert_eq!(
+        model::next(&all, &admission, &none, &over, None),
+        Next::Nobody
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
-use leafhost_core::scheduling::{ALLOCATED, Cluster, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{ALLOCATED, Cluster, NodeSeen, Pod, PodError, PodKey};
 
 /// Says how a Binding ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub struct Played {
     pub ends: Mutex<Ends>,
     pub tried: Mutex<Vec<PodKey>>,
     pub told: Mutex<Vec<String>>,
+    pub nodes: Mutex<BTreeMap<String, NodeSeen>>,
     pub version: AtomicUsize,
     /// What somebody else does before the next edit.
     pub meanwhile: Mutex<Option<(String, String)>>,
@@ -42,6 +43,7 @@ impl Default for Played {
             ends: Mutex::new(Ends::Well),
             tried: Mutex::default(),
             told: Mutex::default(),
+            nodes: Mutex::default(),
             version: AtomicUsize::new(1),
             meanwhile: Mutex::default(),
         }
@@ -121,6 +123,25 @@ impl Cluster for Played {
     ) -> Result<(), PodError> {
         self.tried.lock().unwrap().push(pod.clone());
         Ok(())
+    }
+
+    async fn set_lock(
+        &self,
+        node: &str,
+        version: &str,
+        lock: Option<&str>,
+    ) -> Result<Option<NodeSeen>, PodError> {
+        let next = self.version.fetch_add(1, Ordering::Relaxed);
+        let mut nodes = self.nodes.lock().unwrap();
+        let found = nodes.get_mut(node).ok_or(PodError::Gone)?;
+        if found.version != version {
+            return Ok(None);
+        }
+        *found = NodeSeen {
+            version: next.to_string(),
+            lock: lock.unwrap_or_default().to_owned(),
+        };
+        Ok(Some(found.clone()))
     }
 
     async fn tell(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {

@@ -1,0 +1,111 @@
+//! The lock of this agent's node: follows for which pod it is locked, and unlocks it once that pod needs it no more.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::PartialObjectMeta;
+use kube::{Api, Client};
+use leafhost_core::scheduling::{LockPort, NodeLock, NodeSeen};
+use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::until;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::node_lock::{seen, set};
+use crate::watch::{Event, Watch};
+
+/// The manager of the field that it removes.
+const MANAGER: &str = "leafhost";
+/// Separates two tries.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The longest pause between two tries while the API server refuses.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Follows the lock of a node until `tasks` end.
+pub fn follow(client: &Client, node: &str, tasks: &mut Tasks) -> LockPort {
+    let (locked, receiver) = watch::channel(None);
+    let (done, finished) = watch::channel(BTreeSet::new());
+    let nodes = Api::all(client.clone());
+    let task = Task {
+        node: node.to_owned(),
+        watch: Watch::new(Api::clone(&nodes)).fields(&format!("metadata.name={node}")),
+        nodes,
+        locked,
+        finished,
+        seen: NodeSeen::default(),
+        failures: 0,
+    };
+    tasks.add_loop("lock of the node", task.run());
+    LockPort {
+        locked: receiver,
+        done,
+    }
+}
+
+struct Task {
+    node: String,
+    nodes: Api<PartialObjectMeta<Node>>,
+    watch: Watch<PartialObjectMeta<Node>>,
+    locked: watch::Sender<Option<NodeLock>>,
+    finished: watch::Receiver<BTreeSet<String>>,
+    seen: NodeSeen,
+    failures: u32,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut next = None;
+        loop {
+            tokio::select! {
+                event = self.watch.next() => match event {
+                    Ok(Event::InitApply(node) | Event::Apply(node)) => self.take(seen(&node.metadata)),
+                    Ok(Event::Delete(_)) => self.take(NodeSeen::default()),
+                    Ok(Event::Init | Event::InitDone | Event::Resumed) => {}
+                    Err(failure) => {
+                        let error = failure.message;
+                        tracing::warn!(error, "the lock of the node cannot be watched; it is tried again");
+                    }
+                },
+                Ok(()) = self.finished.changed() => {}
+                () = until(next) => {}
+            }
+            next = self.unlock().await;
+        }
+    }
+
+    fn take(&mut self, seen: NodeSeen) {
+        let lock = NodeLock::read(&seen.lock);
+        self.seen = seen;
+        self.locked.send_if_modified(|before| {
+            let differs = *before != lock;
+            *before = lock;
+            differs
+        });
+    }
+
+    /// Unlocks the node if its pod is done; returns when to try again.
+    async fn unlock(&mut self) -> Option<Instant> {
+        let uid = self.locked.borrow().as_ref().map(|lock| lock.uid.clone());
+        let uid = uid.filter(|uid| self.finished.borrow_and_update().contains(uid));
+        let uid = uid?;
+        let version = &self.seen.version;
+        match set(&self.nodes, &self.node, version, None, MANAGER).await {
+            Ok(Some(seen)) => {
+                self.failures = 0;
+                tracing::debug!(uid, "the node is unlocked: the pod has what it gets");
+                self.take(seen);
+                None
+            }
+            // The watch shows the newer state.
+            Ok(None) => Some(Instant::now() + AGAIN),
+            Err(failure) => {
+                let error = failure.told();
+                tracing::warn!(error, "the node cannot be unlocked; it is tried again");
+                self.failures = self.failures.saturating_add(1);
+                let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+                Some(Instant::now() + AGAIN.saturating_mul(doubled).min(LONGEST))
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The lock of a node: from Bind until the pod has its devices no other pod is bound to the node. An option: the agents know the pod of an Allocate
+//! without it.
+//!
+//! Whoever comes later waits here, since a refused Bind costs a pod a second and more. No lock is taken over by its age.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leafhost_core::scheduling::{NodeLock, Pod};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::bind::Target;
+use crate::release::UNBOUND;
+use crate::scheduler::{Scheduler, State};
+
+/// Bounds how long a Bind waits for a lock.
+const WAITS: Duration = Duration::from_secs(4);
+/// Bounds how often a lock is written for one Bind, and separates two tries.
+const TRIES: u32 = 5;
+const AGAIN: Duration = Duration::from_millis(100);
+/// Separates two looks at a lock that another pod has.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// Holds what waits for locks.
+#[derive(Debug, Default)]
+pub struct Locks {
+    /// By node the turns of its Binds, first come first served.
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// Tells that a lock may be over.
+    changed: Notify,
+}
+
+/// Says what is known of the lock of a node.
+enum Verdict {
+    /// It is the pod's own.
+    Own,
+    /// Nobody has it, or nobody has it any more; with the version of the Node.
+    Free(String),
+    /// A pod has it.
+    Held(NodeLock),
+    /// A pod has it that is not known here; with the version of the Node.
+    Unknown(NodeLock, String),
+}
+
+impl Locks {
+    async fn turn(&self, node: &str) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|_, turns| Arc::strong_count(turns) > 1);
+            let turns = all.entry(node.to_owned());
+            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(1))))
+        };
+        turns.acquire_owned().await.ok()
+    }
+}
+
+impl State {
+    /// Judges the lock of a node for a pod.
+    fn lock_of(&mut self, node: &str, uid: &str, now: Instant) -> Result<Verdict, String> {
+        let Some(nodes) = self.world.locks() else {
+            return Err("the Nodes are not read yet; it is tried again".to_owned());
+        };
+        let Some(seen) = nodes.get(node) else {
+            return Err(format!("there is no Node {node}; it is tried again"));
+        };
+        let version = seen.version.clone();
+        // What nobody can read is nobody's.
+        let Some(lock) = NodeLock::read(&seen.lock) else {
+            return Ok(Verdict::Free(version));
+        };
+        if lock.uid == uid {
+            return Ok(Verdict::Own);
+        }
+        let pod = self.world.pods().get(&lock.pod).cloned();
+        Ok(match pod.filter(|pod| pod.uid == lock.uid) {
+            None => Verdict::Unknown(lock, version),
+            Some(pod) if self.is_over(&pod, node, now) => Verdict::Free(version),
+            Some(_) => Verdict::Held(lock),
+        })
+    }
+
+    /// Tells that a pod needs the lock of a node no more.
+    fn is_over(&mut self, pod: &Pod, node: &str, now: Instant) -> bool {
+        if pod.has_ended {
+            return true;
+        }
+        if !pod.node.is_empty() {
+            let own = self.world.reserved().filter(|one| one.uid == pod.uid);
+            let own: Vec<bool> = own.map(|one| one.is_held).collect();
+            let is_served = !own.is_empty() && own.into_iter().all(|is_held| is_held);
+            return pod.node != node || is_served;
+        }
+        // A Bind that has ended without a word is made again within seconds.
+        let since = *self.unbound.entry(pod.uid.clone()).or_insert(now);
+        !self.binding.contains(&pod.uid) && since + UNBOUND <= now
+    }
+}
+
+impl Scheduler {
+    /// Has those look again who wait for a lock.
+    pub(crate) fn may_be_unlocked(&self) {
+        if let Some(locks) = &self.locks {
+            locks.changed.notify_waiters();
+        }
+    }
+
+    /// Locks the node for a pod, if nodes are locked.
+    pub(crate) async fn lock(&self, target: &Target) -> Result<(), String> {
+        let Some(locks) = &self.locks else {
+            return Ok(());
+        };
+        let deadline = Instant::now() + WAITS;
+        let busy = |by: &str| {
+            let node = &target.node;
+            Err(format!(
+                "node {node} is locked until {by} has its devices; it is tried again"
+            ))
+        };
+        let Ok(_turn) = timeout_at(deadline, locks.turn(&target.node)).await else {
+            return busy("another pod");
+        };
+        let mut tries = 0;
+        loop {
+            let changed = locks.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let verdict = self
+                .state()
+                .lock_of(&target.node, &target.uid, Instant::now())?;
+            let (held, version) = match verdict {
+                Verdict::Own => return Ok(()),
+                Verdict::Free(version) => (None, version),
+                Verdict::Held(lock) => (Some(lock), String::new()),
+                Verdict::Unknown(lock, version) => {
+                    let is_over = self.is_gone(&lock, &target.node).await;
+                    ((!is_over).then_some(lock), version)
+                }
+            };
+            let Some(held) = held else {
+                if self.write_lock(target, &version).await? {
+                    return Ok(());
+                }
+                tries += 1;
+                if tries == TRIES {
+                    return busy("the pod of another scheduler");
+                }
+                sleep(AGAIN).await;
+                continue;
+            };
+            if timeout_at(deadline, changed).await.is_err() {
+                return busy(&format!("pod {}", held.pod));
+            }
+            sleep(LOOKS).await;
+        }
+    }
+
+    /// Asks whether the pod of a lock is gone, ended or elsewhere, which the watch does not show.
+    async fn is_gone(&self, lock: &NodeLock, node: &str) -> bool {
+        match self.cluster.pod(&lock.pod).await {
+            Ok(None) => true,
+            Ok(Some(pod)) => {
+                let is_elsewhere = !pod.node.is_empty() && pod.node != node;
+                pod.uid != lock.uid || pod.has_ended || is_elsewhere
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn write_lock(&self, target: &Target, version: &str) -> Result<bool, String> {
+        let lock = NodeLock {
+            since: Timestamp::now().strftime("%FT%TZ").to_string(),
+            pod: target.key.clone(),
+            uid: target.uid.clone(),
+        };
+        let node = &target.node;
+        let text = lock.to_string();
+        let written = self.cluster.set_lock(node, version, Some(&text)).await;
+        let written = written.map_err(|error| format!("cannot lock node {node}: {error}"))?;
+        Ok(written.is_some_and(|seen| {
+            let state = &mut *self.state();
+            state.world.put_node(node.clone(), seen);
+            true
+        }))
+    }
+
+    /// Unlocks the node, if it is locked for the pod. What fails is over with the pod.
+    pub(crate) async fn unlock(&self, target: &Target) {
+        if self.locks.is_none() {
+            return;
+        }
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                sleep(AGAIN).await;
+            }
+            let version = {
+                let state = self.state();
+                let seen = state.world.locks();
+                let seen = seen.and_then(|nodes| nodes.get(&target.node));
+                let own = seen.filter(|seen| {
+                    NodeLock::read(&seen.lock).is_some_and(|lock| lock.uid == target.uid)
+                });
+                own.map(|seen| seen.version.clone())
+            };
+            let Some(version) = version else {
+                return;
+            };
+            match self.cluster.set_lock(&target.node, &version, None).await {
+                Ok(Some(seen)) => {
+                    let name = target.node.clone();
+                    self.state().world.put_node(name, seen);
+                    self.may_be_unlocked();
+                    return;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(node = target.node, %error, "cannot unlock a node; others do it once the pod needs it no more");
+                    return;
+                }
+            }
+        }
+    }
+}
