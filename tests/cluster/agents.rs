@@ -1,13 +1,12 @@
 //! Shared by the tests of what goes wrong: agents with the rights that the chart gives them, and what they say of a problem.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use leafhost_tests::accounts::{account, kubeconfig, rendered, rights, token};
 use leafhost_tests::cluster::{Cluster, Namespace, Request};
-use leafhost_tests::program::source_tree;
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
@@ -283,59 +282,4 @@ pub fn configure(
         "spec": {"discoveryHandler": {"name": handler, "discoveryDetails": details}, "capacity": 2, "brokerProperties": {"MODE": "fast"}},
     });
     cluster.apply(&object.to_string()).map(drop)
-}
-
-fn account(space: &str) -> String {
-    format!("{space}-leafhost-agent")
-}
-
-/// What the chart gives the account of a release in a namespace of the same name.
-fn rights(cluster: &Cluster, space: &str) -> Result<String> {
-    rendered(cluster, space, "rbac")
-}
-
-/// A template of the chart for a release in a namespace of the same name.
-fn rendered(cluster: &Cluster, space: &str, template: &str) -> Result<String> {
-    let file = format!("templates/{template}.yaml");
-    let chart = source_tree().join("deploy/chart");
-    let chart = chart.to_string_lossy();
-    let template = [
-        "template",
-        space,
-        &chart,
-        "--namespace",
-        space,
-        "--show-only",
-        &file,
-    ];
-    let namespaces = format!("agent.propertiesNamespaces={{{space}}}");
-    cluster.helm(&[&template[..], &["--set", &namespaces]].concat())
-}
-
-/// The kubeconfig with the account's token for a node.
-fn token(cluster: &Cluster, space: &str, node: &str) -> Result<String> {
-    let create = ["create", "token", &account(space), "--namespace", space];
-    let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
-    kubeconfig(cluster, &[&create[..], &bound].concat())
-}
-
-/// The kubeconfig with a token that is made so.
-pub fn kubeconfig(cluster: &Cluster, create: &[&str]) -> Result<String> {
-    let token = cluster.kubectl(create)?;
-    let admin = fs::read_to_string(cluster.kubeconfig())?;
-    let folder = cluster.kubeconfig().parent().context("no folder")?;
-    let mut lines = Vec::new();
-    for line in admin.lines() {
-        lines.push(match line.split_once(": ") {
-            Some((key, _)) if key.trim() == "token" => format!("{key}: {}", token.trim()),
-            Some((key, file)) if key.trim() == "certificate-authority" => {
-                format!("{key}: {}", folder.join(file).display())
-            }
-            _ => line.to_owned(),
-        });
-    }
-    if !lines.iter().any(|line| line.contains(token.trim())) {
-        bail!("the kubeconfig has no token: {admin}");
-    }
-    Ok(lines.join("\n"))
 }

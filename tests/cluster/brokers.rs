@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::accounts::kubeconfig;
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
 use leafhost_tests::program::{self, leafhost, source_tree};
 use leafhost_tests::wait::eventually;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::agents::kubeconfig;
 use crate::pair::Pair;
 
 /// A controller as the service account of the chart; it ends when this is dropped.

@@ -1,199 +1,18 @@
 //! Pods that describe their devices: a scheduler and its extender choose them, and the agents of two nodes give each container exactly these.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Node, Pod};
-use leafhost_tests::program::{leafhost, source_tree};
+use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
+use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, Scheduling, exactly, indices, of};
 use leafhost_tests::wait::eventually;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::agents::{Agents, kubeconfig};
+use crate::agents::Agents;
 
-/// The resource of tickets, and the annotation of pods.
-const DEVICES: &str = "leafhost.dev/devices";
-const ALLOCATED: &str = "leafhost.dev/allocated-devices";
-/// What the agents are started with.
-pub const AGENT: [&str; 2] = ["--tickets", "64"];
 /// How many GPUs each node has.
 const GPUS: usize = 5;
-
-/// A kube-scheduler with its extender, which has the rights that the chart gives it. Both end when this is dropped.
-pub struct Scheduling {
-    extender: Child,
-    scheduler: Child,
-    folder: tempfile::TempDir,
-    /// Where the extender listens.
-    address: String,
-    cluster: &'static Cluster,
-    /// What `spec.schedulerName` of its pods says, and the namespace of its account.
-    name: String,
-}
-
-impl Scheduling {
-    pub fn start(cluster: &'static Cluster, space: &str) -> Result<Self> {
-        let chart = source_tree().join("deploy/chart");
-        let chart = chart.to_string_lossy();
-        let template = ["template", space, &chart, "--namespace", space];
-        let values = format!("scheduler.enabled=true,scheduler.name={space}");
-        let render = |part: &str| {
-            let part = format!("templates/{part}.yaml");
-            let only = [
-                "--set",
-                &values,
-                "--kube-version",
-                "1.37.0",
-                "--show-only",
-                &part,
-            ];
-            cluster.helm(&[&template[..], &only].concat())
-        };
-        // What its account and those of the agents may write, too.
-        for part in ["policies", "policies-scheduler"] {
-            cluster.apply(&render(part)?)?;
-        }
-        let rendered = render("scheduler")?;
-        let mut config = None;
-        for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
-            let object = Value::deserialize(document)?;
-            if let Some(text) = object["data"]["config.yaml"].as_str() {
-                config = Some(text.to_owned());
-            }
-            if !object.is_null() && object["kind"] != "Deployment" {
-                cluster.apply(&object.to_string())?;
-            }
-        }
-        let folder = tempfile::tempdir()?;
-        let own = folder.path().join("kubeconfig");
-        let account = format!("{space}-leafhost-scheduler");
-        let create = ["create", "token", &account, "--namespace", space];
-        fs::write(&own, kubeconfig(cluster, &create)?)?;
-        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0")?;
-        // As in the chart, but for what is of a pod there.
-        let config: Value = serde_yaml_ng::from_str(&config.context("no configuration")?)?;
-        let mut config = config;
-        config["extenders"][0]["urlPrefix"] = json!(format!("http://{address}"));
-        config["leaderElection"] = json!({"leaderElect": false});
-        config["clientConnection"] = json!({"kubeconfig": own});
-        let path = folder.path().join("scheduler.yaml");
-        fs::write(&path, config.to_string())?;
-        let log = File::create(folder.path().join("scheduler.log"))?;
-        let scheduler = Command::new(cluster.programs().join("kube-scheduler"))
-            .arg(format!("--config={}", path.display()))
-            .args(["--secure-port=0", "--v=2"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start kube-scheduler")?;
-        Ok(Self {
-            extender,
-            scheduler,
-            folder,
-            address,
-            cluster,
-            name: space.to_owned(),
-        })
-    }
-
-    /// Kills the extender, and starts another one in its place after a while.
-    pub fn replace_extender(&mut self, pause: Duration) -> Result<()> {
-        self.extender.kill()?;
-        self.extender.wait()?;
-        wait(pause);
-        (self.extender, _) = extender(self.folder.path(), &self.name, &self.address)?;
-        Ok(())
-    }
-
-    /// The ends of both logs.
-    pub fn log(&self) -> String {
-        let tail = |name: &str| {
-            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(40)..].join("\n")
-        };
-        format!(
-            "extender:\n{}\nscheduler:\n{}",
-            tail("extender.log"),
-            tail("scheduler.log")
-        )
-    }
-
-    /// A pod whose container `main` asks for these devices, on one of the nodes if one is named.
-    pub fn pod(&self, name: &str, node: Option<&Node>, requests: &Value) -> Pod {
-        let main = Container::new("main").device(DEVICES, 1);
-        let text = json!({"main": {"requests": requests}}).to_string();
-        let pod = Pod::new(name, &[main]).annotated(DEVICES, &text);
-        let pod = pod.with("schedulerName", json!(self.name));
-        match node {
-            Some(node) => pod.on(node),
-            None => pod,
-        }
-    }
-}
-
-/// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
-fn extender(folder: &Path, scheduler: &str, listen: &str) -> Result<(Child, String)> {
-    let path = folder.join("extender.log");
-    let log = File::options().create(true).append(true).open(&path)?;
-    let before = fs::read_to_string(&path)?.len();
-    let child = Command::new(leafhost()?)
-        .args([
-            "scheduler",
-            "--listen",
-            listen,
-            "--scheduler-name",
-            scheduler,
-        ])
-        .args(["--log-format", "text", "--log-level", "debug"])
-        .env("KUBECONFIG", folder.join("kubeconfig"))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .context("cannot start the extender")?;
-    let address = eventually("the extender says where it listens", || {
-        let log = fs::read_to_string(&path)?;
-        let log = log.get(before..).unwrap_or_default();
-        let (_, address) = log.split_once("address=").context("it says nothing")?;
-        let address = address.split_whitespace().next().context("no address")?;
-        Ok(address.to_owned())
-    })?;
-    Ok((child, address))
-}
-
-impl Drop for Scheduling {
-    fn drop(&mut self) {
-        for child in [&mut self.scheduler, &mut self.extender] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let name = format!("{}-leafhost-scheduler", self.name);
-        let more = [
-            format!("{name}-kube-scheduler"),
-            format!("{name}-volume-scheduler"),
-        ];
-        let delete = [
-            "delete",
-            "clusterrole,clusterrolebinding",
-            "--ignore-not-found",
-        ];
-        let _ = self.cluster.kubectl(&[&delete[..], &[&*name]].concat());
-        for name in &more {
-            let delete = ["delete", "clusterrolebinding", "--ignore-not-found", name];
-            let _ = self.cluster.kubectl(&delete);
-        }
-        let kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding";
-        let release = format!("app.kubernetes.io/instance={}", self.name);
-        let delete = ["delete", kinds, "--selector", &release];
-        let _ = self.cluster.kubectl(&delete);
-    }
-}
 
 /// Starts agents that offer tickets, and a scheduler; `configuration` has GPUs of each node.
 pub fn start(
@@ -221,33 +40,6 @@ pub fn start(
         site.node.wait_allocatable(DEVICES, 64)?;
     }
     Ok((agents, scheduling))
-}
-
-/// Asks for GPUs of a Configuration with one of these indices.
-pub fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> Value {
-    let indices: Vec<String> = indices.iter().map(ToString::to_string).collect();
-    let expression = format!(
-        "device.attributes[\"leafhost.dev\"].index in [{}]",
-        indices.join(", ")
-    );
-    json!({"name": name, "deviceClassName": format!("{configuration}.akri.sh"), "count": count,
-        "selectors": [{"cel": {"expression": expression}}]})
-}
-
-pub fn exactly(name: &str, mut way: Value) -> Value {
-    if let Some(fields) = way.as_object_mut() {
-        fields.remove("name");
-    }
-    json!({"name": name, "exactly": way})
-}
-
-/// Returns the numbers of the GPUs that a container has, as its variables say.
-fn indices(log: &str) -> BTreeSet<usize> {
-    let lines = log.lines().filter_map(|line| line.split_once('='));
-    lines
-        .filter(|(name, _)| name.starts_with("MOCK_GPU_INDEX_"))
-        .filter_map(|(_, value)| value.trim_matches('\'').parse().ok())
-        .collect()
 }
 
 /// Returns what the scheduler has said of a pod: Instances by container.
@@ -412,7 +204,7 @@ fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
         let first = asks("first").script("env");
         let pod = Pod::new(name, &[main]).init(&[first]);
         let pod = pod.annotated(DEVICES, &text.to_string()).on(node);
-        space.create(&pod.with("schedulerName", json!(scheduling.name)))?;
+        space.create(&pod.with("schedulerName", json!(scheduling.name())))?;
     }
     for (name, first, main) in [("both", &[3][..], &[3][..]), ("alone", &[4], &[])] {
         space.wait_running(name).with_context(|| scheduling.log())?;
@@ -483,12 +275,4 @@ fn share(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
         );
     }
     Ok(())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "pods and what kills them take their time"
-)]
-pub fn wait(duration: Duration) {
-    std::thread::sleep(duration);
 }

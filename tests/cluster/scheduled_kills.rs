@@ -9,11 +9,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use leafhost_tests::cluster::{self, Cluster, Namespace, Pod};
 use leafhost_tests::contest::{Grant, crowds};
 use leafhost_tests::random::{self, Random};
+use leafhost_tests::scheduling::{AGENT, exactly, of, wait};
 use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::scheduled::{AGENT, exactly, given, of, start, until_free, wait};
+use crate::scheduled::{given, start, until_free};
 
 /// Bounds how long a pod may take to run, and to be gone, while everything is being killed.
 const PATIENCE: Duration = Duration::from_mins(3);

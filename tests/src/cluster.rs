@@ -24,7 +24,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 
 pub use self::api::{Api, TIMEOUT};
-pub use self::audit::{Audit, Request};
+pub use self::audit::{Audit, Request, Timed};
 use self::control_plane::ControlPlane;
 pub use self::image::APPLETS;
 pub use self::image::NAME as IMAGE;

@@ -2,6 +2,7 @@
 //!
 //! Knows only the agent's external interfaces: command line, files, status document.
 
+pub mod accounts;
 pub mod agent;
 pub mod cluster;
 pub mod contest;
@@ -12,6 +13,7 @@ pub mod peer;
 pub mod program;
 pub mod random;
 pub mod requirement;
+pub mod scheduling;
 pub mod slot_history;
 pub mod stand_in_node;
 pub mod trace;

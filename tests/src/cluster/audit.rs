@@ -1,7 +1,7 @@
 //! The API server's audit log: who asked for what, and how often.
 //!
-//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets, and the changes of pods,
-//! jobs and services.
+//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets, the changes of pods,
+//! jobs and services, and the Bindings of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -25,7 +25,7 @@ pub(super) fn policy() -> String {
                 {"group": "", "resources": ["configmaps", "secrets"]},
             ]},
             {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"], "resources": [
-                {"group": "", "resources": ["pods", "services"]},
+                {"group": "", "resources": ["pods", "pods/binding", "services"]},
                 {"group": "batch", "resources": ["jobs"]},
             ]},
             {"level": "None"},
@@ -60,6 +60,17 @@ impl Request {
     }
 }
 
+/// A request with its times, as RFC 3339 has them, in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timed {
+    /// The request.
+    pub request: Request,
+    /// When the API server received it.
+    pub received: String,
+    /// When it had answered; of a watch when it began to.
+    pub answered: String,
+}
+
 /// The log.
 #[derive(Debug)]
 pub struct Audit {
@@ -81,10 +92,30 @@ impl Audit {
 
     /// The requests that were answered since a moment, each with how often. A watch is one from when it begins.
     pub fn since(&self, moment: u64) -> Result<BTreeMap<Request, usize>> {
+        let mut counts = BTreeMap::new();
+        for event in self.events(moment)? {
+            *counts.entry(request(&event)).or_default() += 1;
+        }
+        Ok(counts)
+    }
+
+    /// The same one by one with their times, in the order of the log.
+    pub fn timed(&self, moment: u64) -> Result<Vec<Timed>> {
+        let events = self.events(moment)?;
+        let timed = events.iter().map(|event| Timed {
+            request: request(event),
+            received: text(event, "/requestReceivedTimestamp"),
+            answered: text(event, "/stageTimestamp"),
+        });
+        Ok(timed.collect())
+    }
+
+    /// Reads what was written since a moment, each request once.
+    fn events(&self, moment: u64) -> Result<Vec<Value>> {
         let mut log = File::open(&self.path)
             .with_context(|| format!("cannot open {}", self.path.display()))?;
         log.seek(SeekFrom::Start(moment.saturating_sub(1)))?;
-        let (mut seen, mut counts) = (BTreeSet::new(), BTreeMap::new());
+        let (mut seen, mut events) = (BTreeSet::new(), Vec::new());
         let mut log = BufReader::new(log);
         let mut line = String::new();
         if moment > 0 {
@@ -95,11 +126,11 @@ impl Audit {
         while log.read_line(&mut line)? > 0 && line.ends_with('\n') {
             let event: Value = serde_json::from_str(&line).context("a line is no JSON")?;
             if seen.insert(text(&event, "/auditID")) {
-                *counts.entry(request(&event)).or_default() += 1;
+                events.push(event);
             }
             line.clear();
         }
-        Ok(counts)
+        Ok(events)
     }
 }
 
