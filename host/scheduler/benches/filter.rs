@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::ports::Written;
-use leafhost_core::scheduling::{Cluster, Observer as _, Pod, PodError, PodKey};
+use leafhost_core::scheduling::{Cluster, NodeSeen, Observer as _, Pod, PodError, PodKey};
 use leafhost_scheduler::{Args, Metrics, Scheduler};
 use serde_json::{Value, json};
 
@@ -40,6 +40,15 @@ impl Cluster for Silent {
 
     async fn annotate(&self, _: &PodKey, _: &str, _: &str, _: &str) -> Result<(), PodError> {
         Err(PodError::Gone)
+    }
+
+    async fn set_lock(
+        &self,
+        _: &str,
+        _: &str,
+        _: Option<&str>,
+    ) -> Result<Option<NodeSeen>, PodError> {
+        Ok(None)
     }
 
     async fn tell(&self, _: &PodKey, _: &str, _: &str, _: &str, _: bool) {}
