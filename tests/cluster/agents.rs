@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::accounts::{account, kubeconfig, rendered, rights, token};
 use leafhost_tests::cluster::{Cluster, Namespace, Request};
+use leafhost_tests::scheduling::values;
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ impl Agents {
         let taken = cluster.take_nodes(2)?;
         cluster.define()?;
         let space = cluster.namespace(name)?;
-        let rights = rights(cluster, space.name())?;
+        let rights = rights(cluster, space.name(), values(arguments))?;
         let sites: Result<Vec<Site>> = taken
             .into_iter()
             .map(|node| Site::on(cluster, node))
@@ -110,7 +111,7 @@ impl Agents {
     /// The kubeconfig of the chart's controller, which has the rights that the chart gives it.
     pub fn controller_kubeconfig(&mut self) -> Result<PathBuf> {
         let space = self.space.name();
-        let rights = rendered(self.cluster, space, "controller")?;
+        let rights = rendered(self.cluster, space, "controller", &[])?;
         let documents = rights.split("\n---\n");
         let rights: Vec<&str> = documents
             .filter(|one| !one.contains("kind: Deployment"))

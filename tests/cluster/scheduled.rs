@@ -19,12 +19,13 @@ pub fn start(
     cluster: &'static Cluster,
     name: &str,
     configuration: &str,
+    arguments: &[&str],
 ) -> Result<(Agents, Scheduling)> {
-    let agents = Agents::start(cluster, name, &AGENT)?;
+    let agents = Agents::start(cluster, name, arguments)?;
     for site in &agents.sites {
         site.home.add_handler("mock-gpu")?;
     }
-    let scheduling = Scheduling::start(cluster, agents.space.name())?;
+    let scheduling = Scheduling::start(cluster, agents.space.name(), arguments)?;
     let object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": configuration, "namespace": agents.space.name()},
         "spec": {"discoveryHandler": {"name": "mock-gpu", "discoveryDetails": format!("count: {GPUS}")}, "capacity": 1},
@@ -100,7 +101,7 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let (agents, scheduling) = start(cluster, "scheduled", "chosen")?;
+    let (agents, scheduling) = start(cluster, "scheduled", "chosen", &AGENT)?;
     let (space, node) = (&agents.space, &agents.sites[0].node);
     // Three of A, B, C, or else C and D; and D and E.
     let ways = [
@@ -163,7 +164,7 @@ fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let (agents, scheduling) = start(cluster, "scheduled-many", "each")?;
+    let (agents, scheduling) = start(cluster, "scheduled-many", "each", &AGENT)?;
     let space = &agents.space;
     for round in 0..2 {
         let mut names = Vec::new();

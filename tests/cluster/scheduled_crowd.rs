@@ -8,12 +8,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use leafhost_kubelet::records::{Error, PodResources, read_checkpoint};
 use leafhost_tests::cluster::{self, Container, Pod};
+use leafhost_tests::scheduling::{AGENT, DEVICES};
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::device::variable;
 use crate::scheduled::until_free;
-use crate::scheduled_field::{DEVICES, Field};
+use crate::scheduled_field::Field;
 
 /// The Configuration whose devices the kubelet chooses, and its resource.
 const PLUGGED: &str = "plugged";
@@ -26,7 +27,7 @@ fn pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let field = Field::start(cluster, "scheduled-crowd", "crowd")?;
+    let field = Field::start(cluster, "scheduled-crowd", "crowd", &AGENT)?;
     prepare(&field, 20, 20)?;
     wave(&field, 0..20, 20)?;
     beside_a_client_that_asks_without_end(&field)
@@ -39,7 +40,7 @@ fn soak_200_pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let field = Field::start(cluster, "scheduled-crowd", "crowd")?;
+    let field = Field::start(cluster, "scheduled-crowd", "crowd", &AGENT)?;
     prepare(&field, 100, 50)?;
     for first in [0, 50] {
         wave(&field, first..first + 50, 50)?;

@@ -30,18 +30,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Node, Pod};
+use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, Scheduling, exactly, of};
 use leafhost_tests::wait::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
-use crate::scheduled::{AGENT, Scheduling, exactly, of, start, until_free};
+use crate::scheduled::{start, until_free};
 use crate::scheduled_twin;
 
-/// The resource of tickets, and the annotation of pods.
-pub const DEVICES: &str = "leafhost.dev/devices";
-pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
 /// Bounds how long a pod waits for a device that is free: others wait for minutes.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -51,15 +49,23 @@ pub struct Field {
     pub agents: Agents,
     /// The Configuration.
     pub gpus: String,
+    /// What the agents are started with.
+    arguments: &'static [&'static str],
 }
 
 impl Field {
-    pub fn start(cluster: &'static Cluster, name: &str, gpus: &str) -> Result<Self> {
-        let (agents, scheduling) = start(cluster, name, gpus)?;
+    pub fn start(
+        cluster: &'static Cluster,
+        name: &str,
+        gpus: &str,
+        arguments: &'static [&'static str],
+    ) -> Result<Self> {
+        let (agents, scheduling) = start(cluster, name, gpus, arguments)?;
         Ok(Self {
             scheduling,
             agents,
             gpus: gpus.to_owned(),
+            arguments,
         })
     }
 
@@ -286,7 +292,7 @@ fn pods_that_go_in_between_hold_up_no_other() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let mut field = Field::start(cluster, "scheduled-field", "field")?;
+    let mut field = Field::start(cluster, "scheduled-field", "field", &AGENT)?;
     late_device(&field)?;
     behind_a_kubelet(&field)?;
     deleted_before_admission(&field)?;
@@ -490,7 +496,7 @@ fn agent_killed(field: &mut Field) -> Result<()> {
     let home = &mut field.agents.sites[0].home;
     home.stop(Signal::SIGKILL)?;
     let begun = Instant::now();
-    home.start(&AGENT)?;
+    home.start(field.arguments)?;
     field.agents.sites[0].until_listed()?;
     node.wait_allocatable_after(before.as_deref(), DEVICES, 64)?;
     field.space().create(&field.gpu("next", 0))?;

@@ -38,7 +38,7 @@ fn kills(name: &str, pods: usize, seed: u64) -> Result<()> {
         return Ok(());
     };
     let mut random = Random::new(seed);
-    let (mut agents, mut scheduling) = start(cluster, name, "crowd")?;
+    let (mut agents, mut scheduling) = start(cluster, name, "crowd", &AGENT)?;
     let (left, is_over) = (AtomicUsize::new(pods), AtomicBool::new(false));
     let (grants, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let any = json!([exactly("gpu", of("", "crowd", 1, &[0, 1, 2, 3, 4]))]);

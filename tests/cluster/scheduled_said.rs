@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container};
+use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, exactly};
 use leafhost_tests::wait::eventually;
 use serde_json::json;
 
-use crate::scheduled::exactly;
-use crate::scheduled_field::{ALLOCATED, DEVICES, Field, Paused, asks, soon, variables};
+use crate::scheduled_field::{Field, Paused, asks, soon, variables};
 
 /// A resource of a device plugin, which is also the Configuration `steady`.
 const PLUGIN: &str = "akri.sh/steady";
@@ -23,7 +23,7 @@ fn what_a_pod_gets_depends_on_nothing_that_users_write() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let mut field = Field::start(cluster, "scheduled-said", "said")?;
+    let mut field = Field::start(cluster, "scheduled-said", "said", &AGENT)?;
     refused(&field)?;
     names(&field)?;
     kinds(&field)?;

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use leafhost_tests::accounts::kubeconfig;
 use leafhost_tests::program::{leafhost, source_tree};
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::agents::kubeconfig;
 use crate::scheduled_field::{Field, asks, soon};
 
 /// How many devices both want at once.

@@ -12,13 +12,13 @@ pub fn account(space: &str) -> String {
     format!("{space}-leafhost-agent")
 }
 
-/// What the chart gives the account of a release in a namespace of the same name.
-pub fn rights(cluster: &Cluster, space: &str) -> Result<String> {
-    rendered(cluster, space, "rbac")
+/// What the chart gives the account of a release in a namespace of the same name, with these values too.
+pub fn rights(cluster: &Cluster, space: &str, values: &[&str]) -> Result<String> {
+    rendered(cluster, space, "rbac", values)
 }
 
-/// A template of the chart for a release in a namespace of the same name.
-pub fn rendered(cluster: &Cluster, space: &str, template: &str) -> Result<String> {
+/// A template of the chart for a release in a namespace of the same name, with these values too.
+pub fn rendered(cluster: &Cluster, space: &str, template: &str, values: &[&str]) -> Result<String> {
     let file = format!("templates/{template}.yaml");
     let chart = source_tree().join("deploy/chart");
     let chart = chart.to_string_lossy();
@@ -32,7 +32,11 @@ pub fn rendered(cluster: &Cluster, space: &str, template: &str) -> Result<String
         &file,
     ];
     let namespaces = format!("agent.propertiesNamespaces={{{space}}}");
-    cluster.helm(&[&template[..], &["--set", &namespaces]].concat())
+    let mut arguments = [&template[..], &["--set", &namespaces]].concat();
+    for value in values {
+        arguments.extend(["--set", value]);
+    }
+    cluster.helm(&arguments)
 }
 
 /// The kubeconfig with the account's token for a node.

@@ -23,8 +23,12 @@ use crate::wait::eventually;
 pub const DEVICES: &str = "leafhost.dev/devices";
 /// The annotation with the devices that a pod was given.
 pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
-/// What the agents are started with.
+/// The arguments of agents that offer tickets.
 pub const AGENT: [&str; 2] = ["--tickets", "64"];
+/// The arguments of agents that also obey the lock of their node.
+pub const LOCKED: [&str; 3] = ["--tickets", "64", LOCK];
+/// The flag of agents and extenders for the lock of a node.
+const LOCK: &str = "--node-lock";
 /// The file with the configuration of the kube-scheduler.
 const CONFIG: &str = "scheduler.yaml";
 
@@ -38,15 +42,31 @@ pub struct Scheduling {
     cluster: &'static Cluster,
     /// What `spec.schedulerName` of its pods says, and the namespace of its account.
     name: String,
+    /// More arguments of the extender.
+    arguments: &'static [&'static str],
+}
+
+/// The values of the chart with which agents have these arguments.
+pub fn values(agent: &[&str]) -> &'static [&'static str] {
+    if agent.contains(&LOCK) {
+        &["scheduler.enabled=true", "scheduler.nodeLock=true"]
+    } else {
+        &[]
+    }
 }
 
 impl Scheduling {
-    /// Starts both as a release of the chart in that namespace, whose name pods have as `spec.schedulerName`.
-    pub fn start(cluster: &'static Cluster, space: &str) -> Result<Self> {
+    /// Starts both as a release of the chart in that namespace, whose name pods have as `spec.schedulerName`; its agents have these arguments.
+    pub fn start(cluster: &'static Cluster, space: &str, agent: &[&str]) -> Result<Self> {
+        let (values, arguments): (_, &[_]) = if agent.contains(&LOCK) {
+            (",scheduler.nodeLock=true", &[LOCK])
+        } else {
+            ("", &[])
+        };
+        let values = format!("scheduler.enabled=true,scheduler.name={space}{values}");
         let chart = source_tree().join("deploy/chart");
         let chart = chart.to_string_lossy();
         let template = ["template", space, &chart, "--namespace", space];
-        let values = format!("scheduler.enabled=true,scheduler.name={space}");
         let render = |part: &str| {
             let part = format!("templates/{part}.yaml");
             let only = [
@@ -62,6 +82,9 @@ impl Scheduling {
         // What its account and those of the agents may write, too.
         for part in ["policies", "policies-scheduler"] {
             cluster.apply(&render(part)?)?;
+        }
+        if !arguments.is_empty() {
+            cluster.apply(&render("policies-node-lock")?)?;
         }
         let rendered = render("scheduler")?;
         let mut config = None;
@@ -79,7 +102,7 @@ impl Scheduling {
         let account = format!("{space}-leafhost-scheduler");
         let create = ["create", "token", &account, "--namespace", space];
         fs::write(&own, kubeconfig(cluster, &create)?)?;
-        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0")?;
+        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0", arguments)?;
         // As in the chart, but for what is of a pod there.
         let config: Value = serde_yaml_ng::from_str(&config.context("no configuration")?)?;
         let mut config = config;
@@ -95,6 +118,7 @@ impl Scheduling {
             address,
             cluster,
             name: space.to_owned(),
+            arguments,
         })
     }
 
@@ -103,7 +127,8 @@ impl Scheduling {
         self.extender.kill()?;
         self.extender.wait()?;
         wait(pause);
-        (self.extender, _) = extender(self.folder.path(), &self.name, &self.address)?;
+        let (folder, more) = (self.folder.path(), self.arguments);
+        (self.extender, _) = extender(folder, &self.name, &self.address, more)?;
         Ok(())
     }
 
@@ -177,7 +202,12 @@ impl Scheduling {
 }
 
 /// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
-fn extender(folder: &Path, scheduler: &str, listen: &str) -> Result<(Child, String)> {
+fn extender(
+    folder: &Path,
+    scheduler: &str,
+    listen: &str,
+    more: &[&str],
+) -> Result<(Child, String)> {
     let path = folder.join("extender.log");
     let log = File::options().create(true).append(true).open(&path)?;
     let before = fs::read_to_string(&path)?.len();
@@ -190,6 +220,7 @@ fn extender(folder: &Path, scheduler: &str, listen: &str) -> Result<(Child, Stri
             scheduler,
         ])
         .args(["--log-format", "text", "--log-level", "debug"])
+        .args(more)
         .env("KUBECONFIG", folder.join("kubeconfig"))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
