@@ -54,6 +54,7 @@ mod scheduled;
 mod scheduled_crowd;
 mod scheduled_field;
 mod scheduled_kills;
+mod scheduled_lock;
 mod scheduled_said;
 mod scheduled_twin;
 mod swapped;

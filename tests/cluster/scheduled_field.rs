@@ -367,7 +367,7 @@ fn deleted_before_admission(field: &Field) -> Result<()> {
 }
 
 /// F2: pods that have ended give their devices back while their objects stay.
-fn ended_and_kept(field: &Field) -> Result<()> {
+pub fn ended_and_kept(field: &Field) -> Result<()> {
     let space = field.space();
     let says = |index: usize| json!({"main": field.one(&[index])});
     let done = field.pod("done", [&[], &[asks("main").script("env")]], &says(0));
@@ -392,7 +392,7 @@ fn ended_and_kept(field: &Field) -> Result<()> {
 }
 
 /// F13: what was reserved for a pod whose Binding is refused comes back; the pod is bound once it can be.
-fn unbindable(field: &Field) -> Result<()> {
+pub fn unbindable(field: &Field) -> Result<()> {
     let (space, cluster) = (field.space(), field.agents.cluster);
     let name = format!("{}-unbindable", space.name());
     let of = |kind: &str, spec: Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -453,7 +453,7 @@ fn unbindable(field: &Field) -> Result<()> {
 }
 
 /// F8: a pod that has the name of one that is just gone gets what was chosen for it, or is refused; never what the other one had.
-fn name_again(field: &Field) -> Result<()> {
+pub fn name_again(field: &Field) -> Result<()> {
     let space = field.space();
     // The first one still ends when the second one comes.
     space.create(&field.gpu("again", 0))?;
@@ -490,7 +490,7 @@ fn name_again(field: &Field) -> Result<()> {
 }
 
 /// F17: after the agent was killed nothing is left that somebody must put right.
-fn agent_killed(field: &mut Field) -> Result<()> {
+pub fn agent_killed(field: &mut Field) -> Result<()> {
     let node = field.node();
     let before = node.heartbeat()?;
     let home = &mut field.agents.sites[0].home;
