@@ -139,7 +139,23 @@ impl Field {
     /// Waits until a pod runs.
     pub fn running(&self, pod: &str) -> Result<()> {
         let running = self.space().wait_running(pod);
-        running.map(drop).with_context(|| self.scheduling.log())
+        running
+            .map(drop)
+            .with_context(|| self.scheduling.log())
+            .with_context(|| self.used())
+    }
+
+    /// The slots that are used, and who has them by the agents.
+    fn used(&self) -> String {
+        let mut lines = Vec::new();
+        for instance in self.agents.instances(&self.gpus).unwrap_or_default() {
+            let usage = instance["spec"]["deviceUsage"].as_object();
+            if usage.is_some_and(|usage| usage.values().any(|user| user != "")) {
+                let (name, status) = (&instance["metadata"]["name"], &instance["status"]);
+                lines.push(format!("{name}: {usage:?}, {status}"));
+            }
+        }
+        lines.join("\n")
     }
 
     /// Waits until a pod runs or has ended; returns its phase and the reason.

@@ -219,7 +219,8 @@ fn extender(
             "--scheduler-name",
             scheduler,
         ])
-        .args(["--log-format", "text", "--log-level", "debug"])
+        .args(["--log-format", "text", "--log-level"])
+        .arg("info,leafhost=debug,leafhost_scheduler=debug,leafhost_k8s=debug")
         .args(more)
         .env("KUBECONFIG", folder.join("kubeconfig"))
         .stdin(Stdio::null())

@@ -14,6 +14,7 @@ mod release;
 mod restore;
 mod routes;
 mod scheduler;
+mod turns;
 mod waiting;
 mod world;
 

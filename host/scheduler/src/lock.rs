@@ -3,13 +3,10 @@
 //!
 //! Whoever comes later waits here, since a refused Bind costs a pod a second and more. No lock is taken over by its age.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::scheduling::{NodeLock, Pod};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::bind::Target;
@@ -24,15 +21,6 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Separates two looks at a lock that another pod has.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Holds what waits for locks.
-#[derive(Debug, Default)]
-pub struct Locks {
-    /// By node the turns of its Binds, first come first served.
-    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// Tells that a lock may be over.
-    changed: Notify,
-}
-
 /// Says what is known of the lock of a node.
 enum Verdict {
     /// It is the pod's own.
@@ -43,18 +31,6 @@ enum Verdict {
     Held(NodeLock),
     /// A pod has it that is not known here; with the version of the Node.
     Unknown(NodeLock, String),
-}
-
-impl Locks {
-    async fn turn(&self, node: &str) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|_, turns| Arc::strong_count(turns) > 1);
-            let turns = all.entry(node.to_owned());
-            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(1))))
-        };
-        turns.acquire_owned().await.ok()
-    }
 }
 
 impl State {
@@ -102,14 +78,14 @@ impl State {
 impl Scheduler {
     /// Has those look again who wait for a lock.
     pub(crate) fn may_be_unlocked(&self) {
-        if let Some(locks) = &self.locks {
-            locks.changed.notify_waiters();
+        if let Some(turns) = &self.locks {
+            turns.changed.notify_waiters();
         }
     }
 
     /// Locks the node for a pod, if nodes are locked.
     pub(crate) async fn lock(&self, target: &Target) -> Result<(), String> {
-        let Some(locks) = &self.locks else {
+        let Some(turns) = &self.locks else {
             return Ok(());
         };
         let deadline = Instant::now() + WAITS;
@@ -119,12 +95,12 @@ impl Scheduler {
                 "node {node} is locked until {by} has its devices; it is tried again"
             ))
         };
-        let Ok(_turn) = timeout_at(deadline, locks.turn(&target.node)).await else {
+        let Ok(_turn) = timeout_at(deadline, turns.at(&target.node)).await else {
             return busy("another pod");
         };
         let mut tries = 0;
         loop {
-            let changed = locks.changed.notified();
+            let changed = turns.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let verdict = self

@@ -16,9 +16,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
 use crate::filter::{Judge, filter};
-use crate::lock::Locks;
 use crate::metrics::Metrics;
 use crate::passed::Passed;
+use crate::turns::Turns;
 use crate::world::World;
 
 /// Events of one change come together.
@@ -34,7 +34,7 @@ pub struct Scheduler {
     /// Tells that something has changed that may free slots or help pods.
     changed: Notify,
     /// Locks nodes, if it does.
-    pub(crate) locks: Option<Locks>,
+    pub(crate) locks: Option<Turns>,
     /// Holds the tasks of Bind, which go on when the scheduler hangs up, and of events.
     pub(crate) tasks: TaskTracker,
 }
@@ -65,14 +65,15 @@ pub(crate) struct State {
 type Read = Result<Arc<Vec<Asked>>, InvalidRequest>;
 
 impl State {
-    /// Takes an Instance as it is now. Returns true if it may serve a pod better than before.
+    /// Takes an Instance as it is now. Returns true if it may serve a pod better than before, or what is reserved of it is otherwise.
     pub fn saw(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
+        let before = self.world.reserved_of(&key).to_vec();
         let is_better = self.world.put(instance);
         if let Some(device) = self.world.get(&key).filter(|_| is_better) {
             self.better.extend(device.nodes.iter().cloned());
         }
-        is_better
+        is_better || self.world.reserved_of(&key) != before
     }
 
     /// Has all waiting pods looked at on all nodes.
@@ -115,7 +116,7 @@ impl Scheduler {
     /// Locks each node until the pod that is bound to it has its devices.
     #[must_use]
     pub fn locking_nodes(mut self) -> Self {
-        self.locks = Some(Locks::default());
+        self.locks = Some(Turns::default());
         self
     }
 

@@ -423,6 +423,11 @@ impl World {
         self.by_node.keys()
     }
 
+    /// Returns what is reserved of a device.
+    pub fn reserved_of(&self, key: &InstanceKey) -> &[Reservation] {
+        self.reserved.get(key).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns what is reserved.
     pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
         self.reserved.values().flatten()

@@ -31,6 +31,9 @@ const REWRITE: Duration = Duration::from_secs(1);
 const BELIEVED_FIRST: Duration = Duration::from_secs(5);
 /// The longest it is believed.
 const BELIEVED: Duration = Duration::from_mins(1);
+/// Bounds how long PodResources is asked again while it says that it is asked too often, and separates the questions.
+const LIMITED: Duration = Duration::from_secs(2);
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Where it is seen who has which device.
 #[async_trait]
@@ -49,7 +52,7 @@ pub trait Records: Send + Sync {
 /// Tells whom the kubelet admits.
 #[async_trait]
 pub trait Admissions: Send + Sync {
-    /// Returns what the kubelet says now. It is asked again while it answers others too often.
+    /// Returns what the kubelet says now.
     async fn admission(&self) -> Result<Admission, String>;
 }
 
@@ -107,6 +110,19 @@ impl KubeletRecords {
             plugins,
             changes,
             believed: Mutex::default(),
+        }
+    }
+
+    /// Returns what PodResources lists. It is asked again while it answers others too often.
+    async fn list(&self) -> Result<Listed, records::Error> {
+        let begun = Instant::now();
+        loop {
+            match self.pods.list().await {
+                Err(records::Error::Limited { .. }) if begun.elapsed() < LIMITED => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                listed => return listed,
+            }
         }
     }
 
@@ -226,7 +242,7 @@ impl Records for KubeletRecords {
         let begun = Instant::now();
         let kubelet_run = self.kubelet_run();
         let mut problems = Vec::new();
-        let (listed, active) = match self.pods.list().await {
+        let (listed, active) = match self.list().await {
             Ok(listed) => {
                 let pods = listed.pods.iter();
                 let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
@@ -289,7 +305,7 @@ impl Records for KubeletRecords {
     }
 
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
-        let listed = self.pods.list().await.ok();
+        let listed = self.list().await.ok();
         listed.map(|listed| units(listed, self.wanted))
     }
 
@@ -307,23 +323,10 @@ impl Records for KubeletRecords {
     }
 }
 
-/// Bounds how long PodResources is asked again while it says that it is asked too often, and separates the questions.
-const LIMITED: Duration = Duration::from_secs(2);
-const AGAIN: Duration = Duration::from_millis(10);
-
 #[async_trait]
 impl Admissions for KubeletRecords {
     async fn admission(&self) -> Result<Admission, String> {
-        let begun = Instant::now();
-        let listed = loop {
-            match self.pods.list().await {
-                Err(records::Error::Limited { .. }) if begun.elapsed() < LIMITED => {
-                    tokio::time::sleep(AGAIN).await;
-                }
-                Ok(listed) => break listed,
-                Err(error) => return Err(chain(&error)),
-            }
-        };
+        let listed = self.list().await.map_err(|error| chain(&error))?;
         let read = self.checkpoint().await?;
         let entries = read.into_iter().flat_map(|read| read.entries);
         let entries = entries.filter(|entry| (self.wanted)(&entry.resource));

@@ -384,6 +384,32 @@ async fn slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_pod_that_is_gone_had_comes_back_once_no_container_has_it() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
+    let first = pod("first", ONE);
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    let mut held = Instance::clone(&bench.played.get("gpu-a1"));
+    let status = held.status.nodes.get_mut("a").unwrap();
+    let holder = ("gpu-a1-0".to_owned(), first.key.to_string());
+    status.holders.extend([holder]);
+    bench.played.put(held.clone());
+    bench.sees();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(Arc::clone(&bench.scheduler).run(stop.clone()));
+    bench.played.pods.lock().unwrap().remove(&first.key);
+    bench.scheduler.pod_gone(&first.key);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+    let status = held.status.nodes.get_mut("a").unwrap();
+    status.holders.clear();
+    bench.scheduler.instance(bench.played.put(held));
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(bench.played.usage("gpu-a1"), "");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_often() {
     let mut used = gpu("gpu-a1", &["a"], 0);
     let slots = &mut used.spec.device_usage;
