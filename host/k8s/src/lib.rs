@@ -7,6 +7,7 @@
 
 mod agent;
 mod answers;
+mod certificates;
 pub mod client;
 mod controller;
 pub mod crd;
@@ -23,6 +24,7 @@ mod nodes;
 mod reports;
 mod requests;
 mod scheduler;
+mod seen;
 mod shelf;
 mod slices;
 #[cfg(test)]
@@ -48,7 +50,7 @@ pub use agent::slices::KubeSlices;
 pub use client::{connect, connect_as_user};
 pub use controller::brokers::KubeBrokers;
 pub use controller::cluster::{self, KubeCluster};
-pub use scheduler::{KubeScheduling, read_once};
+pub use scheduler::{KubeScheduling, extender, read_once};
 pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 

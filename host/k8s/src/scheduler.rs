@@ -23,6 +23,7 @@ use crate::instance::{
 use crate::node_lock;
 use crate::requests::{patch_by, put_by};
 
+pub mod extender;
 mod once;
 mod watches;
 

@@ -5,7 +5,6 @@
 //! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
 //! change from one to the other.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use rustls::sign::CertifiedKey;
 use serde_json::json;
 use tokio::sync::watch;
@@ -25,9 +24,8 @@ mod certificate;
 use certificate::Certificate;
 
 use crate::answers::{self, Failure, Kind};
-use crate::index::Index;
-use crate::watch::Watch;
-use crate::{backoff, until};
+use crate::seen::Seen;
+use crate::{backoff, certificates, until};
 
 /// Time limit for a request.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -69,8 +67,12 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let mut keeper = Keeper {
-        secret: Seen::new(secrets.clone(), &names.secret),
-        webhook: Seen::new(webhooks.clone(), &names.webhook),
+        secret: Seen::new(secrets.clone(), &names.secret, "the webhook's Secret"),
+        webhook: Seen::new(
+            webhooks.clone(),
+            &names.webhook,
+            "the webhook's ValidatingWebhookConfiguration",
+        ),
         secrets,
         webhooks,
         names,
@@ -119,7 +121,7 @@ struct Keeper {
 impl Keeper {
     /// Makes what is missing but the Secret itself. Returns when to look again.
     async fn settle(&mut self) -> Result<Duration, Failure> {
-        if self.secret.index.read().is_none() || self.webhook.index.read().is_none() {
+        if !self.secret.is_read() || !self.webhook.is_read() {
             return Ok(LOOK);
         }
         let (now, dns) = (Timestamp::now(), self.names.dns());
@@ -133,8 +135,9 @@ impl Keeper {
             before => {
                 let made = Certificate::make(&dns, before.as_ref(), now)
                     .map_err(|why| Failure::new(Kind::Failed, why))?;
-                let secret = found.clone();
-                self.write(secret, &made).await?;
+                let mut secret = found.clone();
+                made.put_into(&mut secret);
+                certificates::write(&self.secrets, &self.names.secret, secret).await?;
                 // The watch shows what was written.
                 return Ok(LOOK);
             }
@@ -202,61 +205,5 @@ impl Keeper {
             self.told = Some((trusted.to_vec(), Instant::now()));
         }
         Ok(true)
-    }
-
-    /// Writes a certificate into the Secret, unless another replica was quicker.
-    async fn write(&mut self, mut secret: Secret, made: &certificate::Made) -> Result<(), Failure> {
-        secret.metadata.managed_fields = None;
-        made.put_into(&mut secret);
-        let params = PostParams::default();
-        let written = self.secrets.replace(&self.names.secret, &params, &secret);
-        match written.await.map_err(Failure::from) {
-            Err(failure) if failure.code != Some(409) => Err(failure),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// One object, as a watch shows it.
-struct Seen<K> {
-    watch: Watch<K>,
-    index: Index<BTreeMap<String, K>>,
-}
-
-impl<K> Seen<K>
-where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
-{
-    fn new(api: Api<K>, name: &str) -> Self {
-        Self {
-            watch: Watch::new(api).fields(&format!("metadata.name={name}")),
-            index: Index::default(),
-        }
-    }
-
-    /// Returns the object, if there is one.
-    fn object(&self) -> Option<&K> {
-        self.index.read()?.values().next()
-    }
-
-    /// Waits for the next change. A dropped future loses none.
-    async fn changed(&mut self) {
-        loop {
-            match self.watch.next().await {
-                Ok(event) => {
-                    if self
-                        .index
-                        .take(event, K::name_any, |object, _| Some(object))
-                    {
-                        return;
-                    }
-                }
-                Err(failure) => {
-                    let error =
-                        failure.told_of("the webhook's Secret and ValidatingWebhookConfiguration");
-                    tracing::warn!(error, "the webhook's objects cannot be watched");
-                }
-            }
-        }
     }
 }

@@ -2,29 +2,20 @@
 
 use std::sync::Arc;
 
-use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
-use k8s_openapi::ByteString;
+use jiff::{Timestamp, ToSpan as _};
 use k8s_openapi::api::core::v1::Secret;
 use leafhost_core::text;
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
-use rustls::crypto::ring::default_provider;
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+
+use crate::certificates::{self, CHAIN, DAYS, KEY, RENEWED, TRUSTED};
 
 /// The key of the time from which the certificate is renewed.
 const RENEW_AFTER: &str = "renew-after";
 /// The key of the name that the certificate is for.
 const DNS_NAME: &str = "dns-name";
-/// The keys of the certificate, as in a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
-const CHAIN: &str = "tls.crt";
-const KEY: &str = "tls.key";
-const TRUSTED: &str = "ca.crt";
-
-/// How long a certificate is good for, in days, and after how many of them it is renewed.
-const DAYS: i64 = 365;
-const RENEWED: i64 = 240;
-
 /// A certificate that can be used.
 #[derive(Debug)]
 pub struct Certificate {
@@ -56,12 +47,10 @@ impl Certificate {
             return None;
         }
         let chain = &data.get(CHAIN)?.0;
-        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-        let private = PrivateKeyDer::from_pem_slice(&data.get(KEY)?.0).ok()?;
-        let key = CertifiedKey::from_der(certificates.ok()?, private, &default_provider()).ok()?;
+        let key = certificates::read(secret, CHAIN, KEY)?;
         let trusted = data.get(TRUSTED)?.0.clone();
         let is_trusted = trusted.windows(chain.len()).any(|part| part == chain);
-        (is_trusted && !chain.is_empty()).then(|| Self {
+        is_trusted.then(|| Self {
             key: Arc::new(key),
             trusted,
             renew_after,
@@ -72,22 +61,9 @@ impl Certificate {
     /// A new one, in place of another.
     pub fn make(dns: &str, before: Option<&Self>, now: Timestamp) -> Result<Made, String> {
         let said = |error: rcgen::Error| text::chain(&error);
-        let day = |days: i64| {
-            let day = now
-                .to_zoned(TimeZone::UTC)
-                .date()
-                .saturating_add(days.days());
-            let part = |part: i8| u8::try_from(part).unwrap_or(1);
-            date_time_ymd(day.year().into(), part(day.month()), part(day.day()))
-        };
         let key = KeyPair::generate().map_err(said)?;
-        let mut params = CertificateParams::new(vec![dns.to_owned()]).map_err(said)?;
-        // Clocks of a cluster differ.
-        params.not_before = day(-1);
-        params.not_after = day(DAYS);
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "leafhost webhook");
+        let params = certificates::params("leafhost webhook", vec![dns.to_owned()], DAYS, now);
+        let mut params = params.map_err(said)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let chain = params.self_signed(&key).map_err(said)?.pem();
         let mut trusted = before
@@ -115,22 +91,24 @@ pub fn is_among(chain: &[CertificateDer<'_>], trusted: &[u8]) -> bool {
 impl Made {
     /// Writes it into a Secret.
     pub fn put_into(&self, secret: &mut Secret) {
-        let data = secret.data.get_or_insert_default();
         let renew_after = self.renew_after.to_string();
-        for (name, bytes) in [
-            (RENEW_AFTER, renew_after.as_bytes()),
-            (DNS_NAME, self.dns.as_bytes()),
-            (CHAIN, self.chain.as_bytes()),
-            (KEY, self.key.as_bytes()),
-            (TRUSTED, &self.trusted),
-        ] {
-            data.insert(name.to_owned(), ByteString(bytes.to_vec()));
-        }
+        certificates::put(
+            secret,
+            &[
+                (RENEW_AFTER, renew_after.as_bytes()),
+                (DNS_NAME, self.dns.as_bytes()),
+                (CHAIN, self.chain.as_bytes()),
+                (KEY, self.key.as_bytes()),
+                (TRUSTED, &self.trusted),
+            ],
+        );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
+
     use super::*;
 
     const DNS: &str = "webhook.leafhost.svc";

@@ -1,0 +1,80 @@
+//! Certificates with their keys, as PEM in a Secret: how they are made, read and written. Knows nothing of who serves with them.
+
+use jiff::civil::Date;
+use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, PostParams};
+use rcgen::{CertificateParams, DnType, Error, date_time_ymd};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::answers::Failure;
+
+/// The keys of a certificate, as in a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
+pub const CHAIN: &str = "tls.crt";
+/// The key of its private key.
+pub const KEY: &str = "tls.key";
+/// The key of the certificates that whoever calls is to trust.
+pub const TRUSTED: &str = "ca.crt";
+
+/// How long a certificate that is served is good for, in days, and after how many of them it is renewed.
+pub const DAYS: i64 = 365;
+/// See [`DAYS`].
+pub const RENEWED: i64 = 240;
+
+/// Describes a certificate that is good for so many days, for names of the DNS if there are any.
+pub fn params(
+    name: &str,
+    dns: Vec<String>,
+    days: i64,
+    now: Timestamp,
+) -> Result<CertificateParams, Error> {
+    let day = |date: Date| {
+        let part = |part: i8| u8::try_from(part).unwrap_or(1);
+        date_time_ymd(date.year().into(), part(date.month()), part(date.day()))
+    };
+    let mut params = CertificateParams::new(dns)?;
+    // Clocks of a cluster differ.
+    params.not_before = day(after(now, -1));
+    params.not_after = day(after(now, days));
+    params.distinguished_name.push(DnType::CommonName, name);
+    Ok(params)
+}
+
+/// Returns the day that is so many days after another; what is good for these days is good until its first moment.
+pub fn after(now: Timestamp, days: i64) -> Date {
+    let today = now.to_zoned(TimeZone::UTC).date();
+    today.saturating_add(days.days())
+}
+
+/// Reads the certificate and the private key that a Secret has under these keys. They must belong together.
+pub fn read(secret: &Secret, chain: &str, key: &str) -> Option<CertifiedKey> {
+    let data = secret.data.as_ref()?;
+    let chain = CertificateDer::pem_slice_iter(&data.get(chain)?.0);
+    let chain: Result<Vec<_>, _> = chain.collect();
+    let private = PrivateKeyDer::from_pem_slice(&data.get(key)?.0).ok()?;
+    let key = CertifiedKey::from_der(chain.ok()?, private, &default_provider()).ok()?;
+    (!key.cert.is_empty()).then_some(key)
+}
+
+/// Puts values into a Secret that is to be written.
+pub fn put(secret: &mut Secret, values: &[(&str, &[u8])]) {
+    let data = secret.data.get_or_insert_default();
+    for (name, bytes) in values {
+        data.insert((*name).to_owned(), ByteString(bytes.to_vec()));
+    }
+}
+
+/// Writes a Secret as it was seen and changed, unless another replica was quicker: its watch shows which one is there now.
+pub async fn write(api: &Api<Secret>, name: &str, mut secret: Secret) -> Result<(), Failure> {
+    secret.metadata.managed_fields = None;
+    let params = PostParams::default();
+    let written = api.replace(name, &params, &secret);
+    match written.await.map_err(Failure::from) {
+        Err(failure) if failure.code != Some(409) => Err(failure),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,228 @@
+//! The CA of an extender, what it signs, and how a Secret has both. Knows no API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan as _};
+use k8s_openapi::api::core::v1::Secret;
+use leafhost_core::text;
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::certificates::{self, CHAIN, DAYS, KEY, RENEWED, TRUSTED};
+
+/// The key of the CA's private key.
+const TRUSTED_KEY: &str = "ca.key";
+/// How long the CA is good for, in days.
+const CA_DAYS: i64 = 3_650;
+/// The names in certificates.
+const CA: &str = "leafhost scheduler CA";
+const EXTENDER: &str = "leafhost scheduler";
+const CLIENT: &str = "kube-scheduler";
+const REMEDY: &str = "remove ca.crt and ca.key from it, which makes a new CA, and give the kube-scheduler what leafhost scheduler config prints then";
+
+/// Is what a Secret was found to have.
+#[derive(Debug)]
+pub struct Found {
+    /// How to serve with it, if it has all that this needs.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// The Secret with a new certificate, if it has none or one that ends soon.
+    pub renewed: Option<Secret>,
+}
+
+/// Looks what a Secret has for an extender of that name.
+pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String> {
+    let authority = Authority::of(secret)?;
+    let key = certificates::read(secret, CHAIN, KEY);
+    let until = now
+        .checked_add(((DAYS - RENEWED - 1) * 24).hours())
+        .map_err(|error| text::chain(&error))?;
+    let (mut tls, mut is_kept) = (None, false);
+    if let (Some(authority), Some(key)) = (&authority, key) {
+        is_kept = authority.has_signed(&key, dns, until);
+        if is_kept || authority.has_signed(&key, dns, now) {
+            tls = Some(Arc::new(authority.tls(key)?));
+        }
+    }
+    if is_kept {
+        return Ok(Found { tls, renewed: None });
+    }
+    let mut renewed = secret.clone();
+    let authority = match authority {
+        Some(authority) => authority,
+        None => Authority::make(&mut renewed, now)?,
+    };
+    let made = authority.sign_server(dns, now)?;
+    let (chain, key) = (made.chain.as_bytes(), made.key.as_bytes());
+    certificates::put(&mut renewed, &[(CHAIN, chain), (KEY, key)]);
+    // Else it would be renewed again and again.
+    let read = certificates::read(&renewed, CHAIN, KEY);
+    if !read.is_some_and(|key| authority.has_signed(&key, dns, until)) {
+        return Err(foreign());
+    }
+    Ok(Found {
+        tls,
+        renewed: Some(renewed),
+    })
+}
+
+/// Is a certificate that was made, with its key, as PEM.
+pub struct Made {
+    /// The certificate.
+    pub chain: String,
+    /// The key.
+    pub key: String,
+}
+
+/// Is the CA of a Secret.
+pub struct Authority {
+    roots: Arc<RootCertStore>,
+    /// Its own certificate, as PEM.
+    pub chain: String,
+    key: KeyPair,
+}
+
+impl Authority {
+    /// Reads that of a Secret; there is none in an empty one.
+    pub fn of(secret: &Secret) -> Result<Option<Self>, String> {
+        let text = |name: &str| {
+            let value = secret.data.as_ref()?.get(name)?;
+            Some(String::from_utf8_lossy(&value.0).into_owned())
+        };
+        let (chain, key) = match (text(TRUSTED), text(TRUSTED_KEY)) {
+            (None, None) => return Ok(None),
+            (Some(chain), Some(key)) => (chain, key),
+            (None, _) => return Err(format!("it has ca.key, but no ca.crt; {REMEDY}")),
+            (_, None) => return Err(format!("it has ca.crt, but no ca.key; {REMEDY}")),
+        };
+        let certified = certificates::read(secret, TRUSTED, TRUSTED_KEY);
+        let authority = certified.and_then(|certified| {
+            let mut roots = RootCertStore::empty();
+            for certificate in &certified.cert {
+                roots.add(certificate.clone()).ok()?;
+            }
+            Some(Self {
+                roots: Arc::new(roots),
+                chain,
+                key: KeyPair::from_pem(&key).ok()?,
+            })
+        });
+        let unusable = || {
+            format!(
+                "its ca.crt and ca.key are no certificate and the key of that, as PEM; {REMEDY}"
+            )
+        };
+        authority.ok_or_else(unusable).map(Some)
+    }
+
+    /// Makes one, and puts it into a Secret.
+    fn make(secret: &mut Secret, now: Timestamp) -> Result<Self, String> {
+        let key = KeyPair::generate().map_err(said)?;
+        let params = ca(now)?;
+        let chain = params.self_signed(&key).map_err(said)?.pem();
+        let key = key.serialize_pem();
+        let values = [(TRUSTED, chain.as_bytes()), (TRUSTED_KEY, key.as_bytes())];
+        certificates::put(secret, &values);
+        let made = Self::of(secret)?;
+        made.ok_or_else(|| "the CA that was made is none; this is a bug".to_owned())
+    }
+
+    /// Makes a certificate for an extender of that name.
+    fn sign_server(&self, dns: &str, now: Timestamp) -> Result<Made, String> {
+        let names = vec![dns.to_owned()];
+        let params = certificates::params(EXTENDER, names, DAYS, now).map_err(said)?;
+        self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, now)
+    }
+
+    /// Makes a certificate for a scheduler, which is good for so many days.
+    pub fn sign_client(&self, days: i64, now: Timestamp) -> Result<Made, String> {
+        let params = certificates::params(CLIENT, Vec::new(), days, now).map_err(said)?;
+        let made = self.sign(params, ExtendedKeyUsagePurpose::ClientAuth, now)?;
+        let own = CertificateDer::from_pem_slice(made.chain.as_bytes());
+        let own = own.map_err(|error| text::chain(&error))?;
+        let verified = self.clients()?.verify_client_cert(&own, &[], time(now));
+        verified.map(|_| made).map_err(|_| foreign())
+    }
+
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        purpose: ExtendedKeyUsagePurpose,
+        now: Timestamp,
+    ) -> Result<Made, String> {
+        let key = KeyPair::generate().map_err(said)?;
+        params.extended_key_usages = vec![purpose];
+        let ca = ca(now)?;
+        let signed = params.signed_by(&key, &Issuer::from_params(&ca, &self.key));
+        Ok(Made {
+            chain: signed.map_err(said)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Tells whether it has signed a certificate that is good for an extender of that name at that time.
+    fn has_signed(&self, key: &CertifiedKey, dns: &str, at: Timestamp) -> bool {
+        let provider = Arc::new(default_provider());
+        let roots = Arc::clone(&self.roots);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let (Ok(verifier), Ok(name)) = (verifier, ServerName::try_from(dns)) else {
+            return false;
+        };
+        let Some((own, others)) = key.cert.split_first() else {
+            return false;
+        };
+        verifier
+            .verify_server_cert(own, others, &name, &[], time(at))
+            .is_ok()
+    }
+
+    /// Says who may call: whoever shows a certificate that it has signed for that.
+    fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let (roots, provider) = (Arc::clone(&self.roots), Arc::new(default_provider()));
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+        verifier.map_err(|error| text::chain(&error))
+    }
+
+    /// Says how to serve with a certificate: all other clients are refused.
+    fn tls(&self, key: CertifiedKey) -> Result<ServerConfig, String> {
+        let tls = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| text::chain(&error))?;
+        let own = Arc::new(SingleCertAndKey::from(key));
+        let tls = tls.with_client_cert_verifier(self.clients()?);
+        Ok(tls.with_cert_resolver(own))
+    }
+}
+
+/// Describes the CA. Its name alone is in what it signs.
+fn ca(now: Timestamp) -> Result<CertificateParams, String> {
+    let mut params = certificates::params(CA, Vec::new(), CA_DAYS, now).map_err(said)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    Ok(params)
+}
+
+fn time(at: Timestamp) -> UnixTime {
+    let seconds = u64::try_from(at.as_second()).unwrap_or_default();
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+fn foreign() -> String {
+    format!("its ca.crt is none that leafhost has made; {REMEDY}")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what an error is mapped by")]
+fn said(error: rcgen::Error) -> String {
+    text::chain(&error)
+}
