@@ -29,7 +29,7 @@ pub use controller::ControllerArgs;
 pub use handlers::{HandlersDirArgs, WithoutHandlersArgs};
 pub use migrate::{FromAkriArgs, MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
-pub use scheduler::{SchedulerArgs, SelectArgs};
+pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
 
@@ -80,9 +80,9 @@ pub enum Command {
     ///
     /// A kube-scheduler asks it which nodes have the devices that a pod describes in the annotation leafhost.dev/devices. It chooses devices,
     /// reserves them in their Instances and binds the pod, and the agent of the node gives each container exactly these. Any number may run,
-    /// each beside a scheduler of its own.
+    /// each beside a scheduler of its own. With --tls-secret it answers the cluster's own kube-scheduler by the network.
     #[command(after_long_help = examples::SCHEDULER)]
-    Scheduler(SchedulerArgs),
+    Scheduler(Box<SchedulerArgs>),
     /// Say which devices a scheduler would choose for a pod
     ///
     /// It reads the Instances of the cluster with the kubeconfig that kubectl would use, chooses as leafhost scheduler does, and changes nothing.

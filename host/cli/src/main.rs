@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
-        Command::Scheduler(args) => scheduler::run(&args),
+        Command::Scheduler(args) => scheduler::run(*args),
         Command::Select(args) => select::run(&args),
         Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),

@@ -1,4 +1,4 @@
-//! `leafhost scheduler`: answers a kube-scheduler as its extender, until it is told to stop.
+//! `leafhost scheduler`: answers a kube-scheduler as its extender, until it is told to stop; or prints what a kube-scheduler needs to ask it.
 
 use std::sync::Arc;
 
@@ -8,18 +8,25 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
 use leafhost_endpoint::{Listener, serve, serve_up_to};
 use leafhost_k8s::KubeScheduling;
+use leafhost_k8s::extender::{self, Names};
 use leafhost_scheduler::{Metrics, Scheduler, public_routes, routes};
+use tokio::sync::watch;
 
 use crate::agent::bind;
-use crate::args::SchedulerArgs;
+use crate::args::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs};
+use crate::handler::open::block_on;
 use crate::log;
 use crate::signals::Signals;
+use crate::terminal;
 
 /// A scheduler binds many pods at the same time.
 const CONNECTIONS: usize = 1_000;
 
 /// Runs the verb.
-pub fn run(args: &SchedulerArgs) -> Result<()> {
+pub fn run(args: SchedulerArgs) -> Result<()> {
+    if let Some(SchedulerCommand::Config(args)) = args.command {
+        return config(args);
+    }
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -29,7 +36,24 @@ pub fn run(args: &SchedulerArgs) -> Result<()> {
     runtime.block_on(answer(args))
 }
 
-async fn answer(args: &SchedulerArgs) -> Result<()> {
+fn config(args: SchedulerConfigArgs) -> Result<()> {
+    let text = block_on(async {
+        let client = leafhost_k8s::connect_as_user().await?;
+        let names = names(client.default_namespace(), args.secret, args.service);
+        Ok(extender::entry(&client, &names, args.valid_days).await?)
+    })?;
+    Ok(terminal::print(&text)?)
+}
+
+fn names(default: &str, secret: ObjectName, service: String) -> Names {
+    Names {
+        namespace: secret.namespace.unwrap_or_else(|| default.to_owned()),
+        secret: secret.name,
+        service,
+    }
+}
+
+async fn answer(args: SchedulerArgs) -> Result<()> {
     let mut signals = Signals::new()?;
     let listener = bind(args.listen, "--listen").await?;
     let address = listener.local_addr();
@@ -53,15 +77,31 @@ async fn answer(args: &SchedulerArgs) -> Result<()> {
         cluster.watch_nodes(&observer, &mut tasks);
     }
     tasks.add("scheduler", Arc::clone(&scheduler).run(stop.clone()));
-    let endpoint = serve_up_to(
-        CONNECTIONS,
-        Listener::Tcp(listener),
-        routes(Arc::clone(&scheduler)),
-        stop.clone(),
-    );
+    let own = routes(Arc::clone(&scheduler));
+    let mut certificate = None;
+    let (listener, own) = if let Some((secret, service)) = args.tls_secret.zip(args.tls_service) {
+        let names = names(client.default_namespace(), secret, service);
+        let (sender, tls) = watch::channel(None);
+        let keeping = extender::keep(client, names, sender);
+        tasks.add_loop("keeper of the certificate", keeping);
+        certificate = Some(tls.clone());
+        (Listener::Tls(listener, tls), own)
+    } else {
+        let public = public_routes(Arc::clone(&scheduler));
+        (Listener::Tcp(listener), own.merge(public))
+    };
+    let endpoint = serve_up_to(CONNECTIONS, listener, own, stop.clone());
     tasks.add("extender endpoint", endpoint);
     if let Some(public) = public {
-        let endpoint = serve(Listener::Tcp(public), public_routes(scheduler), stop);
+        let endpoint = async move {
+            // Until then it is not ready, whatever it has seen.
+            if let Some(mut certificate) = certificate {
+                let is_there = certificate.wait_for(Option::is_some);
+                let is_there = stop.run_until_cancelled(is_there).await;
+                drop(is_there);
+            }
+            serve(Listener::Tcp(public), public_routes(scheduler), stop).await;
+        };
         tasks.add("metrics endpoint", endpoint);
     }
     tracing::info!(%address, scheduler = args.scheduler_name, "scheduler starts");

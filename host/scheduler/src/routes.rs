@@ -15,15 +15,14 @@ use crate::scheduler::Scheduler;
 /// The largest question: a pod of 1 MiB and the names of all nodes.
 const LARGEST: usize = 4 << 20;
 
-/// Returns the paths for a scheduler, `/filter`, `/prioritize` and `/bind`, besides those for people.
+/// Returns the paths for a scheduler: `/filter`, `/prioritize` and `/bind`.
 pub fn routes(scheduler: Arc<Scheduler>) -> Router {
-    let own = Router::new()
+    Router::new()
         .route("/filter", post(filter))
         .route("/prioritize", post(prioritize))
         .route("/bind", post(bind))
         .layer(DefaultBodyLimit::max(LARGEST))
-        .with_state(Arc::clone(&scheduler));
-    own.merge(public_routes(scheduler))
+        .with_state(scheduler)
 }
 
 /// Returns the paths for people: `/healthz` and `/metrics`.

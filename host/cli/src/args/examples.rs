@@ -69,6 +69,13 @@ pub const SCHEDULER: &str = "\
 Examples:
   leafhost scheduler
   KUBECONFIG=~/.kube/config leafhost scheduler --scheduler-name gpus
+  leafhost scheduler --listen 0.0.0.0:9443 --tls-secret leafhost-scheduler-certificate --tls-service leafhost-scheduler
+";
+
+/// `leafhost scheduler config --help`.
+pub const SCHEDULER_CONFIG: &str = "\
+Examples:
+  leafhost scheduler config --secret leafhost/leafhost-scheduler-certificate > extender.yaml
 ";
 
 /// `leafhost select --help`.

@@ -2,19 +2,43 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
-use super::{LogArgs, socket_address};
+use super::{LogArgs, examples, socket_address};
 use crate::terminal::Output;
 
 /// Flags of `leafhost scheduler`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct SchedulerArgs {
-    /// The address for /filter, /prioritize and /bind, for the scheduler alone: whoever reaches it can bind pods; also for /healthz and /metrics
+    /// What to do in place of answering.
+    #[command(subcommand)]
+    pub command: Option<SchedulerCommand>,
+
+    /// The address for /filter, /prioritize and /bind, for the scheduler alone: whoever reaches it can bind pods, unless there is --tls-secret; without that also for /healthz and /metrics
     #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:9480",
         value_parser = socket_address)]
     pub listen: SocketAddr,
+
+    /// Serve by TLS to clients that have a certificate of the CA in this Secret alone, such as that of `leafhost scheduler config`; the Secret must be there, and may be empty
+    #[arg(
+        long,
+        env = "LEAFHOST_TLS_SECRET",
+        value_name = "[NAMESPACE/]NAME",
+        requires = "tls_service"
+    )]
+    pub tls_secret: Option<ObjectName>,
+
+    /// The Service in the Secret's namespace by whose name the scheduler knows this extender
+    #[arg(
+        long,
+        env = "LEAFHOST_TLS_SERVICE",
+        value_name = "NAME",
+        requires = "tls_secret"
+    )]
+    pub tls_service: Option<String>,
 
     /// The schedulerName of the pods that are bound
     #[arg(
@@ -35,6 +59,72 @@ pub struct SchedulerArgs {
 
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// What `leafhost scheduler` does in place of answering.
+#[derive(Debug, Subcommand)]
+pub enum SchedulerCommand {
+    /// Print what the cluster's own kube-scheduler needs to ask an extender that was started with --tls-secret
+    ///
+    /// It is the entry for extenders: in the KubeSchedulerConfiguration, with the address of the extender's Service and a new certificate that the
+    /// extender's CA has signed. It reads the Service and the Secret with the kubeconfig that kubectl would use, and changes nothing. Whoever has the
+    /// text can bind any pod.
+    #[command(after_long_help = examples::SCHEDULER_CONFIG)]
+    Config(SchedulerConfigArgs),
+}
+
+/// Flags of `leafhost scheduler config`.
+#[derive(Debug, Args)]
+pub struct SchedulerConfigArgs {
+    /// The Secret of the extender's --tls-secret [default NAMESPACE: that of the kubeconfig]
+    #[arg(
+        long,
+        env = "LEAFHOST_SECRET",
+        value_name = "[NAMESPACE/]NAME",
+        default_value = "leafhost-scheduler-certificate"
+    )]
+    pub secret: ObjectName,
+
+    /// The Service of the extender's --tls-service
+    #[arg(
+        long,
+        env = "LEAFHOST_SERVICE",
+        value_name = "NAME",
+        default_value = "leafhost-scheduler"
+    )]
+    pub service: String,
+
+    /// How many days the certificate is valid for
+    #[arg(long, env = "LEAFHOST_VALID_DAYS", value_name = "N", default_value_t = 365,
+        value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    pub valid_days: u32,
+}
+
+/// Names an object, in the default namespace if it says none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectName {
+    /// The namespace.
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for ObjectName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        if name.is_empty() || name.contains('/') || namespace == Some("") {
+            return Err("must be NAME or NAMESPACE/NAME".to_owned());
+        }
+        Ok(Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        })
+    }
 }
 
 /// Flags of `leafhost select`.

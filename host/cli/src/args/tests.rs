@@ -103,6 +103,12 @@ fn invalid_command_lines_are_usage_errors() {
         "leafhost handler run",
         "leafhost handler run a.wasm --details a --configuration b",
         "leafhost handler run a.wasm --property x",
+        "leafhost scheduler --tls-secret a",
+        "leafhost scheduler --tls-service a",
+        "leafhost scheduler --tls-secret a/b/c --tls-service d",
+        "leafhost scheduler --tls-secret /b --tls-service d",
+        "leafhost scheduler --listen 127.0.0.1:1 config",
+        "leafhost scheduler config --valid-days 0",
         "leafhost completions klingon",
         "leafhost crash",
     ] {
@@ -141,4 +147,29 @@ fn an_address_with_a_port_may_be_that_of_a_pod_without_brackets() {
     for text in ["", "8081", "10.0.0.1", "host:1", "10.0.0.1:65536"] {
         assert!(socket_address(text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn the_secret_of_the_extender_may_say_its_namespace() {
+    let line = "leafhost scheduler --tls-secret plant/own --tls-service extender";
+    let Ok(Command::Scheduler(args)) = parse(line) else {
+        panic!("{line}");
+    };
+    let named = |namespace: Option<&str>, name: &str| ObjectName {
+        namespace: namespace.map(str::to_owned),
+        name: name.to_owned(),
+    };
+    assert_eq!(args.tls_secret, Some(named(Some("plant"), "own")));
+    assert!(args.command.is_none());
+    let Ok(Command::Scheduler(args)) = parse("leafhost scheduler config") else {
+        panic!("config");
+    };
+    let Some(SchedulerCommand::Config(args)) = args.command else {
+        panic!("{args:?}");
+    };
+    assert_eq!(args.secret, named(None, "leafhost-scheduler-certificate"));
+    assert_eq!(
+        (&*args.service, args.valid_days),
+        ("leafhost-scheduler", 365)
+    );
 }
