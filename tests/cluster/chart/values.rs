@@ -73,6 +73,61 @@ fn a_drain_ends_one_pod_of_a_part_at_a_time_and_each_part_is_asked_whether_it_li
 }
 
 #[test]
+fn an_extender_for_the_clusters_own_kube_scheduler_is_alone_and_has_no_rights_of_one() -> Result<()>
+{
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let values = [
+        "scheduler.enabled=true",
+        "scheduler.kubeScheduler.enabled=false",
+        "scheduler.name=default-scheduler",
+    ];
+    let objects = render(cluster, &values)?;
+    let own: Vec<&Value> = objects
+        .iter()
+        .filter(|one| one["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler")
+        .collect();
+    let the = |kind: &str| {
+        let found: Vec<&&Value> = own.iter().filter(|one| one["kind"] == kind).collect();
+        match found[..] {
+            [only] => Ok(*only),
+            _ => anyhow::bail!("not one {kind}: {found:#?}"),
+        }
+    };
+    let role = the("Role")?;
+    let secret = the("Secret")?["metadata"]["name"].clone();
+    assert_eq!(role["rules"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        role["rules"][0]["resourceNames"],
+        serde_json::json!([secret])
+    );
+    let bound = the("ClusterRoleBinding")?;
+    assert_eq!(
+        bound["roleRef"]["name"],
+        the("ClusterRole")?["metadata"]["name"]
+    );
+    let pod = &the("Deployment")?["spec"]["template"];
+    let containers = pod["spec"]["containers"].as_array().map(Vec::len);
+    assert_eq!(containers, Some(1));
+    let labels = &pod["metadata"]["labels"];
+    let service = the("Service")?;
+    assert_eq!(service["spec"]["sessionAffinity"], "ClientIP");
+    let selector = service["spec"]["selector"].as_object();
+    for (label, value) in selector.into_iter().flatten() {
+        assert_eq!(labels[label], *value);
+    }
+    let arguments = pod["spec"]["containers"][0]["args"].to_string();
+    let name = &service["metadata"]["name"];
+    for (flag, value) in [("secret", &secret), ("service", name)] {
+        let said = format!("--tls-{flag}={}", value.as_str().unwrap_or_default());
+        assert!(arguments.contains(&said), "{arguments}");
+    }
+    assert!(own.iter().all(|one| one["kind"] != "ConfigMap"));
+    Ok(())
+}
+
+#[test]
 fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
