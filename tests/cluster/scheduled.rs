@@ -21,11 +21,22 @@ pub fn start(
     configuration: &str,
     arguments: &[&str],
 ) -> Result<(Agents, Scheduling)> {
+    start_with(cluster, name, configuration, arguments, Scheduling::start)
+}
+
+/// The same with a scheduler that is started so.
+pub fn start_with(
+    cluster: &'static Cluster,
+    name: &str,
+    configuration: &str,
+    arguments: &[&str],
+    scheduling: fn(&'static Cluster, &str, &[&str]) -> Result<Scheduling>,
+) -> Result<(Agents, Scheduling)> {
     let agents = Agents::start(cluster, name, arguments)?;
     for site in &agents.sites {
         site.home.add_handler("mock-gpu")?;
     }
-    let scheduling = Scheduling::start(cluster, agents.space.name(), arguments)?;
+    let scheduling = scheduling(cluster, agents.space.name(), arguments)?;
     let object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": configuration, "namespace": agents.space.name()},
         "spec": {"discoveryHandler": {"name": "mock-gpu", "discoveryDetails": format!("count: {GPUS}")}, "capacity": 1},

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::accounts::kubeconfig;
+use crate::accounts;
 use crate::cluster::{Cluster, Container, Node, Pod};
-use crate::program::{leafhost, source_tree};
+use crate::program::{leafhost, run_in, source_tree};
 use crate::wait::eventually;
 
 /// The resource of tickets, and the annotation of pods.
@@ -43,7 +43,7 @@ pub struct Scheduling {
     /// What `spec.schedulerName` of its pods says, and the namespace of its account.
     name: String,
     /// More arguments of the extender.
-    arguments: &'static [&'static str],
+    more: Vec<String>,
 }
 
 /// The values of the chart with which agents have these arguments.
@@ -58,68 +58,79 @@ pub fn values(agent: &[&str]) -> &'static [&'static str] {
 impl Scheduling {
     /// Starts both as a release of the chart in that namespace, whose name pods have as `spec.schedulerName`; its agents have these arguments.
     pub fn start(cluster: &'static Cluster, space: &str, agent: &[&str]) -> Result<Self> {
-        let (values, arguments): (_, &[_]) = if agent.contains(&LOCK) {
-            (",scheduler.nodeLock=true", &[LOCK])
-        } else {
-            ("", &[])
-        };
-        let values = format!("scheduler.enabled=true,scheduler.name={space}{values}");
-        let chart = source_tree().join("deploy/chart");
-        let chart = chart.to_string_lossy();
-        let template = ["template", space, &chart, "--namespace", space];
-        let render = |part: &str| {
-            let part = format!("templates/{part}.yaml");
-            let only = [
-                "--set",
-                &values,
-                "--kube-version",
-                "1.37.0",
-                "--show-only",
-                &part,
-            ];
-            cluster.helm(&[&template[..], &only].concat())
-        };
-        // What its account and those of the agents may write, too.
-        for part in ["policies", "policies-scheduler"] {
-            cluster.apply(&render(part)?)?;
-        }
-        if !arguments.is_empty() {
-            cluster.apply(&render("policies-node-lock")?)?;
-        }
-        let rendered = render("scheduler")?;
-        let mut config = None;
-        for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
-            let object = Value::deserialize(document)?;
-            if let Some(text) = object["data"]["config.yaml"].as_str() {
-                config = Some(text.to_owned());
-            }
-            if !object.is_null() && object["kind"] != "Deployment" {
-                cluster.apply(&object.to_string())?;
-            }
-        }
         let folder = tempfile::tempdir()?;
         let own = folder.path().join("kubeconfig");
-        let account = format!("{space}-leafhost-scheduler");
-        let create = ["create", "token", &account, "--namespace", space];
-        fs::write(&own, kubeconfig(cluster, &create)?)?;
-        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0", arguments)?;
+        let config = release(cluster, space, agent, "", &own)?;
+        let config = config.context("no configuration")?;
+        let mut config: Value = serde_yaml_ng::from_str(&config)?;
+        let more = lock(agent);
+        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0", &more)?;
         // As in the chart, but for what is of a pod there.
-        let config: Value = serde_yaml_ng::from_str(&config.context("no configuration")?)?;
-        let mut config = config;
         config["extenders"][0]["urlPrefix"] = json!(format!("http://{address}"));
-        config["leaderElection"] = json!({"leaderElect": false});
-        config["clientConnection"] = json!({"kubeconfig": own});
-        fs::write(folder.path().join(CONFIG), config.to_string())?;
-        let scheduler = kube_scheduler(cluster, folder.path())?;
+        prepare(folder.path(), config, &own)?;
         Ok(Self {
             extender,
-            scheduler,
+            scheduler: kube_scheduler(cluster, folder.path())?,
             folder,
             address,
             cluster,
             name: space.to_owned(),
-            arguments,
+            more,
         })
+    }
+
+    /// The same where the release has no kube-scheduler: one with rights of its own asks the extender by TLS, as `leafhost scheduler config` says.
+    pub fn start_by_tls(cluster: &'static Cluster, space: &str, agent: &[&str]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let own = folder.path().join("kubeconfig");
+        let alone = ",scheduler.kubeScheduler.enabled=false";
+        let config = release(cluster, space, agent, alone, &own)?;
+        ensure!(config.is_none(), "{config:?}");
+        let (secret, service) = Self::secret_and_service(space);
+        let mut more = lock(agent);
+        more.push(format!("--tls-secret={secret}"));
+        more.push(format!("--tls-service={service}"));
+        let (mut extender, address) = extender(folder.path(), space, "127.0.0.1:0", &more)?;
+        let mut config = eventually("the entry is printed", || Self::entry(cluster, space))
+            .inspect_err(|_| drop(extender.kill()))?;
+        // Nothing routes the Service's address to a program of this machine.
+        config["extenders"][0]["urlPrefix"] = json!(format!("https://{address}"));
+        config["apiVersion"] = json!("kubescheduler.config.k8s.io/v1");
+        config["kind"] = json!("KubeSchedulerConfiguration");
+        config["percentageOfNodesToScore"] = json!(100);
+        config["profiles"] = json!([{"schedulerName": space}]);
+        prepare(folder.path(), config, cluster.kubeconfig())?;
+        Ok(Self {
+            extender,
+            scheduler: kube_scheduler(cluster, folder.path())?,
+            folder,
+            address,
+            cluster,
+            name: space.to_owned(),
+            more,
+        })
+    }
+
+    /// Prints the entry for an extender that serves by TLS in that namespace, with a new client certificate.
+    pub fn entry(cluster: &Cluster, space: &str) -> Result<Value> {
+        let (secret, service) = Self::secret_and_service(space);
+        let arguments = [
+            "scheduler",
+            "config",
+            "--secret",
+            &secret,
+            "--service",
+            &service,
+        ];
+        let kubeconfig = [("KUBECONFIG", cluster.kubeconfig().as_os_str())];
+        let printed = run_in(leafhost()?, arguments, Path::new("."), &kubeconfig)?;
+        Ok(serde_yaml_ng::from_str(&printed.good()?)?)
+    }
+
+    /// Names the Secret, with its namespace, and the Service of a release.
+    fn secret_and_service(space: &str) -> (String, String) {
+        let service = format!("{space}-leafhost-scheduler");
+        (format!("{space}/{service}-certificate"), service)
     }
 
     /// Kills the extender, and starts another one in its place after a while.
@@ -127,7 +138,7 @@ impl Scheduling {
         self.extender.kill()?;
         self.extender.wait()?;
         wait(pause);
-        let (folder, more) = (self.folder.path(), self.arguments);
+        let (folder, more) = (self.folder.path(), &self.more);
         (self.extender, _) = extender(folder, &self.name, &self.address, more)?;
         Ok(())
     }
@@ -201,12 +212,77 @@ impl Scheduling {
     }
 }
 
+/// Applies the policies of a release with a scheduler, agents with these arguments and these values, and what gives the scheduler its rights, of which it writes a kubeconfig.
+/// Returns the configuration of the release's kube-scheduler, if it has one.
+fn release(
+    cluster: &Cluster,
+    space: &str,
+    agent: &[&str],
+    values: &str,
+    kubeconfig: &Path,
+) -> Result<Option<String>> {
+    let chart = source_tree().join("deploy/chart");
+    let chart = chart.to_string_lossy();
+    let template = ["template", space, &chart, "--namespace", space];
+    let has_lock = agent.contains(&LOCK);
+    let values = format!(
+        "scheduler.enabled=true,scheduler.name={space},scheduler.nodeLock={has_lock}{values}"
+    );
+    let render = |part: &str| {
+        let part = format!("templates/{part}.yaml");
+        let only = [
+            "--set",
+            &values,
+            "--kube-version",
+            "1.37.0",
+            "--show-only",
+            &part,
+        ];
+        cluster.helm(&[&template[..], &only].concat())
+    };
+    // What its account and those of the agents may write, too.
+    for part in ["policies", "policies-scheduler"] {
+        cluster.apply(&render(part)?)?;
+    }
+    if has_lock {
+        cluster.apply(&render("policies-node-lock")?)?;
+    }
+    let rendered = render("scheduler")?;
+    let mut config = None;
+    for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
+        let object = Value::deserialize(document)?;
+        if let Some(text) = object["data"]["config.yaml"].as_str() {
+            config = Some(text.to_owned());
+        }
+        if !object.is_null() && object["kind"] != "Deployment" {
+            cluster.apply(&object.to_string())?;
+        }
+    }
+    let account = format!("{space}-leafhost-scheduler");
+    let create = ["create", "token", &account, "--namespace", space];
+    fs::write(kubeconfig, accounts::kubeconfig(cluster, &create)?)?;
+    Ok(config)
+}
+
+/// Writes the configuration of a kube-scheduler that uses a kubeconfig.
+fn prepare(folder: &Path, mut config: Value, kubeconfig: &Path) -> Result<()> {
+    config["leaderElection"] = json!({"leaderElect": false});
+    config["clientConnection"] = json!({"kubeconfig": kubeconfig});
+    Ok(fs::write(folder.join(CONFIG), config.to_string())?)
+}
+
+/// What an extender is started with beside agents with these arguments.
+fn lock(agent: &[&str]) -> Vec<String> {
+    let flags = agent.iter().filter(|flag| **flag == LOCK);
+    flags.map(|flag| (*flag).to_owned()).collect()
+}
+
 /// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
 fn extender(
     folder: &Path,
     scheduler: &str,
     listen: &str,
-    more: &[&str],
+    more: &[String],
 ) -> Result<(Child, String)> {
     let path = folder.join("extender.log");
     let log = File::options().create(true).append(true).open(&path)?;
