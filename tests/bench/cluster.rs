@@ -1,14 +1,19 @@
 //! Benchmarks of the agent in a cluster, printed as a table of values, targets and references.
 //!
 //! Run by `make bench`, as root. Requests are counted in the API server's audit log. Names of measures as arguments choose
-//! some of them: `cargo bench --profile dist --bench cluster -- writes claims`. `many-nodes` is taken only by its name, because it takes long.
+//! some of them: `cargo bench --profile dist --bench cluster -- writes claims`. `many-nodes` and `chosen-many` are taken only by their names,
+//! because they take long.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod brokers;
+mod chosen;
+mod chosen_many;
 mod claims;
 mod competing;
 mod config_map;
+mod empty_extender;
 mod freed;
+mod histogram;
 mod in_use;
 mod installed;
 mod joined;
@@ -31,7 +36,7 @@ type Measure = (
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
 );
 
-const MEASURES: [Measure; 11] = [
+const MEASURES: [Measure; 13] = [
     ("writes", writes::measure),
     ("config-map", config_map::measure),
     ("claims", claims::measure),
@@ -41,10 +46,15 @@ const MEASURES: [Measure; 11] = [
     ("in-use", in_use::measure),
     ("scheduled", scheduled::measure),
     ("scheduled-shared", scheduled_shared::measure),
+    ("chosen", chosen::measure),
     // Last, because the API server is busy with what they leave behind.
     ("many-devices", many_devices::measure),
     ("many-nodes", many_nodes::measure),
+    ("chosen-many", chosen_many::measure),
 ];
+
+/// The measures that are taken only by their names.
+const LONG: [&str; 2] = ["many-nodes", "chosen-many"];
 
 fn main() -> Result<()> {
     if simulated::run_if_asked()? {
@@ -62,7 +72,7 @@ fn main() -> Result<()> {
     };
     let mut lines = Vec::new();
     for (name, measure) in MEASURES {
-        let is_usual = name != "many-nodes";
+        let is_usual = !LONG.contains(&name);
         if (chosen.is_empty() && is_usual) || chosen.iter().any(|chosen| chosen == name) {
             lines.extend(measure(cluster)?);
         }

@@ -1,5 +1,6 @@
 //! Agents that have joined a cluster, and the objects of a namespace there.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -57,7 +58,12 @@ pub fn instances(cluster: &Cluster, space: &Namespace<'_>) -> Result<Vec<Value>>
 
 /// A connection of the agent's kind.
 pub async fn client(cluster: &Cluster) -> Result<kube::Client> {
-    let file = Kubeconfig::read_from(cluster.kubeconfig())?;
+    client_of(cluster.kubeconfig()).await
+}
+
+/// Connects as a kubeconfig says.
+pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(file, &options).await?;
     Ok(kube::Client::try_from(config)?)

@@ -17,7 +17,7 @@ const TIMES: usize = 20;
 const DEVICES: usize = 1_000;
 const TIMEOUT: Duration = Duration::from_mins(2);
 /// Where the agent's metrics are, in the network of its node.
-const METRICS: &str = "127.0.0.1:9480";
+pub const METRICS: &str = "127.0.0.1:9480";
 pub const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
@@ -138,9 +138,14 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
+/// Returns all metrics of the agent.
+pub fn metrics(node: &Node) -> Result<String> {
+    node.run("curl", &["-sSf", &format!("http://{METRICS}/metrics")])
+}
+
 /// Returns a metric of the agent, whose lines have that text.
 fn value(node: &Node, name: &str, with: &str) -> Result<f64> {
-    let text = node.run("curl", &["-sSf", &format!("http://{METRICS}/metrics")])?;
+    let text = metrics(node)?;
     let lines = text
         .lines()
         .filter(|line| line.starts_with(name) && line.contains(with));

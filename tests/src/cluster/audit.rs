@@ -93,29 +93,31 @@ impl Audit {
     /// The requests that were answered since a moment, each with how often. A watch is one from when it begins.
     pub fn since(&self, moment: u64) -> Result<BTreeMap<Request, usize>> {
         let mut counts = BTreeMap::new();
-        for event in self.events(moment)? {
-            *counts.entry(request(&event)).or_default() += 1;
-        }
+        self.read(moment, |event| {
+            *counts.entry(request(event)).or_default() += 1;
+        })?;
         Ok(counts)
     }
 
     /// The same one by one with their times, in the order of the log.
     pub fn timed(&self, moment: u64) -> Result<Vec<Timed>> {
-        let events = self.events(moment)?;
-        let timed = events.iter().map(|event| Timed {
-            request: request(event),
-            received: text(event, "/requestReceivedTimestamp"),
-            answered: text(event, "/stageTimestamp"),
-        });
-        Ok(timed.collect())
+        let mut timed = Vec::new();
+        self.read(moment, |event| {
+            timed.push(Timed {
+                request: request(event),
+                received: text(event, "/requestReceivedTimestamp"),
+                answered: text(event, "/stageTimestamp"),
+            });
+        })?;
+        Ok(timed)
     }
 
     /// Reads what was written since a moment, each request once.
-    fn events(&self, moment: u64) -> Result<Vec<Value>> {
+    fn read(&self, moment: u64, mut look: impl FnMut(&Value)) -> Result<()> {
         let mut log = File::open(&self.path)
             .with_context(|| format!("cannot open {}", self.path.display()))?;
         log.seek(SeekFrom::Start(moment.saturating_sub(1)))?;
-        let (mut seen, mut events) = (BTreeSet::new(), Vec::new());
+        let mut seen = BTreeSet::new();
         let mut log = BufReader::new(log);
         let mut line = String::new();
         if moment > 0 {
@@ -126,11 +128,11 @@ impl Audit {
         while log.read_line(&mut line)? > 0 && line.ends_with('\n') {
             let event: Value = serde_json::from_str(&line).context("a line is no JSON")?;
             if seen.insert(text(&event, "/auditID")) {
-                events.push(event);
+                look(&event);
             }
             line.clear();
         }
-        Ok(events)
+        Ok(())
     }
 }
 
