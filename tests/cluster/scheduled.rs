@@ -97,7 +97,7 @@ pub fn until_free(agents: &Agents, configuration: &str) -> Result<()> {
                 .flatten()
                 .filter(|(_, by)| by != "")
                 .collect();
-            ensure!(used.is_empty(), "{used:?}");
+            ensure!(used.is_empty(), "{used:?}, {}", instance["status"]);
             let reserved = &instance["spec"]["leafhost"]["reserved"];
             let is_empty = reserved.as_object().is_none_or(serde_json::Map::is_empty);
             ensure!(is_empty, "{reserved:#}");

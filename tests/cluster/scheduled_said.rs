@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container};
 use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, exactly};
 use leafhost_tests::wait::eventually;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::scheduled_field::{Field, Paused, asks, soon, variables};
 
@@ -31,6 +31,7 @@ fn what_a_pod_gets_depends_on_nothing_that_users_write() -> Result<()> {
     init_containers_alone(&field)?;
     containers(&field)?;
     forged(&mut field)?;
+    deleted_instance(&field)?;
     unreadable(&field)
 }
 
@@ -269,6 +270,46 @@ fn forged(field: &mut Field) -> Result<()> {
     field.runs("target", 0)?;
     let now = field.space().pod("target")?["metadata"]["annotations"][ALLOCATED].clone();
     ensure!(now == decided, "{decided} was decided, and now it is {now}");
+    field.clear()
+}
+
+/// A pod that runs has its slot again in an Instance that was deleted and made anew, before another pod can take it.
+fn deleted_instance(field: &Field) -> Result<()> {
+    let space = field.space();
+    space.create(&field.gpu("holder", 0))?;
+    field.runs("holder", 0)?;
+    let said = space.pod("holder")?["metadata"]["annotations"][ALLOCATED].clone();
+    let said = said.as_str().context("nothing is said")?;
+    let said: BTreeMap<String, Vec<String>> = serde_json::from_str(said)?;
+    let instance = said["main"].first().context("no Instance")?;
+    let uid = |instances: &[Value]| {
+        let mut found = instances.iter();
+        let found = found.find(|one| one["metadata"]["name"] == **instance);
+        found.map(|one| one["metadata"]["uid"].clone())
+    };
+    let before = uid(&field.agents.instances(&field.gpus)?);
+    space.create(&field.gpu("waiting", 0))?;
+    space.wait_unschedulable("waiting")?;
+    let (cluster, name) = (field.agents.cluster, space.name());
+    cluster.kubectl(&["--namespace", name, "delete", "instances.akri.sh", instance])?;
+    eventually(
+        "the Instance is made anew, and the pod has its slot",
+        || {
+            let now = uid(&field.agents.instances(&field.gpus)?);
+            ensure!(now.is_some() && now != before, "{now:?}");
+            field.runs("holder", 0)
+        },
+    )
+    .with_context(|| field.scheduling.log())?;
+    let waiting = space.pod("waiting")?;
+    ensure!(waiting["spec"]["nodeName"].is_null(), "{waiting:#}");
+    space.delete("holder")?;
+    let begun = Instant::now();
+    field.runs("waiting", 0)?;
+    soon(
+        "F21: the pod that waits runs, the other one being gone,",
+        begun,
+    )?;
     field.clear()
 }
 

@@ -9,6 +9,7 @@ mod extender;
 mod filter;
 mod lock;
 mod metrics;
+mod offered;
 mod passed;
 mod release;
 mod restore;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
 use crate::filter::{Judge, filter};
 use crate::metrics::Metrics;
+use crate::offered::Offered;
 use crate::passed::Passed;
 use crate::turns::Turns;
 use crate::world::World;
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub world: World,
     pub verdicts: Verdicts,
     pub passed: Passed,
+    pub offered: Offered,
     /// The pods that are being bound, by uid.
     pub binding: BTreeSet<String>,
     /// The slots that are being written.
@@ -227,6 +229,7 @@ impl Scheduler {
         drop(taken);
         if by_node.is_empty() {
             state.passed.remove(&pod.uid);
+            state.offered.put(&pod.uid, names);
         } else {
             state.passed.add(&pod.uid, (asked, by_node), now);
         }
@@ -315,6 +318,7 @@ impl Observer for Scheduler {
             if is_over {
                 state.passed.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
+                state.offered.remove(&pod.uid);
             }
             let before = state.world.put_pod(pod.clone());
             let is_news = before.as_ref() != Some(&pod);
@@ -336,6 +340,7 @@ impl Observer for Scheduler {
             if let Some(pod) = &gone {
                 state.passed.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
+                state.offered.remove(&pod.uid);
                 state.tried.remove(&pod.uid);
                 state.read.remove(&pod.uid);
             }

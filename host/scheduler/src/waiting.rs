@@ -49,7 +49,9 @@ impl State {
         let mut judge = Judge::new(&self.world, &mut self.verdicts, &pod.uid, &asked);
         let none = Vec::new();
         let mut is_taken = false;
-        let found = nodes.iter().find_map(|node| {
+        let nodes = nodes.iter();
+        let mut nodes = nodes.filter(|node| self.offered.has(&pod.uid, node));
+        let found = nodes.find_map(|node| {
             let others = taken.get(node).unwrap_or(&none);
             let devices = judge.take(node, others).ok().map(|found| found.devices);
             is_taken |= devices.is_none() && !others.is_empty() && judge.take(node, &none).is_ok();

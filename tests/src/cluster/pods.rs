@@ -138,6 +138,15 @@ impl Pod {
         self
     }
 
+    /// The same with another name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// The specification, as a template of a Deployment or the like takes it.
     pub fn spec(&self) -> &Value {
         &self.spec

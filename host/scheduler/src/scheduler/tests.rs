@@ -410,6 +410,28 @@ async fn what_a_pod_that_is_gone_had_comes_back_once_no_container_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_one_that_is_deleted_is_tried_again_at_once() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(Arc::clone(&bench.scheduler).run(stop.clone()));
+    let (first, second) = (pod("first", ONE), pod("second", ONE));
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    bench.sees();
+    bench.creates(&second);
+    // The free device is where the scheduler has it not.
+    assert!(bench.filter(&second, &["a"]).node_names.is_empty());
+    sleep(Duration::from_secs(1)).await;
+    assert!(bench.played.tried.lock().unwrap().is_empty());
+    bench.played.pods.lock().unwrap().remove(&first.key);
+    bench.scheduler.pod_gone(&first.key);
+    sleep(Duration::from_millis(2500)).await;
+    let tried = bench.played.tried.lock().unwrap().clone();
+    assert_eq!(tried[..], *std::slice::from_ref(&second.key));
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_often() {
     let mut used = gpu("gpu-a1", &["a"], 0);
     let slots = &mut used.spec.device_usage;
