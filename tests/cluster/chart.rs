@@ -389,9 +389,18 @@ fn monitors_of_the_prometheus_operator_find_the_ports_and_are_made_only_if_asked
     assert!(of_kind(&usual, "ConfigMap").is_empty());
     let mut values = MONITORED.to_vec();
     values.extend(["prometheus.portName=numbers", "prometheus.port=9000"]);
+    values.extend([
+        "scheduler.enabled=true",
+        "scheduler.kubeScheduler.enabled=false",
+        "scheduler.healthPort=9000",
+    ]);
     let objects = render(cluster, &values)?;
     let monitors = of_kind(&objects, "PodMonitor");
-    for (kind, name) in [("DaemonSet", "agent"), ("Deployment", "controller")] {
+    for (kind, name) in [
+        ("DaemonSet", "agent"),
+        ("Deployment", "controller"),
+        ("Deployment", "scheduler"),
+    ] {
         let name = format!("leafhost-{name}");
         let is_named = |object: &&&Value| object["metadata"]["name"] == name;
         let monitor = monitors.iter().find(is_named).context("no PodMonitor")?;
@@ -411,7 +420,7 @@ fn monitors_of_the_prometheus_operator_find_the_ports_and_are_made_only_if_asked
         let flag = "--metrics-listen=$(LEAFHOST_POD_ADDRESS):9000";
         assert!(texts(&container["args"]).contains(flag), "{name}");
     }
-    assert_eq!(monitors.len(), 2);
+    assert_eq!(monitors.len(), 3);
     let [dashboard] = *of_kind(&objects, "ConfigMap") else {
         anyhow::bail!("not one ConfigMap: {objects:#?}");
     };

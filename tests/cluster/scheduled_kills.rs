@@ -43,7 +43,6 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
     }
-    println!("seed {seed}");
     let own = Own::start(2)?;
     let cluster = own.0;
     let mut random = Random::new(seed);
@@ -131,7 +130,17 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     crowds(&grants, 1)?;
     ensure!(grants.len() > kills, "{} pods ran", grants.len());
     // While an agent is away, the kubelet fails pods that come: nothing was given to them.
-    ensure!(failed.len() * 3 < grants.len(), "{failed:#?}");
+    let is_away = |why: &&String| {
+        let texts = [
+            "no healthy devices present",
+            "EOF",
+            "connection",
+            "code = Unavailable",
+        ];
+        texts.iter().any(|text| why.contains(text))
+    };
+    let others: Vec<_> = failed.iter().filter(|why| !is_away(why)).collect();
+    ensure!(others.len() * 10 < grants.len(), "{others:#?}");
     Ok(())
 }
 

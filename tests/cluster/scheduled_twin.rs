@@ -40,7 +40,6 @@ impl Twin {
         let mut extender = Command::new(leafhost()?);
         extender
             .args(["scheduler", "--listen", "127.0.0.1:0"])
-            .args(["--scheduler-name", &twin.name])
             .args(["--log-format", "text", "--log-level", "debug"])
             .env("KUBECONFIG", &own);
         twin.spawn("extender", &mut extender)?;

@@ -66,7 +66,7 @@ impl Scheduling {
         let config = config.context("no configuration")?;
         let mut config: Value = serde_yaml_ng::from_str(&config)?;
         let more = lock(agent);
-        let (extender, address) = extender(folder.path(), space, "127.0.0.1:0", &more)?;
+        let (extender, address) = extender(folder.path(), "127.0.0.1:0", &more)?;
         // As in the chart, but for what is of a pod there.
         config["extenders"][0]["urlPrefix"] = json!(format!("http://{address}"));
         prepare(folder.path(), config, &own)?;
@@ -92,7 +92,7 @@ impl Scheduling {
         let mut more = lock(agent);
         more.push(format!("--tls-secret={secret}"));
         more.push(format!("--tls-service={service}"));
-        let (mut extender, address) = extender(folder.path(), space, "127.0.0.1:0", &more)?;
+        let (mut extender, address) = extender(folder.path(), "127.0.0.1:0", &more)?;
         let mut config = eventually("the entry is printed", || Self::entry(cluster, space))
             .inspect_err(|_| drop(extender.kill()))?;
         // Nothing routes the Service's address to a program of this machine.
@@ -141,7 +141,7 @@ impl Scheduling {
         self.extender.wait()?;
         wait(pause);
         let (folder, more) = (self.folder.path(), &self.more);
-        (self.extender, _) = extender(folder, &self.name, &self.address, more)?;
+        (self.extender, _) = extender(folder, &self.address, more)?;
         Ok(())
     }
 
@@ -289,23 +289,12 @@ fn lock(agent: &[&str]) -> Vec<String> {
 }
 
 /// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
-fn extender(
-    folder: &Path,
-    scheduler: &str,
-    listen: &str,
-    more: &[String],
-) -> Result<(Child, String)> {
+fn extender(folder: &Path, listen: &str, more: &[String]) -> Result<(Child, String)> {
     let path = folder.join("extender.log");
     let log = File::options().create(true).append(true).open(&path)?;
     let before = fs::read_to_string(&path)?.len();
     let child = Command::new(leafhost()?)
-        .args([
-            "scheduler",
-            "--listen",
-            listen,
-            "--scheduler-name",
-            scheduler,
-        ])
+        .args(["scheduler", "--listen", listen])
         .args(["--log-format", "text", "--log-level"])
         // What its libraries tell would take longer than what is measured.
         .arg("info,leafhost_scheduler=debug,leafhost_k8s=debug")

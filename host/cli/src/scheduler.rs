@@ -72,7 +72,7 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
     let mut tasks = Tasks::default();
     let stop = tasks.stop.clone();
     let observer: Arc<dyn Observer> = Arc::clone(&scheduler) as _;
-    cluster.watch(&args.scheduler_name, &observer, &mut tasks);
+    cluster.watch(&observer, &mut tasks);
     if args.node_lock {
         cluster.watch_nodes(&observer, &mut tasks);
     }
@@ -104,7 +104,7 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
         };
         tasks.add("metrics endpoint", endpoint);
     }
-    tracing::info!(%address, scheduler = args.scheduler_name, "scheduler starts");
+    tracing::info!(%address, "scheduler starts");
     tokio::select! {
         error = tasks.ended() => return Err(error.into()),
         signal = signals.next() => tracing::info!(signal, "scheduler stops"),

@@ -20,6 +20,8 @@ pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
 /// The annotation with which a scheduler has a waiting pod tried again.
 pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
 
+/// Bounds how many bytes of the annotation [`DEVICES`] are kept: more than are allowed.
+const MOST_TEXT: usize = 20 << 10;
 /// The annotation of a Node that names the pod which is bound to it and has not got its devices yet, if schedulers lock nodes.
 pub const NODE_LOCK: &str = "leafhost.dev/node-lock";
 
@@ -225,7 +227,7 @@ impl Pod {
             key,
             uid,
             node: spec.node_name.unwrap_or_default(),
-            devices: annotations.get(DEVICES).cloned().unwrap_or_default(),
+            devices: cut(annotations.get(DEVICES).cloned().unwrap_or_default()),
             containers,
             has_ended: matches!(&*phase, "Succeeded" | "Failed"),
             is_gated: !spec.scheduling_gates.is_empty(),
@@ -237,6 +239,15 @@ impl Pod {
             allocated: allocated.unwrap_or_default(),
         })
     }
+}
+
+/// Cuts what is longer than anything that is read, so that it is refused for its length and does not stay in memory.
+fn cut(mut text: String) -> String {
+    if text.len() > MOST_TEXT {
+        text.truncate(text.floor_char_boundary(MOST_TEXT));
+        text.shrink_to_fit();
+    }
+    text
 }
 
 /// Is a container of a pod.

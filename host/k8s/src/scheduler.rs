@@ -51,16 +51,15 @@ impl KubeScheduling {
         }
     }
 
-    /// Tells `observer` of all Instances and of the pods that are for schedulers with that name.
-    pub fn watch(&self, scheduler: &str, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
+    /// Tells `observer` of all Instances and of the pods that ask for devices, whichever scheduler they are for.
+    pub fn watch(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
         // Its cluster outlives it.
         drop(self.observer.set(Arc::downgrade(observer)));
         let all = Api::all_with(self.client.clone(), &api_resource());
         let following = watches::instances(all, Arc::clone(observer));
         tasks.add_loop("watch of Instances", following);
         let pods = Api::all_with(self.client.clone(), &watches::pods());
-        let selector = format!("spec.schedulerName={scheduler}");
-        let following = watches::follow_pods(pods, selector, Arc::clone(observer));
+        let following = watches::follow_pods(pods, Arc::clone(observer));
         tasks.add_loop("watch of pods", following);
         let (sender, mut names) = watch::channel(Arc::default());
         let none = ResourceNames::default();

@@ -9,10 +9,11 @@ use leafhost_core::ports::StoreError;
 use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
 use leafhost_core::text::chain;
 use leafhost_select::Asked;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::extender::BindingArgs;
 use crate::filter::{Judge, Taken};
+use crate::release::SHOWN;
 use crate::scheduler::{Scheduler, State};
 use crate::world::{Number, Reservation, World};
 
@@ -81,11 +82,16 @@ impl Scheduler {
         if let Err(why) = &bound {
             self.tell(&target, "DevicesRefused", why.clone());
         }
-        let state = &mut *self.state();
-        state.binding.remove(&target.uid);
-        match &bound {
-            Ok(()) => state.passed.remove(&target.uid),
-            Err(_) => state.passed.take_nothing(&target.uid),
+        {
+            let state = &mut *self.state();
+            state.binding.remove(&target.uid);
+            match &bound {
+                Ok(()) => state.passed.remove(&target.uid),
+                Err(_) => state.passed.take_nothing(&target.uid),
+            }
+        }
+        if bound.is_err() {
+            self.wake();
         }
         bound
     }
@@ -101,24 +107,17 @@ impl Scheduler {
     }
 
     async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), NotBound> {
-        let (others, own) = {
-            let state = self.state();
-            let name = target.key.to_string();
-            let reserved = state.world.reserved();
-            let of_name = reserved.filter(|one| one.pod == name || one.uid == target.uid);
-            of_name
-                .cloned()
-                .partition::<Vec<_>, _>(|one| one.uid != target.uid)
-        };
-        // The pod that had the name before is gone, as the API server has but one of a name. What a container still has, its node gives back.
-        let over = others.into_iter().filter(|one| !one.is_held);
-        self.release(over.collect(), "replaced").await;
+        self.replace(target).await?;
+        let own = self.reserved_of(&target.uid);
         let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
         // What is about to be given back, here or by another extender, is not counted on.
         let is_whole = is_whole && self.is_fresh(&target.uid);
         let given = if is_whole {
             names(&self.state(), &own)
         } else {
+            if !own.is_empty() && self.is_bound(target).await? {
+                return Ok(());
+            }
             self.release(own, "begun-anew").await;
             self.reserve(target, asked).await?
         };
@@ -129,11 +128,70 @@ impl Scheduler {
             }
             Err(error) => {
                 if error.is_sure {
-                    let own = self.reserved_of(&target.uid);
-                    self.release(own, "not-bound").await;
+                    let own = self.reserved_of(&target.uid).into_iter();
+                    let own = own.filter(|one| one.node == target.node);
+                    self.release(own.collect(), "not-bound").await;
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Gives back what the pod before of the same name has on the node, or else the agent could not tell the two apart. That pod is gone, as the API
+    /// server has but one of a name; what a container still has, its node gives back.
+    async fn replace(&self, target: &Target) -> Result<(), String> {
+        let name = target.key.to_string();
+        let is_before = |one: &Reservation| {
+            one.pod == name && one.uid != target.uid && one.node == target.node && !one.is_held
+        };
+        let before = |state: &State| -> Vec<Reservation> {
+            let reserved = state.world.reserved();
+            reserved.filter(|one| is_before(one)).cloned().collect()
+        };
+        let now = Instant::now();
+        let since = {
+            let state = &mut *self.state();
+            let all = before(state).into_iter();
+            let all = all.map(|one| *state.unbound.entry(one.uid).or_insert(now));
+            all.max()
+        };
+        if let Some(since) = since {
+            sleep_until(since + SHOWN).await;
+        }
+        let all = {
+            let state = self.state();
+            // Another pod may have the name by now.
+            if state.passed.asked(&target.uid, Instant::now()).is_none() {
+                return Err("the pod is gone".to_owned());
+            }
+            before(&state)
+        };
+        if self.release(all, "replaced").await {
+            Ok(())
+        } else {
+            Err(
+                "the pod before of its name cannot be taken off the node; it is tried again"
+                    .to_owned(),
+            )
+        }
+    }
+
+    /// Tells that a pod is bound to the node already: a scheduler has not seen it yet.
+    async fn is_bound(&self, target: &Target) -> Result<bool, NotBound> {
+        let pod = match self.cluster.pod(&target.key).await {
+            Ok(pod) => pod.filter(|pod| pod.uid == target.uid),
+            Err(error) => {
+                return Err(NotBound {
+                    why: format!("cannot read the pod: {error}"),
+                    is_sure: false,
+                });
+            }
+        };
+        let pod = pod.ok_or_else(|| "the pod is gone".to_owned())?;
+        match &*pod.node {
+            "" => Ok(false),
+            node if node == target.node => Ok(true),
+            node => Err(format!("the pod is bound to node {node} already").into()),
         }
     }
 
@@ -215,7 +273,10 @@ impl Scheduler {
                     match result {
                         Ok(Some(instance)) => drop(state.saw(instance)),
                         Ok(None) => {}
-                        Err(error) => errors.push(error),
+                        Err(error) => {
+                            state.missed(&error);
+                            errors.push(error);
+                        }
                     }
                 }
             }
@@ -269,10 +330,10 @@ impl Scheduler {
         }
     }
 
-    /// Gives slots back.
-    pub(crate) async fn release(&self, all: Vec<Reservation>, reason: &'static str) {
+    /// Gives slots back. Returns false if some could not be given back.
+    pub(crate) async fn release(&self, all: Vec<Reservation>, reason: &'static str) -> bool {
         if all.is_empty() {
-            return;
+            return true;
         }
         let mut edits: BTreeMap<InstanceKey, (Arc<Instance>, Vec<Edit>)> = BTreeMap::new();
         {
@@ -289,7 +350,7 @@ impl Scheduler {
         }
         let count: Vec<usize> = edits.values().map(|(_, edits)| edits.len()).collect();
         let written = self.cluster.edit(edits.into_values().collect()).await;
-        let mut is_better = false;
+        let (mut is_better, mut is_done) = (false, true);
         let state = &mut *self.state();
         for (result, count) in written.into_iter().zip(count) {
             match result {
@@ -299,8 +360,9 @@ impl Scheduler {
                         is_better |= state.saw(instance);
                     }
                 }
-                Err(error) if error.is_outdated() => {}
+                Err(error) if error.is_outdated() => state.missed(&error),
                 Err(error) => {
+                    is_done = false;
                     let error = chain(&error);
                     tracing::warn!(error, "cannot give slots back; it is tried again");
                 }
@@ -309,6 +371,7 @@ impl Scheduler {
         if is_better {
             self.wake();
         }
+        is_done
     }
 }
 

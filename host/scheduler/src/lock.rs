@@ -67,7 +67,9 @@ impl State {
             let own = self.world.reserved().filter(|one| one.uid == pod.uid);
             let own: Vec<bool> = own.map(|one| one.is_held).collect();
             let is_served = !own.is_empty() && own.into_iter().all(|is_held| is_held);
-            return pod.node != node || is_served;
+            let mut given = pod.allocated.values().flatten();
+            let has_any = given.any(|name| self.world.has_named(name));
+            return pod.node != node || is_served || !has_any;
         }
         // A Bind that has ended without a word is made again within seconds.
         let since = *self.unbound.entry(pod.uid.clone()).or_insert(now);

@@ -32,6 +32,11 @@ impl Offered {
         self.pods.remove(uid);
     }
 
+    /// Tells that a scheduler has asked about a pod.
+    pub fn is_known(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// Tells that a scheduler may have a pod on a node. Once that is otherwise, the scheduler asks again by itself.
     pub fn has(&self, uid: &str, node: &str) -> bool {
         let nodes = self.pods.get(uid);

@@ -15,7 +15,7 @@ use crate::world::Reservation;
 /// A pod that has devices is bound within this.
 pub const UNBOUND: Duration = Duration::from_secs(30);
 /// Agents show within this that a container has a slot: until then a pod that is gone may have one that runs.
-const SHOWN: Duration = Duration::from_secs(2);
+pub const SHOWN: Duration = Duration::from_secs(2);
 /// Separates two questions about a pod that could not be answered.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -70,6 +70,7 @@ impl Reservation {
             }
             // The kubelet does not tell the two apart: the new one may have got the devices.
             Some(pod) if pod.node == self.node && !has_own(pod) => Verdict::Stays,
+            Some(_) if since + SHOWN > now => Verdict::StaysUntil(since + SHOWN),
             Some(_) => Verdict::Over("replaced"),
         }
     }
@@ -99,7 +100,7 @@ impl Scheduler {
         let (mut next, mut doubtful) = (None::<Instant>, BTreeMap::new());
         {
             let state = &mut *self.state();
-            if !state.world.has_pods || !state.world.has_instances {
+            if !state.world.is_read() {
                 return None;
             }
             let all: Vec<Reservation> = state.world.reserved().cloned().collect();
@@ -138,7 +139,9 @@ impl Scheduler {
                 }
             }
             for (why, all) in over {
-                self.release(all, why).await;
+                if !self.release(all, why).await {
+                    next = Some(next.map_or(now + AGAIN, |next| next.min(now + AGAIN)));
+                }
             }
         }
         next

@@ -60,7 +60,7 @@ impl Scheduler {
     /// Returns a slot that a pod gets again, but for those that were tried.
     fn lost(&self, tried: &BTreeSet<Uids>) -> Option<Lost> {
         let state = self.state();
-        if !state.world.has_pods || !state.world.has_instances {
+        if !state.world.is_read() {
             return None;
         }
         let mut all = state.world.short().filter_map(|(instance, pod, slot)| {

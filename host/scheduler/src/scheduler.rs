@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::ports::StoreError;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
@@ -78,6 +79,13 @@ impl State {
         is_better || self.world.reserved_of(&key) != before
     }
 
+    /// Takes why an edit was not made. An Instance that is gone may have been shown by an answer that came after its end.
+    pub fn missed(&mut self, error: &StoreError) {
+        if let StoreError::Gone { key } = error {
+            self.world.remove(key);
+        }
+    }
+
     /// Has all waiting pods looked at on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
@@ -144,7 +152,7 @@ impl Scheduler {
     pub fn is_ready(&self) -> bool {
         let state = self.state();
         let has_nodes = self.locks.is_none() || state.world.locks().is_some();
-        state.world.has_instances && state.world.has_pods && has_nodes
+        state.world.is_read() && has_nodes
     }
 
     /// Gives slots back and has pods tried again, until `stop`; then Binds under way are waited for.
@@ -205,8 +213,8 @@ impl Scheduler {
         };
         let now = Instant::now();
         let state = &mut *self.state();
-        if !state.world.has_instances {
-            return Err("the Instances are not read yet; it is tried again".to_owned());
+        if !state.world.is_read() {
+            return Err("Instances and pods are not read yet; it is tried again".to_owned());
         }
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
         let taken = state.passed.taken(&pod.uid, now);

@@ -13,8 +13,10 @@ use crate::filter::Judge;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
-/// Separates two tries of one pod, and two looks at one whose devices others are about to take.
+/// Separates two tries of one pod.
 const SPACING: Duration = Duration::from_secs(5);
+/// Separates two looks at a pod whose devices others are about to take.
+const TAKEN: Duration = Duration::from_secs(1);
 /// The most pods that are tried again together.
 const TOGETHER: usize = 50;
 
@@ -59,7 +61,7 @@ impl State {
         });
         let Some((place, devices)) = found else {
             return if is_taken {
-                Outcome::Later(now + SPACING)
+                Outcome::Later(now + TAKEN)
             } else {
                 Outcome::Waits
             };
@@ -68,8 +70,10 @@ impl State {
         if let Some(again) = again.filter(|again| *again > now) {
             return Outcome::Later(again);
         }
-        // What this one will take helps no other.
-        taken.entry(place).or_default().extend(devices);
+        // What this one will take helps no other. One that no scheduler has asked about may lack something else.
+        if self.offered.is_known(&pod.uid) {
+            taken.entry(place).or_default().extend(devices);
+        }
         self.tried.insert(pod.uid.clone(), now);
         Outcome::Fits
     }
@@ -83,7 +87,7 @@ impl Scheduler {
         let mut found: Vec<Pod> = Vec::new();
         {
             let state = &mut *self.state();
-            if !state.world.has_instances || !state.world.has_pods {
+            if !state.world.is_read() {
                 return None;
             }
             state.tried.retain(|_, tried| *tried + SPACING > now);

@@ -114,7 +114,7 @@ impl World {
             return false;
         };
         let is_same = before.is_some_and(|before| {
-            before.instance.spec.leafhost == instance.spec.leafhost
+            is_alike(&before.instance, &instance)
                 && before.instance.spec.capacity == instance.spec.capacity
         });
         let (old_nodes, old_free) = before.map_or((BTreeSet::new(), 0), |before| {
@@ -254,7 +254,8 @@ impl World {
         let pods = pods.iter().filter_map(|key| self.pods.get(key));
         let lost = pods.filter(|pod| {
             let uids = (pod.uid.clone(), instance.metadata.uid.clone());
-            let is_older = !pod.bound_at.is_empty() && *pod.bound_at < *made;
+            // Both are whole seconds.
+            let is_older = !pod.bound_at.is_empty() && *pod.bound_at <= *made;
             is_older && !pod.has_ended && !has_slot(pod) && !self.restored.contains(&uids)
         });
         lost.collect()
@@ -391,6 +392,11 @@ impl World {
         spaces.next().is_none().then_some(first)
     }
 
+    /// Tells that there is an Instance of that name.
+    pub fn has_named(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Returns the number of the device of an Instance.
     pub fn number(&self, key: &InstanceKey) -> Option<Number> {
         self.by_key.get(key).copied()
@@ -423,6 +429,11 @@ impl World {
         self.by_node.keys()
     }
 
+    /// Tells that Instances and pods were read: one without the other gives devices away that pods have.
+    pub fn is_read(&self) -> bool {
+        self.has_instances && self.has_pods
+    }
+
     /// Returns what is reserved of a device.
     pub fn reserved_of(&self, key: &InstanceKey) -> &[Reservation] {
         self.reserved.get(key).map_or(&[], Vec::as_slice)
@@ -431,6 +442,13 @@ impl World {
     /// Returns what is reserved.
     pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
         self.reserved.values().flatten()
+    }
+}
+
+fn is_alike(one: &Instance, other: &Instance) -> bool {
+    match (&one.spec.leafhost, &other.spec.leafhost) {
+        (Some(one), Some(other)) => one.is_alike(other),
+        (one, other) => one.is_none() && other.is_none(),
     }
 }
 

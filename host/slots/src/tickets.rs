@@ -43,10 +43,12 @@ use model::{Keeper, Next, Place};
 pub const MAX_TICKETS: u32 = 1_024;
 /// Bounds how long an Allocate waits for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
 const UNSEEN: Duration = Duration::from_secs(2);
+/// Bounds how long it waits while changes of Instances cannot be seen. Then there are no new pods either.
+const BLIND: Duration = Duration::from_secs(12);
 /// Bounds how long it waits for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
 /// Ends an Allocate that gets no answer otherwise.
-const ALLOCATE: Duration = Duration::from_secs(8);
+const ALLOCATE: Duration = Duration::from_secs(15);
 /// Bounds writes that give slots back.
 const WRITE: Duration = Duration::from_secs(5);
 /// Separates two looks while pods have slots, and while one has no volume, whose end would be told.
@@ -162,6 +164,8 @@ pub struct TicketTask {
     /// The uids of pods that may have got what was reserved for others.
     doubtful: BTreeSet<String>,
     lock: Option<LockPort>,
+    /// The pods, `namespace/name`, that the kubelet had admitted at the last Allocate.
+    admitted: BTreeSet<String>,
 }
 
 /// An answer.
@@ -211,6 +215,7 @@ impl TicketTask {
             answered: Vec::new(),
             doubtful: BTreeSet::new(),
             lock: ports.lock,
+            admitted: BTreeSet::new(),
         };
         (task, TicketHandle(sender), reported)
     }
@@ -285,9 +290,13 @@ impl TicketTask {
         }
         if snapshot.listed.is_some() {
             self.holders = seen.holders;
+            let locked = self.locked();
             if let Some(lock) = &self.lock {
-                // Also after an agent that has ended before it could say so.
-                lock.done.send_replace(self.holders.clone());
+                // Also after an agent that has ended before it could say so. One that was refused stays until it has the lock no more.
+                lock.done.send_modify(|done| {
+                    done.retain(|uid| Some(uid) == locked.as_ref());
+                    done.extend(self.holders.iter().cloned());
+                });
             }
         }
         self.show(snapshot.listed.is_some(), &instances);
@@ -436,7 +445,7 @@ impl TicketTask {
         let (found, container) = match self.decide(asked).await {
             Ok((allocation, container)) => (submounts::hold(allocation), Some(container)),
             Err(refusal) => {
-                self.unlock(None);
+                self.give_up();
                 (Err(refusal), None)
             }
         };
@@ -473,7 +482,11 @@ impl TicketTask {
             let admission = self.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("it cannot be told for which pod this is: {why}"))
             })?;
+            self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
+            if !instances.complete || instances.interrupted.is_some() {
+                last = last.max(asked + BLIND);
+            }
             let kubelet = self.records.kubelet_run();
             let recent = self
                 .answered
@@ -502,7 +515,7 @@ impl TicketTask {
                         ) {
                             Ok(given) => {
                                 if model::is_last(uid, reservation, &admission, &recent) {
-                                    self.unlock(Some(uid));
+                                    self.unlock(uid);
                                 }
                                 return Ok((given, (uid.to_owned(), wanted.name.clone())));
                             }
@@ -512,7 +525,7 @@ impl TicketTask {
                             }) => return Err(why),
                             Err(answer::Refused { why, .. }) => {
                                 refusal = why;
-                                last = asked + UNREPORTED;
+                                last = last.max(asked + UNREPORTED);
                             }
                         }
                     }
@@ -539,12 +552,24 @@ impl TicketTask {
         locked.as_ref().map(|lock| lock.uid.clone())
     }
 
-    /// Says that a pod needs the lock no more; without one, whoever has it: a pod that is refused fails.
-    fn unlock(&self, uid: Option<&str>) {
-        let uid = uid.map(str::to_owned).or_else(|| self.locked());
-        if let (Some(lock), Some(uid)) = (&self.lock, uid) {
+    /// Says that the pod that has the lock needs it no more, if the kubelet has admitted it: a pod that is refused fails.
+    fn give_up(&self) {
+        let locked = self.lock.as_ref().and_then(|lock| {
+            let locked = lock.locked.borrow();
+            let locked = locked.as_ref()?;
+            let is_admitted = self.admitted.contains(&locked.pod.to_string());
+            is_admitted.then(|| locked.uid.clone())
+        });
+        if let Some(uid) = locked {
+            self.unlock(&uid);
+        }
+    }
+
+    /// Says that a pod needs the lock no more.
+    fn unlock(&self, uid: &str) {
+        if let Some(lock) = &self.lock {
             lock.done.send_modify(|done| {
-                done.insert(uid);
+                done.insert(uid.to_owned());
             });
         }
     }

@@ -68,7 +68,7 @@ Examples:
 pub const SCHEDULER: &str = "\
 Examples:
   leafhost scheduler
-  KUBECONFIG=~/.kube/config leafhost scheduler --scheduler-name gpus
+  KUBECONFIG=~/.kube/config leafhost scheduler --listen 127.0.0.1:9480
   leafhost scheduler --listen 0.0.0.0:9443 --tls-secret leafhost-scheduler-certificate --tls-service leafhost-scheduler
 ";
 

@@ -40,15 +40,6 @@ pub struct SchedulerArgs {
     )]
     pub tls_service: Option<String>,
 
-    /// The schedulerName of the pods that are bound
-    #[arg(
-        long,
-        env = "LEAFHOST_SCHEDULER_NAME",
-        value_name = "NAME",
-        default_value = "leafhost"
-    )]
-    pub scheduler_name: String,
-
     /// Lock each node until the pod that is bound to it has its devices, by the annotation leafhost.dev/node-lock; needs --node-lock of each agent
     #[arg(long, env = "LEAFHOST_NODE_LOCK")]
     pub node_lock: bool,

@@ -58,9 +58,9 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
     }
 }
 
-/// Follows the pods without end that a field selector selects.
-pub async fn follow_pods(api: Api<PodObject>, selector: String, observer: Arc<dyn Observer>) {
-    let mut watch = Watch::new(api).fields(&selector);
+/// Follows the pods without end that ask for devices.
+pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
+    let mut watch = Watch::new(api);
     let mut listing = Vec::new();
     loop {
         match watch.next().await {

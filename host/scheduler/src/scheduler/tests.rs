@@ -11,6 +11,7 @@ use super::*;
 
 mod locks;
 mod played;
+mod waiting;
 
 use played::{Ends, Played};
 
@@ -347,12 +348,58 @@ async fn what_is_reserved_is_over_with_its_pod_and_never_by_age_alone() {
     // Another pod of the name, which may have got the devices.
     let other = change(|pod| pod.uid = "uid-other".to_owned());
     assert_eq!(judge(Some(&other), 0, false), Stays);
-    assert_eq!(judge(Some(&other), 0, true), Over("replaced"));
+    assert_eq!(judge(Some(&other), 0, true), StaysUntil(shown));
+    assert_eq!(judge(Some(&other), 2, true), Over("replaced"));
     let away = change(|pod| {
         pod.uid = "uid-other".to_owned();
         pod.node = "b".to_owned();
     });
-    assert_eq!(judge(Some(&away), 0, false), Over("replaced"));
+    assert_eq!(judge(Some(&away), 0, false), StaysUntil(shown));
+    assert_eq!(judge(Some(&away), 2, false), Over("replaced"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bind_of_a_pod_that_is_bound_already_gives_back_nothing_of_it() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
+    let first = pod("first", ONE);
+    assert_eq!(bench.schedules(&first, "a").await, "");
+    // A scheduler that has not seen it asks again.
+    for (node, expected) in [("b", "the pod is bound to node a already"), ("a", "")] {
+        assert_eq!(bench.filter(&first, &[node]).node_names, [node]);
+        assert_eq!(bench.bind(&first, node).await, expected);
+        assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+        assert_eq!(bench.played.usage("gpu-b2"), "");
+        // Longer than what is reserved is counted on.
+        sleep(Duration::from_secs(20)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_pods_are_read_nothing_is_offered() {
+    let played = Arc::new(Played::default());
+    let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
+    scheduler.instances(vec![played.put(gpu("gpu-a1", &["a"], 0))]);
+    let first = pod("first", ONE);
+    let error = scheduler.filter(Bench::args(&first, &["a"])).error;
+    assert_eq!(
+        error,
+        "Instances and pods are not read yet; it is tried again"
+    );
+    scheduler.pods(Vec::new());
+    assert_eq!(scheduler.filter(Bench::args(&first, &["a"])).error, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_gone_is_forgotten_though_an_old_answer_shows_it() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-a2", &["a"], 1)]);
+    let gone = bench.played.get("gpu-a1");
+    bench.played.instances.lock().unwrap().remove(&gone.key());
+    let first = pod("first", ONE);
+    bench.creates(&first);
+    bench.scheduler.saw(gone);
+    assert_eq!(bench.filter(&first, &["a"]).node_names, ["a"]);
+    assert_eq!(bench.bind(&first, "a").await, "");
+    assert_eq!(bench.played.usage("gpu-a2"), "P:uid-first:a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,61 +452,6 @@ async fn what_a_pod_that_is_gone_had_comes_back_once_no_container_has_it() {
     bench.scheduler.instance(bench.played.put(held));
     sleep(Duration::from_secs(3)).await;
     assert_eq!(bench.played.usage("gpu-a1"), "");
-    stop.cancel();
-    running.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pod_that_waits_for_one_that_is_deleted_is_tried_again_at_once() {
-    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&bench.scheduler).run(stop.clone()));
-    let (first, second) = (pod("first", ONE), pod("second", ONE));
-    assert_eq!(bench.schedules(&first, "a").await, "");
-    bench.sees();
-    bench.creates(&second);
-    // The free device is where the scheduler has it not.
-    assert!(bench.filter(&second, &["a"]).node_names.is_empty());
-    sleep(Duration::from_secs(1)).await;
-    assert!(bench.played.tried.lock().unwrap().is_empty());
-    bench.played.pods.lock().unwrap().remove(&first.key);
-    bench.scheduler.pod_gone(&first.key);
-    sleep(Duration::from_millis(2500)).await;
-    let tried = bench.played.tried.lock().unwrap().clone();
-    assert_eq!(tried[..], *std::slice::from_ref(&second.key));
-    stop.cancel();
-    running.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_often() {
-    let mut used = gpu("gpu-a1", &["a"], 0);
-    let slots = &mut used.spec.device_usage;
-    slots.insert("gpu-a1-0".to_owned(), "a".to_owned());
-    let bench = Bench::new(&[used]);
-    let (first, second) = (pod("first", ONE), pod("second", ONE));
-    bench.creates(&first);
-    bench.creates(&second);
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&bench.scheduler).run(stop.clone()));
-    sleep(Duration::from_secs(10)).await;
-    assert!(bench.played.tried.lock().unwrap().is_empty());
-    bench
-        .scheduler
-        .instance(bench.played.set_usage("gpu-a1", ""));
-    sleep(Duration::from_secs(1)).await;
-    let tried = || bench.played.tried.lock().unwrap().len();
-    assert_eq!(
-        bench.played.tried.lock().unwrap()[..],
-        *std::slice::from_ref(&first.key),
-        "there is one device"
-    );
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(tried(), 1);
-    assert_eq!(bench.schedules(&first, "a").await, "");
-    sleep(Duration::from_secs(20)).await;
-    // The second one was looked at once more when the first one's devices were not counted for it any more.
-    assert!(tried() <= 3, "{}", tried());
     stop.cancel();
     running.await.unwrap();
 }

@@ -242,9 +242,11 @@ impl Keeper {
         for (key, slot, uid) in &places {
             let instance = instances.instances.get(key);
             let status = instance.and_then(|one| one.status.nodes.get(node));
+            let holder = status.and_then(|status| status.holders.get(slot));
+            let reserved = instance.and_then(|one| one.reserved(slot));
             // An earlier agent saw it. Later it may be said of the pod that had the slot before.
-            let was_seen =
-                !self.has_looked && status.is_some_and(|status| status.holders.contains_key(slot));
+            let is_own = holder.is_some() && holder == reserved.map(|reserved| &reserved.pod);
+            let was_seen = !self.has_looked && is_own;
             let known = self.known.entry(uid.clone()).or_default();
             if was_seen && known.seen == SeenBy::Nobody {
                 known.seen = SeenBy::Earlier;

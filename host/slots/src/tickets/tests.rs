@@ -264,6 +264,9 @@ async fn the_node_is_unlocked_once_the_last_container_of_a_pod_has_its_devices_o
     assert!(finished.borrow_and_update().contains("uid-one"));
     lock("two");
     handle.allocate(ids(&[2])).await.unwrap_err();
+    assert!(!finished.borrow().contains("uid-two"), "it is another pod");
+    world.admitting.admits("two");
+    handle.allocate(ids(&[2])).await.unwrap_err();
     assert!(finished.borrow_and_update().contains("uid-two"));
 }
 
@@ -310,6 +313,21 @@ async fn a_reservation_that_comes_a_little_later_or_in_parts_is_waited_for() {
     world.reserve("gpu-b2", "one", &[one_use("main", 0, 1, 2)]);
     let given = waiting.await.unwrap().unwrap();
     assert_eq!(given.devices.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_changes_of_instances_cannot_be_seen_a_reservation_is_waited_for_longer() {
+    let world = World::new(&[gpu("a1")]);
+    world
+        .store
+        .edit(|set| (set.complete, set.remembered) = (false, true));
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    let waiting = tokio::spawn(async move { handle.allocate(ids(&[0])).await });
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(!waiting.is_finished());
+    world.reserve("gpu-a1", "one", &[one_use("main", 0, 0, 1)]);
+    waiting.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -443,6 +461,10 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
     assert_eq!(see(&a, &snapshot(1, &[(&held, "one")]), &none), 0);
     assert_eq!(see(&a, &early, &recent), 0);
     assert_eq!(see(&a, &early, &none), 1);
+    // Nor if the agent has started since.
+    let set = Fixture::new(&[("gpu", std::slice::from_ref(&a))]).instances;
+    let seen = Keeper::default().see(NODE, &set, &early, (&none, grace));
+    assert_eq!(seen.back, []);
 }
 
 #[test]
