@@ -5,7 +5,7 @@ use leafhost_tests::cluster::IMAGE;
 use serde_json::{Value, json};
 
 use super::accounts::Account;
-use super::{Agent, instance, refused};
+use super::{Agent, NAMESPACE, instance, refused};
 
 /// The Instance of the device.
 const NAME: &str = "cams-5c4ed0";
@@ -253,6 +253,18 @@ fn locks(a: &Agent<'_>, scheduler: &Account<'_>) -> Result<()> {
         let how = ["--type=merge", "--patch", &patch];
         a.kubectl(&[&["patch"], &node[..], &how].concat(), "")
     };
+    // kubectl reads what it patches, which an agent need not.
+    let reader = "reads-nodes";
+    let group = "rbac.authorization.k8s.io";
+    let of = |kind: &str| json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": reader}});
+    let (mut role, mut binding) = (of("ClusterRole"), of("ClusterRoleBinding"));
+    role["rules"] = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]);
+    binding["roleRef"] = json!({"apiGroup": group, "kind": "ClusterRole", "name": reader});
+    let account = format!("{NAMESPACE}-leafhost-agent");
+    binding["subjects"] =
+        json!([{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]);
+    let both = json!({"apiVersion": "v1", "kind": "List", "items": [role, binding]});
+    a.cluster.apply(&both.to_string())?;
     scheduler.patch(&own, &locked)?;
     scheduler.patch(&other, &locked)?;
     for (what, done, by) in [
@@ -296,5 +308,7 @@ fn locks(a: &Agent<'_>, scheduler: &Account<'_>) -> Result<()> {
         refused(what, done, by)?;
     }
     agent(&own, &says(LOCK, Value::Null))?;
-    scheduler.patch(&other, &says(LOCK, Value::Null)).map(drop)
+    scheduler.patch(&other, &says(LOCK, Value::Null))?;
+    let delete = ["delete", "clusterrole,clusterrolebinding", reader];
+    a.cluster.kubectl(&delete).map(drop)
 }
