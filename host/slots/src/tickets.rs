@@ -44,11 +44,11 @@ pub const MAX_TICKETS: u32 = 1_024;
 /// Bounds how long an Allocate waits for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
 const UNSEEN: Duration = Duration::from_secs(2);
 /// Bounds how long it waits while changes of Instances cannot be seen. Then there are no new pods either.
-const BLIND: Duration = Duration::from_secs(12);
+const BLIND: Duration = Duration::from_secs(8);
 /// Bounds how long it waits for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
-/// Ends an Allocate that gets no answer otherwise.
-const ALLOCATE: Duration = Duration::from_secs(15);
+/// Ends an Allocate that gets no answer otherwise, before the endpoint does with a text that says less.
+const ALLOCATE: Duration = Duration::from_secs(9);
 /// Bounds writes that give slots back.
 const WRITE: Duration = Duration::from_secs(5);
 /// Separates two looks while pods have slots, and while one has no volume, whose end would be told.

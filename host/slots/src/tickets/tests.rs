@@ -324,7 +324,7 @@ async fn while_changes_of_instances_cannot_be_seen_a_reservation_is_waited_for_l
     let (handle, _task) = world.start();
     world.admitting.admits("one");
     let waiting = tokio::spawn(async move { handle.allocate(ids(&[0])).await });
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     assert!(!waiting.is_finished());
     world.reserve("gpu-a1", "one", &[one_use("main", 0, 0, 1)]);
     waiting.await.unwrap().unwrap();
