@@ -1,7 +1,8 @@
-//! An allocation: who has which parts of which Instances, and what containers get with them.
+//! Allocations: which consumer holds which parts of which Instances, and the edits its containers get for them.
 //!
-//! It is a value without a state. Whoever makes one has a life cycle for it: device plugins, whose holders are observed, and resource claims,
-//! which the kubelet prepares and unprepares. Both take and give back a slot by the compare-and-swap that is made here.
+//! An [`Allocation`] is a plain value without a life cycle. Its owner drives one: device plugins, whose holders are
+//! observed, and resource claims, which the kubelet prepares and unprepares. Both take and release a slot by the
+//! compare-and-swap edits made here.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +11,51 @@ use crate::instance::{Edit, Instance, InstanceKey};
 use crate::slot::DeviceUsage;
 use crate::usable::Usable;
 
-/// Says who has devices, and which.
+/// Devices given to one consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// Whoever has them.
+    /// Consumer that holds the devices.
     pub consumer: Consumer,
-    /// The devices, in the order in which plain variables are those of the first.
+    /// Devices in order of precedence: the first one sets the variables without a hash.
     pub shares: Vec<Share>,
 }
 
-/// Says who has devices.
+/// Holder of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consumer {
-    /// A pod, by `namespace/name` and uid.
+    /// Pod, by `namespace/name` and uid.
     Pod(String, String),
-    /// A resource claim, by `namespace/name` and uid.
+    /// Resource claim, by `namespace/name` and uid.
     Claim(String, String),
-    /// A pod of which the kubelet has not said the name yet.
+    /// Pod whose name the kubelet has not reported yet.
     NotKnownYet,
 }
 
-/// A device that is given.
+/// Device of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The Instance.
+    /// Key of the Instance.
     pub instance: InstanceKey,
-    /// The uid of that Instance object.
+    /// Uid of the Instance object.
     pub uid: String,
-    /// How much of the device it is.
+    /// Part of the device that is given.
     pub part: Part,
 }
 
-/// Says how much of a device is given.
+/// Part of a device that is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// The slot with this id.
+    /// Slot with this id.
     Slot(String),
-    /// All of it.
+    /// Entire device.
     Whole,
-    /// So much of each capacity, by its name, as Kubernetes quantities.
+    /// Amount of each capacity, by name, as Kubernetes quantities.
     Portion(BTreeMap<String, String>),
 }
 
 impl Allocation {
-    /// Returns what containers get: everything of all its devices that `device` finds, with the hash in the name of their Instance.
+    /// Returns the edits for containers: those of every share for which `device` returns the hash in the name of its
+    /// Instance and the device.
     pub fn edits<'a>(&self, device: impl Fn(&Share) -> Option<(&'a str, &'a Usable)>) -> Edits {
         let mut all = Edits::default();
         for (hash, usable) in self.shares.iter().filter_map(device) {
@@ -64,7 +66,8 @@ impl Allocation {
     }
 }
 
-/// Returns the edits that take a free slot. Only a node in the list of nodes may take one.
+/// Returns the edits that take a free slot for `usage`. They add the node to the Instance's nodes if a shared device
+/// lacks it, because only a listed node may take a slot.
 pub fn take(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
     let nodes = &instance.spec.nodes;
     let joins = usage.node().filter(|node| {
@@ -80,7 +83,7 @@ pub fn take(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
     joins.into_iter().chain([takes]).collect()
 }
 
-/// Returns the edit that gives a slot back, if `usage` still has it.
+/// Returns the edit that releases a slot if `usage` still holds it.
 pub fn give_back(slot: &str, usage: &DeviceUsage) -> Edit {
     Edit::Slot {
         id: slot.to_owned(),

@@ -1,36 +1,37 @@
-//! Attributes and capacities of a device, named as Kubernetes' dynamic resource allocation names them.
+//! Attributes and capacities of a device, named as in Kubernetes' Dynamic Resource Allocation.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest text or version, in bytes (`resource.k8s.io/v1`, `DeviceAttributeMaxValueLength`).
+/// Maximum length of a text or version, in bytes (`resource.k8s.io/v1`, `DeviceAttributeMaxValueLength`).
 pub const MAX_VALUE: usize = 64;
-/// The most attributes and capacities of one device together (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// Maximum number of attributes and capacities of one device together
+/// (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub const MAX_COUNT: usize = 32;
 
-/// A value, in the JSON form of `resource.k8s.io/v1` `DeviceAttribute`: `{"string": "LATEST-GPU-MODEL"}`.
+/// Attribute value in the JSON form of `resource.k8s.io/v1` `DeviceAttribute`: `{"string": "LATEST-GPU-MODEL"}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AttributeValue {
-    /// At most 64 bytes.
+    /// Text of at most 64 bytes.
     String(String),
-    /// A number.
+    /// Integer.
     Int(i64),
-    /// Yes or no.
+    /// Boolean.
     Bool(bool),
-    /// A semantic version.
+    /// Semantic version of at most 64 bytes.
     Version(String),
 }
 
 /// Attributes by name.
 pub type Attributes = BTreeMap<String, AttributeValue>;
-/// Capacities by name, values are Kubernetes quantities.
+/// Capacities by name; the values are Kubernetes quantities.
 pub type Capacities = BTreeMap<String, String>;
 
-/// What is wrong with an attribute's or a capacity's name, if anything.
+/// Returns the reason why `name` is not a valid name of an attribute or capacity, if any.
 ///
-/// `[<DNS subdomain of at most 63 bytes>/]<C identifier of at most 32 bytes>`.
+/// The form is `[<DNS subdomain of at most 63 bytes>/]<C identifier of at most 32 bytes>`.
 pub fn name_problem(name: &str) -> Option<&'static str> {
     let (domain, identifier) = match name.split_once('/') {
         Some((domain, identifier)) => (Some(domain), identifier),
@@ -45,7 +46,7 @@ pub fn name_problem(name: &str) -> Option<&'static str> {
     None
 }
 
-/// What is wrong with a value, if anything.
+/// Returns the reason why `value` is invalid, if any.
 pub fn value_problem(value: &AttributeValue) -> Option<&'static str> {
     match value {
         AttributeValue::String(text) if text.len() > MAX_VALUE => {
@@ -60,7 +61,7 @@ pub fn value_problem(value: &AttributeValue) -> Option<&'static str> {
     }
 }
 
-/// Whether `text` is a Kubernetes quantity: a decimal number with an SI or binary suffix or a decimal exponent.
+/// Returns true if `text` is a Kubernetes quantity: a decimal number with an SI or binary suffix or a decimal exponent.
 ///
 /// Source: `k8s.io/apimachinery/pkg/api/resource`, the grammar in the documentation of `Quantity`.
 pub fn is_quantity(text: &str) -> bool {
@@ -83,8 +84,8 @@ pub fn is_quantity(text: &str) -> bool {
         && (SUFFIXES.contains(&suffix) || exponent)
 }
 
-/// Returns how much a quantity is, in thousand-millionths; nothing for what is none or too much. The API server writes one amount in one way, handlers in
-/// several.
+/// Returns the amount of a quantity in billionths, or `None` if it is no quantity or does not fit. Makes quantities
+/// comparable: the API server writes an amount in one way only, handlers in several.
 pub fn nanos(text: &str) -> Option<i128> {
     if !is_quantity(text) {
         return None;
@@ -106,7 +107,7 @@ pub fn nanos(text: &str) -> Option<i128> {
         (None, Some((_, power))) => (0, 3 * power),
         (None, None) => (0, suffix.get(1..)?.parse().ok()?),
     };
-    // The fraction is given away at last, as it is smaller than what counts.
+    // Divide last, so that only a remainder of less than a billionth is lost.
     let scaled = digits.checked_mul(1_i128.checked_shl(twos)?)?;
     let tens = tens + 9 - i32::try_from(fraction.len()).ok()?;
     let factor = 10_i128.checked_pow(tens.unsigned_abs())?;

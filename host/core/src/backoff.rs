@@ -1,17 +1,17 @@
-//! Backoff: how long to wait after failures in a row, and which of them are worth a log line.
+//! Backoff: the wait after failures in a row, and which of them are logged.
 
 use std::time::Duration;
 
 use crate::timeouts;
 use rand::RngExt as _;
 
-/// The wait after the `failures`-th failure in a row: doubling from one second to five minutes, the last quarter by chance,
-/// so that what failed together does not come back together.
+/// Returns the wait after the `failures`-th failure in a row. It doubles from one second to five minutes; up to a
+/// quarter is random, so that tasks that failed together do not retry together.
 pub fn wait(failures: u32) -> Duration {
     timeouts::backoff(failures).mul_f64(rand::rng().random_range(0.75..=1.0))
 }
 
-/// Whether the `failures`-th failure in a row is told: the first, then ever rarer.
+/// Returns true if the `failures`-th failure in a row is logged: those whose number is a power of two.
 pub fn is_told(failures: u64) -> bool {
     failures.is_power_of_two()
 }

@@ -1,4 +1,4 @@
-//! The port of brokers: the pods, jobs, services and templates of claims that Configurations ask for, as the controller makes them.
+//! Port of brokers: the pods, jobs, services and claim templates that the controller creates for Configurations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,41 +16,41 @@ use crate::names::ConfigurationKey;
 use crate::ports::InstanceSet;
 use crate::resource_names::NameSet;
 
-/// The label that names an object after itself, as in Akri.
+/// Label whose value is the object's own name, as in Akri.
 pub const APP_LABEL: &str = "app";
-/// The label of all that a controller makes, as in Akri; its value is [`crate::names::GROUP`].
+/// Label of every object that a controller makes, as in Akri; its value is [`crate::names::GROUP`].
 pub const CONTROLLER_LABEL: &str = "controller";
-/// The label that names the Configuration, as in Akri.
+/// Label that names the Configuration, as in Akri.
 pub const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
-/// The label that names the Instance, as in Akri.
+/// Label that names the Instance, as in Akri.
 pub const INSTANCE_LABEL: &str = "akri.sh/instance";
-/// The label that names the node that a pod is for, as in Akri.
+/// Label that names the node a pod is for, as in Akri.
 pub const TARGET_NODE_LABEL: &str = "akri.sh/target-node";
-/// The annotation with the digest of what an object was made of.
+/// Annotation with the digest of the object's sources.
 pub const MADE_OF_ANNOTATION: &str = "leafhost.dev/made-of";
 
-/// What an object is.
+/// Kind of an object of brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum Kind {
-    /// A pod.
+    /// Pod.
     Pod,
-    /// A job.
+    /// Job.
     Job,
-    /// A service.
+    /// Service.
     Service,
-    /// A template of the claims by which pods get devices that the scheduler gives.
+    /// Template of the claims by which pods get devices that the scheduler allocates.
     #[strum(to_string = "ResourceClaimTemplate")]
     ClaimTemplate,
 }
 
-/// Which object.
+/// Kind, namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// What it is.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
@@ -60,94 +60,94 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// A pod, job or service, as far as it means something here.
+/// Fields of a pod, job or service that the controller uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// What identifies it among all that ever had the name.
+    /// Uid of the object: distinguishes it from all others that ever had the name.
     pub uid: String,
-    /// The uid of the object that controls it.
+    /// Uid of the controlling owner.
     pub owner: Option<String>,
-    /// Whether it has the label of what a controller of Akri or of ours makes.
+    /// True if the object has the label that controllers of Akri and Leafhost set.
     pub is_made: bool,
-    /// The value of [`CONFIGURATION_LABEL`].
+    /// Value of [`CONFIGURATION_LABEL`].
     pub configuration: Option<String>,
-    /// The value of [`INSTANCE_LABEL`].
+    /// Value of [`INSTANCE_LABEL`].
     pub instance: Option<String>,
-    /// The value of [`TARGET_NODE_LABEL`].
+    /// Value of [`TARGET_NODE_LABEL`].
     pub node: Option<String>,
-    /// The digest of what it was made of; Akri writes none.
+    /// Digest of the object's sources; Akri writes none.
     pub made_of: Option<String>,
-    /// Whether it is being deleted.
+    /// True while the object is being deleted.
     pub is_deleting: bool,
-    /// How far a pod is. Others are [`Phase::Pending`].
+    /// Phase of a pod; [`Phase::Pending`] for all other kinds.
     pub phase: Phase,
 }
 
-/// How far a pod is.
+/// Phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Since then the scheduler has found no place for it.
+    /// Not schedulable: the scheduler has found no node since this time.
     Unschedulable(Timestamp),
-    /// It does not run yet.
+    /// Not running yet.
     Pending,
-    /// It runs.
+    /// Running.
     Running,
-    /// It has ended after that time, and is not started again.
+    /// Ended after this time; not restarted.
     Ended(Duration),
 }
 
 /// All objects of brokers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectSet {
-    /// Whether they have been read once. Until then an absent object says nothing.
+    /// True once the objects have been listed. Until then an absent object may exist.
     pub complete: bool,
-    /// The objects.
+    /// Objects by key.
     pub objects: BTreeMap<ObjectKey, Arc<Object>>,
 }
 
-/// All Configurations of the cluster as they are written, without the texts for handlers.
+/// All Configurations of the cluster as written, without the text for handlers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ManifestSet {
-    /// Whether they have been read once. Until then an absent Configuration says nothing.
+    /// True once the Configurations have been listed. Until then an absent Configuration may exist.
     pub complete: bool,
-    /// The Configurations that can be read.
+    /// Configurations that can be parsed.
     pub manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
 }
 
-/// A write.
+/// Write to one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Creates an object.
     Create {
-        /// Which.
+        /// Object to create.
         key: ObjectKey,
-        /// The digest of what it is made of.
+        /// Digest of the object's sources.
         made_of: String,
-        /// The whole object.
+        /// Complete object.
         body: Value,
     },
-    /// Replaces the spec of an object, and names what it is made of now.
+    /// Replaces the spec of an object and updates its [`MADE_OF_ANNOTATION`].
     Replace {
-        /// Which.
+        /// Object to replace.
         key: ObjectKey,
-        /// The uid that it must have.
+        /// Uid that the object must have.
         uid: String,
-        /// The digest of what it is made of.
+        /// Digest of the object's new sources.
         made_of: String,
-        /// The whole object.
+        /// Complete object.
         body: Value,
     },
-    /// Deletes an object; of a job the pods first.
+    /// Deletes an object; a job's pods are deleted first.
     Delete {
-        /// Which.
+        /// Object to delete.
         key: ObjectKey,
-        /// The uid that it must have.
+        /// Uid that the object must have.
         uid: String,
     },
 }
 
 impl Change {
-    /// The object.
+    /// Returns the key of the changed object.
     pub fn key(&self) -> &ObjectKey {
         match self {
             Self::Create { key, .. } | Self::Replace { key, .. } | Self::Delete { key, .. } => key,
@@ -155,43 +155,43 @@ impl Change {
     }
 }
 
-/// Why a write did nothing.
+/// Reason why a write had no effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum WriteError {
-    /// The object is not as the write assumes. What it is now will be seen.
+    /// The object differs from the one that the write assumes; a watch delivers its current state.
     #[error("somebody else was quicker")]
     Conflict,
-    /// Somebody else's object has the name.
+    /// The name belongs to an object of somebody else.
     #[error("the name is taken")]
     Taken,
-    /// A rule forbids it.
+    /// Rejected by a rule of the API server.
     #[error("{0}")]
     Refused(String),
-    /// The API server did not do it, or its answer is not known.
+    /// The API server did not execute the write, or its answer is unknown.
     #[error("{message}")]
     Unavailable {
-        /// What happened.
+        /// Description of the error.
         message: String,
-        /// When the API server wants to be asked again, where it says so.
+        /// Delay before the next attempt, if the API server asks for one.
         retry_after: Option<Duration>,
     },
 }
 
-/// What brokers are made of, and where.
+/// Access to the cluster for the controller of brokers.
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Whether this process is the one that acts.
+    /// Returns a watch of whether this process leads.
     fn leads(&self) -> watch::Receiver<bool>;
-    /// The nodes.
+    /// Returns a watch of the nodes.
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
-    /// The Configurations.
+    /// Returns a watch of the Configurations.
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>>;
-    /// The Instances of all nodes.
+    /// Returns a watch of the Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// The pods, jobs and services.
+    /// Returns a watch of the pods, jobs and services.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
-    /// The names that namespaces have.
+    /// Returns a watch of the resource names of namespaces.
     fn names(&self) -> watch::Receiver<Arc<NameSet>>;
-    /// Writes a change.
+    /// Writes a change to the cluster.
     async fn write(&self, change: &Change) -> Result<(), WriteError>;
 }

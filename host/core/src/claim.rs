@@ -1,4 +1,4 @@
-//! A resource claim as the scheduler has allocated it, as far as a node needs it. Pure.
+//! Resource claims as allocated by the scheduler, reduced to the fields a node needs. Pure.
 //!
 //! Source: `resource.k8s.io/v1` `ResourceClaim`, `AllocationResult`.
 
@@ -13,70 +13,70 @@ use crate::names::is_env_name;
 use crate::slices::DRIVER;
 use crate::variables::{NEVER_SET, is_never_set};
 
-/// The kind and version of parameters that a claim or a class may have for our devices.
+/// `apiVersion` and `kind` of the parameters that a claim or class may have for our devices.
 const PARAMETERS: (&str, &str) = ("leafhost.dev/v1alpha1", "DeviceParameters");
 
-/// Is a claim with an allocation.
+/// Resource claim with an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatedClaim {
-    /// The uid of the object.
+    /// Uid of the claim.
     pub uid: String,
-    /// The devices of our driver.
+    /// Allocated devices of our driver.
     pub results: Vec<Allocated>,
-    /// The parameters of our driver, from those that count least to those that count most.
+    /// Parameters for our driver, in ascending order of precedence.
     pub parameters: Vec<Parameters>,
 }
 
-/// Is a device of our driver that a claim has.
+/// Device of our driver that is allocated to a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allocated {
-    /// The request that it is for, without what follows a slash.
+    /// Name of the request, without the part after the slash.
     pub request: String,
-    /// The whole name of the request, with the alternative that was chosen.
+    /// Full name of the request, including the chosen alternative.
     pub alternative: String,
-    /// Names the pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Names the device.
+    /// Name of the device.
     pub device: String,
-    /// Says which share of the device it is.
+    /// Id of the share, if the device is shared by several claims.
     pub share: Option<String>,
-    /// Counts the slots of it that the claim has: at least one.
+    /// Number of slots that the claim has, at least one.
     pub slots: u32,
-    /// True if whoever has the claim only looks after the device, and others may have it.
+    /// True for admin access: the claim only monitors the device, and others may hold it.
     pub is_admin: bool,
 }
 
-/// Is what a claim or class wants of our devices.
+/// Parameters of a claim or class for our devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// The requests that it is for; none means all.
+    /// Requests that the parameters apply to; empty means all.
     pub requests: Vec<String>,
-    /// Variables for containers.
+    /// Environment variables for containers.
     pub properties: BTreeMap<String, String>,
 }
 
-/// Says why parameters cannot be used.
+/// Reason why parameters cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidParameters {
-    /// They are of another kind.
+    /// The kind is unknown.
     #[error(
         "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
     )]
     Kind {
-        /// The version they say.
+        /// `apiVersion` of the parameters.
         api_version: String,
-        /// The kind they say.
+        /// `kind` of the parameters.
         kind: String,
     },
-    /// They have no such form.
+    /// The fields do not match the schema.
     #[error("parameters cannot be read: {0}")]
     Form(String),
-    /// A name is none of a variable.
+    /// A property is not named like a variable.
     #[error(
         "properties.{0} is no name of a variable: use letters, digits and _, not beginning with a digit"
     )]
     Name(String),
-    /// A variable changes how programs start or where they connect.
+    /// A property would change how programs start or where they connect.
     #[error("properties.{0} may not be set: {NEVER_SET}; remove it")]
     NeverSet(String),
 }
@@ -102,7 +102,7 @@ struct DeviceParameters {
 }
 
 impl Parameters {
-    /// Reads those of our driver; nothing for another driver's.
+    /// Parses the parameters if they are for our driver; returns `None` for another driver.
     pub fn read(
         driver: &str,
         requests: &[String],
@@ -130,7 +130,7 @@ impl Parameters {
         }))
     }
 
-    /// Tells that they are for a device of that request, which is named with or without its alternative.
+    /// Returns true if the parameters apply to the request of `allocated`, named with or without its alternative.
     fn are_for(&self, allocated: &Allocated) -> bool {
         let named = |name: &String| *name == allocated.request || *name == allocated.alternative;
         self.requests.is_empty() || self.requests.iter().any(named)
@@ -138,7 +138,7 @@ impl Parameters {
 }
 
 impl AllocatedClaim {
-    /// Returns the variables that the claim and its class want for a device. Later ones win.
+    /// Returns the variables that the claim and its class set for a device. Later parameters win.
     pub fn properties(&self, allocated: &Allocated) -> BTreeMap<String, String> {
         let mut properties = BTreeMap::new();
         for parameters in self.parameters.iter().filter(|one| one.are_for(allocated)) {

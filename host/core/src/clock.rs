@@ -1,7 +1,8 @@
-//! The clock: wall time that runs with tokio's, so that deadlines and shown times never disagree and tests can pause both.
+//! Clock: wall time that advances with tokio's clock, so that deadlines and displayed times agree and tests can pause
+//! both.
 //!
-//! A correction of the system's clock after the start is not followed. What an earlier agent wrote down is read by the clock of the boot,
-//! which is never corrected; a wall time counts only across boots.
+//! Ignores corrections of the system clock after the start. Times written by an earlier agent are read by the boot
+//! clock, which is never corrected; their wall time counts only across boots.
 
 use std::time::Duration;
 
@@ -9,20 +10,20 @@ use crate::instance::{NodeStatus, Uptime};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Two readings of wall time and uptime differ by this much although no clock was corrected.
+/// Tolerated difference between wall time and uptime if no clock was corrected.
 const JITTER: SignedDuration = SignedDuration::from_secs(2);
 
-/// One boot of this machine.
+/// Boot of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boot {
-    /// The kernel's id.
+    /// Boot id of the kernel.
     id: u128,
-    /// When it started, by the agent's clock. Time in suspend does not count.
+    /// Time of the boot by the agent's clock. Time in suspend does not count.
     started: Timestamp,
 }
 
 impl Boot {
-    /// A moment of the agent's clock as one of this boot. It is rounded up, so that no grace gets shorter.
+    /// Converts a time of the agent's clock to an uptime of this boot. Rounds up, so that no grace period gets shorter.
     pub fn uptime(&self, time: Timestamp) -> Uptime {
         let up = Duration::try_from(time.duration_since(self.started)).unwrap_or_default();
         Uptime {
@@ -37,7 +38,7 @@ impl Boot {
     }
 }
 
-/// Wall time, anchored once.
+/// Wall clock that is read once and then advances with tokio's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -46,7 +47,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `wall` now and knows of no boot.
+    /// Creates a clock that shows `wall` now and knows no boot.
     pub fn new(wall: Timestamp) -> Self {
         Self {
             started: Instant::now(),
@@ -55,7 +56,7 @@ impl Clock {
         }
     }
 
-    /// The same clock in the boot `id`, which has been up for `up`.
+    /// Sets the boot of the clock: its `id`, and the time `up` since it started.
     #[must_use]
     pub fn booted(self, id: u128, up: Duration) -> Self {
         let up = SignedDuration::try_from(up).unwrap_or_default();
@@ -66,14 +67,14 @@ impl Clock {
         }
     }
 
-    /// The boot in which the clock runs, where that is known.
+    /// Returns the boot in which the clock runs, if known.
     pub fn boot(&self) -> Option<Boot> {
         self.boot
     }
 
-    /// Since when a device is missing, by this clock, as a status says that this or an earlier agent wrote. The wall clock may have
-    /// been corrected since: a moment of this boot is told by the boot's clock, an earlier one counts as the start of this boot, and one
-    /// of the future as now.
+    /// Returns the time, by this clock, since which a device is missing, from a status written by this or an earlier
+    /// agent. The wall clock may have been corrected in between: a time of this boot is read by the boot clock, an
+    /// earlier time becomes the start of this boot, and a future time becomes now.
     pub fn missing_since(&self, status: &NodeStatus) -> Option<Timestamp> {
         let wall: Timestamp = status.missing_since.as_ref()?.parse().ok()?;
         let wall = wall.min(self.now());
@@ -89,20 +90,20 @@ impl Clock {
         Some(if is_same { wall } else { since.min(self.now()) })
     }
 
-    /// The time, in whole milliseconds: it is shown to people.
+    /// Returns the current time in whole milliseconds, as shown to people.
     pub fn now(&self) -> Timestamp {
         let now = later(self.wall, self.started.elapsed());
         Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
     }
 
-    /// The moment at which the clock will show `time`; now for what is past.
+    /// Returns the `Instant` at which the clock will show `time`, or now if `time` is in the past.
     pub fn instant(&self, time: Timestamp) -> Instant {
         let wait = Duration::try_from(time.duration_since(self.now())).unwrap_or_default();
         Instant::now() + wait
     }
 }
 
-/// `time` and `by` more, at most the end of time.
+/// Returns `time` plus `by`, or the maximum timestamp on overflow.
 pub fn later(time: Timestamp, by: Duration) -> Timestamp {
     SignedDuration::try_from(by)
         .ok()

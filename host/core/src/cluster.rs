@@ -1,4 +1,4 @@
-//! The port of the controller: a cluster as one process sees it that acts for all nodes.
+//! Port of the controller: the cluster as seen by one process that acts for all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::status_store::WriteError;
 /// All nodes of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeSet {
-    /// Whether the nodes have been read once. Until then an absent node says nothing.
+    /// True once the nodes have been listed. Until then an absent node may exist.
     pub complete: bool,
-    /// By name.
+    /// Nodes by name.
     pub nodes: BTreeMap<String, NodeState>,
 }
 
-/// What the controller knows of a node.
+/// State of a node as the controller needs it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// An operator says that it is shut down and will not come back as it was: the taint `node.kubernetes.io/out-of-service`.
+    /// True if an operator has declared the node shut down for good, by the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
-    /// Since when it is not Ready.
+    /// Time since which the node is not Ready.
     pub not_ready_since: Option<Timestamp>,
 }
 
-/// Maps Configurations whose devices the scheduler gives to whether there is a device class for them, or why not. Those of which that is not known
-/// yet are left out.
+/// Configurations whose devices the scheduler allocates, with the problem of their device class, if any. Leaves out
+/// those whose class is not known yet.
 pub type Classes = BTreeMap<ConfigurationKey, Result<(), Problem>>;
 
-/// An object that is being deleted and waits for finalizers.
+/// Object that is being deleted and waits for finalizers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleting {
-    /// What it is.
+    /// Kind of the object.
     pub kind: DeletingKind,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// What identifies this object among all that ever had the name.
+    /// Uid of the object: distinguishes it from all others that ever had the name.
     pub uid: String,
-    /// The version of the object.
+    /// Resource version of the object.
     pub resource_version: String,
-    /// What it waits for.
+    /// Finalizers that remain.
     pub finalizers: Vec<String>,
 }
 
-/// What an object is.
+/// Kind of an object that is being deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum DeletingKind {
@@ -66,47 +66,49 @@ impl std::fmt::Display for Deleting {
     }
 }
 
-/// The finalizers of Kubernetes itself that have no domain.
+/// Finalizers of Kubernetes itself that have no domain.
 const OF_KUBERNETES: [&str; 2] = ["orphan", "foregroundDeletion"];
 
-/// Whether a finalizer of a Configuration or Instance is of an agent of Akri: it is the name of its node, without a domain.
+/// Returns true if a finalizer of a Configuration or Instance was set by an Akri agent: it is a node name without a
+/// domain.
 pub fn is_of_akri(finalizer: &str) -> bool {
     !finalizer.contains('/') && !OF_KUBERNETES.contains(&finalizer)
 }
 
-/// A read that failed; it may succeed later.
+/// Failed read, which may succeed later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {what}: {why}; the controller tries again")]
 pub struct ReadError {
-    /// What was to be read.
+    /// Object of the read.
     pub what: String,
-    /// What the API server said, or that it did not answer.
+    /// Answer of the API server, or the reason why there was none.
     pub why: String,
 }
 
-/// The cluster.
+/// Access to the cluster for the controller.
 #[async_trait]
 pub trait Cluster: Send + Sync {
-    /// Whether this process is the one that acts.
+    /// Returns a watch of whether this process leads.
     fn leads(&self) -> watch::Receiver<bool>;
-    /// The nodes.
+    /// Returns a watch of the nodes.
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
-    /// The Instances of all nodes.
+    /// Returns a watch of the Instances of all nodes.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// The device classes of Configurations whose devices the scheduler gives.
+    /// Returns a watch of the device classes of Configurations whose devices the scheduler allocates.
     fn classes(&self) -> watch::Receiver<Arc<Classes>>;
-    /// The objects of ours that are being deleted.
+    /// Returns a watch of our objects that are being deleted.
     fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;
-    /// Leaves an object these finalizers, if it still is as it was seen.
+    /// Replaces the finalizers of an object if its version is still the one seen.
     async fn set_finalizers(
         &self,
         object: &Deleting,
         finalizers: &[String],
     ) -> Result<(), WriteError>;
-    /// What the cluster has of a node, read now; nothing if there is no such node.
+    /// Reads the state of a node from the API server; returns `None` if the node does not exist.
     async fn node(&self, name: &str) -> Result<Option<NodeState>, ReadError>;
-    /// The resources that pods of a node ask for, their claims ([`crate::slot::claim_key`]), and those that a scheduler gives devices ([`crate::slot::pod_key`]), of those pods that have not ended; read now.
+    /// Reads what the pods of a node that have not ended ask for: resources, claims ([`crate::slot::claim_key`]), and
+    /// the pods whose devices a scheduler gives ([`crate::slot::pod_key`]).
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
-    /// Writes a change of `base`, if the object still is as it was seen; one that somebody was quicker than fails.
+    /// Writes a change of `base` if its version is still current; fails if another writer was first.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;
 }

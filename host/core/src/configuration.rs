@@ -1,4 +1,4 @@
-//! The Configuration: what to discover and how many slots each find gets (`akri.sh/v0`, field-compatible with Akri).
+//! Configurations: what to discover, and how many slots each device gets (`akri.sh/v0`, field-compatible with Akri).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,111 +17,111 @@ pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, read as read
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
 
-/// The annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
+/// Annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
 pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
 
-/// The document as it is written: checked by [`crate::configuration::Configuration::try_from`].
+/// Configuration as written; [`crate::configuration::Configuration::try_from`] validates it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// `akri.sh/v0`.
+    /// Must be `akri.sh/v0`.
     pub api_version: String,
-    /// `Configuration`.
+    /// Must be `Configuration`.
     pub kind: String,
     /// Name, namespace and the rest.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// Desired state.
     pub spec: Spec,
 }
 
-/// The part of `ObjectMeta` that means something here; the rest is ignored.
+/// Fields of `ObjectMeta` that Leafhost uses; all others are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// The name.
+    /// Name of the object.
     pub name: String,
-    /// The namespace; `default` where absent.
+    /// Namespace of the object; `default` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Set by the API server.
+    /// Uid, set by the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Set by the API server: grows with every change of the spec.
+    /// Generation, set by the API server: grows with every change of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Set by the API server, RFC 3339.
+    /// Time of creation, set by the API server, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
-    /// Set by the API server when the object is being deleted, RFC 3339.
+    /// Time of the deletion request, set by the API server, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
-    /// Annotations.
+    /// Annotations of the object.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What is wanted.
+/// Desired state of a Configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
-    /// Which handler, and what it is told.
+    /// Handler and its input.
     pub discovery_handler: DiscoveryHandlerInfo,
-    /// How many slots each find gets.
+    /// Number of slots per device.
     #[serde(default = "one")]
     pub capacity: i64,
-    /// Pods or jobs to start per Instance; kept as it is.
+    /// Pods or jobs to start per Instance; not parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_spec: Option<serde_json::Value>,
-    /// A service per Instance; kept as it is.
+    /// Service per Instance; not parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_service_spec: Option<serde_json::Value>,
-    /// A service per Configuration; kept as it is.
+    /// Service per Configuration; not parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_service_spec: Option<serde_json::Value>,
-    /// Environment variables for every workload; they win over a device's own.
+    /// Environment variables of every workload; they win over those of a device.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub broker_properties: BTreeMap<String, String>,
 }
 
-/// Which handler, and what it is told.
+/// Handler and its input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerInfo {
-    /// The handler's name.
+    /// Name of the handler.
     pub name: String,
-    /// Text for the handler, YAML by custom.
+    /// Text for the handler, YAML by convention.
     #[serde(default)]
     pub discovery_details: String,
-    /// Values for the handler.
+    /// Properties for the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_properties: Option<Vec<DiscoveryProperty>>,
 }
 
-/// One value for the handler: given, or named. Neither means an empty value, as in Akri.
+/// Property for the handler: a literal value or a reference. Without either the value is empty, as in Akri.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryProperty {
-    /// `[_A-Za-z][_A-Za-z0-9]*`.
+    /// Name of the form `[_A-Za-z][_A-Za-z0-9]*`.
     pub name: String,
-    /// The value itself.
+    /// Literal value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Where the value is.
+    /// Reference to the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
-/// Where a value is: exactly one of `secretKeyRef` and `configMapKeyRef`.
+/// Reference to a value: exactly one of `secretKeyRef` and `configMapKeyRef`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ValueFromFields", into = "ValueFromFields")]
 pub enum ValueFrom {
-    /// A key of a Secret.
+    /// Key of a Secret.
     SecretKeyRef(KeyRef),
-    /// A key of a ConfigMap.
+    /// Key of a ConfigMap.
     ConfigMapKeyRef(KeyRef),
 }
 
-/// The written form: a YAML reader would want a tag for an enum.
+/// Serialized form of [`ValueFrom`]: for an enum a YAML parser would expect a tag.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ValueFromFields {
@@ -156,18 +156,18 @@ impl From<ValueFrom> for ValueFromFields {
     }
 }
 
-/// A key of a Secret or ConfigMap.
+/// Key of a Secret or ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
-    /// The Secret's or ConfigMap's name.
+    /// Name of the Secret or ConfigMap.
     pub name: String,
-    /// Its namespace; that of the Configuration where absent.
+    /// Namespace of the Secret or ConfigMap; that of the Configuration if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The key.
+    /// Key in the Secret or ConfigMap.
     pub key: String,
-    /// Whether it may be missing; then the property is left out.
+    /// True if the key may be missing; the property is then left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
@@ -176,69 +176,69 @@ fn one() -> i64 {
     1
 }
 
-/// A Configuration that has been checked.
+/// Validated Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// Namespace and name.
     pub key: ConfigurationKey,
-    /// What identifies this object among all that ever had the name.
+    /// Uid of the object: distinguishes it from all others that ever had the name.
     pub uid: String,
-    /// The handler's name.
+    /// Name of the handler.
     pub handler: String,
     /// Text for the handler.
     pub details: String,
-    /// Values for the handler, as written.
+    /// Properties for the handler, as written.
     pub properties: Vec<DiscoveryProperty>,
-    /// How many slots each find gets, 1 to [`MAX_CAPACITY`].
+    /// Number of slots per device, 1 to [`MAX_CAPACITY`].
     pub capacity: u32,
-    /// Environment variables for every workload.
+    /// Environment variables of every workload.
     pub broker_properties: BTreeMap<String, String>,
-    /// How long a missing device keeps its Instance, if the annotation says so.
+    /// Time for which a missing device keeps its Instance, if the annotation sets one.
     pub grace: Option<std::time::Duration>,
-    /// Which resources the kubelet is offered for its devices.
+    /// Resources that the kubelet is offered for the devices.
     pub resources: Resources,
-    /// What gives its devices to pods.
+    /// Backend that allocates the devices to pods.
     pub backend: Backend,
-    /// True if pods are evicted whose device does not work.
+    /// True if pods are evicted when their device does not work.
     pub evicts: bool,
-    /// The object's version of its spec; nothing where the home has none, such as files.
+    /// Generation of the spec; `None` if the source has none, such as files.
     pub generation: Option<i64>,
-    /// When the object was created, RFC 3339; nothing where the home does not say.
+    /// Time of creation, RFC 3339; `None` if the source has none.
     pub created: Option<String>,
-    /// Whether the object is being deleted: no Instance is created for it.
+    /// True if the object is being deleted: no Instance is created for it.
     pub deleting: bool,
 }
 
 impl Configuration {
-    /// When it was created, and its uid: of several with one name the first by this has the name on every node. Nothing where the home does
-    /// not say it.
+    /// Returns the time of creation and the uid. Of several Configurations with one name, the one that sorts first gets
+    /// the name on every node. `None` if the source has no time of creation.
     pub fn seniority(&self) -> Option<(&str, &str)> {
         Some((self.created.as_deref()?, &self.uid))
     }
 }
 
-/// The most slots of one Instance: each is a key in the object and a device the kubelet lists.
+/// Maximum slots of one Instance: each is a key in the object and a device in the kubelet's list.
 pub const MAX_CAPACITY: u32 = 1000;
-/// The most Configurations of an agent.
+/// Maximum Configurations of an agent.
 pub const MAX_CONFIGURATIONS: usize = 2_000;
-/// The most text `discoveryDetails` may have, in bytes.
+/// Maximum length of `discoveryDetails`, in bytes.
 pub const MAX_DETAILS: usize = 256 << 10;
-/// The most bytes of a path that are shown.
+/// Maximum length of a displayed path, in bytes.
 const MAX_PATH: usize = 256;
-/// The most bytes of a message that are shown.
+/// Maximum length of a displayed message, in bytes.
 const MAX_MESSAGE: usize = 1 << 10;
 
-/// Why a document is not a Configuration: every problem with the path of the field, such as `spec.capacity`.
+/// Problem of one field of an invalid Configuration, with its path, such as `spec.capacity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FieldProblem {
-    /// The field.
+    /// Path of the field.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// Description of the problem and of a valid value.
     pub message: String,
 }
 
 impl FieldProblem {
-    /// A problem at a path. Both may repeat what somebody wrote: they are made fit to be shown.
+    /// Creates a problem at a path. Cleans and shortens both texts for display, since they may repeat user input.
     pub fn new(path: impl AsRef<str>, message: impl AsRef<str>) -> Self {
         Self {
             path: text::clean(path.as_ref(), MAX_PATH),
@@ -350,7 +350,7 @@ impl TryFrom<Manifest> for Configuration {
     }
 }
 
-/// Returns why no handler is asked about these details.
+/// Returns the reason why `details` are not passed to any handler.
 pub fn details_problem(details: &str) -> Option<&'static str> {
     if details.len() > MAX_DETAILS {
         return Some("is longer than 256 KiB");
@@ -390,7 +390,7 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
     problems
 }
 
-/// A whole number with `s`, `m` or `h`; `0` needs no unit. At most a day.
+/// Parses a whole number with the unit `s`, `m` or `h`, at most a day; `0` needs no unit.
 fn parse_duration(text: &str) -> Option<std::time::Duration> {
     let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
         Some(number) if text.ends_with('h') => (number, 3600),

@@ -1,6 +1,6 @@
-//! What a handler reports, checked against the rules that hold for every handler.
+//! Devices as reported by handlers, and the rules that every reported device must satisfy.
 //!
-//! Knows no grants: whether a node or mount may be handed out is decided where the guest's answer is read.
+//! Knows no grants: the code that reads the guest's answer checks whether a device node or mount may be handed out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,55 +10,55 @@ use crate::attribute::{self, AttributeValue, Attributes, Capacities};
 use crate::names::is_property_name;
 use crate::text;
 
-/// The longest device id, in bytes.
+/// Maximum length of a device id, in bytes.
 pub const MAX_ID: usize = 1024;
-/// The most text one device may have, in bytes.
+/// Maximum text of one device, in bytes.
 pub const MAX_TEXT: usize = 64 << 10;
 
-/// A file or folder of the node that the workload sees.
+/// File or folder of the node that is mounted into the workload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub container_path: String,
-    /// The absolute path on the node.
+    /// Absolute path on the node.
     pub host_path: String,
-    /// Whether the workload may not write.
+    /// True if the workload may not write.
     pub read_only: bool,
 }
 
-/// A device node that the workload gets.
+/// Device node that the workload gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub container_path: String,
-    /// The absolute path on the node.
+    /// Absolute path on the node.
     pub host_path: String,
-    /// Some of `r`, `w`, `m`.
+    /// Permissions: some of `r`, `w`, `m`.
     pub permissions: String,
 }
 
-/// Whether a device works.
+/// Health of a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "health", content = "reason")]
 pub enum Health {
-    /// It does.
+    /// Working.
     Healthy,
-    /// It is there and does not, and why.
+    /// Present but not working, for this reason.
     Unhealthy(String),
-    /// The handler cannot tell.
+    /// Not determined by the handler.
     Unknown,
 }
 
-/// One device, as a handler reports it.
+/// Device as reported by a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// What identifies it, for a shared device on every node.
+    /// Id of the device; a shared device has one id on all nodes.
     pub id: String,
-    /// Visible from many nodes.
+    /// True if many nodes can see the device.
     pub shared: bool,
-    /// What identifies the piece of hardware, whichever handler found it.
+    /// Id of the piece of hardware, independent of the handler that found it.
     pub physical_id: Option<String>,
     /// Environment variables of the workload.
     pub properties: BTreeMap<String, String>,
@@ -66,16 +66,16 @@ pub struct Device {
     pub mounts: Vec<Mount>,
     /// Device nodes for the workload.
     pub nodes: Vec<DeviceNode>,
-    /// What schedulers choose by.
+    /// Attributes by which schedulers select devices.
     pub attributes: Attributes,
-    /// Amounts of what the device has.
+    /// Amounts that the device provides.
     pub capacity: Capacities,
-    /// Whether it works.
+    /// Health of the device.
     pub health: Health,
 }
 
 impl Device {
-    /// A healthy device with an id and nothing else.
+    /// Creates a healthy device with an id and nothing else.
     pub fn new(id: impl Into<String>, shared: bool) -> Self {
         Self {
             id: id.into(),
@@ -90,7 +90,7 @@ impl Device {
         }
     }
 
-    /// What identifies the device within a Configuration.
+    /// Returns the key of the device within a Configuration.
     pub fn key(&self) -> DeviceKey {
         DeviceKey {
             id: self.id.clone(),
@@ -98,7 +98,7 @@ impl Device {
         }
     }
 
-    /// The first rule of the contract that the device breaks, in words for the handler's author.
+    /// Returns the first rule of the contract that the device breaks, worded for the author of the handler.
     pub fn problem(&self) -> Option<String> {
         if let Some(problem) = id_problem(&self.id) {
             return Some(problem.to_owned());
@@ -173,7 +173,7 @@ impl Device {
         None
     }
 
-    /// How many bytes of text the device has in all.
+    /// Returns the total text of the device, in bytes.
     pub fn text(&self) -> usize {
         let pairs = self.properties.iter().chain(&self.capacity);
         let pairs = pairs.map(|(name, value)| name.len() + value.len());
@@ -200,16 +200,16 @@ impl Device {
     }
 }
 
-/// What identifies a device within a Configuration: two handlers may report it, and it is one.
+/// Identity of a device within a Configuration. Two handlers that report the same key report one device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKey {
-    /// The id.
+    /// Id of the device.
     pub id: String,
-    /// Whether it is shared: a local and a shared device of one id are two.
+    /// True if the device is shared: a local and a shared device with the same id are two devices.
     pub shared: bool,
 }
 
-/// What is wrong with a device id, if anything.
+/// Returns the reason why a device id is invalid, if any.
 pub fn id_problem(id: &str) -> Option<&'static str> {
     if id.is_empty() {
         Some("id is empty")
@@ -222,7 +222,8 @@ pub fn id_problem(id: &str) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a path, if anything: it must be absolute, without `..`, `.`, empty parts and control characters.
+/// Returns the reason why a path is invalid, if any: it must be absolute, without `..`, `.`, empty parts and control
+/// characters.
 pub fn path_problem(path: &str) -> Option<&'static str> {
     let Some(rest) = path.strip_prefix('/') else {
         return Some("is not absolute");
@@ -239,7 +240,7 @@ pub fn path_problem(path: &str) -> Option<&'static str> {
 }
 
 fn has_control(text: &str) -> bool {
-    // Most text is ASCII, of which a byte says as much as a character.
+    // Fast path: in ASCII text each byte is a character.
     if text.is_ascii() {
         text.bytes().any(|byte| byte.is_ascii_control())
     } else {
@@ -247,7 +248,7 @@ fn has_control(text: &str) -> bool {
     }
 }
 
-/// Whether text of several lines has a control character that is no part of lines.
+/// Returns true if text of several lines has a control character other than tab, newline and carriage return.
 fn has_control_within_lines(text: &str) -> bool {
     has_control(text) && text.chars().any(text::is_foreign_control)
 }

@@ -1,5 +1,5 @@
-//! The devices of this node as they are seen now: what plan, offers, CDI specs and slots are made of. Knows neither how they were found nor
-//! what they are used for.
+//! Current view of the devices of this node, from which plans, offers, CDI specs and slots are derived. Knows neither
+//! how devices are found nor what they are used for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,23 +13,24 @@ use crate::ports::ConfiguredDiscovery;
 use crate::presence::{Absent, Presence};
 use crate::resource_names::ResourceNames;
 
-/// The devices of all Configurations. Equal snapshots are published once.
+/// Devices of all Configurations. Equal snapshots are published once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSnapshot {
-    /// Whether Configurations and handlers have been read once.
+    /// True once Configurations and handlers have been read.
     pub read: bool,
-    /// The boot in which the devices were seen.
+    /// Boot in which the devices were seen.
     pub boot: Option<Boot>,
-    /// By Configuration.
+    /// Devices by Configuration.
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationDevices>>,
-    /// The names that namespaces have.
+    /// Resource names by namespace.
     pub names: Arc<ResourceNames>,
-    /// The other Configurations: deleted, or not read yet. Nothing is known of the devices of one that cannot be used as it is now written.
+    /// State of the other Configurations: deleted, or not read yet. The devices of a Configuration that is currently
+    /// invalid are unknown.
     pub absent: Absent<ConfigurationKey>,
 }
 
 impl DeviceSnapshot {
-    /// How a Configuration stands.
+    /// Returns the presence of a Configuration.
     pub fn presence(&self, key: &ConfigurationKey) -> Presence<&Arc<ConfigurationDevices>> {
         match self.configurations.get(key) {
             Some(view) => Presence::Seen(view),
@@ -37,7 +38,7 @@ impl DeviceSnapshot {
         }
     }
 
-    /// How a device of a Configuration stands.
+    /// Returns the presence of a device of a Configuration.
     pub fn device(&self, key: &ConfigurationKey, device: &DeviceKey) -> Presence<&DeviceView> {
         match self.presence(key) {
             Presence::Seen(view) => view.presence(device),
@@ -47,19 +48,19 @@ impl DeviceSnapshot {
     }
 }
 
-/// The devices of a Configuration.
+/// Devices of a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationDevices {
-    /// The Configuration they belong to.
+    /// Configuration that the devices belong to.
     pub configured: Arc<ConfiguredDiscovery>,
-    /// The devices it has or still keeps.
+    /// Devices that the Configuration has or still keeps.
     pub devices: BTreeMap<DeviceKey, DeviceView>,
-    /// The other devices: gone once every session has given a complete answer.
+    /// State of the other devices: gone once every session has given a complete answer.
     pub absent: Absent<DeviceKey>,
 }
 
 impl ConfigurationDevices {
-    /// How a device stands. Nothing is known of one that only the store has reported.
+    /// Returns the presence of a device. A device known only from the store is [`Presence::Unknown`].
     pub fn presence(&self, key: &DeviceKey) -> Presence<&DeviceView> {
         match self.devices.get(key) {
             Some(view) if view.device.is_some() || view.missing_since.is_some() => {
@@ -71,11 +72,11 @@ impl ConfigurationDevices {
     }
 }
 
-/// A device of a Configuration.
+/// Device of a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceView {
-    /// As last reported; nothing if it has not been since the agent started.
+    /// Device as last reported; `None` if not reported since the agent started.
     pub device: Option<Arc<Device>>,
-    /// Since when it is missing.
+    /// Time since which the device is missing.
     pub missing_since: Option<Timestamp>,
 }

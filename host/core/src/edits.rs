@@ -1,4 +1,4 @@
-//! What a container gets with devices: the same for a container runtime and for the kubelet. Pure.
+//! Edits that a container gets with its devices, for container runtimes and the kubelet alike. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, DeviceNode, Mount};
 
-/// Variables, nodes and mounts, each once.
+/// Environment variables, device nodes and mounts, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Edits {
-    /// Environment variables.
+    /// Environment variables by name.
     pub env: BTreeMap<String, String>,
     /// Device nodes by their path in the container.
     pub nodes: BTreeMap<String, DeviceNode>,
@@ -19,8 +19,8 @@ pub struct Edits {
 }
 
 impl Edits {
-    /// What comes with one device: each property plain and with the hash behind its name, as Akri does it. Those of the
-    /// Configuration win.
+    /// Returns the edits of one device. Each property appears under its own name and with the hash appended to the
+    /// name, as in Akri. Properties of the Configuration win.
     pub fn of(hash: &str, device: &Device, own: &BTreeMap<String, String>) -> Self {
         let suffix = hash.to_uppercase();
         let mut env = BTreeMap::new();
@@ -41,12 +41,12 @@ impl Edits {
         device_edits
     }
 
-    /// Whether the device does nothing for a container.
+    /// Returns true if the edits change nothing in a container.
     pub fn is_empty(&self) -> bool {
         self.env.is_empty() && self.nodes.is_empty() && self.mounts.is_empty()
     }
 
-    /// Adds what is not there yet. A node that both have may do what either may.
+    /// Adds the entries of `other` that are missing. A device node in both gets the union of the permissions.
     pub fn add(&mut self, other: Self) {
         for (name, value) in other.env {
             self.env.entry(name).or_insert(value);
@@ -76,7 +76,7 @@ impl Edits {
     }
 }
 
-/// Returns what either permission allows, as letters of `rwm`.
+/// Returns the union of two permissions, as letters of `rwm`.
 pub fn union(one: &str, two: &str) -> String {
     "rwm"
         .chars()

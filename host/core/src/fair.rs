@@ -1,9 +1,9 @@
-//! The order in which what belongs to several owners is taken, where not all of it can be.
+//! Fair order among several owners, for limits that not all of their items fit.
 
 use std::collections::BTreeMap;
 
-/// Puts items in an order in which each owner has its turn: the first of every owner, then the second of every owner. Those of one turn, and
-/// those of one owner, stay in their order.
+/// Orders items round-robin by owner: the first item of every owner, then the second of every owner. Keeps the order
+/// within one round and within one owner.
 pub fn in_turns<T, K: Ord>(items: impl IntoIterator<Item = T>, owner: impl Fn(&T) -> K) -> Vec<T> {
     let mut counts: BTreeMap<K, usize> = BTreeMap::new();
     let in_turn = items.into_iter().map(|item| {

@@ -1,50 +1,50 @@
-//! Faults: what went wrong with a call of a handler, whose doing it is, and what it is called in metrics.
+//! Faults: why the call of a handler failed, and the label of that reason in metrics.
 
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a call of a handler ended without an answer. The text is the metric label and what `status` shows.
+/// Reason why a call of a handler ended without an answer. The text is the metric label and appears in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum FaultReason {
-    /// It computed longer than its grants allow.
+    /// Exceeded the CPU time of its grants.
     CpuBudget,
-    /// It took longer than its grants allow.
+    /// Exceeded the wall clock time of its grants.
     WallTimeout,
-    /// It needed more memory, tables or guest instances than its grants allow, and died of it.
+    /// Died because it needed more memory, tables or guest instances than its grants allow.
     Memory,
-    /// It trapped: a panic, an invalid access, a stack overflow.
+    /// Trapped: a panic, an invalid access, a stack overflow.
     Trap,
-    /// It called exit.
+    /// Called exit.
     Exit,
-    /// Its answer was over a limit.
+    /// Answer over a limit.
     AnswerTooLarge,
-    /// It made the host hold more than allowed: handles or bytes.
+    /// Made the host hold more handles or bytes than allowed.
     HostResources,
-    /// The connection to an external handler was lost.
+    /// Connection to an external handler lost.
     ConnectionLost,
-    /// The host could not make the call.
+    /// Call not possible because of an error in the host.
     Host,
 }
 
 impl FaultReason {
-    /// The label in metrics and in `status`.
+    /// Returns the label in metrics and in `status`.
     pub fn label(self) -> &'static str {
         self.into()
     }
 }
 
-/// A call that ended without an answer.
+/// Call of a handler that ended without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", reason.label())]
 pub struct Fault {
-    /// Why.
+    /// Reason of the fault.
     pub reason: FaultReason,
-    /// What happened, in words for the operator.
+    /// Description of the fault for the operator.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault.
+    /// Creates a fault.
     pub fn new(reason: FaultReason, message: impl Into<String>) -> Self {
         Self {
             reason,

@@ -1,4 +1,4 @@
-//! The slots of an Instance that can be had. Knows nothing of who wants one.
+//! Free slots of an Instance. Knows nothing of who wants one.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use crate::configuration::MAX_CAPACITY;
 use crate::instance::Instance;
 use crate::slot::{slot_id, slot_number};
 
-/// The free slots of an Instance that may be taken now; none of `taken`.
+/// Returns the free slots of an Instance that may be taken now, without those in `taken`.
 ///
-/// At most as many as the capacity leaves: slots beyond a capacity that was lowered count until they are released.
+/// Returns no more than the capacity leaves: used slots above a lowered capacity count until they are released.
 pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> {
     let (name, spec) = (&instance.metadata.name, &instance.spec);
     let left = left(instance, taken);
@@ -22,7 +22,7 @@ pub fn free_slots(instance: &Instance, taken: &BTreeSet<String>) -> Vec<String> 
         .collect()
 }
 
-/// How many free slots an Instance has, those of `taken` not counted.
+/// Returns the number of free slots of an Instance, without those in `taken`.
 pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
     let spec = &instance.spec;
     let used = spec.device_usage.values().filter(|usage| !usage.is_empty());
@@ -33,7 +33,7 @@ pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
     capacity.saturating_sub(used.count().saturating_add(also.count()))
 }
 
-/// Tells that somebody has a slot of an Instance, as it says.
+/// Returns true if the usage of the Instance says that somebody has the slot.
 pub fn is_used(instance: &Instance, slot: &str) -> bool {
     let usage = instance.spec.device_usage.get(slot);
     usage.is_some_and(|usage| !usage.is_empty())

@@ -1,16 +1,16 @@
-//! The name of a component's grants file.
+//! Name of the grants file of a component.
 
-/// The end of the name of every grants file.
+/// Suffix of every grants file.
 pub const SUFFIX: &str = ".grants.yaml";
 
-/// `<stem>.grants.yaml` for `<stem>.wasm` and `<stem>.wasm.gz`, whether there is such a file or not.
+/// Returns `<stem>.grants.yaml` for `<stem>.wasm` and `<stem>.wasm.gz`, whether or not that file exists.
 pub fn own(component: &str) -> String {
     format!("{}{SUFFIX}", stem(component))
 }
 
-/// The grants file of a component among the files of its folder. Cargo calls the component of the crate `serial-by-id`
-/// `serial_by_id.wasm`: `serial-by-id.grants.yaml` is its file too, unless it has [its own](own) or `serial-by-id.wasm` is
-/// there, whose file it is.
+/// Returns the grants file of a component among the files of its folder. Cargo names the component of the crate
+/// `serial-by-id` `serial_by_id.wasm`, so `serial-by-id.grants.yaml` applies to it too, unless the component has [its
+/// own](own) file or `serial-by-id.wasm` exists, which then owns that file.
 pub fn among(component: &str, exists: impl Fn(&str) -> bool) -> String {
     let own = own(component);
     let of_crate = stem(component).replace('_', "-");
@@ -24,7 +24,7 @@ pub fn among(component: &str, exists: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// The names it may have, for a message of someone who does not know the folder.
+/// Returns the possible names of the file, for messages written without knowledge of the folder.
 pub fn names(component: &str) -> String {
     let own = own(component);
     match own.replace('_', "-") {

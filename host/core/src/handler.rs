@@ -1,38 +1,38 @@
-//! What is known of a discovery handler: its description, its sources, its status.
+//! Discovery handlers: description, registration and status.
 
 use serde::Serialize;
 
-/// The most handlers that are loaded at a time: each has a place of its own among the guests that run at once, and loading needs some,
-/// too.
+/// Maximum handlers loaded at a time: each needs a place of its own among the guests that run at once, and loading
+/// needs some as well.
 pub const MOST_HANDLERS: usize = 100;
 
-/// What a handler says of itself.
+/// Description that a handler gives of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
-    /// The registry key.
+    /// Name of the handler, its key in the registry.
     pub name: String,
-    /// The handler's own version.
+    /// Version of the handler.
     pub version: String,
-    /// One line.
+    /// Summary in one line.
     pub summary: String,
-    /// Working details.
+    /// Example of valid discovery details.
     pub example: String,
-    /// The default for its devices.
+    /// Default of `shared` for its devices.
     pub shared: bool,
 }
 
-/// The name that a source serves, and its place among those that do.
+/// Handler name that a source serves, and the order of the source among all that serve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Registration {
-    /// The handler's name.
+    /// Name of the handler.
     pub handler: String,
-    /// The source that was accepted first has the lowest number.
+    /// Order of acceptance: the source that was accepted first has the lowest number.
     pub number: u64,
 }
 
 impl Registration {
-    /// Of a source that is accepted as `handler` after those with the `others`.
+    /// Creates the registration of a source accepted for `handler` after those with the registrations `others`.
     pub fn after<'a>(others: impl Iterator<Item = &'a Self>, handler: &str) -> Self {
         let same = others.filter(|other| other.handler == handler);
         let last = same.map(|other| other.number).max();
@@ -43,33 +43,33 @@ impl Registration {
     }
 }
 
-/// The status of a handler's source in the registry, named as in the Akri agent's document.
+/// Status of a handler's source in the registry, named as in the document of the Akri agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum HandlerStatus {
-    /// Registered, and no Configuration uses it. The first answer of a session makes it Active, a first failure
-    /// of all its sessions Offline.
+    /// Registered, but used by no Configuration. Becomes Active with the first answer of a session, Offline when all
+    /// its sessions fail.
     Waiting,
-    /// At least one session gets answers. The last Configuration deleted makes it Waiting, failure of
-    /// all sessions Offline.
+    /// Answering in at least one session. Becomes Waiting when the last Configuration is deleted, Offline when all
+    /// sessions fail.
     Active,
-    /// Every session has failed since then, or the source is gone. An answer makes it Active, five minutes end in its
-    /// removal from the registry.
+    /// Failing in every session since this time, or without a source. Becomes Active with an answer; removed from the
+    /// registry after five minutes.
     Offline(jiff::Timestamp),
 }
 
 impl HandlerStatus {
-    /// `Waiting`, `Active` or `Offline`.
+    /// Returns `Waiting`, `Active` or `Offline`.
     pub fn label(self) -> &'static str {
         self.into()
     }
 }
 
-/// A sha256 in lower-case hex: of a component's bytes, unpacked, unless something else is said.
+/// SHA-256 in lower-case hex: of the bytes of an uncompressed component, unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Digest(pub String);
 
 impl Digest {
-    /// The first twelve digits, for people.
+    /// Returns the first twelve digits, for display.
     pub fn short(&self) -> &str {
         self.0.get(..12).unwrap_or(&self.0)
     }

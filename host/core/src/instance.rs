@@ -1,4 +1,5 @@
-//! The Instance: one discovered device (`akri.sh/v0`, field-compatible with Akri, additive fields below `leafhost`).
+//! Instances: one object per discovered device (`akri.sh/v0`, field-compatible with Akri, additive fields in
+//! `leafhost`).
 
 use std::collections::BTreeMap;
 
@@ -15,32 +16,32 @@ mod reserved;
 pub use edit::{Edit, Outdated};
 pub use reserved::{MAX_USES, Reserved, Use};
 
-/// The label that names the node of a local Instance.
+/// Label that names the node of a local Instance.
 pub const NODE_LABEL: &str = "leafhost.dev/node";
-/// The label of a shared Instance, `true`.
+/// Label of a shared Instance, `true`.
 pub const SHARED_LABEL: &str = "leafhost.dev/shared";
-/// The label that names the Configuration of a shared Instance.
+/// Label that names the Configuration of a shared Instance.
 pub const CONFIGURATION_LABEL: &str = "leafhost.dev/configuration";
 
-/// The annotation that names the generation of the Configuration from which the common fields were written.
+/// Annotation with the generation of the Configuration from which the common fields were written.
 pub const GENERATION_ANNOTATION: &str = "leafhost.dev/generation";
-/// A label that is there after an odd number of edits of the owner, the generation or the capacity, so that the policies see which writes
-/// edit them.
+/// Label that is present after an odd number of edits of the owner, the generation or the capacity. Admission policies
+/// recognize such writes by it.
 pub const ODD_EDIT_LABEL: &str = "leafhost.dev/odd-edit";
 
-/// The whole object.
+/// Instance object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
-    /// `akri.sh/v0`.
+    /// Always `akri.sh/v0`.
     pub api_version: String,
-    /// `Instance`.
+    /// Always `Instance`.
     pub kind: String,
     /// Name, uid, labels, owner.
     pub metadata: InstanceMetadata,
-    /// The device.
+    /// Device and its slots.
     pub spec: InstanceSpec,
-    /// How it is seen from the nodes.
+    /// View of the device from each node.
     #[serde(
         default,
         deserialize_with = "lenient::or_default",
@@ -49,79 +50,80 @@ pub struct Instance {
     pub status: InstanceStatus,
 }
 
-/// The part of `ObjectMeta` that is used.
+/// Fields of `ObjectMeta` that Leafhost uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceMetadata {
-    /// `<configuration>-<hash>`.
+    /// Name: `<configuration>-<hash>`.
     pub name: String,
-    /// That of the Configuration.
+    /// Namespace of the Configuration.
     pub namespace: String,
-    /// Set by the store at creation; never changes.
+    /// Uid, set by the store at creation; never changes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Set by the store at every write.
+    /// Version, set by the store at every write.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Set by the store at creation, RFC 3339.
+    /// Time of creation, set by the store, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
-    /// Set by the API server when the object is being deleted, RFC 3339.
+    /// Time of the deletion request, set by the API server, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
-    /// Labels.
+    /// Labels of the object.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations of the object.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// The Configuration.
+    /// Owner: the Configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<OwnerReference>,
 }
 
-/// The Configuration as owner.
+/// Reference to the Configuration as owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {
-    /// `akri.sh/v0`.
+    /// Always `akri.sh/v0`.
     pub api_version: String,
-    /// `Configuration`.
+    /// Always `Configuration`.
     pub kind: String,
-    /// Its name.
+    /// Name of the Configuration.
     pub name: String,
-    /// Its uid.
+    /// Uid of the Configuration.
     pub uid: String,
-    /// `true`.
+    /// Always `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<bool>,
 }
 
-/// The device. What others wrote of it that does not fit is read as [`lenient`] says: it hides nothing else.
+/// Device and its slots. Values of a wrong type, written by others, are read as [`lenient`] defines; all other fields
+/// stay readable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {
-    /// The Configuration's name.
+    /// Name of the Configuration.
     pub configuration_name: String,
-    /// `akri.sh/<configuration>=<hash>`.
+    /// CDI name: `akri.sh/<configuration>=<hash>`.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub cdi_name: String,
-    /// How many slots.
+    /// Number of slots.
     #[serde(default = "one", deserialize_with = "lenient::count")]
     pub capacity: u32,
-    /// The device's properties, overlaid by the Configuration's.
+    /// Properties of the device, overlaid by those of the Configuration.
     #[serde(default, deserialize_with = "lenient::texts")]
     pub broker_properties: BTreeMap<String, String>,
-    /// Visible from many nodes.
+    /// True if many nodes can see the device.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub shared: bool,
-    /// The nodes that see it, each once.
+    /// Nodes that see the device, each once.
     #[serde(default, deserialize_with = "lenient::list")]
     pub nodes: Vec<String>,
-    /// Slot id → who has it, see [`crate::slot::DeviceUsage`]; an absent key means free.
+    /// Holder of each slot by slot id, see [`crate::slot::DeviceUsage`]; a slot without a key is free.
     #[serde(default, deserialize_with = "lenient::texts")]
     pub device_usage: BTreeMap<String, String>,
-    /// What Akri does not have.
+    /// Fields that Akri does not have.
     #[serde(
         default,
         deserialize_with = "lenient::or_default",
@@ -134,27 +136,28 @@ pub struct InstanceSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Leafhost {
-    /// The device's id: what a hash in a name stands for.
+    /// Id of the device, from which the hash in the name is computed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub id: String,
-    /// What schedulers choose by.
+    /// Attributes by which schedulers select devices.
     #[serde(
         default,
         deserialize_with = "lenient::entries",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub attributes: Attributes,
-    /// Amounts of what the device has.
+    /// Amounts that the device provides.
     #[serde(
         default,
         deserialize_with = "lenient::entries",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub capacity: Capacities,
-    /// What identifies the piece of hardware.
+    /// Id of the piece of hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_id: Option<String>,
-    /// By slot the pod for which a scheduler has chosen it. A scheduler writes it with the slot, and whoever frees the slot removes it.
+    /// Pod for which a scheduler has reserved a slot, by slot id. The scheduler writes the entry with the slot; the
+    /// writer that frees the slot removes it.
     #[serde(
         default,
         deserialize_with = "lenient::entries",
@@ -164,7 +167,7 @@ pub struct Leafhost {
 }
 
 impl Leafhost {
-    /// Tells that the same is said of the device, whatever schedulers have reserved.
+    /// Returns true if both describe the device alike, ignoring `reserved`.
     pub fn is_alike(&self, other: &Self) -> bool {
         self.id == other.id
             && self.attributes == other.attributes
@@ -173,14 +176,14 @@ impl Leafhost {
     }
 }
 
-/// How the device is seen from the nodes.
+/// View of the device from the nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// One entry a node, written by that node only.
+    /// Status by node; each node writes only its own entry.
     #[serde(default, deserialize_with = "node_statuses")]
     pub nodes: BTreeMap<String, NodeStatus>,
-    /// How many slots somebody has, as it was last counted, where it is counted at all: people look at it, and no decision does.
+    /// Number of used slots at the last count, if counted at all. For display only; no decision depends on it.
     #[serde(
         default,
         deserialize_with = "lenient::or_default",
@@ -190,47 +193,47 @@ pub struct InstanceStatus {
 }
 
 impl InstanceStatus {
-    /// Whether nothing is said.
+    /// Returns true if the status has no content.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.used.is_none()
     }
 }
 
-/// The longest reason of a device that does not work, in bytes: the object has one for each node.
+/// Maximum length of the reason of an unhealthy device, in bytes: the object has one per node.
 pub const MAX_REASON: usize = 1024;
 
-/// The most slots of a node whose holders are shown.
+/// Maximum slots of a node whose holders are shown.
 pub const MAX_HOLDERS: usize = 1_000;
-/// The longest text of a holder, in bytes: a namespace and the name of a pod.
+/// Maximum length of a holder, in bytes: a namespace and the name of a pod.
 pub const MAX_HOLDER: usize = 63 + 1 + 253;
 
-/// How one node sees the device. No timestamp of the last look: it would be a write at every look.
+/// View of the device from one node. Has no timestamp of the last check, which would cause a write per check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
-    /// Whether it works.
+    /// Health of the device.
     #[serde(flatten)]
     pub health: Health,
-    /// Since when the device is missing from complete answers, RFC 3339, while its grace runs.
+    /// Time since which the device is missing from complete answers, RFC 3339, while its grace period runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_since: Option<String>,
-    /// The same moment on the clock of that boot, which no correction of the wall clock changes.
+    /// Time of `missing_since` on the boot clock, which no correction of the wall clock changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
-    /// By slot which pods of the node were seen to have it, `namespace/name`.
+    /// Pods of the node seen to hold the device, `namespace/name`, by slot id.
     #[serde(
         default,
         deserialize_with = "lenient::texts",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub holders: BTreeMap<String, String>,
-    /// Marks that it stands for an entry that cannot be read, so that it is equal to none that is written.
+    /// True if this value replaces an entry that cannot be parsed, so that it differs from every written one.
     #[serde(skip)]
     pub is_unreadable: bool,
 }
 
 impl NodeStatus {
-    /// An entry that says no more than that.
+    /// Creates a status with this health and nothing else.
     pub fn new(health: Health) -> Self {
         Self {
             health,
@@ -242,7 +245,7 @@ impl NodeStatus {
     }
 }
 
-/// Reads the entries of all nodes. What cannot be read of one is Unknown, and stops nobody from reading the others'.
+/// Reads the entries of all nodes. An entry that cannot be parsed becomes `Unknown` and does not hide the others.
 fn node_statuses<'de, D>(deserializer: D) -> Result<BTreeMap<String, NodeStatus>, D::Error>
 where
     D: Deserializer<'de>,
@@ -255,13 +258,13 @@ where
     })
 }
 
-/// A moment on the clock of one boot of a node.
+/// Time on the clock of one boot of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Uptime {
-    /// The kernel's id of the boot: 32 hex digits.
+    /// Boot id of the kernel: 32 hex digits.
     pub boot: String,
-    /// Seconds since it started.
+    /// Seconds since the boot.
     pub seconds: u64,
 }
 
@@ -270,7 +273,7 @@ fn one() -> u32 {
 }
 
 impl Instance {
-    /// `namespace/name`.
+    /// Returns the namespace and name.
     pub fn key(&self) -> InstanceKey {
         InstanceKey {
             namespace: self.metadata.namespace.clone(),
@@ -278,7 +281,7 @@ impl Instance {
         }
     }
 
-    /// The id of the device, where an agent of ours wrote the object.
+    /// Returns the id of the device, if an agent of Leafhost wrote the object.
     pub fn device_id(&self) -> Option<&str> {
         self.spec
             .leafhost
@@ -287,20 +290,21 @@ impl Instance {
             .filter(|id| !id.is_empty())
     }
 
-    /// The generation of the Configuration from which the common fields were written, where that is known.
+    /// Returns the generation of the Configuration from which the common fields were written, if known.
     pub fn generation(&self) -> Option<i64> {
         let text = self.metadata.annotations.get(GENERATION_ANNOTATION)?;
         text.parse().ok()
     }
 
-    /// Tells that the node sees the device or has a slot of it.
+    /// Returns true if the node sees the device or has a slot of it.
     pub fn concerns(&self, node: &str) -> bool {
         let mut usages = self.spec.device_usage.values();
         self.spec.nodes.iter().any(|seen| seen == node)
             || usages.any(|usage| is_usage_of(node, usage))
     }
 
-    /// Returns what of the object is this node's matter: a change of the rest, such as another node's slot, is none of its.
+    /// Returns the object reduced to what concerns this node; a change of the rest, such as another node's slot, does
+    /// not alter it.
     #[must_use]
     pub fn seen_from(&self, node: &str) -> Self {
         let mut seen = self.clone();
@@ -318,24 +322,24 @@ impl Instance {
         seen
     }
 
-    /// Counts the slots that somebody has.
+    /// Returns the number of used slots.
     pub fn used(&self) -> u32 {
         let usages = self.spec.device_usage.values();
         let used = usages.filter(|usage| !usage.is_empty()).count();
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
-    /// Returns the value of `spec.deviceUsage` for a slot; nothing is free.
+    /// Returns the value of `spec.deviceUsage` for a slot; empty if the slot is free.
     pub fn usage(&self, slot: &str) -> &str {
         self.spec.device_usage.get(slot).map_or("", String::as_str)
     }
 
-    /// Returns what a scheduler has said of a slot.
+    /// Returns the reservation of a slot by a scheduler.
     pub fn reserved(&self, slot: &str) -> Option<&Reserved> {
         self.spec.leafhost.as_ref()?.reserved.get(slot)
     }
 
-    /// The hash at the end of the name.
+    /// Returns the hash at the end of the name.
     pub fn hash(&self) -> Option<&str> {
         self.metadata
             .name
@@ -344,12 +348,12 @@ impl Instance {
     }
 }
 
-/// `namespace/name` of an Instance.
+/// Namespace and name of an Instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceKey {
-    /// The namespace.
+    /// Namespace of the Instance.
     pub namespace: String,
-    /// The name.
+    /// Name of the Instance.
     pub name: String,
 }
 
@@ -359,10 +363,10 @@ impl std::fmt::Display for InstanceKey {
     }
 }
 
-/// The slots that containers were seen to have, by Instance and slot id. An Instance that is created starts with its own.
+/// Slots seen to be held by containers, by Instance and slot id. A new Instance is created with its slots already set.
 pub type HeldSlots = BTreeMap<InstanceKey, BTreeMap<String, DeviceUsage>>;
 
-/// Tells that a value of `deviceUsage` names the node.
+/// Returns true if a value of `deviceUsage` names the node.
 fn is_usage_of(node: &str, usage: &str) -> bool {
     !usage.is_empty() && usage.rsplit(':').next() == Some(node)
 }

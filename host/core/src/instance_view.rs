@@ -1,18 +1,18 @@
-//! What is known of the Instances of a store that is far away: its answers to writes and the events of its watches, in any
-//! order. Pure; knows neither the store nor who reads.
+//! View of the Instances of a remote store, built from its answers to writes and the events of its watches, in any
+//! order. Pure; knows neither the store nor the readers.
 //!
-//! The newest version of an object wins, wherever it came from: resource versions of one resource are comparable as numbers
-//! (KEP-5504). An event that is older than an answer changes nothing.
+//! The newest version of an object wins, whatever its source: resource versions of one resource are comparable as
+//! numbers (KEP-5504). An event older than an answer changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
 
-/// Bounds how many objects that are gone are remembered. An event of one of them that is still on its way does not bring it back.
+/// Maximum number of deleted objects remembered, so that a late event of one does not bring it back.
 const GONE: usize = 4096;
 
-/// What a watch selects; each is listed for itself.
+/// Selection of a watch; each is listed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Local Instances of this node.
@@ -22,7 +22,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The watch that shows the Instance; none where its labels were removed.
+    /// Returns the watch that shows the Instance, or `None` if its labels were removed.
     pub fn of(instance: &Instance) -> Option<Self> {
         let labels = &instance.metadata.labels;
         if labels.contains_key(NODE_LABEL) {
@@ -38,43 +38,43 @@ impl Scope {
     }
 }
 
-/// The Instances, by what was seen of them.
+/// Instances as last seen.
 #[derive(Debug, Default)]
 pub struct InstanceView {
     instances: BTreeMap<InstanceKey, Arc<Instance>>,
-    /// The newest version of anything that was seen.
+    /// Newest version of any object seen.
     newest: u64,
-    /// By uid, before which version nothing is taken in of objects that are gone.
+    /// Version of each deleted object, by uid; older ones of the object are ignored.
     gone: BTreeMap<String, u64>,
-    /// In the order in which they went.
+    /// Uids in `gone`, in order of deletion.
     order: VecDeque<String>,
-    /// The lists that are being read.
+    /// Lists in progress.
     lists: BTreeMap<Scope, Listing>,
 }
 
-/// A list that is being read.
+/// List in progress.
 #[derive(Debug, Default)]
 struct Listing {
-    /// The newest version of anything that was seen before.
+    /// Newest version of any object seen before the list began.
     newest: u64,
-    /// Holds what was seen since.
+    /// Objects seen since the list began.
     seen: BTreeMap<InstanceKey, Arc<Instance>>,
 }
 
 impl InstanceView {
-    /// The Instances.
+    /// Returns the Instances.
     pub fn instances(&self) -> &BTreeMap<InstanceKey, Arc<Instance>> {
         &self.instances
     }
 
-    /// The newest version that was seen before the list of a scope began, where the list is older than that. Either who answered lags behind,
-    /// or the store was restored from a backup.
+    /// Returns the newest version seen before the list of a scope began, if the list is older. Then either the
+    /// answering server lags behind, or the store was restored from a backup.
     pub fn overtaken(&self, scope: Scope, listed: u64) -> Option<u64> {
         let newest = self.lists.get(&scope)?.newest;
         (listed < newest).then_some(newest)
     }
 
-    /// An object came as an answer, in an event or in a list. Whether that is news.
+    /// Takes in an object from an answer, an event or a list. Returns true if the view changed.
     pub fn saw(&mut self, instance: Instance) -> bool {
         let (key, now) = (instance.key(), version(&instance));
         let instance = Arc::new(instance);
@@ -97,13 +97,13 @@ impl InstanceView {
         true
     }
 
-    /// An object was deleted. Whether that is news.
+    /// Takes in the deletion of an object. Returns true if the view changed.
     pub fn saw_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
         self.saw_leave(key, uid, u64::MAX)
     }
 
-    /// An object is not among those that are watched any more: it is gone, or has lost its label with this version. It is shown again once
-    /// that or something newer is seen of it. Whether that is news.
+    /// Removes an object that left the watch: it was deleted, or lost its label with this version. The object is shown
+    /// again once this or a newer version of it is seen. Returns true if the view changed.
     pub fn saw_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) -> bool {
         if version < u64::MAX {
             self.newest = self.newest.max(version);
@@ -131,14 +131,14 @@ impl InstanceView {
         is_held
     }
 
-    /// A list of a scope begins.
+    /// Starts a list of a scope.
     pub fn list_begins(&mut self, scope: Scope) {
         let (newest, seen) = (self.newest, BTreeMap::new());
         self.lists.insert(scope, Listing { newest, seen });
     }
 
-    /// A list of a scope, of that version, has ended: what neither it nor anything since its beginning has shown is not there, but for what
-    /// is newer than the list. Whether that is news.
+    /// Ends the list of a scope at version `listed`. Removes the objects of the scope that neither the list nor
+    /// anything since its start has shown, except those newer than the list. Returns true if the view changed.
     pub fn list_ended(&mut self, scope: Scope, listed: u64) -> bool {
         let Some(Listing { seen, .. }) = self.lists.remove(&scope) else {
             return false;
@@ -153,8 +153,8 @@ impl InstanceView {
         self.instances.len() != before
     }
 
-    /// The same where the store itself has gone back to an earlier state: of this scope only what was seen since the list began is there, and
-    /// of all others nothing is known to be newer.
+    /// Ends the list of a scope of a store that was restored to an earlier state. Keeps only those objects of the scope
+    /// that were seen since the list began, and forgets the versions of all others.
     pub fn list_restored(&mut self, scope: Scope, listed: u64) -> bool {
         let Listing { seen, .. } = self.lists.remove(&scope).unwrap_or_default();
         self.gone.clear();
@@ -171,7 +171,7 @@ impl InstanceView {
     }
 }
 
-/// The resource version as the number it is.
+/// Returns the resource version as a number.
 pub fn version(instance: &Instance) -> u64 {
     let version = &instance.metadata.resource_version;
     version.parse().unwrap_or_default()
@@ -209,7 +209,7 @@ mod tests {
     fn nothing_older_follows_what_is_newer() {
         let mut view = InstanceView::default();
         assert!(view.saw(shared("a-1", "u", 9)));
-        // 10 is newer than 9, although its text is not.
+        // As text, 10 would sort before 9.
         assert!(view.saw(shared("a-1", "u", 10)));
         assert!(!view.saw(shared("a-1", "u", 9)) && !view.saw(shared("a-1", "u", 10)));
         assert_eq!(shown(&view), [("u", 10)]);
@@ -223,7 +223,7 @@ mod tests {
         assert!(view.saw_deletion(&key, "old"));
         assert!(!view.saw(shared("a-1", "old", 6)));
         assert!(view.saw(shared("a-1", "new", 7)));
-        // The event of the deletion comes after the answer that made the successor.
+        // The deletion event arrives after the answer that created the successor.
         assert!(!view.saw_deletion(&key, "old"));
         assert_eq!(shown(&view), [("new", 7)]);
     }
@@ -270,7 +270,7 @@ mod tests {
         assert!(view.saw_leave(&key, "u", 7));
         assert!(!view.saw(shared("a-1", "u", 6)));
         assert_eq!(shown(&view), []);
-        // Somebody looks, and it is there without its label.
+        // A read finds the object, now without its label.
         assert!(view.saw(shared("a-1", "u", 7)));
         assert!(view.saw(shared("a-1", "u", 8)));
         assert_eq!(shown(&view), [("u", 8)]);
@@ -291,11 +291,11 @@ mod tests {
         assert_eq!(view.overtaken(Scope::Shared, 12), Some(43));
         assert!(view.list_restored(Scope::Shared, 12));
         assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
-        // Later events count, although its versions are older than those that were seen once.
+        // Later events count, even if their versions are older than some seen before the restore.
         assert!(view.saw(shared("a-41", "41", 13)));
         assert!(view.saw(instance("b-1", "local", 9, Scope::Local)));
         assert_eq!(shown(&view), [("40", 10), ("41", 13), ("local", 9)]);
-        // A list that is no older than all that was seen before it is none of a restored store.
+        // A list that is not older than everything seen before it does not indicate a restored store.
         view.list_begins(Scope::Local);
         view.saw(shared("a-41", "41", 20));
         assert_eq!(view.overtaken(Scope::Local, 13), None);

@@ -1,4 +1,4 @@
-//! The devices of an answer that were not taken: a bounded number is shown, all are known.
+//! Rejected devices of an answer: a bounded number is shown, the ids of all are kept.
 
 use std::collections::BTreeSet;
 
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::MAX_ID;
 
-/// How many are shown; of the others there is only the number.
+/// Maximum rejected devices shown; all others are only counted.
 pub const MAX_SHOWN: usize = 100;
 
-/// A device that was not taken.
+/// Device that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Its id, cut to 256 bytes for showing; unprintable characters escaped.
+    /// Id of the device, cut to 256 bytes for display; unprintable characters escaped.
     pub id: String,
-    /// Why.
+    /// Reason for the rejection.
     pub reason: String,
 }
 
-/// The devices that were not taken.
+/// Rejected devices of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOuts {
-    /// The first ones.
+    /// First rejected devices, at most [`MAX_SHOWN`].
     pub shown: Vec<LeftOut>,
-    /// How many more there were.
+    /// Number of rejected devices not in `shown`.
     pub more: u64,
-    /// The ids of all of them, but for those that no device can have.
+    /// Ids of all rejected devices, except ids that no device can have.
     pub ids: BTreeSet<String>,
 }
 
-/// Collects them one by one.
+/// Collector of rejected devices.
 #[derive(Debug, Default)]
 pub struct Collector(LeftOuts);
 
 impl Collector {
-    /// The device with that id, as the handler wrote it. `say` is asked only if it is shown.
+    /// Adds the device with this id, as the handler wrote it. Calls `say` only if the device is shown.
     pub fn add(&mut self, id: &str, say: impl FnOnce() -> LeftOut) {
-        // No device has a longer one.
+        // Longer ids belong to no device.
         if id.len() <= MAX_ID {
             self.0.ids.insert(id.to_owned());
         }
@@ -47,14 +47,14 @@ impl Collector {
         }
     }
 
-    /// All of them.
+    /// Returns the collected devices.
     pub fn done(self) -> LeftOuts {
         self.0
     }
 }
 
 impl FromIterator<LeftOut> for LeftOuts {
-    /// Those whose ids are shown as they are.
+    /// Collects devices whose displayed ids are their actual ids.
     fn from_iter<T: IntoIterator<Item = LeftOut>>(all: T) -> Self {
         let mut collector = Collector::default();
         for one in all {

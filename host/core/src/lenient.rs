@@ -1,4 +1,5 @@
-//! Reads the fields of an object that others write, too: what does not fit its type is left out or stands for nothing, and the rest stays.
+//! Lenient deserialization of objects that others write as well: values of a wrong type are skipped or replaced, the
+//! rest is kept.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize as _, Deserializer};
 use serde_json::Value;
 
-/// Reads a value; its default where it does not fit.
+/// Reads a value, or its default if the type is wrong.
 pub fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -16,7 +17,7 @@ where
     Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
-/// Reads a map without the entries that do not fit.
+/// Reads a map without the entries of a wrong type.
 pub fn entries<'de, D, T>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -25,7 +26,7 @@ where
     entries_or(deserializer, || None)
 }
 
-/// Reads a map, with a value in place of each entry that does not fit, if there is one.
+/// Reads a map; replaces entries of a wrong type by `other`, or drops them if it returns `None`.
 pub fn entries_or<'de, D, T>(
     deserializer: D,
     other: impl Fn() -> Option<T>,
@@ -44,7 +45,8 @@ where
     Ok(all.into_iter().filter_map(read).collect())
 }
 
-/// Reads a map of texts. Something else is taken as the text that it is in JSON: it is not nothing.
+/// Reads a map of strings. A value of another type becomes its JSON text, so that it is not taken as empty; null
+/// becomes empty.
 pub fn texts<'de, D>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error>
 where
     D: Deserializer<'de>,
@@ -56,7 +58,7 @@ where
     Ok(all.map(|(name, value)| (name, text(value))).collect())
 }
 
-/// Reads a list of texts in the same way. Each stays in its place.
+/// Reads a list of strings like [`texts`]. Every element keeps its position.
 pub fn list<'de, D>(deserializer: D) -> Result<Vec<String>, D::Error>
 where
     D: Deserializer<'de>,
@@ -67,7 +69,7 @@ where
     Ok(all.into_iter().map(text).collect())
 }
 
-/// Reads a number that is not negative; the nearest one that fits, zero where it is no number.
+/// Reads a non-negative number: clamped to `u32`, and zero if the value is no number.
 pub fn count<'de, D>(deserializer: D) -> Result<u32, D::Error>
 where
     D: Deserializer<'de>,

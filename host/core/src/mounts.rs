@@ -1,10 +1,10 @@
-//! What is mounted where, as the kernel tells it in `/proc/self/mountinfo`. Reads no file.
+//! Mount table as reported by the kernel in `/proc/self/mountinfo`. Reads no file.
 
-/// Where the kernel tells it.
+/// Path of the kernel's mount table.
 pub const TABLE: &str = "/proc/self/mountinfo";
 
-/// File systems in which the kernel shows itself: what is written there is done to the machine, and what is read there are its
-/// secrets. `statfs` does not tell all of them: a `devtmpfs` says that it is a `tmpfs`.
+/// File system types by which the kernel exposes itself: writes affect the machine, and reads reveal its secrets.
+/// `statfs` does not identify all of them: a `devtmpfs` reports that it is a `tmpfs`.
 const OF_THE_KERNEL: [&str; 18] = [
     "binfmt_misc",
     "bpf",
@@ -26,46 +26,47 @@ const OF_THE_KERNEL: [&str; 18] = [
     "tracefs",
 ];
 
-/// What is mounted at one place.
+/// Mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// Its number, and that of what it is mounted in.
+    /// Ids of the mount and of its parent mount.
     id: u64,
     parent: u64,
-    /// The numbers of the device of its files, major and minor.
+    /// Major and minor number of the device of its files.
     device: (u64, u64),
-    /// Where.
+    /// Mount point.
     pub path: String,
-    /// The type of file system.
+    /// File system type.
     pub kind: String,
 }
 
 impl Mounted {
-    /// Whether the kernel shows itself there.
+    /// Returns true if the file system exposes the kernel.
     pub fn is_of_the_kernel(&self) -> bool {
         OF_THE_KERNEL.contains(&self.kind.as_str())
     }
 }
 
-/// All that is mounted.
+/// Mount table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts(Vec<Mounted>);
 
 impl Mounts {
-    /// Reads the table; lines that are none are passed over.
+    /// Parses the mount table; skips malformed lines.
     pub fn parse(table: &[u8]) -> Self {
         let text = String::from_utf8_lossy(table);
         Self(text.lines().filter_map(mounted).collect())
     }
 
-    /// What the files of that device are in, wherever it is mounted; some have a number of their own for each file.
+    /// Returns a mount whose device has these numbers, wherever it is mounted. Some file systems have a device number
+    /// per file, which no mount has.
     pub fn of_device(&self, major: u64, minor: u64) -> Option<&Mounted> {
         self.0
             .iter()
             .find(|mounted| mounted.device == (major, minor))
     }
 
-    /// What is seen to be mounted below a folder, each with its path from there, such as `/sub`.
+    /// Returns the visible mounts below a folder, each with its path relative to the folder, such as `/sub`.
     pub fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a Mounted, &'a str)> {
         let folder = folder.trim_end_matches('/');
         self.0.iter().filter_map(move |mounted| {
@@ -75,7 +76,7 @@ impl Mounts {
         })
     }
 
-    /// Whether something else was mounted over a folder above it.
+    /// Returns true if another mount covers a folder above the mount.
     fn is_hidden(&self, mounted: &Mounted) -> bool {
         let mut at = mounted;
         for _ in &self.0 {
@@ -95,12 +96,12 @@ impl Mounts {
     }
 }
 
-/// Whether that is left of a path when the path of a folder above is taken off.
+/// Returns true if `rest`, a path without the prefix of a folder, lies below that folder.
 fn is_path_below(rest: &str) -> bool {
     rest.len() > 1 && rest.starts_with('/')
 }
 
-/// One line: `36 35 98:0 /root /path options… - ext4 /dev/sda1 options`.
+/// Parses a line such as `36 35 98:0 /root /path options… - ext4 /dev/sda1 options`.
 fn mounted(line: &str) -> Option<Mounted> {
     let (place, what) = line.split_once(" - ")?;
     let mut place = place.split(' ');
@@ -115,7 +116,7 @@ fn mounted(line: &str) -> Option<Mounted> {
     })
 }
 
-/// A path as it is: the kernel writes spaces, tabs, line breaks and backslashes as three octal digits.
+/// Decodes a path: the kernel writes spaces, tabs, line breaks and backslashes as three octal digits.
 fn plain(written: &str) -> String {
     let mut parts = written.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(below("/srv"), ["/a b tmpfs", "/a b/dev devtmpfs"]);
         assert_eq!(below("/srv/a b"), ["/dev devtmpfs"]);
         assert_eq!(below("/srv/a b/dev"), Vec::<String>::new());
-        // The others are under what was mounted on /home and once more on /home/c.
+        // The other mounts are covered by those on /home and, once more, on /home/c.
         assert_eq!(below("/home"), ["/c tmpfs", "/c tmpfs"]);
         assert_eq!(below("/").len(), 8);
         for (device, kind, of_the_kernel) in [

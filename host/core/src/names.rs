@@ -1,6 +1,6 @@
-//! Names that are parsed once and then trusted: Configurations, handlers, Instances, CDI devices.
+//! Validated names of Configurations, handlers, Instances and CDI devices.
 //!
-//! The forms are Akri's, so that brokers and tools written for it keep working.
+//! The formats are Akri's, so that brokers and tools written for it keep working.
 
 use std::fmt;
 
@@ -8,28 +8,28 @@ use blake2::digest::consts::{U3, U5, U8};
 use blake2::{Blake2b, Digest};
 use serde::Serialize;
 
-/// The API group and version of Configurations and Instances.
+/// API group and version of Configurations and Instances.
 pub const API_VERSION: &str = "akri.sh/v0";
-/// The API group; also the vendor of CDI devices and the prefix of extended resources.
+/// API group; also the vendor of CDI devices and the prefix of extended resources.
 pub const GROUP: &str = "akri.sh";
-/// The longest name of a Kubernetes object, in bytes.
+/// Maximum length of the name of a Kubernetes object, in bytes.
 const MAX_NAME: usize = 253;
-/// The longest digest in a name, in bytes: `-` and 16 hex digits are kept free in every Configuration name.
+/// Maximum length of a digest in a name, in bytes: every Configuration name leaves room for `-` and 16 hex digits.
 const MAX_DIGEST: usize = 8;
 
-/// Why a text is not a name.
+/// Error of a text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} {rule}")]
 pub struct InvalidName {
-    /// What kind of name was expected.
+    /// Kind of name that was expected.
     pub what: &'static str,
-    /// The text.
+    /// Rejected text.
     pub text: String,
-    /// What it should be.
+    /// Rule that the text breaks.
     pub rule: &'static str,
 }
 
-/// `namespace/name` of a Configuration.
+/// Namespace and name of a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigurationKey {
     namespace: String,
@@ -37,7 +37,7 @@ pub struct ConfigurationKey {
 }
 
 impl ConfigurationKey {
-    /// Checks both parts: the namespace is a DNS label, the name a DNS subdomain that leaves room for the
+    /// Validates both parts: the namespace must be a DNS label, the name a DNS subdomain that leaves room for the
     /// `-<hash>` of an Instance.
     pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
         if !is_dns_label(namespace) {
@@ -60,12 +60,12 @@ impl ConfigurationKey {
         })
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The name within the namespace.
+    /// Returns the name within the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -83,8 +83,8 @@ impl Serialize for ConfigurationKey {
     }
 }
 
-/// Whether `text` can be a discovery handler's name: 1 to 63 letters, digits, `-`, `_`, `.`, with a letter or digit
-/// at both ends. Case counts: `debugEcho` is Akri's.
+/// Returns true if `text` is a valid name of a discovery handler: 1 to 63 letters, digits, `-`, `_`, `.`, with a letter
+/// or digit at both ends. Case matters: `debugEcho` is Akri's.
 pub fn is_handler_name(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.len() <= 63
@@ -93,19 +93,19 @@ pub fn is_handler_name(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// Whether `text` can be a node's name: a DNS subdomain of at most 253 bytes.
+/// Returns true if `text` is a valid node name: a DNS subdomain of at most 253 bytes.
 pub fn is_node_name(text: &str) -> bool {
     is_dns_subdomain(text, MAX_NAME)
 }
 
-/// Whether `text` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
+/// Returns true if `text` is a valid name of an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
 pub fn is_env_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Whether this can be the name of a device's property: like an environment variable, but a `-` may be in it, because
-/// `KubeVirt` looks for `PCI_RESOURCE_…` with the resource's own dashes.
+/// Returns true if `text` is a valid name of a device property: like an environment variable, but with `-` allowed,
+/// because `KubeVirt` looks for `PCI_RESOURCE_…` with the dashes of the resource name.
 pub fn is_property_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text
@@ -113,8 +113,8 @@ pub fn is_property_name(text: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
-/// Whether `text` can be a CDI class: a letter, then letters, digits, `.`, `_`, `-`, ending with a letter or digit.
-/// One character is refused although the specification allows it: podman's CDI library up to 0.5 panics on it.
+/// Returns true if `text` is a valid CDI class: a letter, then letters, digits, `.`, `_`, `-`, ending with a letter or
+/// digit. Rejects a single character although the specification allows it: podman's CDI library up to 0.5 panics on it.
 pub fn is_cdi_class(text: &str) -> bool {
     text.len() >= 2
         && text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -146,24 +146,24 @@ fn is_dns_subdomain(text: &str, longest: usize) -> bool {
     text.len() <= longest && text.split('.').all(part)
 }
 
-/// How many bytes of BLAKE2b stand for a device in the names of its Instance.
+/// Length of the BLAKE2b digest that stands for a device in the name of its Instance.
 ///
-/// Akri's three bytes collide; a device that loses gets the next longer digest.
+/// Three bytes, as in Akri, can collide; the device that loses gets the next longer digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DigestLength {
-    /// Akri's.
+    /// Three bytes, as in Akri.
     Three,
-    /// The first way out of a collision.
+    /// Five bytes, used after a first collision.
     Five,
-    /// The last one.
+    /// Eight bytes, used after a second collision.
     Eight,
 }
 
 impl DigestLength {
-    /// From short to long.
+    /// All lengths, from short to long.
     pub const ALL: [Self; 3] = [Self::Three, Self::Five, Self::Eight];
 
-    /// Returns how many hex digits stand for it in a name.
+    /// Returns the number of hex digits in a name.
     pub fn digits(self) -> usize {
         match self {
             Self::Three => 6,
@@ -173,8 +173,8 @@ impl DigestLength {
     }
 }
 
-/// The hash of a device: lower-case hex of BLAKE2b with a digest of that length (a parameter of the function, no
-/// truncation) over the id, for a local device over id and node name.
+/// Returns the hash of a device: lower-case hex of BLAKE2b over the id, for a local device over id and node name. The
+/// digest length is a parameter of the hash function; the digest is not truncated.
 ///
 /// Source: Akri, `agent/src/discovery_handler_manager`, checked against its test vectors.
 pub fn device_hash(id: &str, local_to: Option<&str>, length: DigestLength) -> String {
@@ -191,17 +191,17 @@ fn hex<D: Digest>(id: &str, node: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `<configuration>-<hash>`.
+/// Returns `<configuration>-<hash>`.
 pub fn instance_name(configuration: &str, hash: &str) -> String {
     format!("{configuration}-{hash}")
 }
 
-/// `akri.sh/<configuration>=<hash>`.
+/// Returns `akri.sh/<configuration>=<hash>`.
 pub fn cdi_name(configuration: &str, hash: &str) -> String {
     format!("{GROUP}/{configuration}={hash}")
 }
 
-/// A name as the value of a label: itself up to 63 bytes, else its head and a digest.
+/// Returns a name as a label value: unchanged up to 63 bytes, otherwise its beginning and a digest.
 pub fn label_value(name: &str) -> String {
     if name.len() <= 63 {
         return name.to_owned();
@@ -210,12 +210,12 @@ pub fn label_value(name: &str) -> String {
     format!("{}-{}", head.trim_end_matches(['-', '.']), digest(name))
 }
 
-/// 16 hex digits that stand for a text.
+/// Returns 16 hex digits derived from a text.
 pub fn digest(text: &str) -> String {
     device_hash(text, None, DigestLength::Eight)
 }
 
-/// Names the DeviceClass of the devices of a Configuration.
+/// Returns the name of the DeviceClass for the devices of a Configuration.
 pub fn class_name(configuration: &str) -> String {
     format!("{configuration}.{GROUP}")
 }

@@ -1,4 +1,4 @@
-//! How the handlers of a node stand: what is shown of them to people who are not on the node.
+//! Report on the handlers of a node, for people who are not on the node.
 
 use std::collections::BTreeMap;
 
@@ -6,98 +6,98 @@ use jiff::Timestamp;
 
 use crate::names::ConfigurationKey;
 
-/// The most handlers of a node that are reported: who reads reports takes no more of a node.
+/// Maximum handlers in the report of a node; readers of reports accept no more.
 pub const MAX_REPORTS: usize = 100;
 
-/// All handlers of a node.
+/// Report on all handlers of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Whether every handler was loaded and every Configuration called once. Until then an absent handler says nothing.
+    /// True once every handler has been loaded and every Configuration called. Until then an absent handler may exist.
     pub complete: bool,
-    /// By handler name.
+    /// Handlers by name.
     pub handlers: BTreeMap<String, ReportedHandler>,
 }
 
-/// A handler that a source has, or that a Configuration names.
+/// Handler that a source provides or a Configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedHandler {
-    /// What it does.
+    /// Phase over all sources.
     pub phase: HandlerPhase,
-    /// Since when, if that is known.
+    /// Time since which the phase holds, if known.
     pub since: Option<Timestamp>,
-    /// By source name.
+    /// Sources by name.
     pub sources: BTreeMap<String, ReportedSource>,
-    /// The Configurations that name it.
+    /// Configurations that name the handler.
     pub configurations: BTreeMap<ConfigurationKey, ReportedConfiguration>,
 }
 
-/// What a handler does, over all its sources.
+/// Phase of a handler, over all its sources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HandlerPhase {
-    /// No Configuration gets answers, since none names it.
+    /// Named by no Configuration, so none gets answers.
     Waiting,
-    /// At least one Configuration gets answers.
+    /// Answering for at least one Configuration.
     Active,
-    /// It does not serve.
+    /// Not serving.
     #[default]
     Offline,
 }
 
-/// A component, or a handler that serves elsewhere.
+/// Source of a handler: a component, or an external handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedSource {
-    /// Where it serves, if it is no component.
+    /// Endpoint, unless the source is a component.
     pub endpoint: Option<String>,
-    /// The handler's own version, if it was ever loaded.
+    /// Version of the handler, if it was ever loaded.
     pub version: Option<String>,
-    /// The sha256 of the bytes that serve.
+    /// SHA-256 of the bytes in service.
     pub digest: Option<String>,
-    /// Grants the newest bytes need and do not have.
+    /// Grants that the newest bytes need but lack.
     pub missing_grants: Vec<String>,
-    /// Why the newest bytes do not serve, or what else is wrong.
+    /// Reason why the newest bytes are not in service, or another problem.
     pub problem: Option<ReportedProblem>,
-    /// The object that the problem is about, or that has the component, where it is one's.
+    /// Object that the problem is about or that contains the component, if any.
     pub object: Option<ObjectName>,
 }
 
-/// Which ConfigMap.
+/// Identity of a ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectName {
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its uid.
+    /// Uid of the object.
     pub uid: String,
 }
 
-/// What is wrong.
+/// Problem of a handler, source or Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedProblem {
-    /// One word for it: that of [`Problem`](crate::problem::Problem), or [`HANDLER_REFUSED`].
+    /// Reason in one word: that of [`Problem`](crate::problem::Problem), or [`HANDLER_REFUSED`].
     pub reason: String,
-    /// What and the remedy.
+    /// Description and remedy.
     pub message: String,
 }
 
-/// The reason of a component that cannot be loaded.
+/// Reason of a component that cannot be loaded.
 pub const HANDLER_REFUSED: &str = "HandlerRefused";
 
-/// A Configuration.
+/// Report on a Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedConfiguration {
-    /// How many devices it has, those in grace included.
+    /// Number of devices, including those in their grace period.
     pub devices: usize,
-    /// How many things the handler saw and did not take.
+    /// Number of things that the handler saw and did not report as devices.
     pub skipped: usize,
-    /// The first of these, and why.
+    /// First skipped thing, and the reason.
     pub first_skipped: Option<String>,
-    /// How many devices of its answers, and how many of its requests, the agent denied.
+    /// Number of devices of its answers and of its requests that the agent denied.
     pub denied: usize,
-    /// The first of these, and the grant that is missing.
+    /// First denied device or request, and the missing grant.
     pub first_denied: Option<String>,
-    /// The version of its spec that this is about, where it has one.
+    /// Generation of the spec that the report describes, if any.
     pub generation: Option<i64>,
-    /// What is wrong first of all.
+    /// Most important problem.
     pub problem: Option<ReportedProblem>,
 }

@@ -1,6 +1,7 @@
-//! The pools of shared devices: what the scheduler is offered of devices that several nodes see. Pure.
+//! Pools of shared devices, which offer the scheduler devices that several nodes see. Pure.
 //!
-//! A pool never depends on who sees a device: in another pool it would be another device, and free while it is used.
+//! The pool of a device never depends on the nodes that see it: in another pool it would count as another device, free
+//! while it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +13,20 @@ use crate::ports::InstanceSet;
 use crate::slice_device::{Sharing, offered};
 use crate::slices::{Devices, MISSING, Reach, Taint, UNHEALTHY};
 
-/// The longest name of a pool.
+/// Maximum length of the name of a pool.
 const MAX_NAME: usize = 253;
 
-/// Maps the names of pools to what they offer.
+/// Offered devices by pool name and reach.
 pub type Pools = BTreeMap<String, BTreeMap<Reach, Devices>>;
 
-/// Is a Configuration whose shared devices the scheduler gives.
+/// Rules of a Configuration whose shared devices the scheduler allocates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolRules {
-    /// True if pods are evicted whose device does not work.
+    /// True if pods are evicted when their device does not work.
     pub evicts: bool,
 }
 
-/// Names the pool of the shared devices of a Configuration: `<namespace>/<configuration>`.
+/// Returns the name of the pool for the shared devices of a Configuration: `<namespace>/<configuration>`.
 pub fn pool_name(namespace: &str, configuration: &str) -> String {
     let name = format!("{namespace}/{configuration}");
     if name.len() <= MAX_NAME {
@@ -36,10 +37,11 @@ pub fn pool_name(namespace: &str, configuration: &str) -> String {
     format!("{}-{digest}", head.trim_end_matches(['-', '.']))
 }
 
-/// Returns the pools of all `wanted` Configurations, and the attributes and capacities that found no room. `hostnames` maps the nodes whose kubelets use
-/// the driver to the values of their label `kubernetes.io/hostname`.
+/// Returns the pools of all `wanted` Configurations, and the attributes and capacities that did not fit. `hostnames`
+/// maps the nodes whose kubelets use the driver to the values of their label `kubernetes.io/hostname`.
 ///
-/// A device is offered to the nodes that see it well; if none does, it is tainted or, where taints are not kept, left out.
+/// Offers a device to the nodes from which it works. If there are none, taints the device, or leaves it out where
+/// taints are not kept.
 pub fn pools(
     instances: &InstanceSet,
     wanted: &BTreeMap<ConfigurationKey, PoolRules>,
@@ -73,7 +75,7 @@ pub fn pools(
         }
         let taints = why.map(|key| Taint {
             key: key.to_owned(),
-            // A pod may have it through a node that is only away.
+            // Do not evict a pod whose node may only be away.
             evicts: rules.evicts && is_ill_everywhere(instance),
         });
         let (devices, over) = offered(key, instance, &taints.into_iter().collect(), sharing);
@@ -86,7 +88,7 @@ pub fn pools(
     (pools, left_out)
 }
 
-/// Tells that all nodes that see a device say that it does not work.
+/// Returns true if all nodes that see the device report it unhealthy.
 fn is_ill_everywhere(instance: &Instance) -> bool {
     instance.spec.nodes.iter().all(|node| {
         let status = instance.status.nodes.get(node);
@@ -96,13 +98,13 @@ fn is_ill_everywhere(instance: &Instance) -> bool {
     })
 }
 
-/// Holds the host names of the nodes that see a device.
+/// Hostnames of the nodes that see a device.
 struct Seen {
-    /// Those from which it works.
+    /// Hostnames of nodes from which the device works.
     well: BTreeSet<String>,
-    /// Those from which it does not.
+    /// Hostnames of nodes from which the device does not work.
     others: BTreeSet<String>,
-    /// The taint that says why.
+    /// Key of the taint for a device that works from no node.
     why: &'static str,
 }
 
@@ -159,7 +161,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Shows the devices of the pool of all these: node names, devices with shares and taints.
+    /// Formats the devices of the pool made of these Instances: node names, devices with shares and taints.
     fn shown(instances: Vec<Instance>, able: &[&str], features: SliceFeatures) -> Vec<String> {
         let all = instances.into_iter().map(|one| (one.key(), Arc::new(one)));
         let instances = InstanceSet::read(all.collect());

@@ -1,5 +1,5 @@
-//! The ports: how the agent reaches Configurations, handlers and Instances. `leafhost-files` implements them with
-//! files, and tests with plain data.
+//! Ports through which the agent reaches Configurations, handlers and Instances. `leafhost-files` implements them with
+//! files, tests with plain data.
 //!
 //! Snapshots travel through `tokio::sync::watch`; a receiver always starts from the newest one.
 
@@ -21,23 +21,23 @@ use crate::resource_names::ResourceNames;
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
 
-/// Something an operator wrote that cannot be used.
+/// Problem of something an operator wrote that cannot be used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceProblem {
-    /// Where it is: a file, `cameras.yaml`; or an object, `ConfigMap leafhost/handlers`.
+    /// File or object with the problem, such as `cameras.yaml` or `ConfigMap leafhost/handlers`.
     pub source: String,
-    /// The line, where it is known, from 1.
+    /// Line of the problem, from 1, if known.
     pub line: Option<usize>,
-    /// The field, such as `spec.capacity`; empty for the whole.
+    /// Path of the field, such as `spec.capacity`; empty for the whole.
     pub path: String,
-    /// What is wrong and what would be right; says so where an earlier version keeps serving.
+    /// Description of the problem and of a valid value; states if an earlier version stays in service.
     pub message: String,
-    /// The Configuration it belongs to, where that much could be read.
+    /// Configuration that the problem belongs to, if its name could be read.
     pub configuration: Option<ConfigurationKey>,
 }
 
 impl SourceProblem {
-    /// A problem of a whole file or object.
+    /// Creates a problem of a whole file or object.
     pub fn new(source: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             source: source.into(),
@@ -47,7 +47,7 @@ impl SourceProblem {
     }
 }
 
-/// On one line, whatever the names of files and the texts in them are.
+/// Formats the problem on one line, whatever text the file names and values contain.
 impl std::fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&text::escape(&self.source))?;
@@ -64,91 +64,94 @@ impl std::fmt::Display for SourceProblem {
 /// All Configurations of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigurationSet {
-    /// Whether the source has been read once. Until then an absent Configuration says nothing.
+    /// True once the source has been read. Until then an absent Configuration may exist.
     pub complete: bool,
-    /// Those that can be used.
+    /// Valid Configurations.
     pub accepted: BTreeMap<ConfigurationKey, Arc<ConfiguredDiscovery>>,
-    /// What cannot be used, sorted.
+    /// Problems of what cannot be used, sorted.
     pub problems: Vec<SourceProblem>,
-    /// What has no effect in Configurations that can be used, such as a misspelt field; sorted.
+    /// Parts of valid Configurations that have no effect, such as a misspelt field; sorted.
     pub warnings: Vec<SourceProblem>,
-    /// The names that namespaces have in a cluster.
+    /// Resource names by namespace, in a cluster.
     pub names: Arc<ResourceNames>,
-    /// Those that are not taken because there are too many; of very many only some are named.
+    /// Configurations beyond a cap; if there are very many, only some are listed.
     pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
 }
 
-/// A Configuration that is not taken because there are too many.
+/// Configuration that is not used because a cap is exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutConfiguration {
-    /// The handler that it names.
+    /// Name of its handler.
     pub handler: String,
-    /// The object's version of its spec.
+    /// Generation of its spec.
     pub generation: Option<i64>,
-    /// The cap that it is beyond, such as `500 Configurations of a namespace`.
+    /// Exceeded cap, such as `500 Configurations of a namespace`.
     pub cap: String,
 }
 
-/// A Configuration with its properties resolved.
+/// Configuration with resolved properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredDiscovery {
-    /// The Configuration.
+    /// Validated Configuration.
     pub configuration: Configuration,
-    /// Its properties; or why one of them cannot be had, then the handler is not called.
+    /// Resolved properties, or the problem of one that is unavailable; the handler is then not called.
     pub properties: Result<Vec<Property>, FieldProblem>,
 }
 
-/// Where Configurations come from.
+/// Source of Configurations.
 pub trait ConfigurationSource: Send + Sync {
-    /// The Configurations, newest first seen.
+    /// Returns a watch of the Configurations.
     fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>>;
 }
 
 /// All handler files of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceSet {
-    /// Whether the source has been read once. Until then an absent file says nothing.
+    /// True once the source has been read. Until then an absent file may exist.
     pub complete: bool,
-    /// Whether a part of the source, such as a folder, is missing. Then an absent file says nothing, unless it is in `gone`.
+    /// True if a part of the source, such as a folder, is missing. An absent file may then exist, unless `gone` lists
+    /// it.
     pub partial: bool,
-    /// Files that were in a part that is not missing, and are no longer there.
+    /// Files removed from a part of the source that is not missing.
     pub gone: BTreeSet<String>,
-    /// By source name, which is the file name (`udev.wasm`). A file that is there and cannot be used now has no version.
+    /// Versions by source name, which is the file name (`udev.wasm`). A file that exists but is currently unusable has
+    /// no version.
     pub files: BTreeMap<String, Option<SourceVersion>>,
-    /// The grants files there are, by name. Those of files are with their versions, too.
+    /// Grants files by name, including those already contained in versions.
     pub grants: BTreeMap<String, GrantsFile>,
-    /// The objects that have the files, where they are objects': by file, and by the name under which problems name them.
+    /// Objects that contain the files, if any: by file name, and by the name that problems use.
     pub objects: BTreeMap<String, ObjectName>,
-    /// What cannot be read, sorted.
+    /// Problems of what cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
 }
 
-/// A grants file.
+/// Grants file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantsFile {
-    /// Its text.
+    /// Text of the file.
     pub text: Arc<str>,
-    /// What is wrong with it if it is for no handler file, as `problems` of the set has it: it may be for a handler without a file.
+    /// Problem to report if no handler file uses it, as contained in `problems` of the set; it may be for a handler
+    /// without a file.
     pub orphaned: Option<SourceProblem>,
 }
 
-/// Which state of a handler file, without its bytes: they are held only while they are loaded or written.
+/// Version of a handler file without its bytes, which are held only while they are loaded or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceVersion {
-    /// Of the bytes as they lie there.
+    /// Digest of the stored bytes.
     pub digest: Digest,
-    /// The text of the grants file next to it, if there is one.
+    /// Text of the grants file next to it, if any.
     pub grants: Option<Arc<str>>,
 }
 
-/// One handler file with its grants.
+/// Handler file with its grants.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SourceFile {
-    /// The source's name.
+    /// Name of the source.
     pub name: String,
-    /// The bytes as they lie there: a component, perhaps gzipped.
+    /// Stored bytes: a component, perhaps gzipped.
     pub bytes: Arc<[u8]>,
-    /// The text of the grants file next to it, if there is one.
+    /// Text of the grants file next to it, if any.
     pub grants: Option<Arc<str>>,
 }
 
@@ -162,118 +165,119 @@ impl Debug for SourceFile {
     }
 }
 
-/// Where handlers come from.
+/// Source of handler files.
 pub trait HandlerSource: Send + Sync {
-    /// The handler files.
+    /// Returns a watch of the handler files.
     fn handlers(&self) -> watch::Receiver<Arc<SourceSet>>;
-    /// Reads that version of a file. A later attempt may succeed where this one fails: the error is transient. Blocks.
+    /// Reads this version of a file. Blocks; errors are transient, so that a later attempt may succeed.
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError>;
 }
 
-/// The version of a source that was last loaded successfully.
+/// Version of a source that was last loaded successfully.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptedVersion {
-    /// The version.
+    /// Version of the file.
     pub version: SourceVersion,
-    /// Which handler it is, and its place among the sources of that handler.
+    /// Handler name, and the order of the source among the sources of that handler.
     pub registration: Registration,
 }
 
-/// The source that a handler's name belongs to: what Configurations keep secret is for it, also while it is not there.
+/// Source that owns a handler's name: secrets of Configurations are passed only to it, even while it is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// The source's name.
+    /// Name of the source.
     pub source: String,
-    /// Where it is.
+    /// Place of the source.
     #[serde(flatten)]
     pub place: Place,
 }
 
-/// Where a source is.
+/// Place of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "place", rename_all = "camelCase")]
 pub enum Place {
-    /// In a folder of the node, or in the image.
+    /// Folder of the node, or of the image.
     Folder,
-    /// In a ConfigMap.
+    /// ConfigMap.
     ConfigMap {
-        /// Its namespace.
+        /// Namespace of the ConfigMap.
         namespace: String,
-        /// Its name.
+        /// Name of the ConfigMap.
         name: String,
     },
-    /// It serves elsewhere, and is no component.
+    /// External handler, which is no component.
     External,
 }
 
-/// What the loader keeps over restarts of the agent. Every call blocks.
+/// State of the loader that survives restarts of the agent. Every call blocks.
 pub trait LoaderStore: Send + Sync {
-    /// The accepted versions of the earlier run whose bytes are whole, by source name.
+    /// Returns the accepted versions of the earlier run whose bytes are intact, by source name.
     fn accepted(&self) -> BTreeMap<String, AcceptedVersion>;
-    /// The file of an accepted version, if it is kept.
+    /// Reads the file of an accepted version, if stored.
     fn read(&self, name: &str, version: &SourceVersion) -> Option<SourceFile>;
-    /// Keeps exactly these versions, durable when it returns; `files` are those that may be new.
+    /// Replaces the stored versions; durable on return. `files` contains those that may be new.
     fn set_accepted(
         &self,
         accepted: &BTreeMap<String, AcceptedVersion>,
         files: &BTreeMap<String, SourceFile>,
     ) -> Result<(), Box<SourceProblem>>;
-    /// Which source each handler's name belongs to, as it was last kept.
+    /// Returns the last saved owner of each handler name.
     fn owners(&self) -> BTreeMap<String, Owner>;
-    /// Keeps which source each handler's name belongs to, durable when it returns.
+    /// Saves the owner of each handler name; durable on return.
     fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>>;
-    /// How many times in a row the agent has died while this version was being loaded.
+    /// Returns the number of consecutive times the agent died while loading this version.
     fn deaths(&self, version: &SourceVersion) -> u32;
-    /// Records that these versions are being loaded and no others, so that the next start knows it if the agent dies.
+    /// Records that exactly these versions are being loaded, so that the next start knows it if the agent dies.
     fn set_loading(&self, versions: &[SourceVersion]);
 }
 
-/// Why a handler file does not serve. The text names what is wrong and what would be right.
+/// Error of a handler file that cannot be loaded, with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot load {}: {}", text::escape(source_name), text::escape(message))]
 pub struct LoadError {
-    /// The source's name.
+    /// Name of the source.
     pub source_name: String,
-    /// What is wrong and what would be right.
+    /// Description of the error and its remedy.
     pub message: String,
-    /// Grants that are missing, such as `udev`; empty if something else is wrong.
+    /// Missing grants, such as `udev`; empty for other errors.
     pub missing_grants: Vec<String>,
-    /// Whether trying again with the same version may help (the compiler could not be started, the file not be read).
+    /// True if a retry with the same version may succeed (the compiler did not start, the file could not be read).
     pub transient: bool,
 }
 
-/// Turns files into handlers.
+/// Loader that turns files into handlers.
 #[async_trait]
 pub trait Loader: Send + Sync {
-    /// Checks, compiles or takes from the cache, and asks the component who it is.
+    /// Validates the component, compiles it or takes it from the cache, and asks it for its description.
     async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError>;
 }
 
-/// A handler that is ready to serve.
+/// Loaded handler.
 #[async_trait]
 pub trait Handler: Send + Sync + Debug {
-    /// What it says of itself.
+    /// Returns the handler's description of itself.
     fn description(&self) -> &Description;
-    /// The digest of its bytes.
+    /// Returns the digest of the handler's bytes.
     fn digest(&self) -> &Digest;
-    /// Where it serves, if it is no component.
+    /// Returns the endpoint of an external handler; `None` for a component.
     fn endpoint(&self) -> Option<&str> {
         None
     }
-    /// What an operator should know although it serves, such as a grant that names nothing.
+    /// Returns warnings for the operator that do not prevent loading, such as a grant that matches nothing.
     fn warnings(&self) -> &[String];
-    /// Whether its grants name it: then it is trusted with what its Configurations keep secret, whoever was there before it.
+    /// Returns true if the grants name the handler. It is then trusted with the secrets of its Configurations, even if
+    /// another source owned the name before.
     fn is_named(&self) -> bool;
-    /// How many devices a session of it may have at a time.
+    /// Returns the maximum number of devices of one session.
     fn most_devices(&self) -> usize;
-    /// Whether `details` can be used: no problem means yes.
+    /// Validates `details`; an empty list means they are valid.
     async fn validate(&self, details: &str) -> Result<Vec<FieldProblem>, crate::fault::Fault>;
-    /// Whether it asks for what udev knows of devices.
+    /// Returns true if the handler uses udev's data on devices.
     fn uses_udev(&self) -> bool {
         false
     }
-    /// What an operator should know of `details` that can be used.
+    /// Returns hints for the operator on valid `details`.
     async fn remarks(&self, details: &str) -> Vec<crate::session::Explanation> {
         let _ = details;
         Vec::new()
@@ -285,18 +289,18 @@ pub trait Handler: Send + Sync + Debug {
 /// All Instances that concern this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InstanceSet {
-    /// Whether the store has been read. Until then an absent Instance says nothing, and none is written.
+    /// True once the store has been read. Until then an absent Instance may exist, and none is written.
     pub complete: bool,
-    /// Whether the Instances are those that an earlier agent last knew, of a store that has not been read yet.
+    /// True if the Instances are the last known ones of an earlier agent, from a store that has not been read yet.
     pub remembered: bool,
-    /// Why changes that others make cannot be seen at the moment.
+    /// Reason why changes by others are currently not visible.
     pub interrupted: Option<String>,
-    /// By namespace and name.
+    /// Instances by namespace and name.
     pub instances: BTreeMap<InstanceKey, Arc<Instance>>,
 }
 
 impl InstanceSet {
-    /// All Instances of a store that has been read.
+    /// Creates the set of Instances of a store that has been read.
     pub fn read(instances: BTreeMap<InstanceKey, Arc<Instance>>) -> Self {
         Self {
             complete: true,
@@ -306,39 +310,39 @@ impl InstanceSet {
         }
     }
 
-    /// Whether anything is known: pods that run are served by it.
+    /// True once Instances are available, live or cached; running pods are served from either.
     pub fn is_known(&self) -> bool {
         self.complete || self.remembered
     }
 }
 
-/// A write.
+/// Write to one Instance.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Creates; the store sets uid, resource version and creation time.
+    /// Creates an Instance; the store sets uid, resource version and creation time.
     Create(Box<Instance>),
-    /// Edits.
+    /// Edits an Instance.
     Update {
-        /// Which.
+        /// Instance to edit.
         key: InstanceKey,
-        /// The object meant; another under the same name is left alone.
+        /// Uid that the object must have; a successor of the same name is left unchanged.
         uid: String,
-        /// In this order. Without any the object is written as it is: that tells whether it can be.
+        /// Edits in order of application. An empty list writes the object unchanged, to test whether writes succeed.
         edits: Vec<Edit>,
     },
-    /// Removes.
+    /// Deletes an Instance.
     Delete {
-        /// Which.
+        /// Instance to delete.
         key: InstanceKey,
-        /// The object meant; another under the same name is left alone.
+        /// Uid that the object must have; a successor of the same name is left unchanged.
         uid: String,
-        /// The version that was looked at: another node may have entered itself since.
+        /// Version that the object must have: another node may have added itself since.
         resource_version: String,
     },
 }
 
 impl Change {
-    /// The Instance that is changed.
+    /// Returns the key of the changed Instance.
     pub fn key(&self) -> InstanceKey {
         match self {
             Self::Create(instance) => instance.key(),
@@ -347,62 +351,62 @@ impl Change {
     }
 }
 
-/// Why a write did not happen, or may not have.
+/// Reason why a write failed or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another Instance has the name.
     #[error("Instance {key} is there already")]
     AlreadyExists {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
-        /// The Instance that has the name, where the store could read it.
+        /// Instance that has the name, if the store could read it.
         found: Option<Arc<Instance>>,
     },
-    /// The object is not as the change assumes; look again.
+    /// The object differs from the one that the change assumes; read again.
     #[error("Instance {key} was changed meanwhile")]
     Conflict {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
     },
-    /// The object meant is not there any more.
+    /// The object was deleted.
     #[error("Instance {key} was deleted meanwhile")]
     Gone {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
     },
-    /// The store refuses the change, and does so until somebody changes its rules; the text says what and the remedy.
+    /// Rejected by RBAC, admission or schema; retrying does not help.
     #[error("cannot write Instance {key}: {message}")]
     Denied {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
-        /// What and the remedy.
+        /// Description of the error and its remedy.
         message: String,
     },
-    /// No answer came: the change may have been made.
+    /// No answer arrived; the change may have been made.
     #[error("cannot tell whether Instance {key} was written: {message}")]
     Unknown {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
-        /// What happened.
+        /// Description of the error.
         message: String,
     },
-    /// The store cannot be written; the text says what and the remedy.
+    /// The store cannot be written.
     #[error("cannot write Instance {key}: {message}")]
     Unavailable {
-        /// Which.
+        /// Key of the Instance.
         key: InstanceKey,
-        /// What and the remedy.
+        /// Description of the error and its remedy.
         message: String,
-        /// When the store wants to be asked again, where it says so.
+        /// Delay before the next attempt, if the store asks for one.
         retry_after: Option<Duration>,
-        /// Cause.
+        /// Underlying error.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 
 impl StoreError {
-    /// The word for it in metrics.
+    /// Returns the label in metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::AlreadyExists { .. } => "exists",
@@ -414,7 +418,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the store has seen an object other than the one the change assumes: a look at what it shows now may help at once.
+    /// Returns true if the store has a newer object than the change assumes; a retry with the current one may succeed
+    /// at once.
     pub fn is_outdated(&self) -> bool {
         matches!(
             self,
@@ -422,7 +427,7 @@ impl StoreError {
         )
     }
 
-    /// The Instance that was to be written.
+    /// Returns the key of the Instance to be written.
     pub fn key(&self) -> &InstanceKey {
         match self {
             Self::AlreadyExists { key, .. }
@@ -435,40 +440,43 @@ impl StoreError {
     }
 }
 
-/// What came of a change: the object as it was written, nothing for a deletion.
+/// Result of a change: the written object, or `None` for a deletion.
 pub type Written = Result<Option<Arc<Instance>>, StoreError>;
 
-/// Where Instances are kept.
+/// Store of Instances.
 #[async_trait]
 pub trait InstanceStore: Send + Sync {
-    /// The Instances as they are known now. A change that succeeded is in here before `apply` returns, and what others
-    /// changed since then comes later; nothing older follows what is newer.
+    /// Returns a watch of the Instances. Contains a successful change before `apply` returns, and changes by others
+    /// later; an older version never follows a newer one.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// Makes the changes, each for itself, durable when it returns; one result a change, in order. It ends in bounded time.
+    /// Applies the changes independently of each other and returns one result per change, in order; durable on return.
+    /// Ends in bounded time.
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
-    /// Returns the most changes that `apply` is given at once. Until they are made nothing else is planned, so many take no long time.
+    /// Returns the maximum number of changes per call of `apply`. Nothing else is planned until the call returns, so a
+    /// batch must not take long.
     fn batch(&self) -> usize {
         500
     }
-    /// Whether agents of other nodes have slots of the same Instances.
+    /// Returns true if agents of other nodes have slots of the same Instances.
     fn has_other_nodes(&self) -> bool {
         false
     }
-    /// Counts the nodes whose agents may have slots of the same Instances; nothing where that cannot be told now. It ends in bounded time.
+    /// Returns the number of nodes whose agents may have slots of the same Instances, or `None` if currently unknown.
+    /// Ends in bounded time.
     async fn count_nodes(&self) -> Option<usize> {
         None
     }
-    /// Whether the store itself removes the Instances of a Configuration that was deleted.
+    /// Returns true if the store itself deletes the Instances of a deleted Configuration.
     fn collects_garbage(&self) -> bool {
         false
     }
 }
 
-/// Where the agent reports how the handlers of its node stand, for people who are not on the node.
+/// Destination of the reports on the handlers of a node, for people who are not on the node.
 #[async_trait]
 pub trait ReportSink: Send + Sync {
-    /// Shows the newest report, in place of earlier ones, until the sender is gone. `problem` says why that is not possible, as long as it
-    /// is not.
+    /// Publishes the newest report in place of earlier ones until the sender is dropped. Keeps the reason in `problem`
+    /// while publishing fails.
     async fn keep(
         &self,
         reports: watch::Receiver<Arc<NodeReport>>,
@@ -476,28 +484,29 @@ pub trait ReportSink: Send + Sync {
     );
 }
 
-/// Why something was not written down.
+/// Error of a write to the ledger.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remember what the kubelet was offered: {message}")]
 pub struct LedgerError {
-    /// What, where, and the remedy.
+    /// Description of the error, with the path and the remedy.
     pub message: String,
-    /// Cause.
+    /// Underlying error.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What must outlive the agent of its dealings with the kubelet: the names of resources that this node has ever offered for its
-/// Instances, since the Node object never forgets one and there is a limit; and which kubelet's records have all its slots.
+/// Durable record of the agent's dealings with the kubelet: the names of all resources that this node has ever offered
+/// for its Instances, since the Node object keeps every name and their number is limited; and the kubelet whose records
+/// contain all slots.
 #[async_trait]
 pub trait ResourceLedger: Send + Sync {
-    /// All of them.
+    /// Returns all recorded names.
     fn names(&self) -> BTreeSet<String>;
-    /// Adds names, durable when it returns.
+    /// Adds names; durable on return.
     async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
-    /// The kubelet that was last written down.
+    /// Returns the last recorded kubelet.
     fn kubelet(&self) -> Option<String>;
-    /// Writes down that each slot of this node is in the records of that kubelet, or was given to nobody; durable when it returns.
+    /// Records that each slot of this node is in the records of that kubelet, or is not held; durable on return.
     async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError>;
 }
 

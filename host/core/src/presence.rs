@@ -1,36 +1,36 @@
-//! What is known of something by its key: absence is never read from a missing entry alone.
+//! Presence of something identified by a key. A missing entry alone never means absence.
 
 use std::collections::BTreeSet;
 
-/// How something stands on this node.
+/// Presence of something on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence<T> {
-    /// It is there, or its grace runs.
+    /// Present, or in its grace period.
     Seen(T),
-    /// Nothing is known of it: it is neither used nor withdrawn.
+    /// Unknown: must be neither used nor withdrawn.
     Unknown,
-    /// It is known not to be there.
+    /// Known to be absent.
     Gone,
 }
 
 impl<T> Presence<T> {
-    /// Whether it may be withdrawn.
+    /// Returns true if it is known to be absent and may be withdrawn.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone)
     }
 }
 
-/// What is known of all that is not listed.
+/// State of all keys that are not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Absent<K> {
-    /// Nothing, but for these, which are gone.
+    /// Unknown by default.
     Unknown {
-        /// What is gone all the same.
+        /// Keys that are gone nevertheless.
         gone: BTreeSet<K>,
     },
-    /// It is gone, but for these, of which nothing is known.
+    /// Gone by default.
     Gone {
-        /// What is not gone.
+        /// Keys whose state is unknown.
         unknown: BTreeSet<K>,
     },
 }
@@ -42,23 +42,23 @@ impl<K> Default for Absent<K> {
 }
 
 impl<K> Absent<K> {
-    /// Nothing is known of what is not listed.
+    /// Every key that is not listed is unknown.
     pub const UNKNOWN: Self = Self::Unknown {
         gone: BTreeSet::new(),
     };
-    /// What is not listed is gone.
+    /// Every key that is not listed is gone.
     pub const GONE: Self = Self::Gone {
         unknown: BTreeSet::new(),
     };
 
-    /// Whether what is not listed is gone, as a rule.
+    /// Returns true if keys that are not listed are gone by default.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
     }
 }
 
 impl<K: Ord> Absent<K> {
-    /// How `key` stands, which is not listed.
+    /// Returns the presence of `key`, which must not be listed.
     pub fn presence<T>(&self, key: &K) -> Presence<T> {
         let is_gone = match self {
             Self::Unknown { gone } => gone.contains(key),

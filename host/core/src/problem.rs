@@ -1,6 +1,6 @@
-//! What is wrong now and needs an operator: a reason, the object that is affected, and a message with the remedy.
+//! Current problems that need an operator: a reason, the affected object, and a message with the remedy.
 //!
-//! The parts of the agent publish these values. Text is made where it is shown.
+//! Publishers pass these values on; text is made only for display.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use crate::names::{ConfigurationKey, GROUP};
 use crate::ports::SourceProblem;
 use crate::text::{abridge, clean, few};
 
-/// The most names in one message.
+/// Maximum number of names in one message.
 const NAMED: usize = 10;
 
-/// What is wrong. The name of a variant is the reason, in the form of the reasons of Kubernetes conditions and Events.
+/// Current problem. The name of a variant is the reason, in the format of the reasons of Kubernetes conditions and
+/// Events.
 #[derive(
     Debug,
     Clone,
@@ -36,7 +37,7 @@ const NAMED: usize = 10;
 )]
 #[allow(missing_docs, reason = "each message explains its fields")]
 pub enum Problem {
-    // Of this machine.
+    // Machine.
     #[error(
         "cannot receive device events ({error}): the agent calls handlers that wait for them every minute instead"
     )]
@@ -59,7 +60,7 @@ pub enum Problem {
     )]
     NoPodman,
 
-    // Of what operators write.
+    // Input of operators.
     #[error("{0}")]
     InvalidSource(SourceProblem),
     #[error("{0}")]
@@ -81,7 +82,7 @@ pub enum Problem {
     )]
     NameTaken {
         configuration: ConfigurationKey,
-        /// The Configuration that has the name, or whose Instance has it.
+        /// Configuration that has the name, itself or by an Instance.
         owner: String,
         consumer: &'static str,
     },
@@ -93,7 +94,7 @@ pub enum Problem {
         owner: String,
     },
 
-    // Of brokers.
+    // Brokers.
     #[error("{object} cannot be written: {error}{}; the controller tries again", and_more(*more))]
     BrokerNotWritten {
         configuration: ConfigurationKey,
@@ -115,7 +116,7 @@ pub enum Problem {
     )]
     BrokerResourceNotOffered { configuration: ConfigurationKey },
 
-    // Of handlers and their answers.
+    // Handlers and their answers.
     #[error("handler {handler:?} is not loaded yet")]
     HandlerLoading {
         configuration: ConfigurationKey,
@@ -234,7 +235,7 @@ pub enum Problem {
         name: String,
     },
 
-    // Of Instances and the state of the agent.
+    // Instances and the state of the agent.
     #[error("{error}{}", and_more(*more))]
     InstancesNotWritten { error: String, more: usize },
     #[error(
@@ -288,7 +289,7 @@ pub enum Problem {
     )]
     StatusTruncated { mebibytes: usize },
 
-    // Of what container runtimes are offered.
+    // Offers to container runtimes.
     #[error(
         "metadata.name {:?} can be no CDI class, so the devices are not offered to container runtimes; a name of two or more letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit can",
         configuration.name()
@@ -305,12 +306,12 @@ pub enum Problem {
     },
     #[error("{error}")]
     CdiSpecNotWritten {
-        /// Nothing if the folder as a whole is concerned.
+        /// `None` if the whole folder is affected.
         configuration: Option<ConfigurationKey>,
         error: String,
     },
 
-    // Of the kubelet.
+    // Kubelet.
     #[error("{error}")]
     KubeletUnavailable { error: String },
     #[error(
@@ -369,18 +370,18 @@ pub enum Problem {
     },
 }
 
-/// The object that a problem affects.
+/// Object that a problem affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject<'a> {
-    /// The machine the agent runs on.
+    /// Machine that the agent runs on.
     Node,
-    /// A Configuration.
+    /// Configuration.
     Configuration(&'a ConfigurationKey),
-    /// An Instance.
+    /// Instance.
     Instance(&'a InstanceKey),
-    /// A file, or an object that operators write.
+    /// File, or object that operators write.
     Source(&'a str),
-    /// A resource of the kubelet.
+    /// Resource of the kubelet.
     Resource(&'a str),
 }
 
@@ -397,12 +398,12 @@ impl fmt::Display for Subject<'_> {
 }
 
 impl Problem {
-    /// The reason: stable, in CamelCase.
+    /// Returns the reason: stable, in CamelCase.
     pub fn reason(&self) -> &'static str {
         self.into()
     }
 
-    /// The object that is affected.
+    /// Returns the affected object.
     pub fn subject(&self) -> Subject<'_> {
         match self {
             Self::InvalidSource(problem) | Self::NoEffect(problem) => {
@@ -475,7 +476,7 @@ fn some(devices: usize, example: &str) -> String {
     }
 }
 
-/// An id of a device, as much of it as fits into a sentence.
+/// Returns the id of a device in quotes, shortened to fit into a sentence.
 fn quoted(id: &str) -> String {
     format!("\"{}\"", clean(id, 64))
 }

@@ -1,5 +1,5 @@
-//! Discovery properties: values given in a Configuration, or named there and kept in Secrets and ConfigMaps. Where those are,
-//! the caller knows.
+//! Discovery properties: literal values of a Configuration, and references to Secrets and ConfigMaps, which the caller
+//! looks up.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use crate::configuration::{Configuration, DiscoveryProperty, FieldProblem, KeyRe
 use crate::names::is_node_name;
 use crate::session::Property;
 
-/// The most that names and values of a Configuration may have in all, in bytes: each call of the handler has a copy.
+/// Maximum size of all names and values of a Configuration, in bytes: each call of the handler has a copy.
 pub const MAX_VALUES: usize = 4 << 20;
 
-/// What a value is kept in.
+/// Kind of object that holds a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ValueKind {
-    /// A Secret: its values are never shown.
+    /// Secret, whose values are never shown.
     Secret,
-    /// A `ConfigMap`.
+    /// `ConfigMap`.
     ConfigMap,
 }
 
 impl ValueKind {
-    /// The name of the kind in Kubernetes.
+    /// Returns the name of the kind in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::Secret => "Secret",
@@ -30,32 +30,32 @@ impl ValueKind {
     }
 }
 
-/// Where a value is, with names that are valid in Kubernetes and in paths.
+/// Reference to a value, with names that are valid in Kubernetes and in paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reference<'a> {
-    /// What it is kept in.
+    /// Kind of the object.
     pub kind: ValueKind,
-    /// The namespace.
+    /// Namespace of the object.
     pub namespace: &'a str,
-    /// The name of the Secret or `ConfigMap`.
+    /// Name of the Secret or `ConfigMap`.
     pub name: &'a str,
-    /// The key.
+    /// Key in the object.
     pub key: &'a str,
 }
 
-/// What is there.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// The value.
+    /// Value that was found.
     Value(Arc<[u8]>),
-    /// Nothing: what is missing and the remedy.
+    /// No such value; the text has what is missing and the remedy.
     Missing(String),
-    /// That cannot be said, or the value cannot be used: why and the remedy.
+    /// Unknown or unusable value; the text has the reason and the remedy.
     Unavailable(String),
 }
 
-/// The properties of a Configuration, sorted by name; or the first that cannot be had. Values of other namespaces can be had if
-/// `namespaces` has them; a home without such a list has none.
+/// Returns the properties of a Configuration, sorted by name, or the problem of the first that is unavailable. Allows
+/// references into other namespaces only if `namespaces` lists them; without such a list, none.
 pub fn resolve(
     configuration: &Configuration,
     namespaces: Option<&BTreeSet<String>>,
@@ -85,7 +85,7 @@ pub fn resolve(
     Ok(resolved)
 }
 
-/// The values that [`resolve`] looks up.
+/// Returns the references that [`resolve`] looks up.
 pub fn references<'a>(
     configuration: &'a Configuration,
     namespaces: Option<&BTreeSet<String>>,
@@ -95,7 +95,7 @@ pub fn references<'a>(
     values.filter_map(move |value| place(value, configuration.key.namespace(), namespaces).ok())
 }
 
-/// The references of a Configuration that cannot be used, whatever is there, as [`resolve`] would say of each.
+/// Returns the problems of references that are invalid regardless of what exists, as [`resolve`] would report each.
 pub fn invalid_references(
     configuration: &Configuration,
     namespaces: &BTreeSet<String>,
@@ -114,7 +114,7 @@ pub fn invalid_references(
     problems.collect()
 }
 
-/// A property; nothing if it may be missing and is.
+/// Resolves a property; returns `None` if it is optional and missing.
 fn one(
     property: &DiscoveryProperty,
     path: &str,
@@ -153,7 +153,7 @@ fn parts(from: &ValueFrom) -> (&'static str, &KeyRef, ValueKind) {
     }
 }
 
-/// Where the value is; or the field that cannot be used, and why.
+/// Returns the validated reference, or the invalid field and the reason.
 fn place<'a>(
     from: &'a ValueFrom,
     own: &'a str,
@@ -211,7 +211,7 @@ mod tests {
         manifest.try_into().unwrap()
     }
 
-    /// Every Secret has the key `password`, every other key is missing.
+    /// Simulates a store in which every Secret has the key `password` and no other key exists.
     fn lookup(reference: &Reference<'_>) -> Lookup {
         let Reference {
             kind,

@@ -1,20 +1,20 @@
-//! Limits how often the same is written again. Where somebody else takes it back each time, such as the controller on behalf of a node that
-//! it takes for gone, neither would end.
+//! Rate limit for repeated writes of the same value. Without it a write that somebody else always reverts would never
+//! end, such as one reverted by the controller for a node that it takes for gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So often it is written at once.
+/// Number of writes allowed in a burst.
 const AT_ONCE: u32 = 4;
-/// How often from then on.
+/// Interval of writes after the burst.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// What was written lately.
+/// Recent writes by key.
 #[derive(Debug)]
 pub struct Repeats<K> {
-    /// When each may be written at once as often as before.
+    /// `Instant` at which the key's full burst is restored.
     full: BTreeMap<K, Instant>,
 }
 
@@ -26,20 +26,20 @@ impl<K> Default for Repeats<K> {
 }
 
 impl<K: Ord> Repeats<K> {
-    /// When it may be written again; nothing if now.
+    /// Returns the time at which the key may be written again, or `None` if it may be written now.
     pub fn next(&self, what: &K, now: Instant) -> Option<Instant> {
         let next = *self.full.get(what)? - EVERY * (AT_ONCE - 1);
         (next > now).then_some(next)
     }
 
-    /// It was written.
+    /// Records a write of the key.
     pub fn wrote(&mut self, what: K, now: Instant) {
         self.full.retain(|_, full| *full > now);
         let full = self.full.entry(what).or_insert(now);
         *full += EVERY;
     }
 
-    /// This agent itself took it back.
+    /// Forgets the writes of a key, because this agent itself reverted them.
     pub fn forget(&mut self, what: &K) {
         self.full.remove(what);
     }

@@ -1,9 +1,9 @@
-//! Tells which namespace has a resource's name, which is what stands behind `akri.sh/`.
+//! Ownership of resource names, the part after `akri.sh/`, by namespaces.
 //!
-//! Configurations of two namespaces may have one name, and a Configuration may be named like an Instance of another one. In a cluster the
-//! controller keeps a *reservation* for each name of a Configuration: it outlives the Configuration for a while, so that who deletes it and
-//! applies it again keeps the name. A reservation of `echo` covers `echo` and all names that Instances of `echo` can have. Of two that
-//! cover a name the older has it.
+//! Configurations of two namespaces may have the same name, and a Configuration may be named like an Instance of
+//! another one. In a cluster the controller keeps a *reservation* for each name of a Configuration. It outlives the
+//! Configuration for a while, so that a Configuration that is deleted and applied again keeps its name. A reservation
+//! of `echo` covers `echo` and all names that Instances of `echo` can have. If two cover a name, the older one owns it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,28 +17,28 @@ use tokio::sync::watch;
 use crate::names::{ConfigurationKey, DigestLength};
 use crate::status_store::WriteError;
 
-/// A name of a Configuration that a namespace has.
+/// Reservation of a Configuration name for a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// The namespace.
+    /// Namespace that owns the name.
     pub namespace: String,
-    /// When it was made; nothing is younger than one that does not say it.
+    /// Time of creation; a reservation without one counts as the youngest.
     pub created: Option<Timestamp>,
 }
 
-/// All reservations, by the name of the Configuration.
+/// All reservations by the name of the Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceNames(BTreeMap<String, Reservation>);
 
-/// Has a name.
+/// Owner of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameOwner<'a> {
-    /// Its namespace.
+    /// Namespace of the owner.
     pub namespace: &'a str,
-    /// The name of its Configuration.
+    /// Name of the Configuration.
     pub configuration: &'a str,
-    /// Whether the name is one that an Instance of the Configuration can have.
+    /// True if the name is one that an Instance of the Configuration can have.
     pub is_instance: bool,
 }
 
@@ -53,7 +53,8 @@ impl fmt::Display for NameOwner<'_> {
     }
 }
 
-/// Returns the name of the Configuration that an Instance with this name would belong to: it is followed by `-` and a digest.
+/// Returns the name of the Configuration that an Instance with this name would belong to: the part before `-` and a
+/// digest.
 pub fn configuration_of(name: &str) -> Option<&str> {
     let (configuration, digest) = name.rsplit_once('-')?;
     let is_digest = DigestLength::ALL
@@ -66,12 +67,12 @@ pub fn configuration_of(name: &str) -> Option<&str> {
 }
 
 impl ResourceNames {
-    /// Returns the reservation of exactly that name.
+    /// Returns the reservation of exactly this name.
     pub fn get(&self, configuration: &str) -> Option<&Reservation> {
         self.0.get(configuration)
     }
 
-    /// Adds a reservation, in place of another one of the name.
+    /// Adds a reservation; replaces an earlier one of the same name.
     pub fn insert(&mut self, configuration: String, reservation: Reservation) {
         self.0.insert(configuration, reservation);
     }
@@ -83,16 +84,16 @@ impl FromIterator<(String, Reservation)> for ResourceNames {
     }
 }
 
-/// Says who has which name: by the reservations, and where none covers it by age, as the controller reserves it a moment later.
+/// Owners of names: by reservation, and by age where no reservation exists yet, as the controller will reserve them.
 #[derive(Debug, Clone)]
 pub struct NameOwners<'a> {
     reserved: &'a ResourceNames,
-    /// The namespaces of the oldest Configurations whose names are not reserved.
+    /// Unreserved names, each with the namespace of its oldest Configuration.
     unreserved: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> NameOwners<'a> {
-    /// Takes Configurations by age, the oldest first.
+    /// Creates the owners from Configurations sorted by age, oldest first.
     pub fn new(
         reserved: &'a ResourceNames,
         configurations: impl IntoIterator<Item = &'a ConfigurationKey>,
@@ -110,12 +111,12 @@ impl<'a> NameOwners<'a> {
         owners
     }
 
-    /// Says whether the Configuration has its name without a reservation.
+    /// Returns true if the Configuration owns its name without a reservation.
     pub fn is_unreserved(&self, key: &ConfigurationKey) -> bool {
         self.unreserved.get(key.name()) == Some(&key.namespace())
     }
 
-    /// Returns what has the name, if anything does.
+    /// Returns the owner of the name, if any.
     pub fn owner<'b>(&'b self, name: &'b str) -> Option<NameOwner<'b>> {
         let of = |configuration: &'b str, is_instance| {
             let reservation = self.reserved.get(configuration);
@@ -128,7 +129,8 @@ impl<'a> NameOwners<'a> {
                 configuration,
                 is_instance,
             };
-            // Once `echo` is reserved, `echo-a19705` never is for another namespace: of the same second that one was first.
+            // Once `echo` is reserved, no other namespace can reserve `echo-a19705`. If both are of the same second,
+            // `echo-a19705` therefore came first.
             Some(((created.is_none(), created, is_instance), owner))
         };
         let exact = of(name, false);
@@ -140,38 +142,38 @@ impl<'a> NameOwners<'a> {
         oldest.map(|(_, owner)| owner)
     }
 
-    /// Returns what has the name, if that is of another namespace.
+    /// Returns the owner of the name if it is in another namespace.
     pub fn taken_from<'b>(&'b self, namespace: &str, name: &'b str) -> Option<NameOwner<'b>> {
         self.owner(name)
             .filter(|owner| owner.namespace != namespace)
     }
 }
 
-/// A reservation as its object has it.
+/// Reservation with the metadata of its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameRecord {
-    /// The reservation.
+    /// Reservation in the object.
     pub reservation: Reservation,
-    /// What identifies the object among all that ever had the name.
+    /// Uid of the object: distinguishes it from all others that ever had the name.
     pub uid: String,
-    /// The version of the object.
+    /// Resource version of the object.
     pub resource_version: String,
-    /// Since when no Configuration of the namespace has the name, as the object says.
+    /// Time since which no Configuration of the namespace has the name, as recorded in the object.
     pub unused_since: Option<Timestamp>,
 }
 
-/// The reservations of a cluster as they are known now.
+/// Current reservations of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameSet {
-    /// Whether they have been read, or it is known that they cannot be. Until then an absent one says nothing.
+    /// True once the reservations have been read or are known to be unreadable. Until then an absent one may exist.
     pub is_known: bool,
-    /// Whether they have been read once.
+    /// True once the reservations have been read.
     pub is_read: bool,
-    /// Why they cannot be followed at the moment, with the remedy.
+    /// Reason why the reservations currently cannot be watched, with the remedy.
     pub problem: Option<String>,
-    /// The objects, by the name of the Configuration.
+    /// Objects by the name of the Configuration.
     pub records: BTreeMap<String, NameRecord>,
-    /// What the objects say; without them what an earlier run has kept.
+    /// Reservations of the objects, or those saved by an earlier run until the objects are read.
     pub names: Arc<ResourceNames>,
 }
 
@@ -190,21 +192,21 @@ impl NameSet {
     }
 }
 
-/// The reservations of a cluster, which only its controller writes.
+/// Store of the reservations of a cluster, which only its controller writes.
 #[async_trait]
 pub trait NameStore: Send + Sync {
-    /// Follows them.
+    /// Returns a watch of the reservations.
     fn names(&self) -> watch::Receiver<Arc<NameSet>>;
-    /// Reserves the name of a Configuration for a namespace, if it is free.
+    /// Reserves a Configuration name for a namespace if it is free.
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError>;
-    /// Notes since when the name is not used; nothing if it is. The object must be as it was seen.
+    /// Records since when the name is unused, or `None` if it is used. Fails if the object differs from `seen`.
     async fn note_unused(
         &self,
         name: &str,
         seen: &NameRecord,
         since: Option<Timestamp>,
     ) -> Result<(), WriteError>;
-    /// Frees the name, if the object still is as it was seen.
+    /// Frees the name if the object still is as in `seen`.
     async fn free(&self, name: &str, seen: &NameRecord) -> Result<(), WriteError>;
 }
 
@@ -234,7 +236,7 @@ mod tests {
             (&one, "echo-a19705", Some("an Instance of a/echo")),
             (&one, "echo-a1970500aa", Some("an Instance of a/echo")),
             (&one, "echo-0123456789abcdef", Some("an Instance of a/echo")),
-            // Neither is a name of its Instances.
+            // Not valid names of Instances of `echo`.
             (&one, "echo-a1970", None),
             (&one, "echo-A19705", None),
             (&one, "echo-a1970g", None),

@@ -1,7 +1,7 @@
-//! The session: one Configuration × one source of its handler on this node, yielding reports until it is dropped.
+//! Sessions: one Configuration × one source of its handler on this node, yielding reports until dropped.
 //!
-//! A session is never a function that returns a list: a component is called again and again, a stream pushes, an
-//! external handler talks gRPC; the agent sees reports all the same.
+//! A session hides how its handler works: a component is called again and again, a stream pushes, an external handler
+//! uses gRPC. The agent sees reports in each case.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::fault::Fault;
 use crate::left_out::LeftOuts;
 use crate::names::ConfigurationKey;
 
-/// What a session works for. A change of any field is a new session.
+/// Input of a session. A change of any field requires a new session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionSpec {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// The Configuration.
+    /// Configuration that the session serves.
     pub configuration: ConfigurationKey,
-    /// Its details.
+    /// Discovery details of the Configuration.
     pub details: String,
-    /// Its properties, resolved, sorted by name.
+    /// Resolved properties, sorted by name.
     pub properties: Vec<Property>,
-    /// What the first call is told.
+    /// Reason that is passed to the first call.
     pub opening: Opening,
 }
 
-/// Why a session was opened.
+/// Reason for opening a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
     /// The agent started, the Configuration appeared, or the handler was replaced.
@@ -39,14 +39,14 @@ pub enum Opening {
     Changed,
 }
 
-/// A resolved discovery property.
+/// Resolved discovery property.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
-    /// The name.
+    /// Name of the property.
     pub name: String,
-    /// The value; absent for an optional reference to nothing.
+    /// Value; `None` for an optional reference to nothing.
     pub value: Option<Arc<[u8]>>,
-    /// Came from a Secret: never shown.
+    /// True if the value comes from a Secret and must not be shown.
     pub secret: bool,
 }
 
@@ -59,94 +59,94 @@ impl std::fmt::Debug for Property {
     }
 }
 
-/// One Configuration × one source of its handler.
+/// Connection of one Configuration with one source of its handler.
 #[async_trait]
 pub trait Session: Send {
-    /// Waits until the handler has said something, or failed to. Never ends; whoever has enough drops the session.
+    /// Waits for the next report, which may be a failure. A session does not end by itself; drop it to stop.
     /// Cancel-safe: a dropped future loses no report.
     async fn next(&mut self) -> Report;
 }
 
-/// What came of one call, or of one message of a handler that pushes.
+/// Result of one call, or of one message of a handler that pushes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// What was said.
+    /// Answer of the handler.
     pub outcome: Outcome,
-    /// Things seen and left out, and why; at most 1,000. Kept also when the call faulted.
+    /// Things that the handler saw and left out, with reasons; at most 1,000. Kept even if the call failed.
     pub explained: Vec<Explanation>,
-    /// How many more explanations there were.
+    /// Number of explanations beyond those in `explained`.
     pub explained_dropped: u64,
-    /// What it cost.
+    /// Cost of the call.
     pub call: CallStats,
 }
 
-/// What a call cost.
+/// Cost of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallStats {
-    /// Why the handler was called: `first`, `timer`, `udev`, ….
+    /// Reasons for the call: `first`, `timer`, `udev`, ….
     pub events: Vec<&'static str>,
-    /// From when the call was due until the guest began: it waited for a place among the calls that run at once, or for the machine.
+    /// Delay from when the call was due until the guest began: waiting for a place among the concurrent calls, or for
+    /// the machine.
     pub late: Duration,
-    /// Wall clock, from when the guest began.
+    /// Wall clock time since the guest began.
     pub wall: Duration,
-    /// Computing in the guest.
+    /// CPU time of the guest.
     pub cpu: Duration,
-    /// The guest's linear memory at its largest, in bytes.
+    /// Peak of the guest's linear memory, in bytes.
     pub memory: u64,
-    /// Calls of capabilities that were denied, by what was asked; and a cursor that was not kept.
+    /// Denied requests for capabilities, and a cursor that was not kept.
     pub denied: Vec<String>,
-    /// Log lines that went over the rate and were dropped.
+    /// Number of log lines dropped because of the rate limit.
     pub log_dropped: u64,
-    /// When the handler is called next if nothing wakes it; absent: only on an event.
+    /// Delay until the next call without an event; `None` if only an event triggers a call.
     pub next: Option<Duration>,
-    /// Wakes that the host could not serve, and why.
+    /// Wake requests that the host could not serve, with reasons.
     pub wakes_refused: Vec<String>,
 }
 
-/// What a handler said.
+/// Answer of a handler.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Devices.
+    /// Devices found.
     Discovered(Discovery),
-    /// The details are wrong. No further call until they change.
+    /// Invalid details. The handler is not called again until they change.
     InvalidDetails(Vec<FieldProblem>),
-    /// Something is not there at the moment. An answer, not a failure.
+    /// Temporary absence of something that discovery needs. Counts as an answer, not as a failure.
     Unavailable(String),
     /// No answer.
     Faulted(Fault),
 }
 
-/// The devices of an answer, each checked against the contract and the grants.
+/// Devices of an answer, each checked against the contract and the grants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Discovery {
-    /// The devices.
+    /// Accepted devices.
     pub devices: Devices,
-    /// Ids known to have left.
+    /// Ids of devices that are known to be gone.
     pub departed: Vec<String>,
-    /// Devices that were in the answer and are not in `devices`. Their earlier Instances stay as if the
-    /// answer had been partial in them.
+    /// Rejected devices of the answer. Their earlier Instances stay, as if the answer were partial with regard to them.
     pub left_out: LeftOuts,
 }
 
-/// The devices of an answer.
+/// Device list of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Devices {
-    /// As last time.
+    /// Same devices as in the last answer.
     Unchanged,
-    /// All there are; ids are distinct.
+    /// All devices, with distinct ids.
     Complete(Vec<Device>),
-    /// Some; ids are distinct.
+    /// Some of the devices, with distinct ids.
     Partial(Vec<Device>),
 }
 
-/// Something seen that is not a device.
+/// Explanation of why something the handler saw is not a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The thing.
+    /// Thing that was seen.
     pub subject: String,
-    /// What decided.
+    /// Rule that excluded it.
     pub rule: String,
-    /// What did not fit.
+    /// Reason why the rule applies.
     pub reason: String,
 }

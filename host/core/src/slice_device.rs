@@ -1,4 +1,4 @@
-//! An Instance as a device of a ResourceSlice: its name, what claims choose it by, and how many may share it. Pure.
+//! Instances as devices of ResourceSlices: names, attributes that claims select by, and shares. Pure.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use crate::names::{ConfigurationKey, digest, label_value};
 use crate::slices::{DRIVER, Devices, SliceDevice, Taint};
 use crate::slot::{DeviceUsage, slot_number};
 
-/// The capacity that says how many claims may share a device.
+/// Capacity with the number of claims that may share a device.
 pub const SLOTS: &str = "slots";
-/// The attribute of a handler that Kubernetes knows under a name of its own, and that name.
+/// Handler attribute that Kubernetes has a standard name for, and that name.
 const NUMA: (&str, &str) = ("numaNode", "resource.kubernetes.io/numaNode");
 
-/// Says how claims share a device that has several slots.
+/// Representation of a device with several slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// It is one device, of which each claim has a share.
+    /// One device, of which each claim has a share.
     Shares,
-    /// Each slot is a device, for API servers that do not keep shares.
+    /// One device per slot, for API servers that do not keep shares.
     Slots,
 }
 
 impl Sharing {
-    /// Returns how it is with an API server that keeps these.
+    /// Returns the representation for an API server with these features.
     pub fn of(features: SliceFeatures) -> Self {
         if features.shares {
             Self::Shares
@@ -35,26 +35,27 @@ impl Sharing {
     }
 }
 
-/// Is what a slice says of an Instance.
+/// Data of an Instance for its devices in a slice.
 #[derive(Debug, Clone, Copy)]
 struct Offer<'a> {
-    /// The Configuration, which has its name alone.
+    /// Configuration of the Instance, which owns its name.
     configuration: &'a ConfigurationKey,
-    /// The name of the Instance.
+    /// Name of the Instance.
     instance: &'a str,
-    /// Counts who may have it at a time.
+    /// Number of slots.
     slots: u32,
-    /// The slots that nobody else has, by number: a claim may get these.
+    /// Numbers of the slots that claims may get, because nothing else holds them.
     free: &'a BTreeSet<u32>,
-    /// Holds what the handler says of it.
+    /// Attributes reported by the handler.
     attributes: &'a Attributes,
-    /// Amounts of what it has.
+    /// Amounts that the device provides.
     capacity: &'a Capacities,
-    /// Says why no claim gets it.
+    /// Taints that keep claims from getting the device.
     taints: &'a BTreeSet<Taint>,
 }
 
-/// Returns the name of an Instance's device: a label of DNS. A name that has to be changed for that gets a digest, so that no two are alike.
+/// Returns the device name of an Instance, a DNS label. Appends a digest to names that had to be changed, so that they
+/// stay distinct.
 pub fn device_name(instance: &str) -> String {
     if instance.len() <= 63 && !instance.contains('.') {
         return instance.to_owned();
@@ -64,7 +65,7 @@ pub fn device_name(instance: &str) -> String {
     format!("{}-{}", head.trim_end_matches('-'), digest(instance))
 }
 
-/// Returns the name of a slot's device.
+/// Returns the device name of a slot.
 pub fn slot_device_name(instance: &str, slot: u32) -> String {
     let name = device_name(instance);
     if name.len() <= 56 {
@@ -74,7 +75,7 @@ pub fn slot_device_name(instance: &str, slot: u32) -> String {
     format!("{}-{}-{slot}", head.trim_end_matches('-'), digest(instance))
 }
 
-/// Returns the value of an attribute that names an object: itself up to 64 bytes, else its head and a digest.
+/// Returns the name of an object as an attribute value: unchanged up to 64 bytes, otherwise its beginning and a digest.
 pub fn name_attribute(name: &str) -> String {
     if name.len() <= MAX_VALUE {
         return name.to_owned();
@@ -82,8 +83,8 @@ pub fn name_attribute(name: &str) -> String {
     label_value(name)
 }
 
-/// Returns the devices that a Configuration's Instance offers to the scheduler, and what found no room, as `<instance>: <name>`. A slot that a device
-/// plugin has is left out until it is given back; those of claims are the scheduler's to count.
+/// Returns the devices that an Instance offers to the scheduler, and the attributes and capacities that did not fit, as
+/// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself.
 pub fn offered(
     configuration: &ConfigurationKey,
     instance: &Instance,
@@ -110,7 +111,7 @@ pub fn offered(
     )
 }
 
-/// Returns what expressions find of an Instance: the attributes and capacities that its device has in a slice.
+/// Returns the attributes and capacities that expressions see of an Instance, as in the device of its slice.
 pub fn described(
     configuration: &ConfigurationKey,
     instance: &Instance,
@@ -129,7 +130,7 @@ pub fn described(
     (device.attributes, device.capacity)
 }
 
-/// Returns the slots that neither a device plugin nor a scheduler has given to a pod.
+/// Returns the slots that are free or held by claims, not by a device plugin or by a pod that a scheduler has chosen.
 fn free(instance: &Instance) -> BTreeSet<u32> {
     let name = &instance.metadata.name;
     let usage = instance.spec.device_usage.iter();
@@ -145,7 +146,7 @@ fn free(instance: &Instance) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Returns the devices of an Instance, and the attributes and capacities that found no room.
+/// Returns the devices of an Instance, and the attributes and capacities that did not fit.
 fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
     let is_shared = offer.slots > 1;
     let is_split = is_shared && sharing == Sharing::Slots;
@@ -166,12 +167,12 @@ fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
     (devices, left_out)
 }
 
-/// Returns an Instance as one device, and the attributes and capacities that found no room.
+/// Returns an Instance as one device, and the attributes and capacities that did not fit.
 fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
     let is_shared = offer.slots > 1;
     let (mut attributes, mut left_out) = (own(offer), BTreeSet::new());
     let mut capacity = Capacities::new();
-    // Room for the number of the slot, and for that of slots.
+    // One entry is reserved for the attribute `slot` or the capacity `slots`.
     let most = MAX_COUNT.saturating_sub(usize::from(is_shared));
     let numa = offer.attributes.get(NUMA.0);
     let numa = numa.filter(|_| !offer.attributes.contains_key(NUMA.1));
@@ -203,7 +204,7 @@ fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
     (device, left_out)
 }
 
-/// Returns what we say ourselves of a device.
+/// Returns the attributes that Leafhost itself sets.
 fn own(offer: &Offer<'_>) -> Attributes {
     let name = |name: &str| AttributeValue::String(name_attribute(name));
     Attributes::from([
@@ -216,7 +217,7 @@ fn own(offer: &Offer<'_>) -> Attributes {
     ])
 }
 
-/// Returns the name without our domain: Kubernetes takes both for the same, and an expression would find either.
+/// Returns the name without our domain: Kubernetes treats both as equal, and an expression finds either.
 fn unqualified(name: &str) -> &str {
     let rest = name.strip_prefix(DRIVER);
     rest.and_then(|rest| rest.strip_prefix('/')).unwrap_or(name)

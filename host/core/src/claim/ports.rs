@@ -1,4 +1,4 @@
-//! The ports of claims: what the scheduler has allocated, what containers find, what is remembered, and what is offered.
+//! Ports of claims: reading allocations, writing container specs, keeping records, and publishing slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,102 +11,103 @@ use super::record::Record;
 use crate::edits::Edits;
 use crate::slices::Devices;
 
-/// Says why a claim was not read.
+/// Error of a read from the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadError {
-    /// Tells what, and the remedy.
+    /// Description of the error and its remedy.
     pub message: String,
     /// True if another attempt may succeed soon.
     pub is_transient: bool,
 }
 
-/// Reads claims.
+/// Reader of claims from the API server.
 #[async_trait]
 pub trait ClaimReader: Send + Sync {
-    /// Returns a claim; nothing if there is none, or one that is not allocated. It ends in bounded time.
+    /// Returns a claim, or `None` if it does not exist or is not allocated. Ends in bounded time.
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<AllocatedClaim>, ReadError>;
 }
 
-/// Says which claims are used.
+/// Source of the claims that are in use.
 #[async_trait]
 pub trait ClaimUsers: Send + Sync {
-    /// Returns the claims that containers of this node use, as (namespace, name); nothing while that is not known.
+    /// Returns the claims that containers of this node use, as (namespace, name), or `None` while they are unknown.
     async fn used(&self) -> Option<BTreeSet<(String, String)>>;
 }
 
-/// Is where container runtimes find what the devices of claims are.
+/// Store of the container specs of claims, read by container runtimes.
 #[async_trait]
 pub trait ClaimSpecs: Send + Sync {
-    /// Writes what containers get with each device of a claim, by the name of the device, in place of what was there. Returns the names under which
-    /// a runtime knows them, by the same.
+    /// Writes the edits for each device of a claim, by device name, and replaces earlier ones. Returns the names by
+    /// which a runtime knows the devices, by the same keys.
     async fn write(
         &self,
         uid: &str,
         devices: &BTreeMap<String, Edits>,
     ) -> Result<BTreeMap<String, String>, String>;
-    /// Removes what was written of a claim.
+    /// Removes all specs of a claim.
     async fn remove(&self, uid: &str) -> Result<(), String>;
-    /// Returns the uids of the claims of which something is there.
+    /// Returns the uids of the claims that have specs.
     async fn all(&self) -> Result<Vec<String>, String>;
 }
 
-/// Maps the uids of claims to records, and to the reason where one cannot be read.
+/// Readable records by the uid of the claim, and the errors of the unreadable ones.
 pub type Records = (BTreeMap<String, Record>, BTreeMap<String, String>);
 
-/// Remembers claims.
+/// Durable store of the records of claims.
 #[async_trait]
 pub trait ClaimRecords: Send + Sync {
-    /// Returns all that can be read by the uid of the claim, and for the others what is wrong.
+    /// Returns the readable records by the uid of the claim, and the errors of the others.
     ///
     /// # Errors
-    /// It is not known which there are.
+    /// Fails if the records cannot be listed.
     async fn all(&self) -> Result<Records, String>;
-    /// Writes one down, durable when it returns.
+    /// Saves the record of a claim; it is durable on return.
     async fn save(&self, uid: &str, record: &Record) -> Result<(), String>;
-    /// Removes one, or what cannot be read.
+    /// Removes the record of a claim, readable or not.
     async fn remove(&self, uid: &str) -> Result<(), String>;
 }
 
-/// Says what the API server keeps of slices: an older one drops fields without a word.
+/// Fields of ResourceSlices that the API server keeps. Older servers drop unknown fields silently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SliceFeatures {
-    /// True if several claims may have shares of a device.
+    /// True if several claims may share a device.
     pub shares: bool,
     /// True if devices may have taints.
     pub taints: bool,
 }
 
-/// Says what a node offers to the scheduler of its local devices.
+/// Local devices that a node offers to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Offered {
-    /// It is not known, or the kubelet could not use it: what there is stays as it is.
+    /// Not known, or not usable by the kubelet: existing slices stay unchanged.
     #[default]
     Unknown,
-    /// No Configuration wants it: what there is gets empty.
+    /// Not wanted by any Configuration: existing slices become empty.
     Unwanted,
-    /// These, if only to show that the node has the driver.
+    /// Devices to publish; the list may be empty, to show that the node has the driver.
     Devices(Arc<Devices>),
 }
 
-/// Says how the slices of a node are.
+/// State of the slices of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SliceReport {
-    /// Says why they are not as they should be.
+    /// Reason why the slices are not up to date.
     pub problem: Option<String>,
-    /// Counts those that are there.
+    /// Number of slices that exist.
     pub slices: usize,
-    /// Counts writes that were made because other devices were to be offered.
+    /// Number of writes made because the offered devices changed.
     pub changed: u64,
-    /// Counts writes that were made because somebody had deleted a slice; kubelets do when they start.
+    /// Number of writes made because somebody had deleted a slice, as kubelets do when they start.
     pub restored: u64,
 }
 
-/// Offers devices to the scheduler.
+/// Publisher of ResourceSlices, which offer devices to the scheduler.
 #[async_trait]
 pub trait SliceStore: Send + Sync {
-    /// Asks the API server what it keeps of slices.
+    /// Asks the API server which fields of slices it keeps.
     async fn features(&self) -> Result<SliceFeatures, ReadError>;
 
-    /// Keeps the slices of this node as they should be for the newest offer, until the sender is gone, and reports how they are.
+    /// Updates the slices of this node to the newest offer and reports their state; returns when the sender of offers
+    /// is dropped.
     async fn keep(&self, offered: watch::Receiver<Offered>, report: watch::Sender<SliceReport>);
 }

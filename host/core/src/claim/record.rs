@@ -1,4 +1,4 @@
-//! The record of a claim that was prepared: enough to answer again, and to give back without the API server.
+//! Record of a prepared claim: enough to answer the kubelet again and to release the slots without the API server.
 
 use std::collections::BTreeMap;
 
@@ -7,63 +7,63 @@ use serde::{Deserialize, Serialize};
 use crate::edits::Edits;
 use crate::instance::InstanceKey;
 
-/// A claim.
+/// Prepared claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Record {
-    /// The namespace of the claim.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// The name of the claim.
+    /// Name of the claim.
     pub name: String,
-    /// The boot in which the devices were looked up: another one may give them other nodes.
+    /// Id of the boot in which the devices were found; after a reboot they may have other device nodes.
     #[serde(default)]
     pub boot: String,
-    /// Its devices.
+    /// Devices of the claim.
     pub devices: Vec<RecordedDevice>,
-    /// True once the kubelet has said that no pod uses it any more: its slots are to be given back.
+    /// True once the kubelet has reported that no pod uses the claim: its slots are to be released.
     #[serde(default)]
     pub is_over: bool,
 }
 
-/// A device of a claim.
+/// Device of a prepared claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecordedDevice {
-    /// The request of the claim that it is for.
+    /// Request of the claim that the device satisfies.
     pub request: String,
-    /// The pool of the device.
+    /// Pool of the device.
     pub pool: String,
-    /// The name of the device in the pool.
+    /// Name of the device in the pool.
     pub device: String,
-    /// Names the share.
+    /// Id of the share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// The slots that were taken; none for who only looks after the device.
+    /// Slots taken; none for admin access.
     #[serde(default)]
     pub slots: Vec<Slot>,
-    /// The variables that the claim wants.
+    /// Variables set by the claim.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// Holds what containers get.
+    /// Edits for containers.
     pub edits: Edits,
 }
 
-/// A slot of an Instance.
+/// Slot of an Instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Slot {
-    /// The namespace of the Instance.
+    /// Namespace of the Instance.
     pub namespace: String,
-    /// The name of the Instance.
+    /// Name of the Instance.
     pub instance: String,
-    /// The uid of the object.
+    /// Uid of the Instance object.
     pub uid: String,
-    /// `<instance>-<slot>`.
+    /// Id of the slot: `<instance>-<slot>`.
     pub id: String,
 }
 
 impl Slot {
-    /// Returns the key of its Instance.
+    /// Returns the key of the slot's Instance.
     pub fn key(&self) -> InstanceKey {
         InstanceKey {
             namespace: self.namespace.clone(),
@@ -73,7 +73,8 @@ impl Slot {
 }
 
 impl RecordedDevice {
-    /// Returns the name of its CDI device within the claim: the share is in it, since a claim may have several of one device.
+    /// Returns the name of the CDI device within the claim. It contains the share, since a claim may have several
+    /// shares of one device.
     pub fn cdi_device(&self) -> String {
         match &self.share {
             Some(share) => format!("{}-{share}", self.device),

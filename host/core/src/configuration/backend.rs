@@ -1,18 +1,18 @@
-//! How the devices of a Configuration are given to pods.
+//! Backends that allocate the devices of a Configuration to pods.
 
 use std::collections::BTreeMap;
 
 use super::FieldProblem;
 
-/// The annotation that says how: `device-plugin` or `dra`.
+/// Annotation that selects the backend: `device-plugin` or `dra`.
 pub const ALLOCATION_ANNOTATION: &str = "leafhost.dev/allocation";
-/// The annotation that says whether pods are evicted whose device does not work: `true` or `false`.
+/// Annotation that turns on eviction of pods whose device does not work: `true` or `false`.
 pub const EVICT_ANNOTATION: &str = "leafhost.dev/evict";
 
-/// The part that gives the devices of a Configuration to pods. No device has two.
+/// Mechanism that allocates the devices of a Configuration to pods. Each device has exactly one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The kubelet's device plugins.
+    /// Device plugin API of the kubelet.
     #[default]
     DevicePlugin,
     /// Dynamic Resource Allocation: the scheduler chooses the device.
@@ -20,12 +20,12 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns what annotations say, where they can be read.
+    /// Returns the backend in `annotations`, or the default if the annotation is absent or invalid.
     pub fn of(annotations: &BTreeMap<String, String>) -> Self {
         read(annotations).0
     }
 
-    /// Reads the annotation's value.
+    /// Parses the value of [`ALLOCATION_ANNOTATION`].
     fn parse(text: &str) -> Result<Self, FieldProblem> {
         match text {
             "device-plugin" => Ok(Self::DevicePlugin),
@@ -38,7 +38,8 @@ impl Backend {
     }
 }
 
-/// Reads the annotations about allocation: who gives the devices, whether pods are evicted whose device does not work, and what cannot be read.
+/// Parses the annotations on allocation. Returns the backend, whether pods are evicted when their device does not work,
+/// and the problems found.
 pub fn read(annotations: &BTreeMap<String, String>) -> (Backend, bool, Vec<FieldProblem>) {
     let mut problems = Vec::new();
     let backend = annotations.get(ALLOCATION_ANNOTATION);
@@ -56,7 +57,7 @@ pub fn read(annotations: &BTreeMap<String, String>) -> (Backend, bool, Vec<Field
     (backend, evicts, problems)
 }
 
-/// Reads the value of [`EVICT_ANNOTATION`], which is of use only with devices that the scheduler gives: device plugins evict no pods.
+/// Parses the value of [`EVICT_ANNOTATION`]. Only [`Backend::Dra`] supports it: device plugins evict no pods.
 fn parse_evict(text: &str, backend: Backend) -> Result<bool, FieldProblem> {
     let problem = |message: String| {
         let path = format!("metadata.annotations.{EVICT_ANNOTATION}");

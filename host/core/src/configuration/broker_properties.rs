@@ -1,14 +1,14 @@
-//! Checks what a Configuration sets in the environment of every workload.
+//! Validation of the environment variables that a Configuration sets for every workload.
 
 use std::collections::BTreeMap;
 
 use super::FieldProblem;
 use crate::{names, text, variables};
 
-/// The most text `brokerProperties` may have, names and values together, in bytes: each Instance has a copy.
+/// Maximum size of `brokerProperties`, names and values together, in bytes: each Instance has a copy.
 pub const MAX_BROKER_PROPERTIES: usize = 64 << 10;
 
-/// Returns what is wrong with `spec.brokerProperties`.
+/// Returns the problems of `spec.brokerProperties`.
 pub fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProblem> {
     let sizes = properties
         .iter()
@@ -31,7 +31,7 @@ pub fn broker_problems(properties: &BTreeMap<String, String>) -> Vec<FieldProble
                 variables::NEVER_SET
             )
         } else {
-            // In JSON, in which CDI specs are kept, each would take six bytes.
+            // CDI specs are JSON, in which each control character would take six bytes.
             let control = value.chars().find(|c| text::is_foreign_control(*c))?;
             format!(
                 "value has the control character U+{:04X}; only tab, newline and carriage return may be in it",

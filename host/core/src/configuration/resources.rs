@@ -1,24 +1,24 @@
-//! Which resources the kubelet is offered for the devices of a Configuration.
+//! Resources that the kubelet is offered for the devices of a Configuration.
 
 use super::FieldProblem;
 
-/// The annotation that says which resources the kubelet is offered: `configuration`, `instances` or `both`.
+/// Annotation that selects the resources offered to the kubelet: `configuration`, `instances` or `both`.
 pub const RESOURCES_ANNOTATION: &str = "leafhost.dev/resources";
 
-/// The resources that offer the same slots to the kubelet.
+/// Resources that offer the slots of a Configuration to the kubelet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Resources {
-    /// The Configuration's, with any of its devices.
+    /// One resource for the Configuration, served by any of its devices.
     Configuration,
-    /// One for each Instance.
+    /// One resource per Instance.
     Instances,
-    /// The Configuration's and one for each Instance, as in Akri.
+    /// One resource for the Configuration and one per Instance, as in Akri.
     #[default]
     Both,
 }
 
 impl Resources {
-    /// Reads the annotation's value.
+    /// Parses the value of [`RESOURCES_ANNOTATION`].
     pub fn parse(text: &str) -> Result<Self, FieldProblem> {
         match text {
             "configuration" => Ok(Self::Configuration),
@@ -31,12 +31,12 @@ impl Resources {
         }
     }
 
-    /// Whether the Configuration has a resource.
+    /// Returns true if the Configuration has a resource.
     pub fn has_configuration(self) -> bool {
         self != Self::Instances
     }
 
-    /// Whether each Instance has a resource.
+    /// Returns true if each Instance has a resource.
     pub fn has_instances(self) -> bool {
         self != Self::Configuration
     }

@@ -1,9 +1,9 @@
-//! What a Configuration says of brokers and services, which only the controller of a cluster makes.
+//! Fields of a Configuration for brokers and services, which only the controller of a cluster creates.
 
 use super::{FieldProblem, Spec};
 
 impl Spec {
-    /// The fields that have an effect only in a cluster, with what is said of them elsewhere.
+    /// Returns a problem for each field that is set but has an effect only in a cluster.
     pub fn only_in_clusters(&self) -> impl Iterator<Item = FieldProblem> + use<> {
         let fields = [
             (self.broker_spec.is_some(), "brokerSpec", "brokers"),

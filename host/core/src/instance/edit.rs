@@ -1,88 +1,88 @@
-//! Changes of an Instance, each of which says what it assumes. Pure.
+//! Edits of an Instance, each with its precondition. Pure.
 
 use std::collections::BTreeMap;
 
 use super::{GENERATION_ANNOTATION, Instance, Leafhost, NodeStatus, OwnerReference, Reserved};
 use crate::slot::{DeviceUsage, slot_number};
 
-/// A change of an Instance, each field the difference it makes. A store applies it to the newest object, so
-/// that what others wrote meanwhile stays.
+/// Change of an Instance that carries only the fields it changes. A store applies it to the newest object, so that
+/// concurrent writes of others are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Replaces what the creator writes: slots and properties. A compare-and-swap of the generation.
+    /// Replaces the fields that the creator writes: slots and properties. A compare-and-swap of the generation.
     Common {
-        /// The generation that must be there.
+        /// Generation that the object must have.
         replaces: Option<i64>,
-        /// The generation of the Configuration that says so.
+        /// Generation of the Configuration that the new values come from.
         generation: Option<i64>,
-        /// `spec.capacity`.
+        /// New `spec.capacity`.
         capacity: u32,
-        /// `spec.brokerProperties`.
+        /// New `spec.brokerProperties`.
         broker_properties: BTreeMap<String, String>,
-        /// `spec.leafhost`, but for what schedulers have reserved.
+        /// New `spec.leafhost`, except for `reserved`, which is kept.
         leafhost: Leafhost,
     },
     /// Sets labels.
     Labels(BTreeMap<String, String>),
-    /// Replaces the owner: the Configuration was deleted and created again. Its generations begin anew, so the one that was written is
-    /// removed.
+    /// Replaces the owner after the Configuration was deleted and created again. Removes the recorded generation, since
+    /// the new object counts its own from the start.
     Owner(OwnerReference),
-    /// Adds a node to `spec.nodes` if it is not there.
+    /// Adds a node to `spec.nodes` if missing.
     AddNode(String),
     /// Removes a node from `spec.nodes` and its entry from the status.
     RemoveNode(String),
-    /// Replaces one node's entry in the status, but for the holders.
+    /// Replaces the status entry of a node, except for its holders.
     Status {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its entry.
+        /// New entry.
         status: NodeStatus,
     },
-    /// Replaces the holders in one node's entry in the status, if there is one, and counts the slots that are used.
+    /// Replaces the holders in the status entry of a node, if the entry exists, and counts the used slots.
     Holders {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// By slot.
+        /// Holders by slot id.
         holders: BTreeMap<String, String>,
     },
-    /// Gives a free slot to the pod for which a scheduler has chosen it. A compare-and-swap, as [`Edit::Slot`].
+    /// Assigns a free slot to the pod that a scheduler has chosen it for. A compare-and-swap, as [`Edit::Slot`].
     Reserve {
-        /// `<instance>-<slot>`.
+        /// Slot id: `<instance>-<slot>`.
         id: String,
-        /// The uid of the pod.
+        /// Uid of the pod.
         uid: String,
-        /// The node to which the pod is bound.
+        /// Node to which the pod is bound.
         node: String,
-        /// What `spec.leafhost.reserved` says of the slot then.
+        /// New entry of the slot in `spec.leafhost.reserved`.
         reserved: Reserved,
     },
-    /// Hands a slot on: a compare-and-swap of one value of `spec.deviceUsage`. Without an effect on the other slots. What a scheduler has
-    /// said of the slot is removed once it is free.
+    /// Changes the holder of a slot: a compare-and-swap of one value of `spec.deviceUsage`, without effect on other
+    /// slots. Removes the reservation of the slot unless a pod gets it.
     Slot {
-        /// `<instance>-<slot>`.
+        /// Slot id: `<instance>-<slot>`.
         id: String,
-        /// Who must have it now.
+        /// Holder that the slot must have.
         held: DeviceUsage,
-        /// Who has it then.
+        /// New holder.
         new: DeviceUsage,
     },
 }
 
-/// The object is not as an edit assumes.
+/// Failed precondition of an edit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Outdated {
-    /// Somebody else has the slot.
+    /// The slot has another holder.
     #[error("slot {id} is {}", shown(found))]
     Slot {
-        /// The slot.
+        /// Slot id.
         id: String,
-        /// The value that was found.
+        /// Value found in `spec.deviceUsage`.
         found: String,
     },
-    /// The common fields are of another generation.
+    /// The common fields were written from another generation.
     #[error("the common fields are of generation {found:?}")]
     Generation {
-        /// The generation that was found.
+        /// Generation that was found.
         found: Option<i64>,
     },
 }
@@ -94,7 +94,7 @@ fn shown(usage: &str) -> String {
     }
 }
 
-/// Replaces one value of `spec.deviceUsage`, if it is `held`.
+/// Replaces the value of a slot in `spec.deviceUsage` if it equals `held`.
 fn swap(
     instance: &mut Instance,
     id: &str,
@@ -111,7 +111,7 @@ fn swap(
     }
     let number = slot_number(&instance.metadata.name, id);
     let beyond = number.is_none_or(|slot| slot >= instance.spec.capacity);
-    // A free slot beyond the capacity is none.
+    // A slot beyond the capacity must not be listed as free.
     if *new == DeviceUsage::Unused && beyond {
         usage.remove(id);
     } else {
@@ -121,7 +121,7 @@ fn swap(
 }
 
 impl Edit {
-    /// Makes the change. One that fails has changed nothing.
+    /// Applies the edit; on error `instance` is unchanged.
     pub fn apply(&self, instance: &mut Instance) -> Result<(), Outdated> {
         match self {
             Self::Common {
@@ -213,7 +213,7 @@ impl Edit {
 }
 
 impl Edit {
-    /// Whether the object is as the edit wants it.
+    /// Returns true if the object already is as the edit would make it.
     pub fn is_made(&self, instance: &Instance) -> bool {
         let mut again = instance.clone();
         match self {

@@ -55,7 +55,7 @@ fn a_slot_goes_only_from_whom_the_edit_names() {
         ("a-1-1", &free, &node, Some(Some("n"))),
         ("a-1-5", &free, &node, None),
         ("a-1-0", &node, &free, None),
-        // What is free beyond the capacity is not there.
+        // Beyond the capacity a free slot is removed.
         ("a-1-5", &node, &free, Some(None)),
     ] {
         let mut edited = instance.clone();
@@ -77,7 +77,7 @@ fn a_slot_goes_only_from_whom_the_edit_names() {
     }
 }
 
-/// An object in which one field is as somebody else wrote it.
+/// Returns an Instance in which one field has the given value, as if somebody else had written it.
 fn with(pointer: &str, value: Value) -> Instance {
     let mut object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "a-1", "namespace": "default", "annotations": {}},
@@ -113,7 +113,7 @@ fn an_entry_of_a_node_that_cannot_be_read_is_unknown_and_hides_nothing_else() {
         };
         wanted.status.nodes.insert("m".into(), unreadable);
         assert_eq!(read, wanted, "{entry}");
-        // Whose entry it is writes it anew, whatever that says.
+        // The owner of the entry must overwrite it with any status.
         let status = NodeStatus::new(Health::Unknown);
         let node = "m".to_owned();
         assert!(!Edit::Status { node, status }.is_made(&read), "{entry}");
@@ -165,7 +165,7 @@ fn a_field_of_the_device_that_cannot_be_read_hides_no_other() {
     ] {
         assert_eq!(with("/spec/capacity", value).spec.capacity, capacity);
     }
-    // A slot that is not free must not look so.
+    // A slot with an unreadable value must not look free.
     let usage = with("/spec/deviceUsage", json!({"a-1-0": 7, "a-1-1": null}));
     let usage: Vec<&str> = usage
         .spec
