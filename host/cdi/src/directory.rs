@@ -1,8 +1,8 @@
-//! The folder of specs that container runtimes read: one file for each kind, replaced as a whole.
+//! Folder of specs read by container runtimes: one file per kind, replaced atomically.
 //!
-//! The name of a file says whose it is: `<vendor>-<class>_<owner>.json`, the form the specification has for generated specs.
-//! An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files with such a
-//! name belong to the one process that holds the folder; all others are never read, replaced or removed.
+//! The file name states the owner: `<vendor>-<class>_<owner>.json`, the format of the specification for generated
+//! specs. An annotation would need version 0.6.0 of the specification, and a list kept elsewhere could be lost. Files
+//! with such a name belong to the one process that holds the folder; all others are never read, replaced or removed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,39 +18,39 @@ mod lock;
 
 pub use lock::SpecLock;
 
-/// How many bytes are compared at once.
+/// Size of the buffers that compare and write files, in bytes.
 const PIECE: usize = 64 << 10;
-/// How the names of temporary files end. No runtime reads them.
+/// Suffix of temporary files, which no runtime reads.
 const TEMPORARY: &str = ".tmp";
-/// The most bytes of a file's name.
+/// Maximum length of a file name, in bytes.
 const MAX_NAME: usize = 255;
-/// The machine has no more file descriptors.
+/// Error number: file descriptors of the machine exhausted.
 const ENFILE: i32 = 23;
-/// The process has no more file descriptors.
+/// Error number: file descriptors of the process exhausted.
 const EMFILE: i32 = 24;
 
-/// Why a spec was not written, read or removed.
+/// Error of writing, reading or removing a spec.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A runtime would refuse the spec.
+    /// A runtime would reject the spec.
     #[error(transparent)]
     Invalid(#[from] InvalidSpec),
-    /// The spec is of another vendor than the folder was opened for.
+    /// The spec has another vendor than the folder.
     #[error("kind {kind} is not of vendor {vendor}")]
     OtherVendor {
-        /// The kind.
+        /// Kind of the spec.
         kind: String,
-        /// The vendor.
+        /// Vendor of the folder.
         vendor: String,
     },
-    /// A file system has no room for the name of its file.
+    /// The file name would be longer than file systems allow.
     #[error(
         "cannot write a CDI spec for class {class}: the name of its file would be {length} bytes long, {MAX_NAME} are possible; choose a shorter name"
     )]
     LongClass {
-        /// The class.
+        /// Class of the spec.
         class: String,
-        /// How long the name would be.
+        /// Length of the file name, in bytes.
         length: usize,
     },
     /// Another process uses the folder.
@@ -59,57 +59,57 @@ pub enum Error {
         directory.display()
     )]
     InUse {
-        /// The folder.
+        /// Path of the folder.
         directory: PathBuf,
-        /// The other process, as far as it said so.
+        /// Pid of the other process, if it is known.
         pid: String,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot {action} {}: {remedy}", path.display())]
     Io {
-        /// What was attempted: `write`, `read`, `remove`, `create folder`.
+        /// Attempted action: `write`, `read`, `remove`, `create folder`.
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What to do about it.
+        /// Remedy for the operator.
         remedy: &'static str,
-        /// Cause.
+        /// Underlying error.
         #[source]
         source: io::Error,
     },
-    /// The spec has no JSON form.
+    /// The spec cannot be encoded as JSON.
     #[error("cannot encode the spec of kind {kind}")]
     Encode {
-        /// The kind.
+        /// Kind of the spec.
         kind: String,
-        /// Cause.
+        /// Underlying error.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// What a write changed.
+/// Effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The file is new.
+    /// The file was created.
     Created,
-    /// The file had other content.
+    /// The file was replaced, because its content or mode differed.
     Replaced,
-    /// The file had this content already; nothing was written.
+    /// The file already had this content; nothing was written.
     Unchanged,
 }
 
-/// The users whose container runtimes read the specs. They say which variables workloads get.
+/// Users whose container runtimes read the specs, which contain the variables of workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
-    /// Each user: podman without root reads the folder as who calls it.
+    /// All users: podman without root reads the folder as its caller.
     Everybody,
-    /// Root, as whom a node's runtime runs, and root's group.
+    /// Root, which a node's runtime runs as, and root's group.
     Root,
 }
 
 impl Readers {
-    /// The mode of spec files.
+    /// Returns the mode of spec files.
     fn mode(self) -> u32 {
         match self {
             Self::Everybody => 0o644,
@@ -118,7 +118,7 @@ impl Readers {
     }
 }
 
-/// A folder of specs, for the files of one vendor and owner. Only one process may use it at a time. All methods block.
+/// Folder of specs for the files of one vendor and owner. Only one process may use it at a time. All methods block.
 #[derive(Debug, Clone)]
 pub struct SpecDir {
     directory: PathBuf,
@@ -128,7 +128,8 @@ pub struct SpecDir {
 }
 
 impl SpecDir {
-    /// Names the folder; it need not exist. `owner` is the program whose files they are, in letters and digits.
+    /// Creates a handle to the folder, which need not exist. `owner` names the program that owns the files, in letters
+    /// and digits.
     pub fn new(
         directory: impl Into<PathBuf>,
         vendor: &str,
@@ -154,12 +155,12 @@ impl SpecDir {
         })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The file of a class.
+    /// Returns the path of a class's file.
     pub fn path(&self, class: &str) -> PathBuf {
         let Self {
             directory,
@@ -170,14 +171,14 @@ impl SpecDir {
         directory.join(format!("{vendor}-{class}_{owner}.json"))
     }
 
-    /// Makes the folder if need be.
+    /// Creates the folder if missing.
     pub fn create(&self) -> Result<(), Error> {
         fs::create_dir_all(&self.directory)
             .map_err(|source| failed("create folder", &self.directory, source))
     }
 
-    /// Returns the classes that the owner has a file of. Removes the temporary file of a write that was interrupted. A missing folder
-    /// counts as empty.
+    /// Returns the classes for which the owner has a file. Removes temporary files of interrupted writes. A missing
+    /// folder counts as empty.
     pub fn classes(&self) -> Result<BTreeSet<String>, Error> {
         let mut classes = BTreeSet::new();
         for path in self.entries()? {
@@ -195,12 +196,12 @@ impl SpecDir {
         Ok(classes)
     }
 
-    /// Reads the spec of a class; nothing if there is no file, or one that holds no such spec.
+    /// Reads the spec of a class; returns `None` if the file is missing or holds no such spec.
     pub fn read(&self, class: &str) -> Result<Option<Spec>, Error> {
         let path = self.path(class);
         let fail = |source| failed("read", &path, source);
         match fs::symlink_metadata(&path) {
-            // To open a pipe is to wait for its other end.
+            // Opening a pipe would block until the other end is opened.
             Ok(found) if !found.is_file() => return Ok(None),
             Ok(_) => {}
             Err(error) if is_absent(&error) => return Ok(None),
@@ -211,7 +212,7 @@ impl SpecDir {
         Ok(spec.filter(|spec| spec.kind == format!("{}/{class}", self.vendor)))
     }
 
-    /// Writes the spec to its file. It is complete and durable when this returns, and no reader ever sees a part of it.
+    /// Writes the spec to its file. The file is complete and durable on return, and no reader ever sees a part of it.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
         spec.validate()?;
         let (vendor, class) = spec.vendor_and_class()?;
@@ -245,7 +246,7 @@ impl SpecDir {
         Ok(written)
     }
 
-    /// Removes the file of a class. Returns whether there was one.
+    /// Removes the file of a class. Returns true if it existed.
     pub fn remove(&self, class: &str) -> Result<bool, Error> {
         let path = self.path(class);
         match fs::remove_file(&path) {
@@ -258,7 +259,7 @@ impl SpecDir {
         }
     }
 
-    /// The class in the name of a file of the owner.
+    /// Returns the class in the name of one of the owner's files.
     fn class_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
         file_name
             .strip_prefix(self.vendor.as_str())?
@@ -287,7 +288,8 @@ impl SpecDir {
         tempfile::Builder::new()
             .prefix(&format!(".{}-", self.vendor))
             .suffix(&format!("_{}{TEMPORARY}", self.owner))
-            // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+            // Opened here, since tempfile's errors hide the kernel's error number and contain a different name each
+            // time.
             .make_in(&self.directory, |path| {
                 let mut options = fs::OpenOptions::new();
                 options.write(true).create_new(true).mode(0o600).open(path)
@@ -325,7 +327,7 @@ impl SpecDir {
     }
 }
 
-/// Whether there is no such file. A name that is too long is no file's.
+/// Returns true if the file does not exist. No file can have a name that is too long.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -333,7 +335,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Whether the file holds the spec as it would be written. Neither is ever in memory as a whole.
+/// Returns true if the file holds exactly the encoded spec. Neither is ever in memory as a whole.
 fn holds(path: &Path, spec: &Spec) -> bool {
     let Ok(file) = fs::File::open(path) else {
         return false;
@@ -344,7 +346,7 @@ fn holds(path: &Path, spec: &Spec) -> bool {
     is_same && matches!(same.get_mut().0.read(&mut more), Ok(0))
 }
 
-/// Takes what a file has, and nothing else.
+/// Writer that fails unless the written bytes equal those of the reader.
 struct Same<R>(R);
 
 impl<R: Read> Write for Same<R> {

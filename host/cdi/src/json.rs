@@ -1,4 +1,4 @@
-//! The content of a spec's file: JSON in the lowest version that expresses it.
+//! JSON encoding of specs.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::spec::{ContainerEdits, Device, Spec};
 use crate::version::minimum_version;
 
 impl Spec {
-    /// Writes the file's content: JSON in the lowest version that expresses it.
+    /// Writes the content of the spec's file: JSON in the lowest version that expresses the spec.
     pub fn write_json(&self, mut file: impl io::Write) -> Result<(), serde_json::Error> {
         let written = Written {
             cdi_version: minimum_version(self),
@@ -20,7 +20,7 @@ impl Spec {
         file.write_all(b"\n").map_err(serde_json::Error::io)
     }
 
-    /// Reads what [`Spec::write_json`] wrote; a field that is never written is an error.
+    /// Parses the output of [`Spec::write_json`]; a field that is never written is an error.
     pub fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let read: Read = serde_json::from_slice(bytes)?;
         let Read {

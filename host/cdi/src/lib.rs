@@ -1,7 +1,8 @@
-//! Writes CDI specs: the files that tell a container runtime what `--device vendor/class=name` means.
+//! Writes CDI specs: the files that define `--device vendor/class=name` for container runtimes.
 //!
-//! Each spec is written in the lowest version that expresses it, because a runtime refuses a version it does not know,
-//! and so that a reader never sees half a file. Knows nothing of what the devices are or where they come from.
+//! Writes each spec in the lowest version that expresses it, because a runtime rejects versions it does not know, and
+//! replaces files atomically, so that a reader never sees a partial one. Knows nothing of what the devices are or where
+//! they come from.
 //!
 //! Source of the format: the Container Device Interface specification 1.1.0, `SPEC.md`.
 

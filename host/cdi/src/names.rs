@@ -1,6 +1,6 @@
-//! The rules for the three parts of `vendor/class=device`.
+//! Rules for the three parts of `vendor/class=device`.
 
-/// What is wrong with a vendor name, if anything.
+/// Returns the reason why a vendor name is invalid, if any.
 pub fn vendor_problem(vendor: &str) -> Option<&'static str> {
     if vendor.is_empty() {
         Some("is empty")
@@ -9,10 +9,10 @@ pub fn vendor_problem(vendor: &str) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a class name, if anything.
+/// Returns the reason why a class name is invalid, if any.
 ///
-/// A class of one character is legal in the specification and refused here: the CDI library of podman up to 0.5
-/// crashes on it, and takes every other device of the machine along.
+/// Rejects a class of one character although the specification allows it: the CDI library of podman up to 0.5 crashes
+/// on it, which disables all other devices of the machine as well.
 pub fn class_problem(class: &str) -> Option<&'static str> {
     match class.len() {
         0 => Some("is empty"),
@@ -23,7 +23,7 @@ pub fn class_problem(class: &str) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a device name, if anything.
+/// Returns the reason why a device name is invalid, if any.
 pub fn device_name_problem(name: &str) -> Option<&'static str> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
     if name.is_empty() {

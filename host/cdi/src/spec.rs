@@ -1,4 +1,4 @@
-//! A spec: one kind, its devices, and what each changes in a container.
+//! Specs: one kind, its devices, and the edits that each makes to a container.
 
 use std::collections::BTreeSet;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{class_problem, device_name_problem, vendor_problem};
 
-/// All devices of one kind.
+/// Spec of all devices of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// `vendor/class`.
+    /// Kind of the devices: `vendor/class`.
     pub kind: String,
-    /// The devices, at least one.
+    /// Devices of the kind, at least one.
     pub devices: Vec<Device>,
-    /// What a container gets that has any of the devices.
+    /// Edits for containers with any of the devices.
     pub container_edits: ContainerEdits,
 }
 
-/// One device.
+/// Device of a spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
-    /// The name within the kind.
+    /// Name of the device within its kind.
     pub name: String,
-    /// What a container gets that has the device; at least one edit.
+    /// Edits for containers with the device; at least one.
     pub container_edits: ContainerEdits,
 }
 
 impl Device {
-    /// How many bytes of a file the device takes, or somewhat fewer.
+    /// Returns the size of the device in a file, in bytes, or somewhat less.
     pub fn size(&self) -> usize {
         let Self {
             name,
@@ -47,13 +47,13 @@ impl Device {
     }
 }
 
-/// The bytes of JSON around a device, a node, a mount and a text.
+/// Bytes of JSON around a device, a node, a mount and a text.
 const DEVICE: usize = 100;
 const NODE: usize = 100;
 const MOUNT: usize = 120;
 const TEXT: usize = 16;
 
-/// How many bytes a text takes, escaped, on a line of its own.
+/// Returns the size of a text in bytes, escaped and on a line of its own.
 fn text(text: &str) -> usize {
     let escapes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
@@ -63,44 +63,44 @@ fn text(text: &str) -> usize {
     TEXT + text.len() + escapes.sum::<usize>()
 }
 
-/// What is changed in a container.
+/// Edits to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContainerEdits {
-    /// `NAME=value`.
+    /// Environment variables as `NAME=value`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Device nodes.
+    /// Device nodes to create.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<DeviceNode>,
-    /// Files and folders of the host.
+    /// Files and folders of the host to mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
 }
 
 impl ContainerEdits {
-    /// Whether nothing is changed.
+    /// Returns true if there are no edits.
     pub fn is_empty(&self) -> bool {
         self.env.is_empty() && self.device_nodes.is_empty() && self.mounts.is_empty()
     }
 }
 
-/// A device node. Type and numbers are left to the runtime, which looks at the node when the container starts.
+/// Device node. The runtime takes its type and numbers from the node on the host when the container starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeviceNode {
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub path: String,
-    /// The absolute path on the host, if it is another one.
+    /// Absolute path on the host, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<String>,
-    /// Some of `r`, `w`, `m`; absent means all.
+    /// Permissions: some of `r`, `w`, `m`; absent means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
 }
 
 impl DeviceNode {
-    /// A node; the path on the host is written only where it differs, because that needs a newer version.
+    /// Creates a device node. Omits the path on the host if it is the same, because the field needs a newer version.
     pub fn new(container_path: &str, host_path: &str, permissions: &str) -> Self {
         Self {
             path: container_path.to_owned(),
@@ -110,15 +110,15 @@ impl DeviceNode {
     }
 }
 
-/// A mount.
+/// Mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mount {
-    /// The absolute path on the host.
+    /// Absolute path on the host.
     pub host_path: String,
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub container_path: String,
-    /// The type of file system; absent for a bind mount.
+    /// File system type; absent for a bind mount.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub mount_type: Option<String>,
     /// Mount options, as in an OCI runtime configuration.
@@ -127,9 +127,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// A file or folder of the host. If it may be written, then with everything mounted below it; if not, without: `ro` holds
-    /// for one file system, and `rro`, which holds for all, fails on kernels before 5.12 and with older runtimes.
-    /// `nodev` is not set: device nodes in it are what it may be wanted for, and the runtime's device rules still hold.
+    /// Creates a bind mount of a file or folder of the host. A writable one includes everything mounted below it, a
+    /// read-only one does not: `ro` applies to one file system only, and `rro`, which applies to all, fails on kernels
+    /// before 5.12 and with older runtimes. Does not set `nodev`: device nodes may be the purpose of the mount, and the
+    /// runtime's device rules still apply.
     pub fn bind(container_path: &str, host_path: &str, read_only: bool) -> Self {
         let options = if read_only {
             ["bind", "rprivate", "ro"]
@@ -145,57 +146,57 @@ impl Mount {
     }
 }
 
-/// Why a spec is not written: a runtime would refuse the file.
+/// Error of a spec that a runtime would reject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpec {
     /// The kind is not `vendor/class`.
     #[error("kind {kind:?} is not vendor/class")]
     Kind {
-        /// The kind.
+        /// Rejected kind.
         kind: String,
     },
     /// A name breaks its rule.
     #[error("{part} {text:?} {problem}")]
     Name {
-        /// `vendor`, `class` or `device name`.
+        /// Part with the name: `vendor`, `class` or `device name`.
         part: &'static str,
-        /// The name.
+        /// Rejected name.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the rejection.
         problem: &'static str,
     },
-    /// There is no device.
+    /// The spec has no device.
     #[error("kind {kind} has no device; a spec needs one")]
     NoDevice {
-        /// The kind.
+        /// Kind of the spec.
         kind: String,
     },
-    /// Two devices have one name.
+    /// Two devices have the same name.
     #[error("device {name:?} is there twice")]
     Repeated {
-        /// The name.
+        /// Repeated name.
         name: String,
     },
-    /// A device would do nothing.
+    /// A device has no edits.
     #[error("device {name:?} has no env, device node or mount; it needs one")]
     NoEdit {
-        /// The name.
+        /// Name of the device.
         name: String,
     },
-    /// An edit is not understood.
+    /// An edit is malformed.
     #[error("{edit} {text:?} {problem}")]
     Edit {
-        /// `env`, `device node` or `mount`.
+        /// Kind of the edit: `env`, `device node` or `mount`.
         edit: &'static str,
-        /// Its text: the name of the variable, or the path.
+        /// Name of the variable, or the path.
         text: String,
-        /// What is wrong with it.
+        /// Reason for the rejection.
         problem: &'static str,
     },
 }
 
 impl Spec {
-    /// Vendor and class, both checked.
+    /// Returns the vendor and the class after validation.
     pub fn vendor_and_class(&self) -> Result<(&str, &str), InvalidSpec> {
         let (vendor, class) = self.kind.split_once('/').ok_or_else(|| InvalidSpec::Kind {
             kind: self.kind.clone(),
@@ -205,7 +206,7 @@ impl Spec {
         Ok((vendor, class))
     }
 
-    /// Checks everything for which a runtime would refuse the file.
+    /// Validates everything for which a runtime would reject the file.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
         self.vendor_and_class()?;
         if self.devices.is_empty() {
@@ -236,7 +237,7 @@ impl Spec {
 impl ContainerEdits {
     fn validate(&self) -> Result<(), InvalidSpec> {
         for variable in &self.env {
-            // Only the name goes into the text: the value may be a secret.
+            // Only the name goes into the error: the value may be a secret.
             let text = variable.split('=').next().unwrap_or_default();
             let problem = if text.is_empty() || !variable.contains('=') {
                 Some("is not NAME=value")

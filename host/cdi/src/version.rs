@@ -1,14 +1,14 @@
-//! The lowest version of the specification that expresses a spec.
+//! Selection of the lowest version of the specification that expresses a spec.
 
 use crate::spec::{ContainerEdits, Spec};
 
-/// The version that every runtime with CDI reads.
+/// Version that every runtime with CDI support reads.
 const BASE: &str = "0.3.0";
 
-/// A version, and whether a spec has what it brought.
+/// Version, and a test for the features it introduced.
 type Rule = (&'static str, fn(&Spec) -> bool);
 
-/// Highest version first.
+/// Rules, highest version first.
 const RULES: [Rule; 4] = [
     ("0.6.0", has_a_dot_in_the_class),
     ("0.5.0", has_a_device_name_that_begins_with_a_digit),
@@ -16,8 +16,8 @@ const RULES: [Rule; 4] = [
     ("0.4.0", has_a_mount_type),
 ];
 
-/// The lowest version that expresses `spec`, such as `0.5.0`. Readers refuse a lower one for what is in it, and a
-/// higher one if they do not know it.
+/// Returns the lowest version that expresses `spec`, such as `0.5.0`. Readers reject a lower one because of the newer
+/// features, and a higher one if they do not know it.
 pub fn minimum_version(spec: &Spec) -> &'static str {
     RULES
         .iter()

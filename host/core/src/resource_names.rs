@@ -178,7 +178,7 @@ pub struct NameSet {
 }
 
 impl NameSet {
-    /// Returns a set that has been read.
+    /// Creates a set of reservations that has been read.
     pub fn read(records: BTreeMap<String, NameRecord>) -> Self {
         let names = records.iter();
         let names = names.map(|(name, record)| (name.clone(), record.reservation.clone()));

@@ -1,7 +1,8 @@
-//! ResourceSlices: how the devices of a pool are distributed over slices, so that few of them change when devices do. Pure.
+//! ResourceSlices: distribution of the devices of a pool over slices, such that few slices change when devices do.
+//! Pure.
 //!
-//! The scheduler uses a pool only if it sees as many slices of the highest generation as they say there are. So a slice that gets empty
-//! stays, and the generation rises only when their number does.
+//! The scheduler uses a pool only if the number of its slices of the highest generation equals the count they state.
+//! Therefore empty slices are kept, and the generation rises only with the number of slices.
 //!
 //! Source: `resource.k8s.io/v1` `ResourcePool`, `ResourceSliceSpec`.
 
@@ -10,66 +11,68 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::attribute::{Attributes, Capacities};
 use crate::names::digest;
 
-/// The driver of all our slices and claims.
+/// Driver name of all our slices and claims.
 pub const DRIVER: &str = "leafhost.dev";
-/// The most devices of a slice of which one has a taint. Packed so from the start, a change of health splits no slice.
+/// Maximum devices of a slice: the limit for slices with a tainted device. Applied to all slices, so that a change of
+/// health never splits one.
 pub const MAX_DEVICES: usize = 64;
-/// The taint of a device that does not work.
+/// Taint of a device that does not work.
 pub const UNHEALTHY: &str = "leafhost.dev/unhealthy";
-/// The taint of a device that is missing, while its grace runs.
+/// Taint of a missing device during its grace period.
 pub const MISSING: &str = "leafhost.dev/missing";
 
-/// Says from which nodes the devices of a slice can be used.
+/// Nodes from which the devices of a slice can be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
-    /// From this one, which never changes.
+    /// Single node, fixed for the slice.
     Node(String),
-    /// From those with these values of the label `kubernetes.io/hostname`.
+    /// Nodes with these values of the label `kubernetes.io/hostname`.
     Hostnames(BTreeSet<String>),
 }
 
-/// Is a reason why the scheduler gives a device to no further claim.
+/// Taint, which keeps the scheduler from allocating a device to further claims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
-    /// Its key, such as `leafhost.dev/unhealthy`.
+    /// Key of the taint, such as `leafhost.dev/unhealthy`.
     pub key: String,
-    /// True if pods that have the device are evicted, too.
+    /// True if pods that have the device are evicted as well.
     pub evicts: bool,
 }
 
-/// Is a device as the scheduler sees it.
+/// Device as the scheduler sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SliceDevice {
-    /// Holds what claims choose by.
+    /// Attributes that claims select by.
     pub attributes: Attributes,
-    /// Holds amounts of what it has.
+    /// Amounts that the device provides.
     pub capacity: Capacities,
-    /// Counts the claims that may have a share of it at a time; nothing for one that a claim has alone.
+    /// Maximum number of claims that share the device at a time; `None` if a claim has the device alone.
     pub shares: Option<u32>,
-    /// Says why no claim gets it.
+    /// Taints that keep claims from getting the device.
     pub taints: BTreeSet<Taint>,
 }
 
-/// Maps the names of devices to devices.
+/// Devices by name.
 pub type Devices = BTreeMap<String, SliceDevice>;
 
-/// Is a slice of a pool.
+/// Slice of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
-    /// Names the pool.
+    /// Name of the pool.
     pub pool: String,
-    /// Says which of several states of the pool it is of.
+    /// Generation of the pool that the slice belongs to.
     pub generation: i64,
-    /// Says how many slices the pool has.
+    /// Number of slices of the pool.
     pub count: i64,
-    /// Says which nodes may use the devices.
+    /// Nodes that may use the devices.
     pub reach: Reach,
-    /// Holds the devices.
+    /// Devices by name.
     pub devices: Devices,
 }
 
-/// Returns all slices of a pool by the name of their object: what they should be, close to what they are. Given what it has returned before,
-/// as a whole or in part, it returns the same again. A node that is wanted has a slice, if only an empty one: it shows that the node has the driver.
+/// Returns the desired slices of a pool by object name, as close to `stored` as possible. Stable: for a complete or
+/// partial earlier result it returns that result again. A wanted node always has a slice, if only an empty one, which
+/// shows that the node has the driver.
 pub fn pack(
     pool: &str,
     wanted: &BTreeMap<Reach, Devices>,
@@ -77,7 +80,7 @@ pub fn pack(
 ) -> BTreeMap<String, Slice> {
     let mut unplaced = wanted.clone();
     let mut slices: BTreeMap<String, (Reach, Devices)> = BTreeMap::new();
-    // What can stay where it is.
+    // Keep devices in the slices that already contain them.
     for (name, slice) in stored {
         let left = unplaced.get_mut(&slice.reach);
         let kept = left.map(|left| {
@@ -105,7 +108,7 @@ pub fn pack(
         for (_, held) in same {
             fill(held, &mut devices);
         }
-        // An empty slice of other nodes serves these; the name of a node is fixed.
+        // Reuse an empty slice of other nodes; a slice of a single node cannot move.
         let empty = slices.values_mut().filter(|(own, held)| {
             held.is_empty() && matches!((own, &reach), (Reach::Hostnames(_), Reach::Hostnames(_)))
         });
@@ -141,14 +144,14 @@ fn fill(held: &mut Devices, devices: &mut impl Iterator<Item = (String, SliceDev
     held.extend(devices.take(free));
 }
 
-/// Returns the first name of an object that no slice of the pool has.
+/// Returns the first object name that no slice of the pool has.
 fn free_name<T>(pool: &str, taken: &BTreeMap<String, T>) -> String {
     let names = (0..=taken.len()).map(|number| name(pool, number));
     let mut free = names.filter(|name| !taken.contains_key(name));
     free.next().unwrap_or_else(|| name(pool, taken.len()))
 }
 
-/// Names the object of a slice: as long as the longest label and a number, for a pool of any name.
+/// Returns the object name of a slice: for any pool name no longer than a label and a number.
 fn name(pool: &str, number: usize) -> String {
     let head: String = pool.chars().take(40).collect();
     let head = head.replace(['/', '.'], "-");
@@ -159,7 +162,8 @@ fn name(pool: &str, number: usize) -> String {
     )
 }
 
-/// Returns the generation of a pool with so many slices: the highest there is, if all of that one say so many, else the next.
+/// Returns the generation of a pool with `count` slices: the highest stored one if all its slices state that count,
+/// otherwise the next.
 fn generation(stored: &BTreeMap<String, Slice>, count: i64) -> i64 {
     let highest = stored.values().map(|slice| slice.generation).max();
     let Some(highest) = highest else { return 1 };
@@ -194,7 +198,7 @@ mod tests {
         BTreeMap::from([(node(), devices(names))])
     }
 
-    /// The sizes of the slices, in the order of their names, with generation and number of all.
+    /// Returns the sizes of the slices in the order of their names, and all generations with their counts.
     fn shape(slices: &BTreeMap<String, Slice>) -> (Vec<usize>, BTreeSet<(i64, i64)>) {
         let sizes = slices.values().map(|slice| slice.devices.len()).collect();
         let pools = slices.values().map(|slice| (slice.generation, slice.count));
@@ -266,7 +270,7 @@ mod tests {
         let old = pack("node-a", &local(0..70), &BTreeMap::new());
         let wanted = local(0..130);
         let new = pack("node-a", &wanted, &old);
-        // Any of the three writes may be made first, and any may be missing.
+        // The three writes may happen in any order, and any of them may be missing.
         for made in 0..8_u32 {
             let mut stored = old.clone();
             for (bit, (name, slice)) in new.iter().enumerate() {
@@ -328,7 +332,7 @@ mod tests {
             .flat_map(|slice| slice.devices.keys())
             .collect();
         assert_eq!(names.len(), 3);
-        // All are seen from one node now: the other slice serves it, too, once it is needed.
+        // Now one node sees all devices: the other slice is reused once it is needed.
         let alone = pack("default/cams", &wanted(&[], &[1, 2, 3]), &moved);
         assert_eq!(alone.len(), 2);
         let third = BTreeMap::from([

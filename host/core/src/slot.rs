@@ -1,43 +1,43 @@
-//! Slots: the shares of an Instance, and who has each.
+//! Slots: the shares of an Instance, and the holder of each.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Who has a slot: a value of `Instance.spec.deviceUsage`.
+/// Holder of a slot: a value of `Instance.spec.deviceUsage`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceUsage {
-    /// Nobody; also what an absent key means.
+    /// No holder; equivalent to an absent key.
     Unused,
-    /// A node, through the Instance's own resource.
+    /// Node, through the Instance's own resource.
     Node(String),
-    /// A node, through the Configuration's resource, as its virtual device.
+    /// Node, through the Configuration's resource and one of its virtual devices.
     Configuration {
-        /// `<configuration>-<n>`, or just `n` in older objects: a DNS subdomain.
+        /// Id of the virtual device: `<configuration>-<n>`, or just `n` in older objects; a DNS subdomain.
         device: String,
-        /// The node.
+        /// Name of the node.
         node: String,
     },
-    /// A resource claim, whose pods run on the node.
+    /// Resource claim whose pods run on the node.
     Claim {
-        /// The namespace of the claim.
+        /// Namespace of the claim.
         namespace: String,
-        /// The name of the claim.
+        /// Name of the claim.
         name: String,
-        /// The uid of the claim.
+        /// Uid of the claim.
         uid: String,
-        /// The node.
+        /// Name of the node.
         node: String,
     },
-    /// A pod for which a scheduler has chosen the device.
+    /// Pod for which a scheduler has chosen the device.
     Pod {
-        /// The uid of the pod.
+        /// Uid of the pod.
         uid: String,
-        /// The node to which the scheduler binds it.
+        /// Node to which the scheduler binds the pod.
         node: String,
     },
 }
 
-/// Why a text is no `deviceUsage` value.
+/// Error of a text that is no `deviceUsage` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\", \"P:<pod uid>:<node>\""
@@ -45,7 +45,7 @@ pub enum DeviceUsage {
 pub struct InvalidUsage(pub String);
 
 impl DeviceUsage {
-    /// The node that has the slot.
+    /// Returns the node that holds the slot.
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Unused => None,
@@ -56,7 +56,7 @@ impl DeviceUsage {
         }
     }
 
-    /// Names the claim or the pod that has the slot, as [`claim_key`] and [`pod_key`] do.
+    /// Returns the [`claim_key`] or [`pod_key`] of the holder, if it is a claim or a pod.
     pub fn consumer(&self) -> Option<String> {
         match self {
             Self::Claim {
@@ -75,7 +75,7 @@ impl DeviceUsage {
         }
     }
 
-    /// Tells that it is the same claim's as another one, through whichever node.
+    /// Returns true if both usages are of the same claim, on whichever nodes.
     pub fn is_of_claim(&self, other: &Self) -> bool {
         let identity = |usage: &Self| match usage {
             Self::Claim {
@@ -90,12 +90,12 @@ impl DeviceUsage {
     }
 }
 
-/// Names a claim: `R:<namespace>:<name>`.
+/// Returns the key of a claim: `R:<namespace>:<name>`.
 pub fn claim_key(namespace: &str, name: &str) -> String {
     format!("R:{namespace}:{name}")
 }
 
-/// Names a pod for which a scheduler chooses devices: `P:<uid>`.
+/// Returns the key of a pod for which a scheduler chooses devices: `P:<uid>`.
 pub fn pod_key(uid: &str) -> String {
     format!("P:{uid}")
 }
@@ -158,12 +158,12 @@ impl fmt::Display for DeviceUsage {
     }
 }
 
-/// `<instance>-<slot>`: the key in `deviceUsage` and the device id the kubelet sees.
+/// Returns `<instance>-<slot>`: the key in `deviceUsage` and the device id that the kubelet sees.
 pub fn slot_id(instance: &str, slot: u32) -> String {
     format!("{instance}-{slot}")
 }
 
-/// The number in a slot's id, if it is one of that Instance.
+/// Returns the number in a slot id, if the slot is one of the Instance.
 pub fn slot_number(instance: &str, id: &str) -> Option<u32> {
     let number = id.strip_prefix(instance)?.strip_prefix('-')?;
     let canonical = number == "0" || number.starts_with(|c: char| matches!(c, '1'..='9'));

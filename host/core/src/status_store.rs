@@ -1,4 +1,5 @@
-//! The port for what users see of Configurations: what agents report of them, and the status and Events that say so.
+//! Port of the user-visible state of Configurations: the reports of agents, and the status and Events derived from
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,117 +17,117 @@ use crate::node_report::{ObjectName, ReportedHandler};
 /// All Configurations of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigurationStates {
-    /// Whether they have been read once.
+    /// True once the Configurations have been listed.
     pub complete: bool,
-    /// By name.
+    /// Configurations by name.
     pub configurations: BTreeMap<ConfigurationKey, Arc<ConfigurationState>>,
 }
 
 impl ConfigurationStates {
-    /// Returns those whose devices the scheduler gives, without those that are being deleted.
+    /// Returns the Configurations whose devices the scheduler allocates, without those that are being deleted.
     pub fn dra(&self) -> impl Iterator<Item = (&ConfigurationKey, &ConfigurationState)> {
         let all = self.configurations.iter();
         let all = all.map(|(key, state)| (key, &**state));
         all.filter(|(_, state)| state.backend == Backend::Dra && !state.is_deleting)
     }
 
-    /// Tells that there are such.
+    /// Returns true if [`Self::dra`] has any.
     pub fn has_dra(&self) -> bool {
         self.dra().next().is_some()
     }
 }
 
-/// What the controller knows of a Configuration.
+/// State of a Configuration as the controller needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigurationState {
-    /// What identifies this object among all that ever had the name.
+    /// Uid of the object: distinguishes it from all others that ever had the name.
     pub uid: String,
-    /// The version of the object.
+    /// Resource version of the object.
     pub resource_version: String,
-    /// The version of its spec.
+    /// Generation of the spec.
     pub generation: i64,
-    /// When it was created.
+    /// Time of creation.
     pub created: Option<Timestamp>,
-    /// Whether it is being deleted.
+    /// True if the object is being deleted.
     pub is_deleting: bool,
-    /// The handler that it names.
+    /// Name of its handler.
     pub handler: String,
-    /// What gives its devices to pods.
+    /// Backend that allocates its devices to pods.
     pub backend: Backend,
-    /// True if pods are evicted whose device does not work.
+    /// True if pods are evicted when their device does not work.
     pub evicts: bool,
-    /// What is shown of it now, if it can be read.
+    /// Current status of the object, if it can be parsed.
     pub status: Option<ConfigurationStatus>,
 }
 
-/// What the agents report.
+/// Reports of the agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportSet {
-    /// Whether the reports have been read once.
+    /// True once the reports have been listed.
     pub complete: bool,
-    /// By node and handler.
+    /// Reports by node and handler.
     pub handlers: BTreeMap<(String, String), Arc<ReportedHandler>>,
 }
 
-/// What is shown of a Configuration.
+/// Status of a Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationStatus {
-    /// The version of the spec that this is about.
+    /// Generation of the spec that the status describes.
     pub observed_generation: i64,
-    /// The nodes on which it works, of those that report on it: `2/3`.
+    /// Number of ready nodes out of those that report on it: `2/3`.
     pub ready: String,
-    /// The nodes that report on it.
+    /// Number of nodes that report on it.
     pub nodes: usize,
-    /// Those on which it works.
+    /// Number of those nodes on which it works.
     pub ready_nodes: usize,
-    /// The Instances that at least one node sees which is Ready.
+    /// Number of Instances that at least one Ready node sees.
     pub devices: usize,
-    /// What is known of it.
+    /// Conditions of the Configuration.
     pub conditions: Vec<Condition>,
 }
 
-/// A condition in the form of Kubernetes.
+/// Condition in the format of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: ConditionType,
-    /// Whether it is so.
+    /// Status of the condition.
     pub status: Truth,
-    /// One word for the message.
+    /// Reason in one word.
     pub reason: String,
-    /// Where and why, with the remedy.
+    /// Description with the nodes, the cause and the remedy.
     pub message: String,
-    /// The version of the spec that it is about.
+    /// Generation of the spec that the condition describes.
     pub observed_generation: i64,
-    /// When its status changed.
+    /// Time of the last change of `status`.
     pub last_transition_time: Timestamp,
 }
 
-/// What a condition is about.
+/// Type of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConditionType {
-    /// Nodes have the handler that it names.
+    /// Nodes have the handler that the Configuration names.
     HandlerAvailable,
-    /// What it says can be used.
+    /// The Configuration is valid.
     DetailsValid,
-    /// The handler finds its devices.
+    /// The handler finds devices.
     Discovering,
-    /// Another namespace has the name, or that of one of its Instances.
+    /// Another namespace owns the name, or the name of one of its Instances.
     NameTaken,
-    /// The handler saw things that are no devices, or the agent denied it some. Shown only where it is so.
+    /// The handler saw things that are no devices, or the agent denied it some. Shown only if true.
     DevicesLeftOut,
-    /// There is a DeviceClass for its devices. Shown only where the scheduler gives them.
+    /// A DeviceClass exists for its devices. Shown only if the scheduler allocates them.
     DeviceClassMade,
-    /// Nodes do not offer its devices to the scheduler. Shown only where it is so.
+    /// Nodes do not offer its devices to the scheduler. Shown only if true.
     DraUnavailable,
-    /// Its brokers and services are as it says. Shown only where they are not.
+    /// Its brokers and services match the spec. Shown only if false.
     BrokersMade,
 }
 
-/// Whether something is so.
+/// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Truth {
@@ -135,28 +136,28 @@ pub enum Truth {
     Unknown,
 }
 
-/// An Event: a problem of an object.
+/// Event about a problem of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The object.
+    /// Object that the Event regards.
     pub regarding: Regarding,
-    /// One word for the message.
+    /// Reason in one word.
     pub reason: String,
-    /// Where and why, with the remedy.
+    /// Description with the nodes, the cause and the remedy.
     pub message: String,
 }
 
-/// The object of an Event.
+/// Object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Regarding {
-    /// A Configuration and its uid.
+    /// Configuration with its uid.
     Configuration(ConfigurationKey, String),
-    /// A ConfigMap with handlers.
+    /// ConfigMap with handlers.
     ConfigMap(ObjectName),
 }
 
 impl Regarding {
-    /// The object's namespace.
+    /// Returns the namespace of the object.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Configuration(key, _) => key.namespace(),
@@ -165,39 +166,40 @@ impl Regarding {
     }
 }
 
-/// Why a write was not made, or may not have been.
+/// Reason why a write failed or may have failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The object has changed meanwhile, or is gone.
+    /// The object was changed or deleted meanwhile.
     #[error("it was changed meanwhile")]
     Outdated,
-    /// It is refused until somebody changes the rules.
+    /// Rejected by the API server's rules; retrying does not help until they change.
     #[error("{0}")]
     Denied(String),
-    /// No answer came, or the API server is busy.
+    /// No answer arrived, or the API server is busy.
     #[error("{message}")]
     NoAnswer {
-        /// What happened.
+        /// Description of the error.
         message: String,
-        /// When the API server wants to be asked again, where it says so.
+        /// Delay before the next attempt, if the API server asks for one.
         retry_after: Option<Duration>,
     },
 }
 
-/// Where the state of Configurations is read and shown.
+/// Store that reads and publishes the state of Configurations.
 #[async_trait]
 pub trait StatusStore: Send + Sync {
-    /// The Configurations.
+    /// Returns a watch of the Configurations.
     fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>>;
-    /// What the agents of all nodes report.
+    /// Returns a watch of the reports of all agents.
     fn reports(&self) -> watch::Receiver<Arc<ReportSet>>;
-    /// Shows `status` of the Configuration, if the object still is as it was seen.
+    /// Writes `status` of a Configuration if the object still is as in `seen`.
     async fn show(
         &self,
         key: &ConfigurationKey,
         seen: &ConfigurationState,
         status: &ConfigurationStatus,
     ) -> Result<(), WriteError>;
-    /// Makes an Event. If one of the object has the reason already and is at most six minutes old, that one counts one more.
+    /// Creates an Event. If the object has one with the same reason that is at most six minutes old, raises its count
+    /// instead.
     async fn publish(&self, event: &Event) -> Result<(), WriteError>;
 }

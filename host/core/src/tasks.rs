@@ -1,4 +1,4 @@
-//! Tasks by name: every one is joined, and its end is a decision.
+//! Named tasks, each of which is joined. The end of any task is handled explicitly.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,40 +8,40 @@ use tokio_util::sync::CancellationToken;
 
 use crate::timeouts;
 
-/// Why a task ended.
+/// Error with which a task ended.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why tasks ended although nobody asked them to, or did not when they were asked.
+/// Error of a task that ended unexpectedly, or did not end in time.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A task ended by itself.
     #[error("task {task} has ended")]
     Ended {
-        /// Which.
+        /// Name of the task.
         task: &'static str,
-        /// Why, if it said so.
+        /// Error with which the task ended, if any.
         #[source]
         source: Option<Cause>,
     },
     /// A task panicked.
     #[error("task {task} panicked; this is a bug, see the log")]
     Panicked {
-        /// Which.
+        /// Name of the task.
         task: &'static str,
     },
-    /// Not everything ended in time.
+    /// Tasks did not end in time.
     #[error("still running {} seconds after the signal: {}", limit.as_secs(), tasks.join(", "))]
     StillRunning {
-        /// What.
+        /// Names of the tasks.
         tasks: Vec<&'static str>,
-        /// How long it was waited for.
+        /// Time limit that was exceeded.
         limit: Duration,
     },
 }
 
-/// What a task returns: nothing, or a result.
+/// Return value of a task: nothing, or a result.
 pub trait Outcome {
-    /// Returns why it ended, if it says so.
+    /// Converts the value to a result.
     fn into_result(self) -> Result<(), Cause>;
 }
 
@@ -57,17 +57,17 @@ impl<E: Into<Cause>> Outcome for Result<(), E> {
     }
 }
 
-/// Tasks that run until `stop` is cancelled, or until this is dropped.
+/// Set of tasks that run until `stop` is cancelled or the set is dropped.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// Asks all to end.
+    /// Token that asks all tasks to end.
     pub stop: CancellationToken,
     set: JoinSet<Result<(), Cause>>,
     names: HashMap<Id, &'static str>,
 }
 
 impl Tasks {
-    /// Starts a task, which ends at `stop` by itself.
+    /// Spawns a task that must end by itself once `stop` is cancelled.
     pub fn add<T: Outcome>(
         &mut self,
         name: &'static str,
@@ -77,7 +77,7 @@ impl Tasks {
         self.names.insert(self.set.spawn(task).id(), name);
     }
 
-    /// Starts a task that is ended at `stop`, wherever it is.
+    /// Spawns a task that is dropped at its current await point once `stop` is cancelled.
     pub fn add_loop(
         &mut self,
         name: &'static str,
@@ -89,7 +89,7 @@ impl Tasks {
         });
     }
 
-    /// Runs all tasks until `shutdown`, and waits for every one. The first one that ends by itself ends all.
+    /// Runs all tasks until `shutdown` and joins each of them. The first task that ends by itself ends all others.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
         let first = tokio::select! {
             biased;
@@ -100,7 +100,7 @@ impl Tasks {
         first.map_or(drained, Err)
     }
 
-    /// Waits until one ends by itself; for ever if there is none.
+    /// Waits until a task ends by itself; waits forever if there are none.
     pub async fn ended(&mut self) -> Error {
         match self.set.join_next_with_id().await {
             Some(ended) => match self.failure(ended) {
@@ -111,7 +111,8 @@ impl Tasks {
         }
     }
 
-    /// Asks all to end, and waits for them. What ends with an error then may have seen its source end first.
+    /// Cancels `stop` and waits for all tasks, at most `limit`. Ignores errors other than panics, because a task may
+    /// see its source end first.
     pub async fn drain(&mut self, limit: Duration) -> Result<(), Error> {
         self.stop.cancel();
         let drained = tokio::time::timeout(limit, async {

@@ -1,10 +1,10 @@
-//! Text that somebody else wrote, made fit to be shown: on one line, in the order in which it is read, bounded.
+//! Sanitizing of text written by others for display: on one line, in reading order, bounded.
 
 use std::borrow::Cow;
 use std::error::Error;
 
-/// Whether `c` shows nothing, or changes what is shown around it: control characters, line and paragraph separators, what sets the
-/// direction, and what is invisible. A space is neither.
+/// Returns true if `c` is invisible or alters the text around it: control characters, line and paragraph separators,
+/// direction marks, and invisible characters. A space is neither.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -29,12 +29,12 @@ pub fn is_unprintable(c: char) -> bool {
         )
 }
 
-/// Whether `c` is a control character that is no part of text of several lines: neither tab, newline nor carriage return.
+/// Returns true if `c` is a control character other than tab, newline and carriage return.
 pub fn is_foreign_control(c: char) -> bool {
     c.is_control() && !matches!(c, '\t' | '\n' | '\r')
 }
 
-/// The first `most` of a list, and how many more there are: `a, b and 7 more`.
+/// Lists the first `most` names and the number of the others: `a, b and 7 more`.
 pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> String {
     let mut names = names.into_iter();
     let first: Vec<String> = names
@@ -49,7 +49,7 @@ pub fn few<T: ToString>(names: impl IntoIterator<Item = T>, most: usize) -> Stri
     }
 }
 
-/// The known name that is probably meant by a misspelt one: at most a third of its letters are different.
+/// Returns the known name most similar to a misspelt one: at most a third of its letters may differ.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const MAX_NAME: usize = 100;
     if name.len() > MAX_NAME {
@@ -62,7 +62,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (distance <= known.len() / 3).then_some(known)
 }
 
-/// An error and its causes on one line, without what an error repeats of its cause.
+/// Formats an error and its causes on one line, without causes that an error already repeats.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
@@ -74,7 +74,8 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// The text with what is unprintable as `\n`, `\u{202e}` and the like.
+/// Returns the text with unprintable characters escaped as `
+/// `, `\u{202e}` and the like.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
@@ -94,8 +95,8 @@ fn push(text: &mut String, c: char) {
     }
 }
 
-/// At most `max` bytes of the text, escaped; `…` after them says that there is more. What cannot be halved (a character, an
-/// escape) is left out whole.
+/// Returns at most `max` bytes of the escaped text, followed by `…` if it was cut. Never splits a character or an
+/// escape.
 pub fn clean(text: &str, max: usize) -> String {
     let mut cleaned = String::with_capacity(text.len().min(max));
     for c in text.chars() {
@@ -110,8 +111,8 @@ pub fn clean(text: &str, max: usize) -> String {
     cleaned
 }
 
-/// The text, escaped, with at most `max` bytes and an `…`: of a longer one the beginning and the end, where a message says what
-/// would be right.
+/// Returns the escaped text with at most `max` bytes and an `…`. Keeps the beginning and the end of a longer text,
+/// since messages end with the remedy.
 pub fn abridge(text: &str, max: usize) -> String {
     if text.len() <= max {
         let escaped = escape(text);

@@ -1,15 +1,15 @@
-//! How slots are called towards the kubelet. Pure.
+//! Names of slots in the kubelet's terms: resources and device ids. Pure.
 
 use crate::instance::Instance;
 use crate::names::GROUP;
 use crate::slot::DeviceUsage;
 
-/// One device id of one resource, as the kubelet knows it.
+/// Device id of a resource, as the kubelet knows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
-    /// `akri.sh/<instance>` or `akri.sh/<configuration>`.
+    /// Resource name: `akri.sh/<instance>` or `akri.sh/<configuration>`.
     pub resource: String,
-    /// The slot's id, or that of a virtual device.
+    /// Id of the slot, or of a virtual device.
     pub id: String,
 }
 
@@ -19,23 +19,22 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// `akri.sh/<name>`: the resource of an Instance or a Configuration.
+/// Returns `akri.sh/<name>`: the resource of an Instance or a Configuration.
 pub fn resource(name: &str) -> String {
     format!("{GROUP}/{name}")
 }
 
-/// The name in `akri.sh/<name>`.
+/// Returns the name in `akri.sh/<name>`.
 pub fn resource_name(resource: &str) -> Option<&str> {
     resource.strip_prefix(GROUP)?.strip_prefix('/')
 }
 
-/// `<configuration>-<n>`: a device id of the Configuration's resource. Which slot is behind it is decided when it is
-/// allocated.
+/// Returns `<configuration>-<n>`: a device id of the Configuration's resource. The slot is chosen at allocation.
 pub fn virtual_id(configuration: &str, number: u32) -> String {
     format!("{configuration}-{number}")
 }
 
-/// What the kubelet calls a slot that `node` has; nothing if it is free or another node's.
+/// Returns the resource and device id of a slot that `node` holds, or `None` if it is free or held by another node.
 pub fn unit_of(node: &str, instance: &Instance, slot: &str, usage: &DeviceUsage) -> Option<Unit> {
     match usage {
         DeviceUsage::Node(holder) if holder == node => Some(Unit {
@@ -49,7 +48,7 @@ pub fn unit_of(node: &str, instance: &Instance, slot: &str, usage: &DeviceUsage)
             let configuration = &instance.spec.configuration_name;
             Some(Unit {
                 resource: resource(configuration),
-                // Older agents of Akri wrote the number alone.
+                // Older Akri agents wrote only the number.
                 id: device.parse().map_or_else(
                     |_| device.clone(),
                     |number: u32| virtual_id(configuration, number),

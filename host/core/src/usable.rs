@@ -1,4 +1,4 @@
-//! Tells what a container may get of an Instance on this node now. Knows nothing of who asks for it.
+//! Availability of an Instance's device to containers on this node. Knows nothing of who asks for it.
 
 use std::sync::Arc;
 
@@ -9,33 +9,33 @@ use crate::names::ConfigurationKey;
 use crate::ports::ConfiguredDiscovery;
 use crate::presence::Presence;
 
-/// A device that a container may get.
+/// Device that a container may get.
 #[derive(Debug, Clone)]
 pub struct Usable {
-    /// The device as last reported.
+    /// Device as last reported.
     pub device: Arc<Device>,
-    /// The Configuration, which is in force.
+    /// Current Configuration of the device.
     pub configured: Arc<ConfiguredDiscovery>,
 }
 
-/// Says why a container may not get a device.
+/// Reason why a container may not get a device.
 #[derive(Debug, Clone)]
 pub enum Unusable {
-    /// It does not work.
+    /// Unhealthy.
     Unhealthy {
-        /// What is wrong with it.
+        /// Reason of its health.
         why: String,
-        /// The device as last reported, unless it is missing.
+        /// Device as last reported, unless it is missing.
         device: Option<Arc<Device>>,
     },
-    /// It is known not to be there.
+    /// Known to be absent.
     Gone,
-    /// It has not been reported since the agent started, or its Configuration is not in force.
+    /// Not reported since the agent started, or its Configuration is not in force.
     NotSeen,
 }
 
 impl Unusable {
-    /// Tells that a container that has the device may go on.
+    /// Returns true if a container that has the device may keep it.
     pub fn is_kept(&self) -> bool {
         matches!(self, Self::NotSeen)
     }
@@ -50,7 +50,8 @@ pub fn configured<'a>(
     view.map(|view| &view.configured)
 }
 
-/// Looks the device of an Instance up. What has not been reported since the agent started is as healthy as the Instance's status says.
+/// Looks up the device of an Instance. For a device not reported since the agent started, takes the health from the
+/// Instance's status.
 pub fn usable(
     node: &str,
     devices: &DeviceSnapshot,
@@ -65,7 +66,7 @@ pub fn usable(
                 shared: instance.spec.shared,
             },
         ),
-        // Akri's agent wrote no id.
+        // Agents of Akri write no device id.
         (Some(key), None) => match devices.presence(key) {
             Presence::Seen(view) if view.absent.is_gone() => Presence::Gone,
             Presence::Seen(_) | Presence::Unknown => Presence::Unknown,

@@ -1,10 +1,10 @@
-//! Environment variables that nobody may set for a workload from outside: neither a device nor a Configuration.
+//! Environment variables that neither a device nor a Configuration may set for a workload.
 //!
-//! They change how a program starts or where it connects: what the loader, a shell or an interpreter runs before the program's own code,
-//! which certificates and servers it trusts. The list has what sudo and the C library take from programs with more rights, and what
-//! interpreters and clients have added since.
+//! These variables change how a program starts or where it connects: code that the loader, a shell or an interpreter
+//! runs before the program, and the certificates and servers it trusts. The list covers what sudo and the C library
+//! remove for privileged programs, and what interpreters and clients have added since.
 
-/// Names.
+/// Forbidden names.
 const NAMES: &[&str] = &[
     "AWS_CA_BUNDLE",
     "AWS_ENDPOINT_URL",
@@ -86,7 +86,7 @@ const NAMES: &[&str] = &[
     "ZDOTDIR",
 ];
 
-/// Beginnings of names.
+/// Forbidden prefixes of names.
 const BEGINNINGS: &[&str] = &[
     "BASH_",
     "BUNDLE_",
@@ -114,13 +114,14 @@ const BEGINNINGS: &[&str] = &[
     "_RLD_",
 ];
 
-/// The end of the names of proxies, in capitals or not.
+/// Suffix of the names of proxy variables, in any case.
 const PROXY: &str = "_proxy";
 
-/// Says of such a name why it is none to set.
+/// Explanation for messages that reject such a name.
 pub const NEVER_SET: &str = "it changes how a program starts or where it connects, as do PATH, LD_*, PYTHON*, *_PROXY and others";
 
-/// Says whether a variable with that name is never set; of a pattern, whether all that it names are.
+/// Returns true if a variable of this name must never be set. Given a name pattern, returns true if that holds for
+/// every name it matches.
 pub fn is_never_set(name: &str) -> bool {
     let is_proxy = || {
         let end = name.len().checked_sub(PROXY.len());

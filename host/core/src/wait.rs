@@ -1,13 +1,13 @@
-//! Waiting for a moment that may not come, and for a publisher that may end.
+//! Helpers for waiting on optional deadlines, and the error of a watch whose sender is gone.
 
 use tokio::time::Instant;
 
-/// Why a task ended although nobody asked it to: what it follows is no longer published.
+/// Error of a task that ended by itself, because the watch it follows is no longer published.
 #[derive(Debug, thiserror::Error)]
 #[error("the source of {0} has ended")]
 pub struct SourceEnded(pub &'static str);
 
-/// Waits until then; for ever if there is no then.
+/// Sleeps until `then`; waits forever if it is `None`.
 pub async fn until(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,

@@ -1,6 +1,6 @@
-//! What it costs to read a text as YAML: readers take time by open brackets and room by aliases.
+//! Cost of reading a text as YAML: readers need time for open brackets and memory for aliases.
 //!
-//! Knows no reader: the text as it is, and whatever `serde` makes of it.
+//! Depends on no reader: works on the text, and on any `serde` deserializer.
 
 use std::fmt;
 
@@ -9,31 +9,31 @@ use serde::de::{
     VariantAccess as _, Visitor,
 };
 
-/// What a byte costs by itself, in steps.
+/// Cost of one byte, in steps.
 const BYTE: u64 = 64;
 
-/// The work of reading `text` once at most, in steps of some nanoseconds. At each word a reader looks at every bracket that is
-/// open there; which are cannot be told without reading, so all count.
+/// Returns an upper bound of the work to read `text` once, in steps of some nanoseconds. At each word a reader checks
+/// every open bracket. Only a reader knows which are open, so all count.
 pub fn steps(text: &str) -> u64 {
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{'));
     count(text.len()).saturating_mul(BYTE + count(brackets.count()))
 }
 
-/// How deep brackets may be open in each other.
+/// Maximum depth of nested brackets.
 pub const MAX_NESTING: usize = 64;
-/// The most work of reading a text that is no JSON: a second or two.
+/// Maximum work to read a text that is not JSON: a second or two.
 const MAX_STEPS: u64 = 1 << 30;
 
-/// Tells whether brackets are open in each other so deep that readers take long, or may be: in YAML only a reader knows which
-/// brackets are text, and closing ones that are text hide others.
+/// Returns true if brackets are, or may be, nested so deep that readers take long. In YAML only a reader knows which
+/// brackets are text, and a closing one that is text hides an open one.
 pub fn is_nested_too_deep(text: &str) -> bool {
-    // This reader takes a step for each byte, however deep brackets are.
+    // The JSON reader takes one step per byte at any depth.
     let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
     nesting(text, is_json) > MAX_NESTING || !is_json && steps(text) > MAX_STEPS
 }
 
-/// Returns how many brackets are open at once at most. In JSON those in texts do not count.
+/// Returns the maximum number of brackets open at once. In JSON those within strings do not count.
 fn nesting(text: &str, is_json: bool) -> usize {
     let (mut open, mut most) = (0_usize, 0_usize);
     let mut bytes = text.bytes();
@@ -59,18 +59,18 @@ fn nesting(text: &str, is_json: bool) -> usize {
     most
 }
 
-/// Whether the aliases of `document`, a reader of `text`, stand for much more than is written.
+/// Returns true if the aliases of `document`, a reader of `text`, expand to much more than is written.
 pub fn has_alias_bomb<'de, D: Deserializer<'de>>(text: &str, document: D) -> bool {
     if !text.contains('*') {
         return false;
     }
     let mut left = 2 * text.len() + 10_000;
-    // What else is wrong is found when it is read.
+    // Ignore other errors: the actual read reports them.
     let _ = Weigh(&mut left).deserialize(document);
     left == 0
 }
 
-/// Takes a byte for each value and each byte of text, until there is none left.
+/// Budget of bytes: each value costs one byte and the length of its text.
 struct Weigh<'a>(&'a mut usize);
 
 impl Weigh<'_> {
@@ -174,7 +174,7 @@ mod tests {
             (format!("\"{}\"", "[".repeat(65)), false),
             ("[".repeat(200_000), true),
             ("{a: ".repeat(200_000), true),
-            // As many are open, though as many seem to be closed.
+            // The real nesting is as deep, though as many brackets seem to be closed.
             ("[\"]\",".repeat(40_000), true),
             ("[ # ]\n".repeat(40_000), true),
             (rules, false),
@@ -194,7 +194,7 @@ mod tests {
             let mut reader = serde_json::Deserializer::from_str(&text);
             assert!(!has_alias_bomb(&text, &mut reader), "{}", text.len());
         }
-        // As if a short text with a star stood for that.
+        // Simulate a short text with an alias that expands to a long list.
         let long = format!("[{}0]", "0,".repeat(100_000));
         assert!(has_alias_bomb(
             "*",

@@ -1,20 +1,20 @@
-//! Reserves file descriptors for the endpoint: those between the soft limit of open files and the hard one. No other
-//! part of the agent gets them, so that the status can be read even if no descriptor is free.
+//! Reserve of file descriptors for the endpoint: those between the soft and the hard limit of open files. No other part
+//! of the agent gets them, so that the status can be read even if no other descriptor is free.
 
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// How many are reserved.
+/// Number of reserved descriptors.
 const RESERVED: u64 = 8;
 
-/// Raises the soft limit of open files to the hard one, less the reserve.
+/// Sets the soft limit of open files to the hard limit minus the reserve.
 pub fn keep() -> nix::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most.saturating_sub(RESERVED), most)
 }
 
-/// Opens something that may take a reserved descriptor. `open` must not block: while it runs, any task may take one.
+/// Calls `open`, which may use a reserved descriptor. `open` must not block: while it runs, any task may take one.
 pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

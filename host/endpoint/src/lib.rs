@@ -1,6 +1,7 @@
-//! The HTTP server of what a process shows of itself: HTTP/1.1, one request a connection, bounded in number, size and time; also by TLS.
+//! HTTP server for the diagnostics of a process: HTTP/1.1, one request per connection, bounded in number, size and
+//! time; optionally with TLS.
 //!
-//! Knows no path that is served, and of TLS neither whose certificates there are nor where they are from.
+//! Knows neither the served paths nor the origin of TLS certificates.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,43 +27,46 @@ use tokio_util::sync::CancellationToken;
 
 pub mod fd_reserve;
 
-/// Limits how long a client takes for the handshake of TLS, and to send a request's head.
+/// Time limit for the TLS handshake, and for the head of a request.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection serves one request. It is closed after this time, even if the client has not read the answer.
+/// Time limit of a connection, which serves one request. Closes it even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
-/// The most open connections of one listener. One more closes the oldest, so that idle clients and slow readers keep nobody else
-/// out; by TLS the oldest without a handshake, if there is one. Each may be one to which a large document is being sent.
+/// Maximum open connections of one listener. A further one closes the oldest, so that idle clients and slow readers
+/// keep nobody out; with TLS the oldest without a completed handshake, if there is one. A large document may be in
+/// transfer on each connection.
 pub const MAX_CONNECTIONS: usize = 16;
-/// Limits how long the shutdown waits for requests under way.
+/// Time limit of the shutdown for requests in progress.
 pub const DRAIN: Duration = Duration::from_secs(2);
-/// The largest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 pub const HEAD_BYTES: usize = 16 << 10;
-/// Separates a failed `accept` from the next one.
+/// Delay after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections.
+/// Listener of the server.
 #[derive(Debug)]
 pub enum Listener {
-    /// From clients that reach the address.
+    /// TCP, open to every client that reaches the address.
     Tcp(TcpListener),
-    /// The same by TLS, as it is said at the moment: which certificate is shown, and who may connect. Until it is said, connections are ended.
+    /// TCP with TLS. Connections use the newest configuration, which has the certificate and the rules for clients, and
+    /// are closed while there is none.
     Tls(TcpListener, watch::Receiver<Option<Arc<ServerConfig>>>),
-    /// From clients that may open the socket.
+    /// Unix socket, open to every client with access to the file.
     Unix(UnixListener),
 }
 
-/// A connection whose client has said nothing yet.
+/// Connection from which nothing has been read.
 enum Accepted {
     Tcp(TcpStream),
     Tls(TcpStream, Option<Arc<ServerConfig>>),
     Unix(UnixStream),
 }
 
-/// A connection that is ready for requests.
+/// Connection that is ready for requests.
 type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<TcpStream>>;
 
 impl Listener {
-    /// The next connection. If no file descriptor is free, it gets a reserved one, so that the status can be read even then.
+    /// Accepts the next connection. Uses a reserved file descriptor if no other is free, so that the status can be read
+    /// even then.
     async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|context| match self.poll_accept(context) {
             // Most likely no file descriptor is free.
@@ -88,7 +92,7 @@ impl Listener {
 }
 
 impl Accepted {
-    /// Waits for the handshake, where there is one.
+    /// Completes the TLS handshake, if any.
     async fn ready(self) -> io::Result<Stream> {
         match self {
             Self::Tcp(stream) => Ok(Either::Left(Either::Left(stream))),
@@ -102,23 +106,24 @@ impl Accepted {
     }
 }
 
-/// An open connection.
+/// Open connection.
 #[derive(Debug, Clone, Default)]
 struct Open {
-    /// Cancelled when it ends, or to end it.
+    /// Token that is cancelled when the connection ends, or to end it.
     closed: CancellationToken,
-    /// Cancelled after the handshake of TLS.
+    /// Token that is cancelled after the TLS handshake.
     is_known: CancellationToken,
 }
 
-/// Serves until `shutdown`, with at most [`MAX_CONNECTIONS`]. Then requests under way are answered, within [`DRAIN`].
+/// Serves until `shutdown`, with at most [`MAX_CONNECTIONS`]. Then answers requests in progress within [`DRAIN`].
 pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
     serve_up_to(MAX_CONNECTIONS, listener, routes, shutdown).await;
 }
 
-/// Serves so many connections at a time.
+/// Serves at most `most` connections at a time.
 ///
-/// Not by `axum::serve`: that would leave the limit, the timeouts and the reserve to a listener and a stream of our own.
+/// Does not use `axum::serve`, which would require a listener and a stream of our own for the limit, the timeouts and
+/// the reserve.
 pub async fn serve_up_to(
     most: usize,
     listener: Listener,
@@ -135,7 +140,7 @@ pub async fn serve_up_to(
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Not even a reserved descriptor is free: a connection has to end first.
+                    // Not even a reserved descriptor is free: wait for a connection to end.
                     tracing::debug!(%error, "the endpoint cannot accept a connection");
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -145,7 +150,7 @@ pub async fn serve_up_to(
         let own = Open::default();
         open.retain(|one| !one.closed.is_cancelled());
         if open.len() >= most {
-            // Whoever has not shown a certificate keeps nobody out who has.
+            // Clients without a completed handshake must not displace those with one.
             let oldest = open.iter().position(|one| !one.is_known.is_cancelled());
             if let Some(oldest) = open.remove(oldest.unwrap_or_default()) {
                 oldest.closed.cancel();
@@ -179,7 +184,7 @@ pub async fn serve_up_to(
             }
         });
     }
-    // A client that does not read its answer is not waited for.
+    // Do not wait for clients that do not read their answers.
     let _ = timeout(DRAIN, graceful.shutdown()).await;
     connections.shutdown().await;
 }

@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream as ClientStream;
 
 use super::*;
 
-/// A CA, which signs a certificate for the name `extender` or for a client.
+/// CA that signs certificates for the name `extender` and for clients.
 struct Ca {
     params: CertificateParams,
     key: KeyPair,
@@ -45,7 +45,7 @@ impl Ca {
         Arc::new(roots)
     }
 
-    /// Serves with a new certificate of this CA, to its clients alone.
+    /// Returns the configuration of a server with a new certificate of this CA, which accepts only the CA's clients.
     fn server(&self) -> Arc<ServerConfig> {
         let provider = Arc::new(default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(self.roots(), provider.clone());
@@ -82,7 +82,7 @@ impl Running {
         }
     }
 
-    /// Connects as a client of some CA, or of none, which trusts one.
+    /// Connects with the certificate `shown`, or with none, and trusts servers of `trusted`.
     async fn connect(
         &self,
         trusted: &Ca,
@@ -162,14 +162,15 @@ async fn connections_without_a_handshake_end_none_that_has_one() {
     let ca = Ca::new();
     let running = Running::start(MOST, Some(ca.server())).await;
     let mut known = running.connect(&ca, Some(ca.signs())).await.unwrap();
-    // The client is ready before the server has seen its certificate, and this one's request would be answered at once.
+    // The client completes the handshake before the server has verified its certificate. The server would answer this
+    // request at once.
     known.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     assert!(running.ask(&ca, Some(ca.signs())).await.is_ok());
     let mut silent = Vec::new();
     for _ in 0..MOST * 2 {
         silent.push(TcpStream::connect(running.address).await.unwrap());
     }
-    // The first of them has given way to another.
+    // The first of these connections was displaced by another.
     let mut rest = Vec::new();
     let _ = silent[0].read_to_end(&mut rest).await;
     assert!(rest.is_empty());

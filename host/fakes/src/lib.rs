@@ -1,4 +1,4 @@
-//! What stands for the ports in tests: plain data, driven by hand. No program links it.
+//! Fake implementations of the ports for tests: plain data, controlled by the test. No program links this crate.
 #![allow(
     missing_docs,
     clippy::expect_used,
@@ -38,7 +38,7 @@ pub fn key(name: &str) -> ConfigurationKey {
     ConfigurationKey::new("default", name).unwrap()
 }
 
-/// A Configuration in the namespace `default`.
+/// Returns a Configuration in the namespace `default`.
 pub fn configured(name: &str, handler: &str, details: &str) -> ConfiguredDiscovery {
     configured_as(serde_json::json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
@@ -99,7 +99,7 @@ pub fn fault() -> Report {
     )))
 }
 
-/// A source that is set by hand.
+/// Source of Configurations, set by the test.
 #[derive(Debug)]
 pub struct Configurations(pub watch::Receiver<Arc<ConfigurationSet>>);
 
@@ -109,22 +109,22 @@ impl ConfigurationSource for Configurations {
     }
 }
 
-/// Files that are set by hand.
+/// Handler files, set by the test.
 #[derive(Debug)]
 pub struct Files {
     pub set: watch::Sender<Arc<SourceSet>>,
-    /// What lies there; what does not cannot be read.
+    /// Files that exist; reading any other fails.
     pub there: Mutex<Vec<SourceFile>>,
     pub accepted: Mutex<BTreeMap<String, (SourceFile, Registration)>>,
-    /// Which source each handler's name belongs to.
+    /// Owner of each handler name.
     pub owners: Mutex<BTreeMap<String, Owner>>,
-    /// How many files were stored as accepted.
+    /// Number of files stored as accepted.
     pub accepts: Mutex<usize>,
-    /// Whether nothing can be stored.
+    /// True if nothing can be stored.
     pub full: Mutex<bool>,
-    /// How often the agent has died while a version was being loaded, by digest.
+    /// Number of times the agent died while loading a version, by digest.
     pub deaths: Mutex<BTreeMap<String, u32>>,
-    /// The digests of what is being loaded, each time it was said.
+    /// Digests passed to each call of `set_loading`.
     pub loading: Mutex<Vec<Vec<String>>>,
 }
 
@@ -167,7 +167,7 @@ impl Files {
     }
 }
 
-/// The file `<name>` whose bytes are `text`.
+/// Returns the file `name` with the bytes of `text`.
 pub fn file(name: &str, text: &str) -> SourceFile {
     SourceFile {
         name: name.to_owned(),
@@ -176,7 +176,7 @@ pub fn file(name: &str, text: &str) -> SourceFile {
     }
 }
 
-/// The version of a file whose bytes are text: that is the digest.
+/// Returns the version of a file; its text serves as the digest.
 pub fn version(file: &SourceFile) -> SourceVersion {
     SourceVersion {
         digest: Digest(String::from_utf8(file.bytes.to_vec()).unwrap()),
@@ -260,10 +260,11 @@ impl LoaderStore for Files {
     }
 }
 
-/// How long bytes that begin with `slow` take to load.
+/// Load time of files whose text begins with `slow`.
 const SLOW_LOAD: Duration = Duration::from_secs(5);
 
-/// Loads `<handler>@<version>`; bytes that say `broken` do not load, those that say `busy` do not for now.
+/// Loader of files with the text `<handler>@<version>`. The text `broken` does not load, `panic` panics; `busy` is the
+/// number of next loads that fail transiently.
 #[derive(Debug, Default)]
 pub struct FakeLoader {
     pub loads: Mutex<Vec<String>>,
@@ -317,21 +318,21 @@ impl Loader for FakeLoader {
     }
 }
 
-/// A handler whose sessions say what the test tells them to.
+/// Handler whose sessions report what the test passes to [`FakeHandler::say`].
 #[derive(Debug)]
 pub struct FakeHandler {
     description: Description,
     named: bool,
     endpoint: Option<String>,
     digest: Digest,
-    /// What the next looks at details come to; then nothing is wrong with them.
+    /// Results of the next validations; later ones find no problem.
     pub validations: Mutex<VecDeque<Result<Vec<FieldProblem>, Fault>>>,
     pub opened: Mutex<Vec<Opened>>,
-    /// So many sessions panic when they are first asked.
+    /// Number of next sessions that panic at their first call.
     pub panics: Mutex<usize>,
 }
 
-/// A session that was opened.
+/// Session that was opened.
 #[derive(Debug)]
 pub struct Opened {
     pub spec: SessionSpec,
@@ -339,12 +340,12 @@ pub struct Opened {
 }
 
 impl FakeHandler {
-    /// `<name>@<version>`; the text is the digest.
+    /// Creates a handler from `<name>@<version>`; the text is the digest.
     pub fn new(text: &str) -> Arc<Self> {
         Arc::new(Self::unnamed(text))
     }
 
-    /// The same, named by its grants.
+    /// Creates a handler that its grants name.
     pub fn named(text: &str) -> Arc<Self> {
         Arc::new(Self {
             named: true,
@@ -352,7 +353,7 @@ impl FakeHandler {
         })
     }
 
-    /// The same, serving elsewhere.
+    /// Creates an external handler that serves at `endpoint`.
     pub fn external(text: &str, endpoint: &str) -> Arc<Self> {
         Arc::new(Self {
             endpoint: Some(endpoint.to_owned()),
@@ -379,7 +380,7 @@ impl FakeHandler {
         }
     }
 
-    /// Lets the newest session of a Configuration say something. False if there is none that listens.
+    /// Sends a report to the newest session of a Configuration. Returns false if none is listening.
     pub fn say(&self, configuration: &str, report: Report) -> bool {
         let opened = self.opened.lock().unwrap();
         let mut newest = opened.iter().rev();
@@ -463,7 +464,7 @@ impl Session for FakeSession {
     }
 }
 
-/// A ledger that remembers until it is dropped.
+/// In-memory ledger.
 #[derive(Debug, Default)]
 pub struct Ledger {
     names: Mutex<BTreeSet<String>>,
@@ -491,7 +492,7 @@ impl ResourceLedger for Ledger {
     }
 }
 
-/// Waits until what is published is as wished; gives up when nothing moves any more for a minute of paused time.
+/// Waits until the published value satisfies `wish`. Panics after a minute of paused time.
 pub async fn wait_for<T: Clone + Sync + Send>(
     receiver: &watch::Receiver<T>,
     mut wish: impl FnMut(&T) -> bool,
@@ -502,7 +503,7 @@ pub async fn wait_for<T: Clone + Sync + Send>(
     held.expect("the publisher has ended").clone()
 }
 
-/// Lets all tasks run until none has anything to do, without time passing.
+/// Runs all tasks until none can proceed, without advancing the time.
 pub async fn idle() {
     for _ in 0..200 {
         tokio::task::yield_now().await;

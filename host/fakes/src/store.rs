@@ -1,7 +1,7 @@
-//! A store that is far away, with what goes wrong on demand: a server with the objects, and what this agent was told of them.
+//! Remote store with injectable errors: a server with the objects, and the view that this agent has of them.
 //!
-//! Answers and events pass through [`InstanceView`], as those of a real API server do. Each change is followed by events that come late,
-//! come twice, or come as a whole list; none of that may ever be seen.
+//! Answers and events pass through [`InstanceView`], as those of a real API server do. After each change there may be
+//! events that are late, repeated, or part of a whole list; none of them may ever become visible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,10 +17,10 @@ use tokio::sync::watch;
 
 type Instances = BTreeMap<InstanceKey, Arc<Instance>>;
 
-/// Delays each answer about an Instance that hangs.
+/// Delay of each answer about an Instance in `hanging`.
 pub const HANGS: Duration = Duration::from_secs(4);
 
-/// The store.
+/// Fake store of Instances.
 #[derive(Debug)]
 pub struct Store {
     set: watch::Sender<Arc<InstanceSet>>,
@@ -28,40 +28,40 @@ pub struct Store {
     writes: Mutex<Vec<String>>,
     calls: Mutex<usize>,
     pub broken: Mutex<bool>,
-    /// The Instances of which nobody may write anything, by name.
+    /// Names of Instances whose writes are denied.
     pub denied: Mutex<BTreeSet<String>>,
-    /// The Instances about which no answer comes for a long time, by name.
+    /// Names of Instances whose answers are delayed by [`HANGS`].
     pub hanging: Mutex<BTreeSet<String>>,
-    /// So many changes cannot be written.
+    /// Number of next changes that fail with `Unavailable`.
     pub failures: Mutex<usize>,
-    /// So many changes end in a conflict.
+    /// Number of next changes that end in a conflict.
     pub conflicts: Mutex<usize>,
-    /// What then has the name.
+    /// Instance that then has the name.
     pub foreign: Mutex<Option<Arc<Instance>>>,
-    /// So many changes are made and no answer comes.
+    /// Number of next changes that are made without an answer.
     pub unknown: Mutex<usize>,
-    /// How long a write takes; it is made at the end.
+    /// Duration of a call of `apply`, before its changes are made.
     pub slow: Mutex<Duration>,
-    /// Whether what is written is not shown, as by a server whose watch lags.
+    /// True while writes are not published, as by a server whose watch lags.
     pub is_hidden: Mutex<bool>,
-    /// Whether Instances of deleted Configurations are the store's business.
+    /// True if the store deletes the Instances of deleted Configurations.
     pub collects: bool,
-    /// Whether agents of other nodes write here.
+    /// True if agents of other nodes write to the store.
     pub has_other_nodes: bool,
-    /// Counts the nodes, if the store can tell.
+    /// Number of nodes, if the store can tell.
     pub nodes: Mutex<Option<usize>>,
-    /// How often something goes wrong.
+    /// Rates of random errors.
     pub trouble: Mutex<Trouble>,
 }
 
-/// How often something goes wrong: of a hundred changes.
+/// Rates of random errors, in percent of changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trouble {
-    /// No answer comes, whether or not the change was made.
+    /// Changes without an answer, whether or not they were made.
     pub lost: u32,
-    /// The server says that it is busy.
+    /// Changes that the server rejects as busy.
     pub busy: u32,
-    /// The answer takes up to three seconds.
+    /// Changes whose answer takes up to three seconds.
     pub slow: u32,
 }
 
@@ -70,7 +70,7 @@ struct State {
     random: StdRng,
     version: u64,
     server: Instances,
-    /// What the server had once, for late events.
+    /// Earlier objects of the server, for late events.
     history: Vec<Arc<Instance>>,
     view: InstanceView,
 }
@@ -82,7 +82,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store whose events come as this seed says.
+    /// Creates an empty store whose random events depend on `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self {
             set: watch::Sender::new(Arc::new(InstanceSet::read(BTreeMap::new()))),
@@ -115,17 +115,17 @@ impl Store {
         self.state.lock().unwrap()
     }
 
-    /// What is shown.
+    /// Returns the published set.
     pub fn set(&self) -> Arc<InstanceSet> {
         Arc::clone(&self.set.borrow())
     }
 
-    /// What the server has.
+    /// Returns the objects of the server.
     pub fn server(&self) -> Instances {
         self.state().server.clone()
     }
 
-    /// Changes what is stored, as another node or a person does.
+    /// Changes the stored objects, as another node or a person would.
     pub fn edit(&self, change: impl FnOnce(&mut InstanceSet)) {
         let mut set = InstanceSet {
             instances: self.server(),
@@ -148,14 +148,14 @@ impl Store {
         self.publish(set.complete, set.remembered);
     }
 
-    /// Shows what was written unshown.
+    /// Publishes all writes that were hidden, and further ones.
     pub fn show(&self) {
         *self.is_hidden.lock().unwrap() = false;
         let set = self.set();
         self.publish(set.complete, set.remembered);
     }
 
-    /// Tells the agent what it may be told.
+    /// Publishes the current view, unless it is hidden.
     fn publish(&self, complete: bool, remembered: bool) {
         if *self.is_hidden.lock().unwrap() {
             return;
@@ -189,7 +189,7 @@ impl Store {
         set.instances.keys().map(|key| key.name.clone()).collect()
     }
 
-    /// What was written since the last look.
+    /// Returns the writes since the last call.
     pub fn take_writes(&self) -> Vec<String> {
         std::mem::take(&mut self.writes.lock().unwrap())
     }
@@ -203,7 +203,7 @@ impl Store {
         writes.push(format!("{what} {}", key.name));
     }
 
-    /// What goes wrong before the change is made.
+    /// Returns the error that is due before the change is made, if any.
     fn refusal(&self, change: &Change) -> Option<StoreError> {
         let key = change.key();
         let takes = |count: &Mutex<usize>| {
@@ -281,7 +281,7 @@ impl Store {
         }
     }
 
-    /// The change with what goes wrong on the way there and back.
+    /// Makes a change, with random errors on the way there and back.
     async fn send(&self, change: Change) -> Written {
         let key = change.key();
         if self.hanging.lock().unwrap().contains(&key.name) {
@@ -347,7 +347,7 @@ impl State {
         }
     }
 
-    /// Events that tell nothing new: of older versions, of deleted objects, and whole lists.
+    /// Delivers events without news: older versions, deleted objects, and whole lists.
     fn repeat(&mut self) {
         for _ in 0..self.random.random_range(0..4) {
             if !self.history.is_empty() {
@@ -388,7 +388,7 @@ impl InstanceStore for Store {
         }
         let set = self.set();
         self.publish(set.complete, set.remembered);
-        // Whoever asked may be gone before it is told.
+        // The caller may be dropped before it gets the result.
         tokio::task::yield_now().await;
         results
     }

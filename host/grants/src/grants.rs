@@ -1,6 +1,7 @@
-//! The grants file of a handler: what it may use and hand out. Without a file, nothing.
+//! Grants file of a handler: what the handler may use and hand out. Without a file, nothing.
 //!
-//! Checked as a whole, every problem with the path of its field. Knows no engine and opens nothing.
+//! Validates the file as a whole and reports every problem with the path of its field. Knows no engine and opens no
+//! file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,53 +19,54 @@ mod network;
 
 pub use leafhost_net::grants::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
 
-/// The most bytes a grants file may have.
+/// Maximum size of a grants file, in bytes.
 pub const MAX_TEXT: usize = 64 << 10;
-/// The most work of reading it: 64 KiB with a thousand lists in brackets.
+/// Maximum work to parse it: that of 64 KiB with a thousand lists in brackets.
 const MAX_STEPS: u64 = 1 << 26;
-/// The most entries of one list.
+/// Maximum number of entries in a list.
 const MAX_ENTRIES: usize = 256;
 
-/// What a handler may use and hand out.
+/// Permissions of a handler.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grants {
-    /// `name`: which handler it is meant to be.
+    /// `name`: handler that the file is for.
     pub name: Option<String>,
-    /// `udev.subsystems`: which devices it may see and be woken by; absent: none.
+    /// `udev.subsystems`: devices that the handler may see and be woken by; `None` grants none.
     pub udev: Option<Vec<String>>,
-    /// `network`: what it may reach and be woken by; absent: nothing.
+    /// `network`: peers that the handler may reach and be woken by; `None` grants none.
     pub network: Option<NetworkGrants>,
-    /// `limits`, over the defaults.
+    /// `limits`: raised limits, applied to the defaults.
     pub limits: Limits,
-    /// `devices`: what its devices may bring along.
+    /// `devices`: what the handler's devices may bring along.
     pub devices: DeviceGrants,
 }
 
-/// What a handler's devices may bring along.
+/// Permissions for the devices of a handler.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceGrants {
-    /// `udev` is in `nodes`: the nodes of devices that udev gave to the same call.
+    /// True if `nodes` contains `udev`: grants the nodes of devices that udev returned to the same call.
     pub udev_nodes: bool,
-    /// Nodes by pattern.
+    /// Patterns of device nodes.
     pub nodes: Vec<Pattern>,
-    /// Files and folders by pattern.
+    /// Patterns of files and folders.
     pub mounts: Vec<MountGrant>,
-    /// Environment variables by pattern.
+    /// Patterns of environment variables.
     pub env: Vec<Pattern>,
-    /// Folders that are never mounted, nor any they are in: the agent's own and the kubelet's. Not from the file.
+    /// Folders that are never mounted, and neither are their ancestors or contents: those of the agent and the kubelet.
+    /// Not from the file.
     pub never: Arc<[String]>,
 }
 
-/// A file or folder that a device may bring along.
+/// File or folder that a device may bring along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountGrant {
-    /// Which paths.
+    /// Pattern of paths.
     pub path: Pattern,
-    /// Whether also for writing.
+    /// True if writing is granted as well.
     pub write: bool,
 }
 
-/// A star stays within one part of a path.
+/// Match options under which a star stays within one part of a path.
 const PATHS: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -72,15 +74,15 @@ const PATHS: MatchOptions = MatchOptions {
 };
 
 impl DeviceGrants {
-    /// Whether a pattern names that node. Nodes from udev are not looked at here.
+    /// Returns true if a pattern matches the device node. Ignores nodes granted through udev.
     pub fn allows_node(&self, path: &str) -> bool {
         self.nodes
             .iter()
             .any(|pattern| pattern.matches_with(path, PATHS))
     }
 
-    /// Whether that path may be mounted that way. Some never, whatever a pattern says: the root, what the kernel shows, and the
-    /// folders of the agent and the kubelet.
+    /// Returns true if the path may be mounted with this access. Never grants the root, file systems of the kernel, and
+    /// the folders of the agent and the kubelet, whatever the patterns say.
     pub fn allows_mount(&self, path: &str, read_only: bool) -> bool {
         let never = path == "/"
             || is_of_the_kernel(path)
@@ -95,9 +97,10 @@ impl DeviceGrants {
                 .any(|grant| (read_only || grant.write) && grant.path.matches_with(path, PATHS))
     }
 
-    /// Whether that environment variable may be set. Some never: they change what a workload runs, or whom it trusts.
+    /// Returns true if the environment variable may be set. Never grants variables that change what a workload runs or
+    /// whom it trusts.
     pub fn allows_env(&self, name: &str) -> bool {
-        // Most patterns are a beginning and a star, which is told faster than by matching.
+        // Most patterns are a prefix and a star, which `starts_with` checks faster.
         let matches = |pattern: &Pattern| {
             let beginning = pattern.as_str().strip_suffix('*');
             match beginning.filter(|beginning| !beginning.contains(['*', '?', '['])) {
@@ -109,7 +112,7 @@ impl DeviceGrants {
     }
 }
 
-/// Those folders, and where their links lead, as [`DeviceGrants::never`] has them. Blocks.
+/// Returns the folders and the targets of their links, for [`DeviceGrants::never`]. Blocks.
 pub fn never(folders: &[PathBuf]) -> Arc<[String]> {
     let real = folders
         .iter()
@@ -120,20 +123,21 @@ pub fn never(folders: &[PathBuf]) -> Arc<[String]> {
         .collect()
 }
 
-/// Whether that path, or whatever a pattern that begins so names, is the kernel's to show.
+/// Returns true if the path, or the beginning of a pattern, lies in a file system of the kernel.
 pub(crate) fn is_of_the_kernel(path: &str) -> bool {
     ["/dev", "/proc", "/sys"]
         .iter()
         .any(|root| is_within(path, root))
 }
 
-/// Whether a path is that folder or below it.
+/// Returns true if the path is the folder or lies below it.
 pub(crate) fn is_within(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns a name that is never handed out and that the pattern has: it was meant otherwise, or grants more than was thought of.
+/// Returns a forbidden variable name that the pattern matches: such a pattern is a mistake or grants more than
+/// intended.
 fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
     const NAMES: [&str; 16] = [
         "PATH",
@@ -159,8 +163,8 @@ fn never_env_in(pattern: &Pattern) -> Option<&'static str> {
     names.find(|name| pattern.matches(name))
 }
 
-/// Returns a path that a wildcard reaches and that is the system's, or holds what programs trust each other by. Whoever means such a path
-/// writes it out.
+/// Returns a system path, or one with credentials or sockets, that a wildcard of the pattern matches. Such a path must
+/// be written out.
 fn system_path_in(pattern: &Pattern) -> Option<&'static str> {
     const SYSTEM: [&str; 12] = [
         "/etc",
@@ -216,10 +220,10 @@ struct DevicesSection {
 }
 
 impl Grants {
-    /// Reads a grants file. An empty one grants nothing.
+    /// Parses a grants file. An empty one grants nothing.
     ///
     /// # Errors
-    /// Every problem, with the path of the field such as `network.udp[1]`.
+    /// Returns every problem, with the path of its field, such as `network.udp[1]`.
     pub fn parse(text: &str) -> Result<Self, Vec<FieldProblem>> {
         if text.len() > MAX_TEXT {
             let message = format!("the grants file is larger than {} KiB", MAX_TEXT >> 10);
@@ -231,13 +235,13 @@ impl Grants {
             return Err(vec![FieldProblem::new("", message)]);
         }
         let deserializer = reader();
-        // A file of comments is null.
+        // A file with nothing but comments parses as null.
         let file: Option<File> =
             serde_path_to_error::deserialize(deserializer).map_err(|error| {
                 let path = error.path().to_string();
                 let path = if path == "." { String::new() } else { path };
                 let message = error.into_inner().to_string();
-                // The reader names the path itself, but not always.
+                // The parser mostly puts the path into the message itself; remove it.
                 let bare = message
                     .strip_prefix(path.as_str())
                     .and_then(|rest| rest.strip_prefix(": "));
@@ -273,10 +277,10 @@ impl Grants {
         }
     }
 
-    /// Reads the text of a grants file, if there is one.
+    /// Parses the text of a grants file, if there is one.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// Returns the problems on one line.
     pub fn read(text: Option<&str>) -> Result<Self, String> {
         let Some(text) = text else {
             return Ok(Self::default());
@@ -291,7 +295,7 @@ impl Grants {
         })
     }
 
-    /// Whether the grant of that name, as the imports of a component have it, is given.
+    /// Returns true if the grant of this name, as used in the imports of a component, is given.
     pub fn gives(&self, name: &str) -> bool {
         match name {
             "udev" => self.udev.is_some(),
@@ -300,7 +304,7 @@ impl Grants {
         }
     }
 
-    /// What an operator should know of grants that have no effect.
+    /// Returns warnings for the operator about grants without effect.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.devices.udev_nodes && self.udev.is_none() {

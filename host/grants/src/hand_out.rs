@@ -1,4 +1,4 @@
-//! What a device makes the host hand to a workload, checked against the grants of the handler that reports it.
+//! Check of what a device hands to a workload, against the grants of the handler that reports it.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ mod paths;
 
 pub use paths::{Kind, Resolved, resolve};
 
-/// What a device is checked by.
+/// Context for checking a device.
 pub struct HandOut<'a> {
-    /// What may be handed out.
+    /// Grants for devices.
     pub grants: &'a DeviceGrants,
-    /// Nodes that `udev` in the grants stands for.
+    /// Device nodes that `udev` in the grants stands for.
     pub udev_nodes: &'a BTreeSet<String>,
-    /// Follows links.
+    /// Resolves the links of a path.
     pub resolve: &'a (dyn Fn(&str) -> std::io::Result<Resolved> + Sync),
 }
 
 impl HandOut<'_> {
-    /// Checks what the device brings along against the grants; paths become what their links lead to, so that what was
-    /// checked is what is handed out.
+    /// Checks what the device brings along against the grants. Replaces paths by the targets of their links, so that
+    /// exactly the checked paths are handed out.
     ///
     /// # Errors
-    /// What is not granted, or cannot be handed out, in words for the operator.
+    /// Returns what is not granted or cannot be handed out, worded for the operator.
     pub fn check(&self, device: &mut Device) -> Result<(), String> {
         let grants = self.grants;
         if let Some(name) = device
@@ -56,7 +56,7 @@ impl HandOut<'_> {
                 return Err(format!("mount {:?} {problem}", mount.container_path));
             }
         }
-        // What links lead to may be longer than the links.
+        // Targets of links may be longer than the links.
         if device.text() > device::MAX_TEXT {
             return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
         }

@@ -1,7 +1,7 @@
-//! What a discovery handler may use and hand out, whether it is a component or runs elsewhere: its grants file, and the checks of
-//! its devices against it.
+//! Permissions of a discovery handler, whether component or external: its grants file, and the checks of its devices
+//! against that file.
 //!
-//! Calls no handler. Looks at paths only where it is told to.
+//! Calls no handler. Accesses the file system only on request.
 
 mod grants;
 mod hand_out;

@@ -1,19 +1,20 @@
-//! How much a handler may use and say.
+//! Limits on what a handler may use and return.
 
 use std::time::Duration;
 
-/// The bounds of one call, and of one set of devices of a handler that is not called. The defaults are meant for every handler; a grants file may raise some.
+/// Limits of one call, or of one set of devices from a handler that is not called. The defaults suit every handler; a
+/// grants file may raise some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of linear memory, of all memories together.
+    /// Linear memory in bytes, over all memories.
     pub memory: u64,
-    /// Computing in the guest.
+    /// CPU time of the guest.
     pub cpu: Duration,
-    /// Wall clock, waiting included.
+    /// Wall clock time, including waits.
     pub wall: Duration,
-    /// Devices in one answer.
+    /// Number of devices in one answer.
     pub devices: u32,
-    /// Bytes of text in one answer.
+    /// Text in one answer, in bytes.
     pub answer: u32,
 }
 

@@ -1,7 +1,8 @@
-//! Text that a handler wrote, made fit for logs and terminals: bounded, on one line, without secrets. The same pieces of secrets that are masked
-//! there keep a device from being handed out.
+//! Sanitizing of text written by handlers for logs and terminals: bounded, on one line, without secrets. A device that
+//! contains one of the masked pieces is not handed out.
 //!
-//! What it takes to mask secrets depends on how much is shown, not on how much a handler says or how long the secrets are.
+//! The cost of masking depends on the length of the displayed text, not on the length of the handler's output or of the
+//! secrets.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,10 +14,10 @@ mod pieces;
 
 use pieces::Pieces;
 
-/// What stands for a secret.
+/// Replacement for a secret.
 const MASK: &str = "***";
 
-/// At most `max` bytes of `text`, cut between characters.
+/// Returns at most `max` bytes of `text`, cut between characters.
 pub fn cut(text: &str, max: usize) -> &str {
     if text.len() <= max {
         return text;
@@ -25,15 +26,16 @@ pub fn cut(text: &str, max: usize) -> &str {
     text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// Longer secrets are masked in pieces of at most this many bytes, so that a text that is cut into longer parts shows no piece.
+/// Maximum length of a masked piece, in bytes. Longer secrets are split, so that a text cut into longer parts shows no
+/// piece.
 pub const LONGEST_PIECE: usize = 1024;
 
-/// The values that must not be seen.
+/// Secret values that must not be shown.
 #[derive(Default)]
 pub struct Secrets {
-    /// The names of the properties.
+    /// Names of the secret properties.
     names: Vec<String>,
-    /// What is masked, and refused in devices.
+    /// Pieces that are masked, and not allowed in devices.
     pieces: Pieces,
 }
 
@@ -46,7 +48,7 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// The secret ones of `properties`. A value that ends in a line end is also known without.
+    /// Collects the secret values of `properties`, trimmed of surrounding whitespace.
     pub fn new(properties: &[Property]) -> Self {
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for property in properties.iter().filter(|property| property.secret) {
@@ -65,17 +67,17 @@ impl Secrets {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no secrets.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The name of a property of which `text` has the value or a piece of it.
+    /// Returns the name of a property whose value, or a piece of it, is in `text`.
     pub fn find(&self, text: &str) -> Option<&str> {
         self.named(self.pieces.find(text.as_bytes())?)
     }
 
-    /// The name of a property whose value is that number, or of which the number's digits have a piece.
+    /// Returns the name of a property whose value is `number`, or has a piece in its digits.
     pub fn find_number(&self, number: i64) -> Option<&str> {
         self.named(self.pieces.find_number(number.unsigned_abs())?)
     }
@@ -84,8 +86,8 @@ impl Secrets {
         self.names.get(value).map(String::as_str)
     }
 
-    /// At most `max` bytes of `text` without secrets, cleaned; `…` says that there is more. One that the end goes through is masked
-    /// as a whole.
+    /// Returns at most `max` bytes of `text`, masked and cleaned, followed by `…` if it was cut. Masks a secret as a
+    /// whole if the cut splits it.
     pub fn clean(&self, text: &str, max: usize) -> String {
         let shown = cut(text, max);
         let (masked, end) = self.masked(text, shown.len());
@@ -96,12 +98,12 @@ impl Secrets {
         cleaned
     }
 
-    /// `text` without secrets.
+    /// Returns `text` with all secrets masked.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.masked(text, text.len()).0
     }
 
-    /// The first `shown` bytes of `text` without secrets, and where what follows begins.
+    /// Masks the first `shown` bytes of `text`. Also returns the position where the rest begins.
     fn masked<'a>(&self, text: &'a str, shown: usize) -> (Cow<'a, str>, usize) {
         let part = |from, to| text.get(from..to).unwrap_or_default();
         let secrets = self.within(text.as_bytes(), shown);
@@ -118,13 +120,13 @@ impl Secrets {
         (masked.into(), at.max(shown))
     }
 
-    /// Where a line that has no end yet is cut: at `at`, or behind a secret there.
+    /// Returns the position at which to cut an unfinished line: `at`, or the end of a secret that spans it.
     pub fn cut_at(&self, line: &[u8], at: usize) -> usize {
         let last = self.within(line, at).pop();
         last.map_or(at, |last| last.end.max(at))
     }
 
-    /// Where there are secrets that begin before `end`, in order, those that overlap as one.
+    /// Returns the ranges of secrets that begin before `end`, in order; overlapping ones are merged.
     fn within(&self, text: &[u8], end: usize) -> Vec<Range<usize>> {
         let searched = end.saturating_add(LONGEST_PIECE).min(text.len());
         let searched = text.get(..searched).unwrap_or_default();
@@ -288,7 +290,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(secrets.clean(&text, 1024).len() < 1100);
         }
-        // The whole of it would be 6 GB.
+        // Masking the whole text would process 6 GB.
         let took = begin.elapsed();
         assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     }

@@ -1,4 +1,4 @@
-//! What the metrics of all parts are made of, in the Prometheus text format 0.0.4. Each part has and registers its own.
+//! Building blocks of the metrics, in the Prometheus text format 0.0.4. Each crate defines and registers its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,10 +12,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 
-/// The content type of [`render`].
+/// Content type of the output of [`render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns the text of all metrics in a registry.
+/// Returns all metrics of a registry as text.
 pub fn render(registry: &Registry) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -23,7 +23,7 @@ pub fn render(registry: &Registry) -> String {
     text
 }
 
-/// Labels: names and values.
+/// Label set of names and values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels(Vec<(&'static str, String)>);
 
@@ -37,7 +37,7 @@ impl EncodeLabelSet for Labels {
     }
 }
 
-/// Makes labels of names and values.
+/// Creates a label set from names and values.
 pub fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
     Labels(
         pairs
@@ -47,13 +47,13 @@ pub fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
     )
 }
 
-/// A counter whose name is written as it is: Akri's has no `_total`.
+/// Counter whose name is written without the suffix `_total`, as Akri's are.
 #[derive(Debug, Clone, Default)]
 pub struct Count(pub Counter);
 
 impl EncodeMetric for Count {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // A gauge is a counter without the suffix, as far as the text goes.
+        // In the text format a gauge is a counter without the suffix.
         encoder.encode_gauge(&i64::try_from(self.0.get()).unwrap_or(i64::MAX))
     }
 
@@ -66,7 +66,7 @@ impl TypedMetric for Count {
     const TYPE: MetricType = MetricType::Counter;
 }
 
-/// The upper bounds of a histogram's buckets.
+/// Upper bounds of a histogram's buckets.
 #[derive(Debug, Clone, Copy)]
 pub struct Buckets(pub &'static [f64]);
 
@@ -76,7 +76,7 @@ impl MetricConstructor<Histogram> for Buckets {
     }
 }
 
-/// Gauges that are counted anew, with their label sets: a family does not list its own.
+/// Gauges that are recounted as a whole. Keeps the label sets in use, which a [`Family`] does not list.
 #[derive(Debug)]
 pub struct Counts(Family<Labels, Gauge>, Mutex<BTreeSet<Labels>>);
 
@@ -87,7 +87,7 @@ impl From<Family<Labels, Gauge>> for Counts {
 }
 
 impl Counts {
-    /// From now on there are these.
+    /// Sets all gauges to `counts` and removes those that are not in it.
     pub fn set(&self, counts: BTreeMap<Labels, i64>) {
         let now: BTreeSet<Labels> = counts.keys().cloned().collect();
         let mut counted = self.1.lock().unwrap_or_else(PoisonError::into_inner);

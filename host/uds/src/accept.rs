@@ -1,4 +1,4 @@
-//! Accepts connections for a server of tonic, which asks again at once after an error.
+//! Accepts connections for tonic servers, which poll again at once after an error.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use futures::Stream;
 use tokio::net::{UnixListener, UnixStream};
 
-/// How long to wait after a failed `accept`, which most likely found no free file descriptor.
+/// Delay after a failed `accept`, which most likely found no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket whose connections are accepted. An error is told once, until a connection is accepted again, and waited out.
+/// Listener that retries after errors. Logs the first error, and the next one only after a connection was accepted.
 #[derive(Debug)]
 pub struct Accepting {
     listener: UnixListener,
-    /// Who connects, for the log.
+    /// Name of the clients in the log.
     client: &'static str,
     is_told: bool,
 }
 
 impl Accepting {
-    /// Accepts what connects to `listener`; `client` says who that is.
+    /// Creates an acceptor for `listener`; `client` names the clients in the log.
     pub fn new(listener: UnixListener, client: &'static str) -> Self {
         Self {
             listener,
@@ -28,7 +28,7 @@ impl Accepting {
         }
     }
 
-    /// The next connection, with the user at its other end.
+    /// Waits for the next connection and returns it with the uid of its peer.
     pub async fn next(&mut self) -> (UnixStream, u32) {
         loop {
             let accepted = self.listener.accept().await;
@@ -49,7 +49,7 @@ impl Accepting {
         }
     }
 
-    /// All connections, one after the other.
+    /// Returns a stream of all connections.
     pub fn connections(self) -> impl Stream<Item = Result<UnixStream, Infallible>> {
         futures::stream::unfold(self, async |mut accepting| {
             let (stream, _) = accepting.next().await;

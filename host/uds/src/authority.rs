@@ -1,8 +1,8 @@
-//! Lets gRPC clients in that name the path of the socket as the host they call.
+//! Accepts gRPC clients that send the path of the socket as `:authority`.
 //!
-//! C-core and Go do so (`%2Fvar%2Flib%2Fakri%2F…`), and the HTTP/2 library of the server resets the stream because that is no host.
-//! So the frames of the client pass through here: header blocks are decoded and written anew with another `:authority`, everything
-//! else stays as it is.
+//! C-core and Go do so (`%2Fvar%2Flib%2Fakri%2F…`), and the HTTP/2 library of the server resets such a stream because
+//! the path is no host. This module rewrites the frames of the client: it decodes header blocks and encodes them with
+//! another `:authority`; everything else passes unchanged.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use bytes::{Buf as _, BufMut as _, BytesMut};
 use loona_hpack::Decoder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The bytes that a client sends before its first frame.
+/// Length of the HTTP/2 connection preface, in bytes.
 pub const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const FRAME_HEADER: usize = 9;
-/// The largest frame a client may send, as the server's settings leave it.
+/// Maximum size of a client's frame, the default of HTTP/2, which the server's settings keep.
 const MAX_FRAME: usize = 16 << 10;
-/// The most bytes of a header block, as it comes and as it is passed on.
+/// Maximum size of a header block, both as received and as passed on, in bytes.
 const MAX_BLOCK: usize = MAX_FRAME;
-/// The size of the client's header table, as the server's settings leave it.
+/// Size of the client's header table, the default of HTTP/2, which the server's settings keep.
 const TABLE: usize = 4096;
-/// How much is read at once.
+/// Size of the read buffer, in bytes.
 const READ: usize = 4096;
 
 const HEADERS: u8 = 1;
@@ -31,14 +31,14 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A connection whose client calls `localhost`, whatever it says.
+/// Connection that replaces the client's `:authority` by `localhost`.
 pub struct Localhost<S> {
     inner: S,
     frames: Frames,
 }
 
 impl<S> Localhost<S> {
-    /// Of a connection that nothing has been read from.
+    /// Wraps a connection from which nothing has been read.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -88,15 +88,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Localhost<S> {
     }
 }
 
-/// What a client sends, frame by frame.
+/// Parser of the client's frames.
 #[derive(Default)]
 struct Frames {
     has_preface: bool,
     coming: BytesMut,
-    /// To be passed on.
+    /// Bytes to pass on.
     ready: BytesMut,
     decoder: Option<Decoder<'static>>,
-    /// A header block that has not ended.
+    /// Header block whose end has not arrived.
     open: Option<Block>,
 }
 
@@ -107,7 +107,7 @@ struct Block {
 }
 
 impl Frames {
-    /// Takes in what was read.
+    /// Processes bytes that were read.
     fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.coming.extend_from_slice(bytes);
         if !self.has_preface {
@@ -151,7 +151,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Passes a header block on, if it is whole.
+    /// Passes a header block on once it is complete.
     fn collect(&mut self, block: Block, flags: u8) -> io::Result<()> {
         if block.bytes.len() > MAX_BLOCK {
             return Err(refused("a header block is too large"));
@@ -167,14 +167,14 @@ impl Frames {
         });
         let mut headers = Vec::new();
         let ended = decoder.decode_with_cb(&block.bytes, |name, value| {
-            // One byte may stand for a header of four thousand.
+            // One byte may refer to a header of four thousand bytes.
             if headers.len() <= MAX_BLOCK {
                 let value = if *name == *b":authority" {
                     &b"localhost"[..]
                 } else {
                     &*value
                 };
-                // A literal that goes into no table: the server needs to know nothing of earlier blocks.
+                // Literals that enter no table: the server needs no state from earlier blocks.
                 headers.push(0x10);
                 put_text(&mut headers, &name);
                 put_text(&mut headers, value);
@@ -194,7 +194,7 @@ impl Frames {
     }
 }
 
-/// The part of a HEADERS frame that is the header block.
+/// Returns the header block in a HEADERS frame.
 fn fragment(frame: &[u8], flags: u8) -> io::Result<&[u8]> {
     let mut frame = frame;
     let mut padding = 0;
@@ -212,7 +212,7 @@ fn fragment(frame: &[u8], flags: u8) -> io::Result<&[u8]> {
         .ok_or_else(|| refused("a frame is too short"))
 }
 
-/// A text as HPACK has it, without Huffman's code.
+/// Encodes a string as HPACK without Huffman coding.
 fn put_text(block: &mut Vec<u8>, text: &[u8]) {
     const PREFIX: usize = 127;
     match text.len().checked_sub(PREFIX) {
@@ -246,7 +246,7 @@ mod tests {
         frame
     }
 
-    /// What comes out behind the preface, whether it comes in at once or byte by byte.
+    /// Returns the output after the preface; checks that input at once and input byte by byte give the same.
     fn pass(frames: &[Vec<u8>]) -> io::Result<Vec<u8>> {
         let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         sent.extend(frames.concat());
@@ -277,7 +277,7 @@ mod tests {
         ];
         let headers = headers.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let authority = b"%2Fvar%2Flib%2Fakri%2Fagent-registration.sock";
-        // Put into the table, and in the second block taken from there.
+        // The first block adds the entry to the table, the second refers to it.
         let put = [
             &[0x41, u8::try_from(authority.len()).unwrap()],
             &authority[..],
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_or_broken_ends_the_connection() {
-        // An entry of four thousand bytes, named again and again by one byte.
+        // An entry of four thousand bytes that single bytes refer to repeatedly.
         let mut bomb = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
         bomb.extend([b'b'; 4000]);
         bomb.extend([0xbe; 10_000]);

@@ -1,4 +1,4 @@
-//! Protobuf with small buffers. tonic's own keep 8 KiB for each open list: 7 MB for 1,000 resources.
+//! Protobuf codec with small buffers. Those of tonic keep 8 KiB per open list: 7 MB for 1,000 resources.
 
 use std::marker::PhantomData;
 
@@ -6,12 +6,12 @@ use prost::Message;
 use tonic::codec::BufferSettings;
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// The first size of a buffer; it grows with the message.
+/// Initial size of a buffer, in bytes; it grows with the message.
 const BUFFER: usize = 512;
-/// How many bytes are encoded before they are sent.
+/// Number of bytes encoded before they are sent.
 const YIELD: usize = 32 << 10;
 
-/// A codec for generated code: `codec_path("leafhost_uds::Codec")` in a build script.
+/// Codec for generated code: `codec_path("leafhost_uds::Codec")` in a build script.
 pub struct Codec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for Codec<T, U> {

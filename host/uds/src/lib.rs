@@ -1,5 +1,5 @@
-//! What servers and clients of gRPC on Unix sockets need: a socket is bound where no other process serves it and removed only by who
-//! made it, clients are let in that name the path of the socket as the host they call, and messages are coded with small buffers.
+//! Support for gRPC servers and clients on Unix sockets: binding a socket that no other process serves, removing only
+//! the own one, accepting clients that send the path of the socket as host, and coding messages with small buffers.
 //!
 //! Knows neither the kubelet nor handlers, and depends on no other crate of this workspace.
 

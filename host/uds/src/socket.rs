@@ -1,5 +1,5 @@
-//! The file of a socket: one that another process serves is left alone, one that nobody serves is replaced, and files of others are never
-//! touched.
+//! Socket files. A socket that another process serves is kept, one that nobody serves is replaced, and other files are
+//! never touched.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,29 +15,29 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::files::lacks_files;
 use crate::watch::names_of;
 
-/// The longest path of a socket, in bytes, by `sockaddr_un` without the byte that ends it.
+/// Maximum length of a socket path, in bytes: the size in `sockaddr_un` without the terminating NUL.
 pub const MAX_PATH: usize = 107;
-/// How long to probe an existing socket before calling it served.
+/// Time after which a probed socket counts as served.
 const PROBE: Duration = Duration::from_secs(1);
-/// How many connections may wait to be accepted.
+/// Length of the queue of connections that wait to be accepted.
 const WAITING: i32 = 128;
 
-/// Why a socket could not be made. What to do about it depends on whose it is, and is said there.
+/// Error of creating a socket. The remedy depends on its use, so callers add it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another process serves it.
+    /// Another process serves the socket.
     #[error("another process serves it")]
     Served,
-    /// A file that is no socket has the name.
+    /// Another kind of file has the name.
     #[error("it exists and is no socket")]
     Foreign,
-    /// No socket can have the path.
+    /// The path is too long for a socket.
     #[error("it has more than {MAX_PATH} bytes and can be no socket")]
     TooLong,
-    /// No more files may be open.
+    /// No file descriptor is free.
     #[error(transparent)]
     Files(io::Error),
-    /// The system refused.
+    /// Any other error of the system.
     #[error(transparent)]
     Refused(io::Error),
 }
@@ -52,7 +52,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// The file of a socket, as long as no other has its name.
+/// Socket file, identified even if another file takes its name.
 #[derive(Debug, Clone)]
 pub struct SocketFile {
     path: PathBuf,
@@ -60,7 +60,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The one that is there now.
+    /// Identifies the file that is at the path now.
     pub fn at(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -72,7 +72,7 @@ impl SocketFile {
         identity(&self.path).is_ok_and(|found| found == self.identity)
     }
 
-    /// Ends when the file is gone or another one has its name, if that can be seen.
+    /// Waits until the file is deleted or replaced. Waits forever if the folder cannot be watched.
     pub async fn gone(&self) {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         if let Ok(mut events) = names_of(folder) {
@@ -88,7 +88,7 @@ impl SocketFile {
         std::future::pending::<()>().await;
     }
 
-    /// Removes it, unless another file has its name by now.
+    /// Removes the file unless another one has its name.
     pub fn remove(&self) {
         if self.is_there() {
             drop(std::fs::remove_file(&self.path));
@@ -96,7 +96,7 @@ impl SocketFile {
     }
 }
 
-/// Removes the file of a socket when it is dropped, unless another file has its name by then.
+/// Guard that removes a socket file on drop, unless another file has its name.
 #[derive(Debug)]
 pub struct RemovedOnDrop(pub SocketFile);
 
@@ -106,7 +106,7 @@ impl Drop for RemovedOnDrop {
     }
 }
 
-/// With the time at which it was made: a number is used again.
+/// Device, inode and creation time. Inode numbers are reused, so the time distinguishes files.
 type Identity = (u64, u64, Option<SystemTime>);
 
 fn identity(path: &Path) -> io::Result<Identity> {
@@ -114,7 +114,8 @@ fn identity(path: &Path) -> io::Result<Identity> {
     Ok((found.dev(), found.ino(), found.created().ok()))
 }
 
-/// Makes a socket for this process's own user and root, and listens on it. A socket that no process serves is replaced.
+/// Creates a socket with access for this process's user and root only, and listens on it. Replaces a socket that no
+/// process serves.
 pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(Error::TooLong);
@@ -127,7 +128,7 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
         Ok(_) => return Err(Error::Served),
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    // The file is made with the mode of the socket; its name may be another file's a moment later.
+    // The mode is set before `bind`: afterwards the name may already be another file's.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(WAITING)?;
@@ -135,10 +136,10 @@ pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     Ok((listener, SocketFile::at(path)?))
 }
 
-/// Removes a socket that no process listens on any more, and says whether it is gone.
+/// Removes a socket that no process listens on. Returns true if it is gone.
 ///
 /// # Errors
-/// It cannot be determined, or it cannot be removed.
+/// Fails if the state of the socket cannot be determined, or if it cannot be removed.
 pub async fn remove_stale(path: &Path) -> io::Result<bool> {
     if !is_stale(path).await? {
         return Ok(false);
@@ -152,7 +153,7 @@ pub async fn remove_stale(path: &Path) -> io::Result<bool> {
 async fn is_stale(path: &Path) -> io::Result<bool> {
     match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
         Ok(Err(error)) => match error.kind() {
-            // It may have been removed just now.
+            // The file may have been removed just now.
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(true),
             io::ErrorKind::PermissionDenied => Err(error),
             _ if lacks_files(&error) => Err(error),
@@ -173,7 +174,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         let (listener, file) = bind(&path).await.unwrap();
-        // Keeps its number, which the next file would have.
+        // Keep the inode in use, or the next file would get it.
         std::fs::hard_link(&path, dir.path().join("kept")).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

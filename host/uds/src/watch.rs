@@ -1,17 +1,17 @@
-//! Watches a folder for names that come and go.
+//! Watches a folder for names that appear and disappear.
 
 use std::io;
 use std::path::Path;
 
 use inotify::{EventStream, Inotify, WatchMask};
 
-/// The most bytes of events that are read at once.
+/// Size of the event buffer, in bytes.
 const EVENTS: usize = 1024;
 
-/// What happens in a folder.
+/// Stream of events of a folder.
 pub type Events = EventStream<[u8; EVENTS]>;
 
-/// Events of a folder when a name comes or goes.
+/// Watches a folder for names that are created, deleted or moved.
 pub fn names_of(folder: &Path) -> io::Result<Events> {
     events(
         folder,
@@ -19,7 +19,7 @@ pub fn names_of(folder: &Path) -> io::Result<Events> {
     )
 }
 
-/// The events of a folder.
+/// Watches a folder for the given kinds of events.
 pub fn events(folder: &Path, kinds: WatchMask) -> io::Result<Events> {
     let inotify = Inotify::init()?;
     inotify.watches().add(folder, kinds)?;

@@ -1,4 +1,4 @@
-//! The lock of a folder of specs: two processes that use one remove each other's files.
+//! Lock of a folder of specs: two processes that share one would remove each other's files.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _};
@@ -6,26 +6,26 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use super::{Error, SpecDir, failed};
 
-/// Bounds the bytes of a lock file that are read.
+/// Maximum number of bytes read from a lock file.
 const MAX_PID: u64 = 32;
 
-/// A folder of specs, held until this is dropped.
+/// Lock of a folder of specs, released on drop.
 #[derive(Debug)]
 pub struct SpecLock {
     _file: File,
 }
 
 impl SpecDir {
-    /// Holds the folder, which is made if need be, for this process. Blocks for a moment.
+    /// Locks the folder for this process and creates it if missing. Blocks briefly.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process holds it; else the file system refused.
+    /// Returns [`Error::InUse`] if another process holds the lock, otherwise the error of the file system.
     pub fn lock(&self) -> Result<SpecLock, Error> {
         self.create()?;
         let path = self
             .directory
             .join(format!(".{}_{}.lock", self.vendor, self.owner));
-        // No other user may open it: who can open a file can hold it.
+        // Deny access to other users: whoever can open the file can lock it.
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(&path);
         let is_file = || fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
@@ -35,13 +35,13 @@ impl SpecDir {
             }
             _ => {}
         }
-        // What is open for writing would keep the disk from being made read-only.
+        // A file open for writing would prevent a read-only remount.
         let file = File::open(&path).map_err(|source| failed("open", &path, source))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
-                // Without the number the text says less.
+                // The pid only makes the message more helpful.
                 let _ = (&file).take(MAX_PID).read_to_string(&mut pid);
                 return Err(Error::InUse {
                     directory: self.directory.clone(),
@@ -50,7 +50,7 @@ impl SpecDir {
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock", &path, source)),
         }
-        // For the text of a second process only.
+        // Only the message of a second process needs the pid.
         let _ = fs::write(&path, format!("{}\n", std::process::id()));
         Ok(SpecLock { _file: file })
     }

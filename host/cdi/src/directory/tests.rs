@@ -24,7 +24,7 @@ fn mk_dir_for(folder: &tempfile::TempDir, readers: Readers) -> SpecDir {
     SpecDir::new(folder.path().join("cdi"), "akri.sh", "leafhost", readers).unwrap()
 }
 
-/// The specs in the folder, by class.
+/// Returns the specs in the folder by class.
 fn specs(directory: &SpecDir) -> std::collections::BTreeMap<String, Spec> {
     let classes = directory.classes().unwrap().into_iter();
     classes

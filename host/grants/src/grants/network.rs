@@ -1,4 +1,4 @@
-//! The `network` section of a grants file, checked; what it means, `leafhost_net` knows.
+//! Validation of the `network` section of a grants file; `leafhost_net` implements its meaning.
 
 use std::str::FromStr;
 
@@ -63,7 +63,8 @@ fn patterns(name: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
     }
 }
 
-/// The entries that can be used; if one cannot, the file is refused, so the shift of indexes behind it is not seen.
+/// Parses the entries and leaves out invalid ones. The indexes shift then, but nobody sees them, since the file is
+/// rejected.
 fn entries<T: FromStr<Err = String>>(
     name: &str,
     list: &[String],

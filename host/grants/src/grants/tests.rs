@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// Grants for writing, wider than a file may have them.
+/// Returns grants for writing, wider than a file may have them.
 fn mk_mounts(patterns: &[&str]) -> DeviceGrants {
     let mounts = patterns.iter().map(|pattern| MountGrant {
         path: Pattern::new(pattern).unwrap(),

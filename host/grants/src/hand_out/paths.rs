@@ -1,4 +1,4 @@
-//! Paths of nodes and mounts: what lies behind their links, and where in a container they may not go.
+//! Paths of nodes and mounts: resolution of links, and forbidden targets in containers.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -9,31 +9,31 @@ use nix::sys::stat::{major, minor};
 
 use crate::grants::{is_of_the_kernel, is_within};
 
-/// What is at a path.
+/// Kind of file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A character or block device.
+    /// Character or block device.
     Node,
-    /// A file.
+    /// Regular file.
     File,
-    /// A folder.
+    /// Folder.
     Folder,
-    /// A socket or pipe.
+    /// Socket or pipe.
     Channel,
 }
 
 impl Kind {
-    /// Whether it goes under `devices.nodes`.
+    /// Returns true if it may be handed out under `devices.nodes`.
     pub fn is_node(self) -> bool {
         self == Self::Node
     }
 
-    /// Whether it goes under `devices.mounts`.
+    /// Returns true if it may be handed out under `devices.mounts`.
     pub fn is_mountable(self) -> bool {
         self != Self::Node
     }
 
-    /// For people.
+    /// Returns the name of the kind for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "a device node",
@@ -44,17 +44,17 @@ impl Kind {
     }
 }
 
-/// What a path leads to.
+/// Resolved path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
-    /// The path without links.
+    /// Path without links.
     pub path: String,
-    /// What is there.
+    /// Kind of file at the path.
     pub kind: Kind,
 }
 
-/// Follows links. What could be mounted is refused where the kernel shows itself, there or below; `mounts` is read when it is
-/// needed. Blocks.
+/// Resolves the links of a path. Rejects a mountable path in a file system of the kernel or above one; reads `mounts`
+/// on first use. Blocks.
 pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
     let path = std::fs::canonicalize(path)?;
     let metadata = std::fs::symlink_metadata(&path)?;
@@ -72,7 +72,7 @@ pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
         .into_os_string()
         .into_string()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8"))?;
-    // What is refused by its path needs no look.
+    // Paths of the kernel are rejected elsewhere, by name alone.
     if kind.is_mountable() && !is_of_the_kernel(&path) {
         let mounts = if let Some(mounts) = mounts.get() {
             mounts
@@ -85,7 +85,8 @@ pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
     Ok(Resolved { path, kind })
 }
 
-/// Refuses a path on a file system of the kernel, by the device of what is there, and one that has such a file system below.
+/// Rejects a path in a file system of the kernel, identified by its device number, and a path with such a file system
+/// mounted below it.
 fn refuse_the_kernels(path: &str, device: u64, mounts: &Mounts) -> io::Result<()> {
     let at = mounts
         .of_device(major(device), minor(device))
@@ -103,7 +104,7 @@ fn refuse_the_kernels(path: &str, device: u64, mounts: &Mounts) -> io::Result<()
     })
 }
 
-/// Nodes lie below `/dev`, and nothing else from there, from `/proc` or `/sys` is handed out.
+/// Returns true for a node below `/dev`, and for anything else outside `/dev`, `/proc` and `/sys`.
 pub(super) fn is_below_its_root(path: &str, kind: Kind) -> bool {
     if kind.is_node() {
         path.starts_with("/dev/")
@@ -112,9 +113,9 @@ pub(super) fn is_below_its_root(path: &str, kind: Kind) -> bool {
     }
 }
 
-/// What is wrong with putting a node there, if anything.
+/// Returns the reason why a node must not be placed at `target`, if any.
 pub(super) fn node_target_problem(target: &str, host: &str) -> Option<&'static str> {
-    /// What every container has there already, and relies on.
+    /// Names below `/dev` that every container has and relies on.
     const STANDARD: &[&str] = &[
         "console", "fd", "full", "kmsg", "mem", "mqueue", "null", "ptmx", "pts", "random", "shm",
         "stderr", "stdin", "stdout", "tty", "urandom", "zero",
@@ -127,9 +128,9 @@ pub(super) fn node_target_problem(target: &str, host: &str) -> Option<&'static s
         .then_some("would replace what every container has under that name")
 }
 
-/// What is wrong with mounting something there, if anything.
+/// Returns the reason why nothing may be mounted at `target`, if any.
 pub(super) fn mount_target_problem(target: &str) -> Option<&'static str> {
-    /// What runs, whom it trusts, and what the kernel shows.
+    /// Folders with programs, trust anchors, or file systems of the kernel.
     const BELOW: &[&str] = &[
         "/bin",
         "/boot",
@@ -155,7 +156,7 @@ pub(super) fn mount_target_problem(target: &str) -> Option<&'static str> {
         "/usr/sbin",
         "/var/run/secrets",
     ];
-    /// Folders that hold one of those, or that a program expects to be its own.
+    /// Folders that contain one of `BELOW`, or that a program expects to be its own.
     const EXACT: &[&str] = &[
         "/home",
         "/media",

@@ -1,35 +1,35 @@
-//! The pieces of secrets: what a text may have nothing of.
+//! Pieces of secrets, none of which may appear in a text.
 //!
-//! A piece is a whole value, a line of it, or a half of `user:password`, also as messages quote them. Short and common ones are none: they would
-//! be found everywhere.
+//! A piece is a whole value, a line of it, or a half of `user:password`, each also as escaped in messages. Short and
+//! common parts are left out, because they would match everywhere.
 
 use std::collections::BTreeMap;
 
 use super::LONGEST_PIECE;
 
-/// The fewest bytes of a piece that is no whole value.
+/// Minimum length of a piece that is not a whole value, in bytes.
 const SHORTEST_PIECE: usize = 8;
-/// The most digits of a port: what has one behind a colon is an address.
+/// Maximum digits of a port: a text with a port after the colon is an address.
 const PORT: usize = 5;
 
 /// All pieces, sorted.
 #[derive(Default)]
 pub struct Pieces {
     sorted: Vec<Piece>,
-    /// The values that are numbers, without zeros in front, and the value that each is.
+    /// Numeric values without leading zeros, with the index of the value.
     numbers: BTreeMap<String, usize>,
 }
 
 struct Piece {
     bytes: Vec<u8>,
-    /// The number of the value that it is of.
+    /// Index of the value that contains the piece.
     value: usize,
-    /// The longest other piece that this one begins with.
+    /// Index of the longest other piece that is a prefix of this one.
     inner: Option<usize>,
 }
 
 impl Pieces {
-    /// Those of values that are trimmed.
+    /// Collects the pieces of `values`, which must be trimmed.
     pub fn of(values: &[String]) -> Self {
         let mut pieces: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let mut numbers = BTreeMap::new();
@@ -66,9 +66,10 @@ impl Pieces {
         Self { sorted, numbers }
     }
 
-    /// The longest piece that `text` begins with: its length, and the value that it is of.
+    /// Returns the length of the longest piece that is a prefix of `text`, and the index of its value.
     pub fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
-        // What `text` begins with is not behind it, and what is between them begins with that.
+        // Prefixes of `text` sort before it, and every piece between the longest of them and `text` begins with that
+        // prefix.
         let behind = self
             .sorted
             .partition_point(|piece| piece.bytes.as_slice() <= text);
@@ -82,7 +83,7 @@ impl Pieces {
         None
     }
 
-    /// The value of which a piece is in `text`.
+    /// Returns the index of a value that has a piece in `text`.
     pub fn find(&self, text: &[u8]) -> Option<usize> {
         if self.sorted.is_empty() {
             return None;
@@ -91,7 +92,7 @@ impl Pieces {
         rests.find_map(|rest| self.longest(rest).map(|(_, value)| value))
     }
 
-    /// The value that is that number, or of which a long piece is in its digits.
+    /// Returns the index of a value that equals the number, or that has a long piece in its digits.
     pub fn find_number(&self, number: u64) -> Option<usize> {
         let digits = number.to_string();
         let whole = self.numbers.get(digits.trim_start_matches('0')).copied();
@@ -105,25 +106,25 @@ impl Pieces {
     }
 }
 
-/// Whether a line is the same in each secret of its kind, as `-----BEGIN PRIVATE KEY-----`.
+/// Returns true if the line is the same in each secret of its kind, such as `-----BEGIN PRIVATE KEY-----`.
 fn is_frame(line: &str) -> bool {
     line.starts_with("-----") && line.ends_with("-----")
 }
 
-/// The password of `user:password`.
+/// Returns the password of `user:password`.
 fn right(line: &str) -> Option<&str> {
     let (_, right) = halves(line)?;
     Some(right)
 }
 
-/// The user of `user:password`, unless it may be a word.
+/// Returns the user of `user:password`, unless it may be an ordinary word.
 fn left(line: &str) -> Option<&str> {
     let (left, _) = halves(line)?;
     let is_letter = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '.');
     (!left.chars().all(is_letter)).then_some(left)
 }
 
-/// The halves of a line that is neither an address nor a sentence.
+/// Splits a line at the colon, unless it is an address or a sentence.
 fn halves(line: &str) -> Option<(&str, &str)> {
     let (left, right) = line.split_once(':')?;
     let is_port = right.len() <= PORT && right.bytes().all(|byte| byte.is_ascii_digit());
@@ -131,7 +132,7 @@ fn halves(line: &str) -> Option<(&str, &str)> {
     (is_plain && !is_port).then_some((left, right))
 }
 
-/// `text` as it stands between the quotes of a message.
+/// Returns `text` as escaped between the quotes of a message.
 fn escaped(text: &str) -> String {
     let quoted = format!("{text:?}");
     let inner = quoted
@@ -140,7 +141,7 @@ fn escaped(text: &str) -> String {
     inner.unwrap_or_default().to_owned()
 }
 
-/// `text` in pieces that are about as long as each other: none is so short that it is found everywhere.
+/// Splits `text` into pieces of similar length, so that none is short enough to match everywhere.
 fn in_pieces(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let pieces = text.len().div_ceil(LONGEST_PIECE).max(1);
     text.chunks(text.len().div_ceil(pieces).max(1))
