@@ -93,7 +93,7 @@ pub enum Error {
 pub enum Written {
     /// The file was created.
     Created,
-    /// The file was replaced, because its content or mode differed.
+    /// The file was replaced, because its content, mode or type differed.
     Replaced,
     /// The file already had this content; nothing was written.
     Unchanged,

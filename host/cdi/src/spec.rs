@@ -110,7 +110,7 @@ impl DeviceNode {
     }
 }
 
-/// Mount.
+/// Mount of a host path into the container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mount {

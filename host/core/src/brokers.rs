@@ -26,7 +26,7 @@ pub const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
 pub const INSTANCE_LABEL: &str = "akri.sh/instance";
 /// Label that names the node a pod is for, as in Akri.
 pub const TARGET_NODE_LABEL: &str = "akri.sh/target-node";
-/// Annotation with the digest of the object's sources.
+/// Annotation with a digest of the input that an object was generated from.
 pub const MADE_OF_ANNOTATION: &str = "leafhost.dev/made-of";
 
 /// Kind of an object of brokers.
@@ -75,7 +75,7 @@ pub struct Object {
     pub instance: Option<String>,
     /// Value of [`TARGET_NODE_LABEL`].
     pub node: Option<String>,
-    /// Digest of the object's sources; Akri writes none.
+    /// Digest of the input that the object was generated from; Akri writes none.
     pub made_of: Option<String>,
     /// True while the object is being deleted.
     pub is_deleting: bool,
@@ -121,7 +121,7 @@ pub enum Change {
     Create {
         /// Object to create.
         key: ObjectKey,
-        /// Digest of the object's sources.
+        /// Digest of the input that `body` was generated from.
         made_of: String,
         /// Complete object.
         body: Value,
@@ -132,7 +132,7 @@ pub enum Change {
         key: ObjectKey,
         /// Uid that the object must have.
         uid: String,
-        /// Digest of the object's new sources.
+        /// Digest of the input that `body` was generated from.
         made_of: String,
         /// Complete object.
         body: Value,
@@ -180,7 +180,7 @@ pub enum WriteError {
 /// Access to the cluster for the controller of brokers.
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Returns a watch of whether this process leads.
+    /// Returns a watch that is true while this process leads.
     fn leads(&self) -> watch::Receiver<bool>;
     /// Returns a watch of the nodes.
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;

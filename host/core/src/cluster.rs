@@ -88,7 +88,7 @@ pub struct ReadError {
 /// Access to the cluster for the controller.
 #[async_trait]
 pub trait Cluster: Send + Sync {
-    /// Returns a watch of whether this process leads.
+    /// Returns a watch that is true while this process leads.
     fn leads(&self) -> watch::Receiver<bool>;
     /// Returns a watch of the nodes.
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;

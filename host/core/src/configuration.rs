@@ -217,9 +217,9 @@ impl Configuration {
     }
 }
 
-/// Maximum slots of one Instance: each is a key in the object and a device in the kubelet's list.
+/// Maximum number of slots of one Instance: each is a key in the object and a device in the kubelet's list.
 pub const MAX_CAPACITY: u32 = 1000;
-/// Maximum Configurations of an agent.
+/// Maximum number of Configurations of an agent.
 pub const MAX_CONFIGURATIONS: usize = 2_000;
 /// Maximum length of `discoveryDetails`, in bytes.
 pub const MAX_DETAILS: usize = 256 << 10;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Maximum handlers loaded at a time: each needs a place of its own among the guests that run at once, and loading
+/// Maximum number of handlers loaded at a time: each needs a place of its own among the guests that run at once, and loading
 /// needs some as well.
 pub const MOST_HANDLERS: usize = 100;
 

@@ -202,7 +202,7 @@ impl InstanceStatus {
 /// Maximum length of the reason of an unhealthy device, in bytes: the object has one per node.
 pub const MAX_REASON: usize = 1024;
 
-/// Maximum slots of a node whose holders are shown.
+/// Maximum number of slots of a node whose holders are shown.
 pub const MAX_HOLDERS: usize = 1_000;
 /// Maximum length of a holder, in bytes: a namespace and the name of a pod.
 pub const MAX_HOLDER: usize = 63 + 1 + 253;

@@ -74,7 +74,7 @@ impl InstanceView {
         (listed < newest).then_some(newest)
     }
 
-    /// Takes in an object from an answer, an event or a list. Returns true if the view changed.
+    /// Records an object from an answer, an event or a list. Returns true if the view changed.
     pub fn saw(&mut self, instance: Instance) -> bool {
         let (key, now) = (instance.key(), version(&instance));
         let instance = Arc::new(instance);
@@ -97,7 +97,7 @@ impl InstanceView {
         true
     }
 
-    /// Takes in the deletion of an object. Returns true if the view changed.
+    /// Records the deletion of an object. Returns true if the view changed.
     pub fn saw_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
         self.saw_leave(key, uid, u64::MAX)
     }
@@ -154,7 +154,7 @@ impl InstanceView {
     }
 
     /// Ends the list of a scope of a store that was restored to an earlier state. Keeps only those objects of the scope
-    /// that were seen since the list began, and forgets the versions of all others.
+    /// that were seen since the list began, and forgets the versions of all others. Always returns true.
     pub fn list_restored(&mut self, scope: Scope, listed: u64) -> bool {
         let Listing { seen, .. } = self.lists.remove(&scope).unwrap_or_default();
         self.gone.clear();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::MAX_ID;
 
-/// Maximum rejected devices shown; all others are only counted.
+/// Maximum number of rejected devices shown; all others are only counted.
 pub const MAX_SHOWN: usize = 100;
 
 /// Device that was rejected.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::names::ConfigurationKey;
 
-/// Maximum handlers in the report of a node; readers of reports accept no more.
+/// Maximum number of handlers in the report of a node; readers of reports accept no more.
 pub const MAX_REPORTS: usize = 100;
 
 /// Report on all handlers of a node.
@@ -92,7 +92,7 @@ pub struct ReportedConfiguration {
     pub skipped: usize,
     /// First skipped thing, and the reason.
     pub first_skipped: Option<String>,
-    /// Number of devices of its answers and of its requests that the agent denied.
+    /// Number of devices in its answers and of requests by the handler that the agent denied.
     pub denied: usize,
     /// First denied device or request, and the missing grant.
     pub first_denied: Option<String>,

@@ -446,7 +446,7 @@ pub type Written = Result<Option<Arc<Instance>>, StoreError>;
 /// Store of Instances.
 #[async_trait]
 pub trait InstanceStore: Send + Sync {
-    /// Returns a watch of the Instances. Contains a successful change before `apply` returns, and changes by others
+    /// Returns a watch of the Instances. It contains a successful change before `apply` returns, and changes by others
     /// later; an older version never follows a newer one.
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Applies the changes independently of each other and returns one result per change, in order; durable on return.

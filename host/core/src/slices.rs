@@ -13,7 +13,7 @@ use crate::names::digest;
 
 /// Driver name of all our slices and claims.
 pub const DRIVER: &str = "leafhost.dev";
-/// Maximum devices of a slice: the limit for slices with a tainted device. Applied to all slices, so that a change of
+/// Maximum number of devices of a slice: the limit for slices with a tainted device. Applied to all slices, so that a change of
 /// health never splits one.
 pub const MAX_DEVICES: usize = 64;
 /// Taint of a device that does not work.

@@ -74,8 +74,7 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Returns the text with unprintable characters escaped as `
-/// `, `\u{202e}` and the like.
+/// Returns the text with unprintable characters escaped as `\n`, `\u{202e}` and the like.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);

@@ -21,7 +21,7 @@ pub struct Usable {
 /// Reason why a container may not get a device.
 #[derive(Debug, Clone)]
 pub enum Unusable {
-    /// Unhealthy.
+    /// Reported or recorded as unhealthy.
     Unhealthy {
         /// Reason of its health.
         why: String,

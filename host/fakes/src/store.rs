@@ -148,7 +148,7 @@ impl Store {
         self.publish(set.complete, set.remembered);
     }
 
-    /// Publishes all writes that were hidden, and further ones.
+    /// Resets `is_hidden` and publishes the hidden writes.
     pub fn show(&self) {
         *self.is_hidden.lock().unwrap() = false;
         let set = self.set();

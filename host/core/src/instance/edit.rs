@@ -22,7 +22,7 @@ pub enum Edit {
         /// New `spec.leafhost`, except for `reserved`, which is kept.
         leafhost: Leafhost,
     },
-    /// Sets labels.
+    /// Adds or overwrites labels.
     Labels(BTreeMap<String, String>),
     /// Replaces the owner after the Configuration was deleted and created again. Removes the recorded generation, since
     /// the new object counts its own from the start.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum containers of a pod that use one slot.
+/// Maximum number of containers of a pod that use one slot.
 pub const MAX_USES: usize = 32;
 
 /// Pod for which a scheduler has reserved a slot, and the containers of the pod that use it.

@@ -9,7 +9,7 @@ use super::LONGEST_PIECE;
 
 /// Minimum length of a piece that is not a whole value, in bytes.
 const SHORTEST_PIECE: usize = 8;
-/// Maximum digits of a port: a text with a port after the colon is an address.
+/// Maximum number of digits of a port: a text with a port after the colon is an address.
 const PORT: usize = 5;
 
 /// All pieces, sorted.
