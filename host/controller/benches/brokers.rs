@@ -1,5 +1,6 @@
-//! What a look at the brokers of a cluster costs: when each Instance gets a pod on both of its nodes, and when all pods run and nothing is to be
-//! written. Throughput is Instances a second, so a cost that grows faster than the Instances shows as a number that falls.
+//! Benchmarks of one planning pass over the brokers of a cluster: once when each Instance gets a pod on both of its nodes, and once when
+//! all pods run and nothing is to be written. Throughput is Instances per second, so a cost that grows faster than the number of Instances
+//! shows as a falling number.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Site {
         plan.changes.into_iter().map(|(_, change)| change).collect()
     }
 
-    /// Creates what is planned. Pods run at once, and have their slots.
+    /// Applies the planned changes. Pods run at once and hold their slots.
     fn create(&mut self) {
         for change in self.plan() {
             let Change::Create {
@@ -84,7 +85,7 @@ impl Site {
     }
 }
 
-/// One that two nodes see.
+/// Returns a shared Instance that two nodes see.
 fn instance(name: &str) -> Instance {
     let owner = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "cameras", "uid": "configuration", "controller": true});
     serde_json::from_value(json!({
@@ -128,7 +129,7 @@ fn brokers(criterion: &mut Criterion) {
             &site,
             |bencher, site| bencher.iter(|| site.plan()),
         );
-        // Pods, then the services of those that run.
+        // The first pass creates the pods, the second the services of running pods.
         site.create();
         site.create();
         assert_eq!(site.objects.len(), created * 3 + 1);

@@ -1,4 +1,5 @@
-//! Remembers the last write of each object, so that neither a refusal nor somebody who writes the opposite makes many requests. Does no I/O.
+//! Remembers the last write of each object, so that neither a refused write nor a second writer who undoes it causes many requests. Does no
+//! I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::writes::Outcome;
 
-/// The last write of each object: `W` is what was written, `S` the object as it was seen before.
+/// Last write of each object: `W` is the value that was written, `S` the object as it was seen before the write.
 #[derive(Debug)]
 pub struct Attempts<K, W, S>(BTreeMap<K, Attempt<W, S>>);
 
 #[derive(Debug)]
 struct Attempt<W, S> {
     what: W,
-    /// Nothing if the write failed: then it does not matter what the object is now.
+    /// `None` if the write failed; the write is then delayed whatever the object looks like now.
     seen: Option<S>,
     failures: u32,
     again: Instant,
@@ -28,15 +29,15 @@ impl<K, W, S> Default for Attempts<K, W, S> {
 }
 
 impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
-    /// Returns when an object may be written, if not at once. What was written is not written again soon while the object is as it was before;
-    /// what failed is not, whatever the object is now.
+    /// Returns the time until which an object must not be written, or `None` if it may be written now. A successful write is not repeated
+    /// while the object is unchanged; a failed write is not repeated even if the object has changed.
     pub fn later(&self, key: &K, what: &W, seen: &S, now: Instant) -> Option<Instant> {
         let attempt = self.0.get(key)?;
         let is_news = attempt.seen.as_ref().is_some_and(|before| before != seen);
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Notes what came of a write. One that failed is tried again ever later; another one takes `settle` to be seen.
+    /// Records the outcome of a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
     pub fn tried(
         &mut self,
         key: K,
@@ -65,7 +66,7 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         self.0.insert(key, attempt);
     }
 
-    /// Forgets the objects that are not to be written any more, unless they were written a moment ago.
+    /// Forgets the objects that need no write any more, except those whose wait is not over.
     pub fn forget(&mut self, is_wanted: impl Fn(&K) -> bool, now: Instant) {
         self.0
             .retain(|key, attempt| is_wanted(key) || attempt.again > now);
@@ -82,7 +83,7 @@ mod tests {
         let at = Instant::now();
         let busy = Outcome::NoAnswer(Some(Duration::from_secs(30)));
         let week = Outcome::NoAnswer(Some(Duration::from_hours(168)));
-        // What is written and seen, what comes of it, and the wait for the same of the same object, and of another one.
+        // Value written, object seen, outcome, and the seconds to wait: for the object as it was seen, and for a changed object.
         let table = [
             ("pod", 1, Outcome::Refused, 1, 1),
             ("pod", 1, Outcome::NoAnswer(None), 2, 2),
@@ -90,7 +91,7 @@ mod tests {
             ("pod", 2, busy, 30, 30),
             ("pod", 2, Outcome::Refused, 16, 16),
             ("pod", 2, week, 300, 300),
-            // Something else is written.
+            // A different value is written.
             ("job", 2, Outcome::Refused, 1, 1),
             ("job", 2, Outcome::Written, 10, 0),
             ("job", 3, Outcome::Outdated, 10, 0),

@@ -7,7 +7,8 @@
 //!                                    └ attempts, turns, restarts: what is not written at once
 //! ```
 //!
-//! Owner references let the cluster delete what belonged to an Instance or Configuration that is gone: here only what is there is looked at.
+//! Owner references let the cluster delete the objects of an Instance or Configuration that is gone, so this module handles existing owners
+//! only.
 
 mod body;
 mod failed;

@@ -1,4 +1,4 @@
-//! Why the controller ends: a source of what it acts on has ended.
+//! The error with which the controller ends: a watched source has ended.
 
 /// Names the source that has ended.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! Makes an Event of each problem: one for each object and reason, again when the problem comes up again, and every five minutes while it
-//! lasts, so that it counts and does not begin anew.
+//! Publishes an Event for each problem: one per object and reason, again when the problem recurs, and every five minutes while it lasts, so
+//! that the Event's count rises and no new series begins.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::statuses::Problems;
 use crate::turns::Places;
 use crate::writes::{Answer as _, Done, Writes};
 
-/// How soon after a change it acts: many come together.
+/// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
-/// How long an Event counts on; kube forgets it a minute later.
+/// Interval at which a lasting problem is published again; kube forgets an Event's series a minute later.
 const AGAIN: Duration = Duration::from_mins(5);
-/// An Event is made at most so often.
+/// Shortest interval between two Events of a key.
 const SPACING: Duration = Duration::from_secs(30);
-/// The pause after each request.
+/// Pause after each request.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most problems of which Events are made: so many can be made within [`AGAIN`]. Each namespace has the same part of them.
+/// Upper bound of problems that get Events: the number that can be published within [`AGAIN`]. Namespaces share it equally.
 const MOST: usize = 2_000;
-/// Bounds the Events that are made at once: one, and one of a namespace where that takes long.
+/// Limits of concurrent writes: one, and one more for a namespace whose writes take long.
 const PLACES: Places = Places {
     all: 1,
     of_one: 1,
@@ -35,7 +35,7 @@ const PLACES: Places = Places {
 /// An object and a reason.
 type Key = (Regarding, String);
 
-/// Runs without end.
+/// Publishes Events while this controller leads; returns only if a source ends.
 pub async fn run(
     mut leads: watch::Receiver<bool>,
     store: &dyn StatusStore,
@@ -77,7 +77,7 @@ struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    /// Plans the Events that are due. Returns when to look again although nothing changes.
+    /// Plans the Events that are due. Returns the time of the next pass if nothing changes.
     fn look(&mut self, problems: &Problems, is_leader: bool) -> Option<Instant> {
         if !is_leader {
             self.attempts = Attempts::default();
@@ -110,7 +110,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Notes an Event that was made, or not.
+    /// Records the outcome of a publication.
     fn note(&mut self, done: Done<Key, Event, Result<(), WriteError>>) {
         let outcome = done.answer.outcome();
         match &done.answer {
@@ -125,7 +125,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// Returns [`MOST`] problems: the first of each namespace, then the second of each, and so on.
+/// Returns up to [`MOST`] problems: the first of each namespace, then the second of each, and so on.
 fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &Event)> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut ranked: Vec<(usize, &Key, &Event)> = Vec::new();
@@ -146,19 +146,19 @@ fn namespace(regarding: &Regarding) -> &str {
     }
 }
 
-/// When each Event was made.
+/// Time at which each Event was last published.
 #[derive(Debug, Default)]
 struct Book(BTreeMap<Key, Made>);
 
 #[derive(Debug)]
 struct Made {
     at: Instant,
-    /// Whether the problem has lasted since then.
+    /// True while the problem has lasted since `at`.
     lasts: bool,
 }
 
 impl Book {
-    /// Forgets what does not count on.
+    /// Forgets the Events of ended problems once [`AGAIN`] has passed.
     fn forget(&mut self, problems: &Problems, now: Instant) {
         self.0.retain(|key, made| {
             made.lasts &= problems.contains_key(key);
@@ -166,7 +166,7 @@ impl Book {
         });
     }
 
-    /// Returns when the Event is due, if it was made before.
+    /// Returns the time at which the next Event is due, or `None` if none was published.
     fn due(&self, key: &Key) -> Option<Instant> {
         let made = self.0.get(key)?;
         Some(made.at + if made.lasts { AGAIN } else { SPACING })

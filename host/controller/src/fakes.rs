@@ -21,39 +21,39 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// A cluster of plain data.
+/// In-memory cluster.
 pub struct Fake {
     pub leads: watch::Sender<bool>,
     pub nodes: watch::Sender<Arc<NodeSet>>,
     pub instances: watch::Sender<Arc<InstanceSet>>,
-    /// What pods ask for; nothing if the API server does not answer.
+    /// Resources that pods ask for; `None` if the API server does not answer.
     pub requested: Mutex<Option<BTreeSet<String>>>,
-    /// How often that was asked.
+    /// Number of requests for `requested`.
     pub lists: Mutex<usize>,
     pub writes: watch::Sender<Vec<InstanceKey>>,
-    /// The writes that were tried, and when.
+    /// Attempted writes with their times.
     pub tried: Mutex<Vec<(Instant, InstanceKey)>>,
-    /// How writes fail; the first, or all.
+    /// Number of writes that fail, and the error they fail with.
     pub refuses: Mutex<Option<(usize, Refusal)>>,
-    /// The namespaces whose writes get no answer within three seconds.
+    /// Namespaces whose writes get no answer within three seconds.
     pub hangs: Mutex<BTreeSet<&'static str>>,
-    /// What happens at the first write.
+    /// Runs during the first write.
     pub meanwhile: Mutex<Option<Meanwhile>>,
     pub classes: watch::Sender<Arc<Classes>>,
     pub deleting: watch::Sender<Vec<Deleting>>,
     pub configurations: watch::Sender<Arc<ConfigurationStates>>,
     pub reports: watch::Sender<Arc<ReportSet>>,
-    /// The statuses that were shown, and the Events and finalizers that were written, and when.
+    /// Statuses that were shown, with their times.
     pub shown: Mutex<Vec<(Instant, ConfigurationKey)>>,
     pub events: Mutex<Vec<(Instant, Event)>>,
     pub finalizers: Mutex<Vec<(Instant, String, Vec<String>)>>,
     pub names: watch::Sender<Arc<NameSet>>,
-    /// What was written of names, and when.
+    /// Writes of names, with their times.
     pub named: Mutex<Vec<(Instant, String)>>,
-    /// What writes of these names are answered with.
+    /// Errors of writes, by name.
     pub unnamed: Mutex<BTreeMap<String, WriteError>>,
     pub metrics: Arc<Metrics>,
-    /// What these writes are answered with.
+    /// Error of status, Event and finalizer writes.
     pub answer: Mutex<Option<WriteError>>,
 }
 
@@ -269,7 +269,7 @@ impl NameStore for Fake {
     }
 }
 
-/// With the version that follows.
+/// Returns the Instance with the next resource version.
 fn newer(mut instance: Instance) -> Instance {
     let version: u64 = instance.metadata.resource_version.parse().unwrap();
     instance.metadata.resource_version = (version + 1).to_string();
@@ -277,12 +277,12 @@ fn newer(mut instance: Instance) -> Instance {
 }
 
 impl Fake {
-    /// Shared Instances of nodes `a` and `b`, which both have a slot.
+    /// Creates shared Instances of nodes `a` and `b`; both nodes hold a slot.
     pub fn new(count: usize) -> Arc<Self> {
         Self::with(&[("n", count)])
     }
 
-    /// The same in several namespaces.
+    /// Creates such Instances in several namespaces.
     pub fn with(namespaces: &[(&str, usize)]) -> Arc<Self> {
         let all = namespaces.iter();
         let all =
@@ -367,7 +367,7 @@ impl Fake {
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    /// Somebody writes Instances.
+    /// Edits every Instance, as a user would.
     pub fn edit(&self, edit: impl Fn(&mut Instance)) {
         let mut set = InstanceSet::clone(&self.instances.borrow());
         for instance in set.instances.values_mut() {
@@ -400,7 +400,7 @@ impl Fake {
         assert_eq!(found.len(), count);
     }
 
-    /// What follows within ten minutes if nothing else happens.
+    /// Returns the number of writes after ten minutes in which nothing else happens.
     pub async fn settled(&self) -> usize {
         tokio::time::sleep(Duration::from_mins(10)).await;
         self.writes.borrow().len()

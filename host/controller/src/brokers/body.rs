@@ -1,4 +1,4 @@
-//! The objects as they are created, with Akri's names, labels and owners.
+//! Builds the objects to create, with Akri's names, labels and owners.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 
 use super::template::{PLACEHOLDER, Template, made_of};
 
-/// How pods name their claim.
+/// Name of the claim in the spec of a pod.
 const CLAIM: &str = "akri-device";
 
-/// The object that owns what is made, and whose labels it has.
+/// Owner of a created object, from which the object takes its labels.
 #[derive(Clone, Copy)]
 pub enum Owner<'a> {
     Instance(&'a Instance),
@@ -56,7 +56,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// The label by which its service selects pods, with its value.
+    /// Returns the label, with its value, by which the owner's service selects pods.
     pub fn label(self) -> (&'static str, String) {
         let label = match self {
             Self::Instance(_) => INSTANCE_LABEL,
@@ -65,7 +65,7 @@ impl<'a> Owner<'a> {
         (label, label_value(self.name()))
     }
 
-    /// An object that it owns.
+    /// Returns the key of an object that this owner owns.
     fn key(self, kind: Kind, name: String) -> ObjectKey {
         ObjectKey {
             kind,
@@ -111,7 +111,7 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// The pod of an Instance on a node.
+/// Returns the key of an Instance's pod on a node.
 pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
     let part = dashed(&instance.metadata.name);
     let name = if instance.spec.shared {
@@ -122,7 +122,7 @@ pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
     Owner::Instance(instance).key(Kind::Pod, name)
 }
 
-/// Creates the pod of an Instance on a node.
+/// Builds the change that creates an Instance's pod on a node.
 pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Change {
     let mut labels = device_labels(instance);
     labels.insert(TARGET_NODE_LABEL, label_value(node));
@@ -132,13 +132,13 @@ pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Change {
     Owner::Instance(instance).create(key, labels, &spec, &template.made_of)
 }
 
-/// The template of the claims of an Instance's brokers.
+/// Returns the key of the claim template for an Instance's brokers.
 pub fn claims_key(instance: &Instance) -> ObjectKey {
     let name = format!("{}-claims", dashed(&instance.metadata.name));
     Owner::Instance(instance).key(Kind::ClaimTemplate, name)
 }
 
-/// Creates the template of the claims of an Instance's brokers.
+/// Builds the change that creates the claim template for an Instance's brokers.
 pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
     let metadata = &instance.metadata;
     let class = class_name(&instance.spec.configuration_name);
@@ -146,7 +146,7 @@ pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
         "device.attributes[\"{DRIVER}\"].instance == \"{}\"",
         name_attribute(&metadata.name)
     );
-    // What the API server would add is said, so that it can be compared.
+    // Sets the fields that the API server would default, so that the stored object can be compared.
     let mut device = json!({
         "deviceClassName": class, "selectors": [{"cel": {"expression": expression}}],
         "allocationMode": "ExactCount", "count": 1,
@@ -161,12 +161,12 @@ pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
     Owner::Instance(instance).create(key, labels, &spec, &made_of(&spec))
 }
 
-/// Creates the job of an Instance, for that generation of its Configuration.
+/// Builds the change that creates an Instance's job for this generation of its Configuration.
 pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Change {
     let labels = device_labels(instance);
     let mut spec = template.spec.clone();
     if let Some(job) = spec.as_object_mut() {
-        // The job itself is the record that it has run.
+        // The job records that it has run, so it must not expire.
         job.remove("ttlSecondsAfterFinished");
     }
     if let Some(pods) = child(&mut spec, "template") {
@@ -184,7 +184,7 @@ pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Cha
     owner.create(owner.key(Kind::Job, name), labels, &spec, &template.made_of)
 }
 
-/// Creates the service of an Instance or of a Configuration. Unlike a pod it has one label of the two.
+/// Builds the change that creates the service of an Instance or a Configuration. A service has only one of the two labels that a pod has.
 pub fn service(owner: Owner<'_>, spec: &Value, made_of: &str) -> Change {
     let (label, value) = owner.label();
     let mut spec = spec.clone();
@@ -211,7 +211,7 @@ fn device_labels(instance: &Instance) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The pod with the resource of the Instance, or a claim of it, in place of the placeholder.
+/// Replaces the placeholder in a `PodSpec` by the Instance's resource, or by a claim.
 fn with_device(mut pod: Value, instance: &Instance, template: &Template<'_>) -> Value {
     let resource = format!("{GROUP}/{}", instance.metadata.name);
     for list in ["containers", "initContainers"] {
@@ -243,7 +243,7 @@ fn with_device(mut pod: Value, instance: &Instance, template: &Template<'_>) -> 
     pod
 }
 
-/// Adds an entry to a list in a field; what is no list stays, and the API server refuses it.
+/// Appends an entry to the list in a field. A value that is not a list stays, and the API server refuses the object.
 fn push(parent: &mut Value, field: &str, entry: Value) {
     let Some(fields) = parent.as_object_mut() else {
         return;
@@ -255,7 +255,7 @@ fn push(parent: &mut Value, field: &str, entry: Value) {
     }
 }
 
-/// Lets the pod run on that node only. The user's own terms are alternatives, so each of them gets the node.
+/// Restricts the pod to one node. The user's node selector terms are alternatives, so each of them gets the requirement.
 fn bind(pod: &mut Value, node: &str) {
     let path = [
         "affinity",
@@ -283,7 +283,8 @@ fn bind(pod: &mut Value, node: &str) {
     }
 }
 
-/// The object in a field, made where there is none; nothing if something else is there, which the API server will refuse.
+/// Returns the object in a field and creates it if absent. Returns `None` if the field holds another type, which the API server will
+/// refuse.
 fn child<'a>(parent: &'a mut Value, name: &str) -> Option<&'a mut Value> {
     let child = parent.as_object_mut()?.entry(name).or_insert(Value::Null);
     if child.is_null() {

@@ -1,4 +1,4 @@
-//! Keeps what could not be written of brokers, and tells it as problems of Configurations.
+//! Keeps the failed writes of brokers and reports them as problems of Configurations.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use leafhost_core::brokers::{ObjectKey, WriteError};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 
-/// The objects whose last write failed, each with the Configuration that it serves.
+/// Objects whose last write failed, each with the Configuration that it serves.
 #[derive(Debug, Default)]
 pub struct Failed(BTreeMap<ObjectKey, (ConfigurationKey, WriteError)>);
 
 impl Failed {
-    /// Notes what came of a write. One that somebody else was quicker than has not failed.
+    /// Records the outcome of a write. A conflict with another writer does not count as a failure.
     pub fn note(
         &mut self,
         key: ObjectKey,
@@ -24,12 +24,12 @@ impl Failed {
         }
     }
 
-    /// Forgets the objects that are not to be written any more.
+    /// Forgets the objects that need no write any more.
     pub fn forget(&mut self, is_wanted: impl Fn(&ObjectKey) -> bool) {
         self.0.retain(|key, _| is_wanted(key));
     }
 
-    /// Returns what is wrong, one problem of a kind for each Configuration.
+    /// Returns at most one problem of each kind for each Configuration.
     pub fn problems(&self) -> Vec<Problem> {
         let mut found: BTreeMap<(&ConfigurationKey, bool), (&ObjectKey, &WriteError, usize)> =
             BTreeMap::new();

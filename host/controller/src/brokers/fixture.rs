@@ -1,4 +1,4 @@
-//! A cluster of plain data for the tests.
+//! In-memory cluster for tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
 use super::template::PLACEHOLDER;
 
-/// The Configuration `cams` of namespace `n` and what there is of it.
+/// The Configuration `cams` in namespace `n`, with its Instances and objects.
 #[derive(Default)]
 pub struct Site {
     pub manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
@@ -29,7 +29,7 @@ pub struct Site {
     made: usize,
 }
 
-/// A `PodSpec` that asks for a slot.
+/// Returns a `PodSpec` that asks for one slot.
 pub fn pod_spec() -> Value {
     json!({"containers": [{"name": "c", "image": "i", "resources": {"limits": {PLACEHOLDER: "1"}}}]})
 }
@@ -55,7 +55,7 @@ pub fn instance(name: &str, shared: bool, nodes: &[&str], capacity: u32) -> Inst
     .unwrap()
 }
 
-/// An Instance of the Configuration that [`Site::configure_in`] makes.
+/// Returns an Instance of the Configuration that [`Site::configure_in`] creates.
 pub fn instance_in(namespace: &str, name: &str) -> Instance {
     let mut instance = instance(name, false, &["a"], 1);
     instance.spec.configuration_name = format!("cams-of-{namespace}");
@@ -65,7 +65,7 @@ pub fn instance_in(namespace: &str, name: &str) -> Instance {
 }
 
 impl Site {
-    /// Nodes `a` and `b`, a Configuration with this spec, and no Instance.
+    /// Creates a site with nodes `a` and `b`, a Configuration with this spec, and no Instance.
     pub fn new(spec: &Value) -> Self {
         let mut site = Self {
             nodes: ["a", "b"]
@@ -77,7 +77,7 @@ impl Site {
         site
     }
 
-    /// One with brokers that ask for a slot each, with both services.
+    /// Creates a site whose brokers ask for one slot each and that has both services.
     pub fn with_pods() -> Self {
         Self::new(&json!({"brokerSpec": {"brokerPodSpec": pod_spec()},
             "instanceServiceSpec": {"ports": [{"port": 80}]}, "configurationServiceSpec": {"ports": [{"port": 80}]}}))
@@ -88,7 +88,7 @@ impl Site {
         self.manifests.insert(key, Arc::new(manifest(spec)));
     }
 
-    /// Gives another namespace the same Configuration by another name: a name belongs to one namespace.
+    /// Copies the Configuration to another namespace under another name, because a name belongs to one namespace.
     pub fn configure_in(&mut self, namespace: &str) {
         let first = self.manifests.values().next().unwrap();
         let mut manifest = Manifest::clone(first);
@@ -122,7 +122,7 @@ impl Site {
         plan(&world, &mut self.restarts, self.now)
     }
 
-    /// Does what is planned; which objects were created, replaced and deleted. What is deleted is gone.
+    /// Applies the plan and returns which objects were created, replaced and deleted. Deleted objects are gone at once.
     pub fn step(&mut self) -> Vec<String> {
         let changes = self.plan().changes;
         changes
@@ -180,7 +180,7 @@ impl Site {
         change(Arc::make_mut(self.objects.get_mut(&key).unwrap()));
     }
 
-    /// The pods run and have a slot each of their Instance.
+    /// Sets the phase of these pods to running and gives each a slot of the Instance.
     pub fn run(&mut self, instance: &str, pods: &[(&str, &str)]) {
         for (slot, (name, node)) in pods.iter().enumerate() {
             self.change(Kind::Pod, name, |pod| pod.phase = Phase::Running);

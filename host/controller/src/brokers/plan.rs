@@ -1,4 +1,4 @@
-//! Which pods, jobs and services are wanted, and what is to be written so that they are there. Pure.
+//! Computes which pods, jobs and services are wanted, and the writes that bring them about. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use super::restarts::Restarts;
 use super::template::{Template, TemplateKind, made_of};
 use crate::names::Owners;
 
-/// How long the scheduler may look for a place for a pod before the slot that it waits for is promised to another node, too.
+/// Time the scheduler gets to place a pod; after that, the slot that the pod waits for may be promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
 
-/// What is there.
+/// State of the cluster that a plan is made from.
 #[derive(Debug)]
 pub struct World<'a> {
-    /// The Configurations.
+    /// Configurations.
     pub manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
-    /// The Instances.
+    /// Instances.
     pub instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
-    /// The pods, jobs and services of brokers.
+    /// Pods, jobs and services of brokers.
     pub objects: &'a BTreeMap<ObjectKey, Arc<Object>>,
-    /// The nodes that have a Node object.
+    /// Nodes that have a Node object.
     pub nodes: &'a BTreeMap<String, NodeState>,
-    /// The names that namespaces have.
+    /// Names that namespaces have reserved.
     pub names: &'a ResourceNames,
 }
 
-/// What follows.
+/// Outcome of a planning pass.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The writes, each with the Configuration that it serves.
+    /// Writes to make, each with the Configuration that it serves.
     pub changes: Vec<(ConfigurationKey, Change)>,
-    /// What is wrong with Configurations.
+    /// Problems of Configurations.
     pub problems: Vec<Problem>,
-    /// When something more follows although nothing changes.
+    /// Time at which to plan again even if nothing changes.
     pub next: Option<Timestamp>,
-    /// The pods that are wanted.
+    /// Pods that are wanted.
     pub pods: BTreeSet<ObjectKey>,
 }
 
@@ -58,14 +58,15 @@ struct Planner<'a> {
     world: &'a World<'a>,
     restarts: &'a mut Restarts,
     now: Timestamp,
-    /// What is made, by its namespace and the uid of its owner. An owner has nothing in other namespaces, whatever is written there.
+    /// Objects of brokers, by namespace and uid of the owner. An owner reference does not reach into another namespace, so objects there do
+    /// not count.
     made: BTreeMap<(&'a str, &'a str), Objects<'a>>,
-    /// The labels of pods that run: namespace, label, value.
+    /// Labels of running pods: namespace, label, value.
     running: BTreeSet<(&'a str, &'static str, &'a str)>,
     plan: Plan,
 }
 
-/// An Instance whose Configuration is there.
+/// An Instance whose Configuration exists.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     key: &'a ConfigurationKey,
@@ -73,7 +74,7 @@ struct Subject<'a> {
     instance: &'a Instance,
 }
 
-/// What is to be written.
+/// Computes the writes that are due.
 pub fn plan(world: &World<'_>, restarts: &mut Restarts, now: Timestamp) -> Plan {
     let mut planner = Planner {
         world,
@@ -107,10 +108,10 @@ pub fn plan(world: &World<'_>, restarts: &mut Restarts, now: Timestamp) -> Plan 
 impl<'a> Planner<'a> {
     fn all(&mut self) {
         let world = self.world;
-        // The pods of the others would get the device of the namespace that has the name, with its variables.
+        // The pods of other namespaces would get the device of the namespace that has the name, with its variables.
         let names = Owners::of_manifests(world.names, world.manifests);
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
-            // Whatever belongs to a Configuration that is being deleted goes with it.
+            // The objects of a Configuration that is being deleted go with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
             let template = || Template::of(manifest);
             let template = || names.of_configuration(key).map_or_else(template, |_| None);
@@ -127,7 +128,7 @@ impl<'a> Planner<'a> {
             else {
                 continue;
             };
-            // One that is being deleted, or whose Configuration had the name before, goes with all it has.
+            // An Instance that is being deleted, or that belongs to an earlier Configuration of this name, goes with all its objects.
             let mut owners = metadata.owner_references.iter();
             let is_owned = owners.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
             if !is_owned || metadata.deletion_timestamp.is_some() {
@@ -159,7 +160,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether the Instance has a broker.
+    /// Plans the objects of an Instance. Returns true if the Instance has a broker.
     fn instance(&mut self, subject: Subject<'a>, template: Option<&Template<'_>>) -> bool {
         let metadata = &subject.instance.metadata;
         let owner = (metadata.namespace.as_str(), metadata.uid.as_str());
@@ -168,7 +169,7 @@ impl<'a> Planner<'a> {
             let made = made.iter().filter(move |(key, _)| key.kind == kind);
             made.copied().collect::<Objects<'a>>()
         };
-        // Pods wait for the template of their claims.
+        // Pods wait for their claim template.
         let may_begin = self.claims(subject, template, &of(Kind::ClaimTemplate));
         let wanted = |kind| template.filter(|template| template.kind == kind);
         let pods = wanted(TemplateKind::Pod);
@@ -182,7 +183,7 @@ impl<'a> Planner<'a> {
         is_served
     }
 
-    /// Sees to the template of claims. Returns true if it is as the brokers need it.
+    /// Plans the claim template. Returns true if it exists as the brokers need it, or if none is needed.
     fn claims(
         &mut self,
         subject: Subject<'a>,
@@ -207,7 +208,7 @@ impl<'a> Planner<'a> {
         }
         match wanted {
             Some(wanted) if !is_there => {
-                // The name is free once the other one is gone.
+                // The name is free once the old template is gone.
                 if there.is_empty() && !subject.instance.spec.nodes.is_empty() {
                     self.write(subject.key, wanted);
                 }
@@ -241,7 +242,7 @@ impl<'a> Planner<'a> {
                 self.delete(subject.key, key, object);
                 continue;
             };
-            // What Akri's controller made is not known in so far.
+            // Objects of Akri's controller have no digest, so they count as current.
             let is_other = object
                 .made_of
                 .as_ref()
@@ -266,7 +267,7 @@ impl<'a> Planner<'a> {
                 .filter(|(key, node)| !taken.contains(key) && self.world.nodes.contains_key(**node))
                 .map(|(key, node)| (key, *node))
                 .collect();
-            // If there are fewer slots than nodes, each Instance begins with another node.
+            // If there are fewer slots than nodes, the order of nodes differs between Instances.
             missing.sort_by_cached_key(|(key, _)| digest(&key.name));
             let mut slots = Slots::of(instance, template.slots);
             slots.free = slots.free.saturating_sub(self.promised(&slots, &live));
@@ -281,7 +282,7 @@ impl<'a> Planner<'a> {
         self.plan.pods.extend(wanted.into_keys());
     }
 
-    /// How many slots pods will take that have none yet.
+    /// Returns the number of slots that pods without a slot will take.
     fn promised(&mut self, slots: &Slots<'_>, live: &[(&str, &ObjectKey, &Object)]) -> usize {
         let mut pods = 0_usize;
         for (node, _, object) in live {
@@ -301,7 +302,7 @@ impl<'a> Planner<'a> {
         pods.saturating_mul(slots.each)
     }
 
-    /// Deletes the pods for which there are no slots any more, those with the last slots first.
+    /// Deletes the pods that exceed the number of slots, those on slots beyond the capacity first.
     fn surplus(
         &mut self,
         subject: Subject<'a>,
@@ -349,7 +350,7 @@ impl<'a> Planner<'a> {
                 self.delete(subject.key, key, object);
             }
         }
-        // A job that is being deleted is there until its pods are gone.
+        // A job that is being deleted exists until its pods are gone.
         let Some(template) = template.filter(|_| there.is_empty() && may_begin) else {
             return;
         };
@@ -362,8 +363,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A service comes when a pod runs. It stays, with its address, while brokers are wanted. It also stays if its owner was
-    /// deleted without it, and belongs to the next one of that name.
+    /// Plans the service of an owner. A service is created once a pod runs and stays, with its address, while brokers are wanted. A service
+    /// whose owner was deleted without it is adopted by the next owner of that name.
     fn service(&mut self, key: &ConfigurationKey, owner: Owner<'_>, spec: Option<&Value>) {
         let there = self.made.get(&(key.namespace(), owner.uid()));
         let there: Objects<'a> = there
@@ -429,23 +430,23 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether nodes offer what the broker asks for.
+/// Returns true if nodes offer the resource that the broker asks for.
 fn offers(manifest: &Manifest, template: &Template<'_>) -> bool {
     let text = manifest.metadata.annotations.get(RESOURCES_ANNOTATION);
     let resources = text.and_then(|text| Resources::parse(text).ok());
     template.slots == 0 || template.has_claim || resources.is_none_or(Resources::has_instances)
 }
 
-/// The slots of an Instance.
+/// Slots of an Instance.
 struct Slots<'a> {
     capacity: usize,
-    /// How many nobody has.
+    /// Number of free slots.
     free: usize,
-    /// How many a broker takes.
+    /// Number of slots that a broker takes.
     each: usize,
-    /// The nodes that have some through the Instance's resource.
+    /// Nodes that hold slots through the Instance's resource.
     holders: BTreeSet<&'a str>,
-    /// Those that have some beyond the capacity.
+    /// Nodes that hold slots beyond the capacity.
     beyond: BTreeSet<&'a str>,
 }
 
@@ -463,7 +464,7 @@ impl<'a> Slots<'a> {
             if usage.is_empty() {
                 continue;
             }
-            // A claim says its node at the end.
+            // The last part of a claim's usage is its node.
             let is_claim = matches!(usage.parse(), Ok(DeviceUsage::Claim { .. }));
             let holder = if is_claim {
                 usage.rsplit(':').next().unwrap_or(usage)
@@ -482,7 +483,7 @@ impl<'a> Slots<'a> {
         slots
     }
 
-    /// Takes those of one broker, if they are free.
+    /// Takes the slots of one broker. Returns false if too few are free.
     fn take(&mut self) -> bool {
         let left = self.free.checked_sub(self.each);
         self.free = left.unwrap_or(self.free);

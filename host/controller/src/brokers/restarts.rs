@@ -1,4 +1,4 @@
-//! How soon a pod that has ended is replaced: at once, and later each time if its successors end soon, too.
+//! Delays the replacement of ended pods: the first is replaced at once, each later one after a longer wait if the pods keep ending soon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::brokers::ObjectKey;
 
-/// The wait before the second of two replacements; each further one is twice as long.
+/// Wait before the second replacement in a row; doubles with each further one.
 const FIRST: Duration = Duration::from_secs(10);
-/// The longest wait.
+/// Upper bound of the wait.
 const LAST: Duration = Duration::from_mins(5);
-/// A pod that ran for so long is replaced at once.
+/// A pod that ran for this long is replaced at once.
 const STEADY: Duration = Duration::from_mins(10);
 
-/// The pods that have ended, by name.
+/// Pods that have ended, by key.
 #[derive(Debug, Default)]
 pub struct Restarts(BTreeMap<ObjectKey, Ended>);
 
 #[derive(Debug)]
 struct Ended {
     uid: String,
-    /// How many ended in a row without having run for long.
+    /// Number of successive pods that ended before [`STEADY`].
     in_a_row: u32,
     due: Timestamp,
 }
 
 impl Restarts {
-    /// When the pod is to be replaced. The wait begins when its end is seen.
+    /// Returns the time at which the pod is to be replaced. The wait begins when the end of the pod is seen.
     pub fn due(&mut self, key: &ObjectKey, uid: &str, ran: Duration, now: Timestamp) -> Timestamp {
         let before = self.0.get(key);
         if let Some(same) = before.filter(|ended| ended.uid == uid) {
@@ -52,7 +52,7 @@ impl Restarts {
         due
     }
 
-    /// Forgets all but these.
+    /// Forgets all pods but the wanted ones.
     pub fn keep(&mut self, wanted: &BTreeSet<ObjectKey>) {
         self.0.retain(|key, _| wanted.contains(key));
     }

@@ -1,7 +1,7 @@
-//! Tells whether an object that the controller writes is the one that a Configuration asks for. Pure.
+//! Checks that an object the controller writes is the one that a Configuration asks for. Pure.
 //!
-//! Whoever has the controller's token can write pods in every namespace. So what it writes is made once more, of the Configuration and
-//! the Instance as the API server has them, and compared.
+//! A holder of the controller's token can write pods in every namespace. The review therefore builds the object again from the
+//! Configuration and the Instance that the API server has, and compares the two.
 
 use leafhost_core::brokers::{Change, Kind};
 use leafhost_core::configuration::Manifest;
@@ -16,33 +16,33 @@ mod compare;
 mod defaults;
 mod quantity;
 
-/// The annotation of the API server's plugin `LimitRanger`.
+/// Annotation that the admission plugin `LimitRanger` of the API server sets.
 const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
 
-/// What the controller writes.
+/// A write of the controller under review.
 #[derive(Debug)]
 pub struct Written<'a> {
-    /// What it is.
+    /// Kind of the object.
     pub kind: Kind,
-    /// The object that is to be stored.
+    /// Object to be stored.
     pub object: &'a Value,
-    /// The object that it replaces; nothing if it is new.
+    /// Object to be replaced; `None` for a new one.
     pub before: Option<&'a Value>,
 }
 
-/// The object that is to own a broker, as it is named.
+/// Owner of a broker as its owner reference names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Whether it is an Instance. If not, it is a Configuration.
+    /// True for an Instance, false for a Configuration.
     pub is_instance: bool,
-    /// The namespace of both.
+    /// Namespace of owner and broker.
     pub namespace: String,
-    /// Its name.
+    /// Name of the owner.
     pub name: String,
 }
 
 impl Written<'_> {
-    /// Returns the owner that the object names: an Instance, or a Configuration of which there may be a service alone.
+    /// Returns the owner that the object names: an Instance, or, only for a service, a Configuration.
     pub fn owner(&self) -> Result<Named, String> {
         let owner = self.controlling()?;
         let is_instance = text(owner, "kind") == "Instance";
@@ -56,7 +56,7 @@ impl Written<'_> {
         })
     }
 
-    /// Returns what is wrong with the object, given what there is of the names that it has.
+    /// Checks the object against the Instance and the Configuration of the names it uses; the error says what is wrong.
     pub fn review(
         &self,
         instance: Option<&Instance>,
@@ -130,7 +130,7 @@ impl Written<'_> {
         self.is(&body::service(owner, spec, &made_of(spec)))
     }
 
-    /// Compares it with the object that is made of the Configuration.
+    /// Compares the object with the one built from the Configuration.
     fn is(&self, made: &Change) -> Result<(), String> {
         let Change::Create { body, .. } = made else {
             return Err("it is made of nothing".to_owned());
@@ -147,7 +147,7 @@ impl Written<'_> {
         if !are_kept(&["labels"], own, before.unwrap_or(made)) {
             return Err(differs("labels"));
         }
-        // Others give a finalizer to a service.
+        // Other controllers may add a finalizer to a service.
         if !are_kept(
             &["finalizers", "generateName"],
             own,
@@ -169,7 +169,7 @@ impl Written<'_> {
         field(self.object, "metadata")
     }
 
-    /// Returns the one owner of ours that controls the object.
+    /// Returns the only owner reference of this API group that controls the object.
     fn controlling(&self) -> Result<&Value, String> {
         let owners = field(self.metadata(), "ownerReferences").as_array();
         let ours = |owner: &&Value| {
@@ -187,7 +187,7 @@ impl Written<'_> {
     }
 }
 
-/// Tells whether the annotations are those that were there before, and those that it is to have.
+/// Returns true if the annotations are the previous ones plus the wanted ones.
 fn has_annotations(own: &Value, made: &Value, before: Option<&Value>) -> bool {
     let mut wanted = entries(before.unwrap_or(made), "annotations");
     wanted.extend(entries(made, "annotations"));
@@ -198,7 +198,7 @@ fn has_annotations(own: &Value, made: &Value, before: Option<&Value>) -> bool {
     own == wanted
 }
 
-/// Tells whether the owners are those that were there before, and the one that it is to have.
+/// Returns true if the owners are the previous ones plus the wanted one.
 fn has_owners(own: &Value, made: &Value, before: Option<&Value>) -> bool {
     let of = |metadata: &Value| -> Vec<Value> {
         let owners = field(metadata, "ownerReferences").as_array();
@@ -211,7 +211,7 @@ fn has_owners(own: &Value, made: &Value, before: Option<&Value>) -> bool {
             .all(|owner| made.contains(owner) || before.contains(owner))
 }
 
-/// Tells whether fields of metadata are the same.
+/// Returns true if these metadata fields are equal.
 fn are_kept(fields: &[&str], one: &Value, other: &Value) -> bool {
     let of = |metadata: &Value, name: &str| -> Option<Value> {
         let value = metadata.get(name).cloned();

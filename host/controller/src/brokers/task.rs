@@ -1,4 +1,4 @@
-//! The task: looks at what is there whenever it changes, and writes what follows.
+//! Task that watches the cluster, plans after each change, and writes what the plan contains.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::metrics::{Metrics, Write};
 use crate::pace::{Earliest, Pace};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
-/// How soon after a change it acts: many come together.
+/// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
-/// How long a write may take to be seen.
+/// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
-/// Makes the brokers of a cluster while it leads.
+/// Creates the brokers of a cluster while this controller leads.
 pub struct BrokerTask {
     brokers: Arc<dyn Brokers>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
@@ -46,11 +46,11 @@ pub struct BrokerTask {
 struct Job {
     configuration: ConfigurationKey,
     change: Change,
-    /// The object before.
+    /// Object before the change.
     there: Option<Arc<Object>>,
 }
 
-/// A change without what it writes.
+/// Digest or uid of a change, without the body.
 #[derive(Debug, PartialEq, Eq)]
 enum What {
     Create(String),
@@ -69,7 +69,8 @@ impl What {
 }
 
 impl BrokerTask {
-    /// One for this cluster. `problems` gets what is wrong with the brokers of Configurations, sorted; nothing while another controller acts.
+    /// Creates the task for a cluster. `problems` gets the sorted broker problems of Configurations; it is empty while another controller
+    /// leads.
     pub fn new(
         brokers: Arc<dyn Brokers>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
@@ -86,7 +87,7 @@ impl BrokerTask {
         }
     }
 
-    /// Runs until `shutdown`.
+    /// Runs until `shutdown` is cancelled.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
         let mut leads = self.brokers.leads();
         let mut nodes = self.brokers.nodes();
@@ -102,7 +103,7 @@ impl BrokerTask {
                 changed = nodes.changed() => changed.map_err(|_| Error("nodes"))?,
                 changed = manifests.changed() => {
                     changed.map_err(|_| Error("Configurations"))?;
-                    // What was planned holds no longer.
+                    // The plan is outdated.
                     self.writes.plan([]);
                 }
                 changed = instances.changed() => changed.map_err(|_| Error("Instances"))?,
@@ -134,10 +135,10 @@ impl BrokerTask {
         }
     }
 
-    /// Plans what is to be written. Returns when to look again although nothing changes.
+    /// Plans the writes. Returns the time of the next pass if nothing changes.
     fn look(&mut self, seen: &Seen, is_leader: bool) -> Option<Instant> {
         if !is_leader {
-            // The next leader knows nothing of it, either.
+            // The next leader starts without this state, too.
             self.attempts = Attempts::default();
             self.failed = Failed::default();
             self.publish(Vec::new());
@@ -184,7 +185,7 @@ impl BrokerTask {
         next.0
     }
 
-    /// Begins writes, unless what was planned holds no longer.
+    /// Begins planned writes, unless the plan is outdated.
     fn begin(
         &mut self,
         leads: &watch::Receiver<bool>,
@@ -246,7 +247,7 @@ fn log(change: &Change, error: Option<&WriteError>) {
     }
 }
 
-/// What a pass looks at.
+/// Snapshot of the cluster for one pass.
 struct Seen {
     nodes: Arc<NodeSet>,
     manifests: Arc<ManifestSet>,

@@ -1,36 +1,36 @@
-//! What a Configuration says of its brokers.
+//! The broker part of a Configuration.
 
 use leafhost_core::configuration::{Backend, Manifest};
 use leafhost_core::names;
 use serde_json::{Value, json};
 
-/// What stands for the resource of the Instance in a pod's requests and limits, as in Akri.
+/// Placeholder for the Instance's resource in the requests and limits of a pod, as in Akri.
 pub const PLACEHOLDER: &str = "{{PLACEHOLDER}}";
 
-/// The pod or job that each Instance gets.
+/// Pod or job that each Instance gets.
 #[derive(Debug)]
 pub struct Template<'a> {
     pub kind: TemplateKind,
     /// A `PodSpec` or a `JobSpec`.
     pub spec: &'a Value,
-    /// The digest of all that a broker is made of.
+    /// Digest of all inputs of a broker.
     pub made_of: String,
-    /// How many slots a pod asks for.
+    /// Number of slots that a pod asks for.
     pub slots: usize,
-    /// True if pods get the device by a claim.
+    /// True if pods get the device through a claim.
     pub has_claim: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateKind {
-    /// A pod on each node that sees the device.
+    /// One pod on each node that sees the device.
     Pod,
-    /// A job for the device.
+    /// One job for the device.
     Job,
 }
 
 impl<'a> Template<'a> {
-    /// That of a Configuration, if it has one.
+    /// Returns the broker template of a Configuration, if it has one.
     pub fn of(manifest: &'a Manifest) -> Option<Self> {
         let spec = &manifest.spec;
         let is_dra = Backend::of(&manifest.metadata.annotations) == Backend::Dra;
@@ -49,7 +49,7 @@ impl<'a> Template<'a> {
         // All containers of a pod share its claim.
         let slots = if is_dra { amounts.1 } else { amounts.0 };
         let has_claim = is_dra && slots > 0;
-        // A container has the properties that were there when it got its device.
+        // A container keeps the broker properties that were set when it got its device.
         let of = if has_claim {
             json!([template, spec.broker_properties, "dra"])
         } else {
@@ -65,12 +65,13 @@ impl<'a> Template<'a> {
     }
 }
 
-/// The digest of what an object is made of: of what somebody wrote, so that another version of this program changes nothing.
+/// Returns the digest of an object's inputs. It covers what the user wrote, so that a new version of this program rewrites nothing.
 pub fn made_of(spec: &Value) -> String {
     names::digest(&spec.to_string())
 }
 
-/// The slots that a pod has at a time (containers run together, init containers one after the other), and the most that a container asks for.
+/// Returns the slots that a pod holds at a time (containers run together, init containers one after the other), and the largest number that
+/// one container asks for.
 fn amounts(pod: &Value) -> (usize, usize) {
     let of = |list: &str| {
         let containers = pod.get(list).and_then(Value::as_array);

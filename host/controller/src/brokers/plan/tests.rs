@@ -9,10 +9,10 @@ use super::*;
 
 const NOTHING: [&str; 0] = [];
 
-/// A change, and what is done then.
+/// An edit of the site and the changes expected after it.
 type Case = (fn(&mut Site), &'static [&'static str]);
 
-/// A shared device that both nodes see; its pods run, and its services are there.
+/// Returns a site with a shared device that both nodes see, whose pods run and whose services exist.
 fn running() -> Site {
     let mut site = Site::with_pods();
     site.add(instance("cams-1", true, &["a", "b"], 2));
@@ -44,16 +44,16 @@ fn a_local_device_has_a_pod_of_its_own_name() {
 
 #[test]
 fn nothing_is_made_for_what_is_not_there() {
-    // No broker is asked for.
+    // The Configuration asks for no broker.
     let mut site = Site::new(&json!({"instanceServiceSpec": {}}));
     site.add(instance("cams-1", true, &["a"], 1));
     assert_eq!(site.step(), NOTHING);
-    // The node is not in the cluster any more, or nobody sees the device.
+    // The node has left the cluster, or no node sees the device.
     let mut site = Site::with_pods();
     site.add(instance("cams-1", true, &["gone"], 1));
     site.add(instance("cams-2", true, &[], 1));
     assert_eq!(site.step(), NOTHING);
-    // The Configuration had the name before, or one of them is being deleted: what is there goes with its owner.
+    // The Instance belongs to an earlier Configuration of this name, or one of the two is being deleted: the objects go with their owner.
     let before = |site: &mut Site| {
         site.edit("cams-1", |one| {
             one.metadata.owner_references[0].uid = "before".into();
@@ -161,7 +161,7 @@ fn a_slot_that_a_pod_waits_for_is_promised_to_it_unless_it_finds_no_place_for_lo
     assert_eq!(plan.next, Some(since + UNPLACED));
     site.now += UNPLACED;
     assert_eq!(site.step().len(), 1);
-    // The other one has the slot now, and the first waits for it.
+    // The other pod holds the slot now, and the first waits for it.
     let node = if name.starts_with('a') { "b" } else { "a" };
     site.run("cams-1", &[(&format!("{node}-cams-1-pod"), node)]);
     assert_eq!(site.step(), ["+cams-1-svc", "+cams-svc"]);
@@ -211,7 +211,7 @@ fn an_edited_template_replaces_pods_and_changes_services_in_place() {
         site.step(),
         ["-a-cams-1-pod", "-b-cams-1-pod", "=cams-1-svc"]
     );
-    // Their slots are not free yet.
+    // The slots of the deleted pods are not free yet.
     assert_eq!(site.step(), NOTHING);
     site.edit("cams-1", |one| one.spec.device_usage.clear());
     assert_eq!(site.step().len(), 2);
@@ -240,7 +240,7 @@ fn a_service_that_was_kept_when_its_configuration_was_deleted_belongs_to_the_nex
     site.change(Kind::Service, "cams-svc", |object| object.owner = None);
     assert_eq!(site.step(), ["=cams-svc"]);
     assert_eq!(site.step(), NOTHING);
-    // One that somebody else made has the name.
+    // A service that the controller did not create has the name.
     site.change(Kind::Service, "cams-svc", |object| {
         object.owner = None;
         object.is_made = false;
@@ -274,7 +274,7 @@ fn what_another_namespace_has_the_name_of_gets_no_broker_and_loses_the_one_it_ha
         namespace: namespace.into(),
         created: Some(Timestamp::UNIX_EPOCH),
     };
-    // The name of the Configuration, and that of its Instance.
+    // Name of the Configuration, and name of its Instance.
     for name in ["cams", "cams-8120fe"] {
         let mut site = Site::with_pods();
         site.names.insert(name.into(), reservation("other"));
@@ -285,7 +285,7 @@ fn what_another_namespace_has_the_name_of_gets_no_broker_and_loses_the_one_it_ha
         site.names.insert(name.into(), reservation("other"));
         assert_eq!(site.step(), ["-cams-8120fe-pod"], "{name}");
     }
-    // Others of the Configuration keep theirs.
+    // Other Instances of the Configuration keep their pods.
     let mut site = Site::with_pods();
     site.names
         .insert("cams-8120fe".into(), reservation("other"));
@@ -306,7 +306,7 @@ fn a_job_runs_once_for_each_template() {
     site.hold("cams-1", 0, "a");
     assert_eq!(site.step(), NOTHING);
     site.hold("cams-1", 0, "");
-    // Another generation with the same template.
+    // The generation changes, the template does not.
     for manifest in site.manifests.values_mut() {
         Arc::make_mut(manifest).metadata.generation = Some(8);
     }
@@ -323,7 +323,7 @@ fn a_job_runs_once_for_each_template() {
     assert_eq!(site.step(), NOTHING);
     site.hold("cams-1", 0, "");
     assert_eq!(site.step(), ["+cams-1-9-job"]);
-    // A pod instead.
+    // The Configuration asks for a pod instead of a job.
     site.configure(&json!({"brokerSpec": {"brokerPodSpec": pod_spec()}}));
     let changes = site.step();
     assert_eq!(changes.len(), 2);
@@ -344,7 +344,7 @@ fn what_names_an_owner_of_another_namespace_belongs_to_nobody_here() {
         let mut site = Site::new(&spec);
         site.add(instance("cams-1", false, &["a"], 1));
         assert_eq!(site.step(), [expected]);
-        // Somebody in another namespace makes the same, with the uid of this namespace's Instance.
+        // A user of another namespace creates the same object with the uid of this namespace's Instance.
         let ours = key(kind, &expected[1..]);
         let theirs = ObjectKey {
             namespace: "tenant".into(),
@@ -364,7 +364,7 @@ fn what_names_an_owner_of_another_namespace_belongs_to_nobody_here() {
         site.objects.insert(theirs, object);
     }
     assert_eq!(site.step(), ["+cams-1-svc", "+cams-svc"]);
-    // They are not deleted, either.
+    // Objects of the other namespace are not deleted, either.
     site.manifests = spare;
     let deleted = site.step();
     assert!(deleted.contains(&"-cams-svc".to_owned()), "{deleted:?}");
@@ -394,7 +394,7 @@ fn a_broker_whose_resource_is_not_offered_is_told() {
     }
 }
 
-/// Prints the time of a pass over 1,000 Instances on two nodes each, with their pods and services.
+/// Prints the duration of a pass over 1,000 Instances on two nodes each, with their pods and services.
 #[test]
 fn a_pass_over_a_thousand_instances_takes_less_than_a_second() {
     let mut site = Site::with_pods();
@@ -446,7 +446,7 @@ fn with_devices_of_the_scheduler_a_template_of_claims_comes_before_the_pods() {
     site.hold("cams-1", 0, "R:n:a-cams-1-pod-x:u:a");
     assert_eq!(site.step(), ["+cams-1-svc", "+cams-svc"]);
     assert_eq!(site.step(), NOTHING);
-    // Somebody deletes the template: it comes back, and the pods stay.
+    // The deleted template is created again, and the pods stay.
     site.objects
         .remove(&key(Kind::ClaimTemplate, "cams-1-claims"));
     assert_eq!(site.step(), ["+cams-1-claims"]);

@@ -1,6 +1,6 @@
-//! Compares the spec of an object that was made with the one that is to be stored.
+//! Compares the spec of an object that was built with the one that is to be stored.
 //!
-//! Each field that was made must be there, and nothing else but what the API server adds by itself.
+//! Each field of the built spec must be present, and nothing else except what the API server adds by itself.
 
 use leafhost_core::brokers::Kind;
 use serde_json::{Map, Value, json};
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::defaults::{is_added, is_added_object, is_nothing};
 use super::{quantity, text};
 
-/// Where containers find the token of their service account.
+/// Mount path of the service account token in a container.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How the volume with it is named.
+/// Prefix of the name of the volume that holds the token.
 const TOKEN_VOLUME: &str = "kube-api-access-";
-/// What else a container has by limits for the namespace.
+/// Resources that the limit range of a namespace may set on a container.
 const LIMITED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// The labels that the API server gives to the pods of a job.
+/// Labels that the API server sets on the pods of a job.
 const JOB_LABELS: [&str; 4] = [
     "batch.kubernetes.io/controller-uid",
     "batch.kubernetes.io/job-name",
@@ -24,7 +24,7 @@ const JOB_LABELS: [&str; 4] = [
 
 type Fields = Map<String, Value>;
 
-/// Returns the path of the first field that differs.
+/// Compares two specs; the error is the path of the first field that differs.
 pub fn difference(kind: Kind, made: &Value, written: &Value) -> Result<(), String> {
     let root = match kind {
         Kind::Pod => "pod",
@@ -35,16 +35,16 @@ pub fn difference(kind: Kind, made: &Value, written: &Value) -> Result<(), Strin
     Comparison::default().value("spec", "", root, made, written)
 }
 
-/// What of the pod matters for its parts.
+/// Facts about the pod that the comparison of its parts needs.
 #[derive(Default)]
 struct Comparison {
-    /// The name of the volume with the service account's token, if one was added.
+    /// Name of the service account token's volume, if the API server added one.
     token: Option<String>,
     uses_host_network: bool,
 }
 
 impl Comparison {
-    /// Compares a field that has this name in an object of that name.
+    /// Compares the field `field` of an object named `within`.
     fn value(
         &self,
         at: &str,
@@ -104,7 +104,7 @@ impl Comparison {
                     self.value(&at, name, field, &made_value, &value)?;
                     true
                 }
-                // A plugin of the API server has images pulled each time.
+                // An admission plugin of the API server may set this policy.
                 ("containers", "imagePullPolicy") if value == "Always" => true,
                 ("ports", "hostPort") if is_nothing(field, &made_value) => {
                     is_nothing(field, &value)
@@ -143,7 +143,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Takes what was added for the token out of a list of volumes or of mounts.
+    /// Removes the entries that were added for the token from a list of volumes or mounts.
     fn remove_token(&self, list: &mut Value, are_mounts: bool) {
         if let (Some(token), Some(list)) = (&self.token, list.as_array_mut()) {
             list.retain(|entry| {
@@ -154,7 +154,7 @@ impl Comparison {
     }
 }
 
-/// Returns the name of the volume that the API server has added for the token of the service account.
+/// Returns the name of the volume that the API server added for the service account token.
 fn added_token(made: &Fields, written: &Fields) -> Option<String> {
     let of = |fields: &Fields| {
         let volumes = fields.get("volumes").and_then(Value::as_array);
@@ -172,7 +172,7 @@ fn added_token(made: &Fields, written: &Fields) -> Option<String> {
     (!is_refused && added.next().is_none()).then(|| text(token, "name").to_owned())
 }
 
-/// Tells whether a volume has what the API server gives each container: a token for itself, its certificate, and the namespace.
+/// Returns true if a volume holds only what the API server gives each container: a token, the cluster's certificate, and the namespace.
 fn is_token(volume: &Value) -> bool {
     let mut fields: Vec<&str> = volume
         .as_object()
@@ -191,7 +191,7 @@ fn is_token(volume: &Value) -> bool {
                 .get("audience")
                 .is_none_or(|audience| is_nothing("", audience)),
             (Some((kind, map)), None) if kind == "configMap" => {
-                // The second is of OpenShift.
+                // OpenShift adds the second.
                 ["kube-root-ca.crt", "openshift-service-ca.crt"].contains(&text(map, "name"))
             }
             (Some((kind, _)), None) => kind == "downwardAPI",
@@ -201,13 +201,13 @@ fn is_token(volume: &Value) -> bool {
     fields == ["name", "projected"] && sources.is_some_and(|sources| sources.iter().all(is_known))
 }
 
-/// Tells whether the pod has its service account. In a job's template none is named where it is the default.
+/// Returns true if the pod has its service account. A job's template names none if it is the default one.
 fn is_account(made: &Fields, written: &Fields) -> bool {
     let of = |fields: &Fields, field: &str| {
         let name = fields.get(field).and_then(Value::as_str);
         name.filter(|name| !name.is_empty()).map(str::to_owned)
     };
-    // The second is the name of the field in early versions of Kubernetes.
+    // `serviceAccount` is the name of the field in early versions of Kubernetes.
     let wanted = of(made, "serviceAccountName").or_else(|| of(made, "serviceAccount"));
     let is_wanted = |name: Option<String>| match (&wanted, name) {
         (None, name) => name.is_none_or(|name| name == "default"),
@@ -220,20 +220,20 @@ fn is_account(made: &Fields, written: &Fields) -> bool {
     is_wanted(name) && (alias.is_none() || is_wanted(alias))
 }
 
-/// Tells whether a list has all that was made.
+/// Returns true if the written list contains every entry that was made.
 fn has_all(made: &Value, written: &Value) -> bool {
     let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let written = of(written);
     of(made).iter().all(|entry| written.contains(entry))
 }
 
-/// Tells whether an object has all fields that were made.
+/// Returns true if the written object contains every field that was made.
 fn has_fields(made: &Value, written: &Value) -> bool {
     let mut made = made.as_object().into_iter().flatten();
     made.all(|(field, value)| written.get(field) == Some(value))
 }
 
-/// Tells whether the amounts are those that were made, but for what a namespace gives to all.
+/// Returns true if the resources are those that were made, apart from defaults of the namespace.
 fn has_resources(made: &Value, written: &Value) -> bool {
     let of = |value: &Value, kind: &str| value.get(kind).cloned().unwrap_or_default();
     let is_kept = |kind: &str, defaults: &Value| {
@@ -256,7 +256,7 @@ fn has_resources(made: &Value, written: &Value) -> bool {
                 .all(is_made_or_added)
     };
     let nothing = json!({});
-    // What is not requested is what is limited.
+    // A missing request defaults to the limit.
     is_kept("limits", &nothing)
         && is_kept("requests", &of(made, "limits"))
         && of(made, "claims") == of(written, "claims")

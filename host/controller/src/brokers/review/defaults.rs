@@ -1,9 +1,8 @@
-//! What the API server adds to a pod, job or service that somebody writes: values for fields that were left out, and what its own
-//! admission plugins put in.
+//! Values that the API server adds to a written pod, job or service: defaults of omitted fields, and what its own admission plugins set.
 
 use serde_json::{Value, json};
 
-/// Fields in which false or zero is not the same as nothing.
+/// Fields in which false or zero differs from an omitted field.
 const MEANT: [&str; 18] = [
     "activeDeadlineSeconds",
     "allowPrivilegeEscalation",
@@ -25,7 +24,7 @@ const MEANT: [&str; 18] = [
     "terminationGracePeriodSeconds",
 ];
 
-/// Tells whether a field with this value is stored as if it had been left out.
+/// Returns true if a field with this value is stored as if it had been omitted.
 pub fn is_nothing(field: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -37,7 +36,7 @@ pub fn is_nothing(field: &str, value: &Value) -> bool {
     }
 }
 
-/// Objects that come where there was none; their fields are defaults, too.
+/// Returns true if the API server adds this object where there was none; its fields are then defaults, too.
 pub fn is_added_object(within: &str, field: &str) -> bool {
     matches!(
         (within, field),
@@ -49,7 +48,7 @@ pub fn is_added_object(within: &str, field: &str) -> bool {
     )
 }
 
-/// Tells whether the API server gives this value to a field that was left out. `within` is the name of the object that has the field.
+/// Returns true if the API server gives this value to an omitted field. `within` is the name of the object that has the field.
 #[expect(clippy::match_same_arms, reason = "a row for each field")]
 pub fn is_added(within: &str, field: &str, value: &Value) -> bool {
     let values = match (within, field) {
@@ -59,15 +58,15 @@ pub fn is_added(within: &str, field: &str, value: &Value) -> bool {
         ("pod", "terminationGracePeriodSeconds") => json!([30]),
         ("pod", "enableServiceLinks") => json!([true]),
         ("pod", "preemptionPolicy") => json!(["PreemptLowerPriority", "Never"]),
-        // That of the class, and what the runtime takes, are not to be chosen.
+        // The API server derives both: from the priority class, and from the runtime class.
         ("pod", "priority" | "overhead") => return true,
-        // Of the cluster's default class. Those of the system are nobody's default.
+        // Name of the cluster's default class, which is never a system class.
         ("pod", "priorityClassName") => {
             return value
                 .as_str()
                 .is_some_and(|name| !name.starts_with("system-"));
         }
-        // Of the service account.
+        // Taken from the service account.
         ("pod", "imagePullSecrets") => return true,
         ("containers", "terminationMessagePath") => json!(["/dev/termination-log"]),
         ("containers", "terminationMessagePolicy") => json!(["File"]),
@@ -101,7 +100,7 @@ pub fn is_added(within: &str, field: &str, value: &Value) -> bool {
         ("job", "completionMode") => json!(["NonIndexed"]),
         ("job", "podReplacementPolicy") => json!(["TerminatingOrFailed", "Failed"]),
         ("job", "suspend") => json!([false]),
-        // The API server makes it, unless manualSelector is set.
+        // The API server generates the selector unless manualSelector is set.
         ("job", "selector") => return true,
         ("onPodConditions", "status") => json!(["True"]),
         ("service", "type") => json!(["ClusterIP"]),
@@ -109,7 +108,7 @@ pub fn is_added(within: &str, field: &str, value: &Value) -> bool {
         ("clientIP", "timeoutSeconds") => json!([10800]),
         ("service", "internalTrafficPolicy" | "externalTrafficPolicy") => json!(["Cluster"]),
         ("service", "allocateLoadBalancerNodePorts") => json!([true]),
-        // The API server chooses them.
+        // The API server chooses these values.
         (
             "service",
             "clusterIP" | "clusterIPs" | "ipFamilies" | "ipFamilyPolicy" | "healthCheckNodePort",

@@ -1,11 +1,11 @@
-//! Amounts as Kubernetes writes them: `0.5` and `500m` are the same.
+//! Kubernetes quantities: `0.5` and `500m` are equal.
 
 use serde_json::Value;
 
-/// The digits behind the point that Kubernetes keeps.
+/// Number of decimal digits that Kubernetes keeps.
 const NANO: i32 = 9;
 
-/// Tells whether two values are the same amount.
+/// Returns true if both values are quantities of the same amount.
 pub fn are_equal(one: &Value, other: &Value) -> bool {
     match (amount(one), amount(other)) {
         (Some(one), Some(other)) => one == other,
@@ -13,7 +13,7 @@ pub fn are_equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Returns the billionths of an amount, which is not negative; nothing if it is none or too large.
+/// Parses a non-negative quantity into billionths. Returns `None` if the value is no such quantity or is too large.
 fn amount(value: &Value) -> Option<u128> {
     let text = match value {
         Value::String(text) => text.clone(),

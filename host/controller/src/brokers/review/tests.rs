@@ -46,7 +46,7 @@ fn body(change: &Change) -> Value {
     }
 }
 
-/// The pod as the API server has it when it asks.
+/// Returns the pod as the API server presents it for review.
 fn pod() -> Value {
     pod_of(&configuration())
 }
@@ -344,7 +344,7 @@ fn a_service_that_is_changed_keeps_what_others_have_given_it() {
     }
 }
 
-/// Puts a value into a place; no value takes it away.
+/// Sets a value at a JSON pointer; null removes the field.
 fn set(object: &mut Value, place: &str, value: Value) {
     let (parent, name) = place.rsplit_once('/').unwrap();
     let name = name.replace("~1", "/");

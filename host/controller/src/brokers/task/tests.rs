@@ -18,11 +18,11 @@ struct Fake {
     instances: watch::Sender<Arc<InstanceSet>>,
     objects: watch::Sender<Arc<ObjectSet>>,
     names: watch::Sender<Arc<NameSet>>,
-    /// What is answered to the creation of a pod.
+    /// Answer to the creation of a pod.
     answer: Mutex<Result<(), WriteError>>,
-    /// Whether what is written is seen.
+    /// True if writes become visible to the task.
     is_seen: Mutex<bool>,
-    /// How long a write takes, of all namespaces and of one that is slow.
+    /// Duration of a write: in all namespaces, and in one that is slow.
     takes: Mutex<(Duration, Option<(&'static str, Duration)>)>,
     writes: watch::Sender<Vec<(ObjectKey, Instant)>>,
 }
@@ -72,7 +72,7 @@ impl Brokers for Fake {
 }
 
 impl Fake {
-    /// A Configuration whose pods ask for slots, with a local device on node `a`.
+    /// Creates a Configuration whose pods ask for slots, with a local device on node `a`.
     fn start() -> (Arc<Self>, BrokerTask) {
         let mut site = Site::with_pods();
         site.add(instance("cams-1", false, &["a"], 1));
@@ -117,7 +117,7 @@ impl Fake {
         }));
     }
 
-    /// The seconds after which each write followed the one before, within an hour.
+    /// Returns the seconds between successive writes within an hour.
     async fn waits(&self) -> Vec<u64> {
         tokio::time::sleep(Duration::from_hours(1)).await;
         let writes = self.writes.borrow();
@@ -160,7 +160,7 @@ async fn what_was_written_is_not_written_again_before_it_had_time_to_be_seen() {
     let (fake, task) = Fake::start();
     *fake.is_seen.lock().unwrap() = false;
     let _task = spawn(task);
-    // Something else changes all the time.
+    // Other objects change all the time.
     for n in 0..90 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let mut site = fake.site.lock().unwrap();
@@ -244,12 +244,12 @@ async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!((55..=65).contains(&fake.count()), "{}", fake.count());
     tokio::time::sleep(HOUR / 2).await;
-    // Each is tried ten times within nine minutes, and every five minutes after that.
+    // Each write is tried ten times within nine minutes and every five minutes after that.
     let count = fake.count();
     assert!((50 * 12..=50 * 15).contains(&count), "{count}");
 }
 
-/// The Configuration of two namespaces, one with 400 devices.
+/// Creates the Configuration in two namespaces, one of them with 400 devices.
 fn two_namespaces() -> (Arc<Fake>, BrokerTask) {
     let (fake, task) = Fake::start();
     let mut site = fake.site.lock().unwrap();
@@ -266,7 +266,7 @@ fn two_namespaces() -> (Arc<Fake>, BrokerTask) {
     (fake, task)
 }
 
-/// Waits until there is the pod of an Instance that `zzz` gets now.
+/// Adds an Instance to namespace `zzz` and returns the time until its pod exists.
 async fn time_to_pod(fake: &Fake, name: &str) -> Duration {
     let begun = Instant::now();
     fake.site.lock().unwrap().add(instance_in("zzz", name));
@@ -291,7 +291,7 @@ async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_anot
         for edit in 0_u64.. {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let mut site = editor.site.lock().unwrap();
-            // Each pod of it is deleted and made again; the other Configuration stays as it is.
+            // Each pod of `aaa` is deleted and created again; the other Configuration stays as it is.
             let aaa = site.manifests.iter_mut();
             for (_, manifest) in aaa.filter(|(key, _)| key.namespace() == "aaa") {
                 let spec = &mut Arc::make_mut(manifest).spec;
@@ -307,7 +307,7 @@ async fn many_devices_and_edits_of_one_namespace_do_not_delay_the_broker_of_anot
         tokio::time::sleep(Duration::from_millis(730)).await;
         let before = fake.count();
         let waited = time_to_pod(&fake, &format!("cams-{number}")).await;
-        // It is seen, is planned and written.
+        // The Instance is seen, planned and written.
         assert!(waited <= SOON + Duration::from_millis(60), "{waited:?}");
         assert!(fake.count() > before);
     }

@@ -1,10 +1,10 @@
-//! What whoever has the controller's token might write in place of a broker.
+//! Objects that a holder of the controller's token might write in place of a broker.
 
 use serde_json::json;
 
 use super::*;
 
-/// Changes one place of an object for each row, and expects that the object is refused by a field.
+/// Changes one place of the object per row and expects a refusal that names the row's field.
 fn attack(kind: Kind, object: &Value, manifest: &Manifest, rows: &Value) {
     for row in rows.as_array().unwrap() {
         let [what, place, value, by] = row.as_array().unwrap().as_slice() else {
