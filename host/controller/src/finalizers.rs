@@ -1,9 +1,9 @@
-//! Removes what agents of Akri left on objects that are being deleted.
+//! Removes the finalizers that Akri's agents left on objects that are being deleted.
 //!
-//! Such an agent puts the name of its node, without a domain, among the finalizers of each Configuration and of each Instance that its node
-//! sees, and removes it when the object is deleted. Where no such agent runs any more the object would wait for ever. So an object that
-//! has been waiting for [`WAIT`] loses each finalizer without a domain; those of Kubernetes itself stay. An object that is not being deleted
-//! keeps all of them, so that one can go back to Akri.
+//! An agent of Akri adds the name of its node, without a domain, to the finalizers of each Configuration and of each Instance that its node
+//! sees, and removes it when the object is deleted. If no such agent runs any more, the object would wait forever. An object that has been
+//! waiting for [`WAIT`] therefore loses each finalizer without a domain; those of Kubernetes itself stay. An object that is not being
+//! deleted keeps all finalizers, so that a cluster can go back to Akri.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::error::Error;
 use crate::pace::{Earliest, Pace};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
-/// How soon after a change it acts: many come together.
+/// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
-/// How long an agent of Akri has for it, and how long a write may take to be seen.
+/// Time that an agent of Akri gets to remove its finalizer, and within which a write is expected to be seen.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// An object, and the finalizers that it keeps.
 type Job = (Deleting, Vec<String>);
 
-/// Runs without end.
+/// Removes the finalizers while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
     let (mut leads, mut deleting) = (cluster.leads(), cluster.deleting());
     let mut task = Removing {
@@ -58,18 +58,18 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
 }
 
 struct Removing<'a> {
-    /// By uid.
+    /// Writes by uid of the object.
     writes: Writes<'a, String, Job, Result<(), WriteError>>,
     attempts: Attempts<String, (), ()>,
-    /// When the finalizers of each object may be removed first.
+    /// Earliest time at which the finalizers of each object may be removed.
     first: BTreeMap<String, Instant>,
 }
 
 impl<'a> Removing<'a> {
-    /// Plans what is due. Returns when to look again although nothing changes.
+    /// Plans the writes that are due. Returns the time of the next pass if nothing changes.
     fn look(&mut self, objects: &[Deleting], is_leader: bool) -> Option<Instant> {
         if !is_leader {
-            // The next leader knows nothing of it, either.
+            // The next leader starts without this state, too.
             self.attempts = Attempts::default();
             self.first.clear();
             self.writes.plan([]);
@@ -107,12 +107,12 @@ impl<'a> Removing<'a> {
         }
     }
 
-    /// Remembers what came of a write.
+    /// Records the outcome of a write.
     fn note(&mut self, done: Done<String, Job, Result<(), WriteError>>) {
         let (object, _) = &done.value;
         match &done.answer {
             Ok(()) => tracing::info!(%object, "removed the finalizers of agents of Akri"),
-            // Its next version shows what is there.
+            // The next version of the object shows its state.
             Err(WriteError::Outdated) => {}
             Err(error) => {
                 tracing::warn!(%object, %error, "cannot remove the finalizers of agents of Akri");
@@ -124,7 +124,7 @@ impl<'a> Removing<'a> {
     }
 }
 
-/// The other finalizers of an object, if it has some of agents of Akri.
+/// Returns the finalizers of an object that are not of Akri's agents, or `None` if it has no finalizer of such an agent.
 fn others(object: &Deleting) -> Option<Vec<String>> {
     let is_other = |name: &&String| !is_of_akri(name);
     let others: Vec<String> = object.finalizers.iter().filter(is_other).cloned().collect();

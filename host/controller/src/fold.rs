@@ -1,4 +1,4 @@
-//! What all nodes say of a Configuration, as one status and its problems. Pure.
+//! Folds the reports of all nodes on a Configuration into one status and its problems. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,40 +18,40 @@ use leafhost_core::text::few;
 
 use crate::names::Owners;
 
-/// The most nodes that a message names.
+/// Upper bound of node names in a message.
 const NAMED: usize = 3;
 
-/// The reason of an Event on things that are no devices although they should be.
+/// Reason of an Event on objects that a handler found but that did not become devices.
 const LEFT_OUT: &str = "DevicesLeftOut";
 
-/// What is seen of the cluster.
+/// State of the cluster that the statuses are computed from.
 pub struct Seen<'a> {
-    /// The nodes.
+    /// Nodes.
     pub nodes: &'a NodeSet,
-    /// The Configurations.
+    /// Configurations.
     pub configurations: &'a ConfigurationStates,
-    /// The reports of the nodes.
+    /// Reports of the nodes.
     pub reports: &'a ReportSet,
-    /// The Instances.
+    /// Instances.
     pub instances: &'a InstanceSet,
-    /// The names that namespaces have.
+    /// Names that namespaces have reserved.
     pub names: &'a ResourceNames,
-    /// What is wrong with brokers.
+    /// Problems of brokers.
     pub brokers: &'a [Problem],
-    /// The device classes of Configurations whose devices the scheduler gives.
+    /// Device classes of Configurations whose devices the scheduler allocates.
     pub classes: &'a Classes,
 }
 
-/// What is to be shown.
+/// Statuses and Events to write.
 #[derive(Debug, Default, PartialEq)]
 pub struct Folded {
-    /// By Configuration; without those of which only older versions were reported.
+    /// Statuses by Configuration, without Configurations whose reports are all on older versions.
     pub statuses: BTreeMap<ConfigurationKey, ConfigurationStatus>,
-    /// One for each object and reason.
+    /// Events, one for each object and reason.
     pub events: BTreeMap<(Regarding, String), Event>,
 }
 
-/// Folds what is seen. A condition that is as it was keeps its time.
+/// Folds the state of the cluster into statuses and Events. A condition whose status is unchanged keeps its transition time.
 pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
     let mut folded = Folded::default();
     let mut reported = by_configuration(seen);
@@ -62,7 +62,7 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
             continue;
         }
         let reported = reported.remove(key).unwrap_or_default();
-        // What cannot be used is told beside the version that was accepted before.
+        // A node that cannot use a new version reports that next to the version it accepted before.
         let is_newest = |one: &Report<'_>| {
             let generation = one.reported.generation;
             generation.is_none_or(|generation| generation >= configuration.generation)
@@ -144,7 +144,7 @@ impl Folded {
     }
 }
 
-/// What a node reports of a Configuration.
+/// Report of one node on a Configuration.
 #[derive(Debug, Clone, Copy)]
 struct Report<'a> {
     node: &'a str,
@@ -156,29 +156,29 @@ impl Report<'_> {
         self.reported.problem.as_ref()?.reason.parse().ok()
     }
 
-    /// Whether it does not work there.
+    /// Returns true if the Configuration does not work on the node.
     fn is_blocked(&self) -> bool {
         let concerns = self.reason().map(concerns);
         concerns.is_some_and(|concerns| concerns != Concerns::Remark)
     }
 }
 
-/// What a reason says of a Configuration.
+/// Part of a Configuration that a reason is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Concerns {
-    /// Nothing is known yet.
+    /// The handler is still loading.
     Loading,
-    /// An agent does not take it, because there are too many.
+    /// The agent does not take the Configuration because there are too many.
     LeftOut,
-    /// There is no handler.
+    /// The handler is missing.
     Handler,
-    /// It cannot be used as it is written.
+    /// The Configuration is invalid.
     Details,
     /// The handler is not called, or fails.
     Discovery,
-    /// Its devices are found, and the scheduler is not offered them.
+    /// Devices are found but not offered to the scheduler.
     Allocation,
-    /// It works.
+    /// The Configuration works.
     Remark,
 }
 
@@ -194,13 +194,13 @@ fn concerns(reason: Reason) -> Concerns {
     }
 }
 
-/// Whether the node is Ready, so that its reports count.
+/// Returns true if the node is Ready, so that its reports count.
 fn is_ready(nodes: &NodeSet, node: &str) -> bool {
     let state = nodes.nodes.get(node);
     state.is_some_and(|state| state.not_ready_since.is_none())
 }
 
-/// The reports of the nodes that are Ready. Only the report of the handler counts that the Configuration names now.
+/// Returns the reports of Ready nodes by Configuration. Only reports of the handler that the Configuration names now count.
 fn by_configuration<'a>(seen: &Seen<'a>) -> BTreeMap<&'a ConfigurationKey, Vec<Report<'a>>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for ((node, handler), report) in &seen.reports.handlers {
@@ -217,12 +217,12 @@ fn by_configuration<'a>(seen: &Seen<'a>) -> BTreeMap<&'a ConfigurationKey, Vec<R
     all
 }
 
-/// The Instances of a Configuration.
+/// Summary of a Configuration's Instances.
 #[derive(Debug, Default)]
 struct Devices {
-    /// How many a node sees that is Ready.
+    /// Number of Instances that a Ready node sees.
     count: usize,
-    /// The first whose name another namespace has.
+    /// Problem of the first Instance whose name belongs to another namespace.
     taken: Option<Problem>,
 }
 
@@ -255,7 +255,7 @@ fn told(problem: &Problem) -> ReportedProblem {
     }
 }
 
-/// The problems by their reasons, with the nodes that have them. That the name is taken is known without the nodes.
+/// Returns the problems by reason, each with the nodes that have it. A taken name is known without the nodes.
 fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap<String, String> {
     let mut by_reason: BTreeMap<&str, Places<'_>> = BTreeMap::new();
     for report in reports {
@@ -276,7 +276,7 @@ fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap
     all
 }
 
-/// Where something is wrong, and what.
+/// Nodes that have a problem, and their messages with counts.
 #[derive(Debug, Default)]
 struct Places<'a> {
     nodes: BTreeSet<&'a str>,
@@ -290,7 +290,7 @@ impl<'a> Places<'a> {
         *count = count.saturating_add(1);
     }
 
-    /// What most of the nodes say.
+    /// Returns a text with the nodes and the most frequent message.
     fn told(&self, of: usize) -> String {
         let names = few(&self.nodes, NAMED);
         let messages = self.messages.iter();
@@ -303,7 +303,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A condition without its time.
+/// A condition without its transition time.
 struct Told {
     kind: ConditionType,
     status: Truth,
@@ -371,7 +371,7 @@ fn conditions(
             with(kind, Truth::Unknown, reason, message.to_owned())
         }
     };
-    // An agent may know it before the controller does.
+    // An agent may know this before the controller does.
     let reported = || {
         let reason = <&str>::from(Reason::NameTaken);
         problems.get(reason).map(|message| (reason, message))
@@ -416,7 +416,7 @@ fn conditions(
     ]
 }
 
-/// Tells how the scheduler is offered the devices of a Configuration that wants it.
+/// Returns the conditions on how the scheduler is offered the devices, or none if the Configuration does not use DRA.
 fn allocation(
     seen: &Seen<'_>,
     key: &ConfigurationKey,
@@ -457,8 +457,8 @@ fn allocation(
     made.into_iter().chain(unavailable).collect()
 }
 
-/// Tells what is no device although a handler saw it, and whether that is a problem: something was denied, or something was skipped where
-/// there is no device at all.
+/// Returns the condition on objects that a handler found but that did not become devices, and true if that is a problem: an object was
+/// denied, or an object was skipped and there is no device at all.
 fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
     let sum = |count: fn(&ReportedConfiguration) -> usize| {
         let counts = reports.iter().map(|one| count(one.reported));
@@ -498,7 +498,7 @@ fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
     Some((told, is_problem))
 }
 
-/// The ConfigMaps with a component that was refused, or with something that is none.
+/// Adds an Event for each ConfigMap that holds a refused component or an invalid entry.
 fn refused_handlers(seen: &Seen<'_>, folded: &mut Folded) {
     let reports = seen.reports.handlers.iter();
     let reports = reports.filter(|((node, _), _)| is_ready(seen.nodes, node));

@@ -1,8 +1,8 @@
-//! The controller: what one process does for all nodes of a cluster.
+//! The controller: the part that one process does for all nodes of a cluster.
 //!
-//! Agents write only what is of their own node. What a node left behind that is gone, the controller releases; what agents report of a
-//! Configuration, it shows on the Configuration. It makes the brokers that Configurations ask for, and reserves
-//! their names. Two controllers do no harm: each write names what it assumes.
+//! Agents write only about their own node. The controller releases what nodes that are gone left behind, and shows on each Configuration
+//! what agents report about it. It creates the brokers that Configurations ask for and reserves the names of Configurations. Two
+//! controllers at once do no harm, because each write carries the state that it assumes.
 
 mod attempts;
 pub mod brokers;

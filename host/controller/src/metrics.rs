@@ -1,6 +1,6 @@
-//! The metrics of the controller, in the Prometheus text format 0.0.4. Name and labels of the first are Akri's.
+//! Metrics of the controller, in the Prometheus text format 0.0.4. Name and labels of the first are Akri's.
 //!
-//! What is there is counted when it is asked for, so that a restart changes nothing.
+//! Gauges of existing objects are counted on each scrape, so that a restart changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
 use tokio::sync::watch;
 
-/// What a write is of that failed.
+/// Kind of a failed write.
 #[derive(Debug, Clone, Copy, strum::VariantArray, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub(crate) enum Write {
@@ -33,14 +33,14 @@ pub(crate) enum Write {
 #[derive(Debug)]
 pub struct Metrics {
     leads: watch::Receiver<bool>,
-    /// Pods, jobs and services, if it makes brokers.
+    /// Pods, jobs and services, if the controller creates brokers.
     objects: Option<watch::Receiver<Arc<ObjectSet>>>,
     releases: AtomicU64,
     failures: [AtomicU64; Write::VARIANTS.len()],
 }
 
 impl Metrics {
-    /// Those of a controller that sees this.
+    /// Creates the metrics of a controller with these sources.
     pub fn new(
         leads: watch::Receiver<bool>,
         objects: Option<watch::Receiver<Arc<ObjectSet>>>,
@@ -53,7 +53,7 @@ impl Metrics {
         })
     }
 
-    /// The text.
+    /// Renders the metrics as text.
     pub fn render(self: &Arc<Self>) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Arc::clone(self)));
@@ -63,20 +63,20 @@ impl Metrics {
         text
     }
 
-    /// So many entries of nodes were removed from an Instance.
+    /// Counts entries of nodes that were removed from an Instance.
     pub(crate) fn released(&self, nodes: usize) {
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
         self.releases.fetch_add(nodes, Ordering::Relaxed);
     }
 
-    /// A write failed, and not because the object had changed meanwhile.
+    /// Counts a write that failed for a reason other than a concurrent change of the object.
     pub(crate) fn failed(&self, write: Write) {
         if let Some(count) = self.failures.get(write as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The pods that run, by Configuration and node; also that none does of those that there are.
+    /// Counts the running pods by Configuration and node; a pair whose pods do not run counts zero.
     fn brokers(&self) -> BTreeMap<(String, String), i64> {
         let mut counts = BTreeMap::new();
         let objects = self.objects.as_ref().filter(|_| *self.leads.borrow());
@@ -116,7 +116,7 @@ impl Collector for Metrics {
                 MetricType::Gauge,
             )?
             .encode_gauge(&i64::from(*self.leads.borrow()))?;
-        // Written as gauges, because a counter would get a second suffix.
+        // Encoded as gauges, because a counter would get a second suffix.
         encoder
             .encode_descriptor(
                 "leafhost_controller_releases_total",
@@ -179,7 +179,7 @@ mod tests {
             pod("cams", Some("a"), Phase::Pending),
             pod("cams", Some("b"), Phase::Pending),
             pod("lab", Some("a"), Phase::Running),
-            // Of a job.
+            // Pod of a job, without a node label.
             pod("lab", None, Phase::Running),
             foreign,
         ];

@@ -1,4 +1,4 @@
-//! Reserves the names of Configurations for their namespaces, and frees those that are used no more.
+//! Reserves the names of Configurations for their namespaces, and frees names that are no longer used.
 //!
 //! ```text
 //!  Configurations ─┐
@@ -29,12 +29,12 @@ mod plan;
 pub use owners::Owners;
 use plan::{Change, Plan, plan};
 
-/// How soon after a change it acts: many come together.
+/// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
-/// How long what was written may take to be seen.
+/// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(10);
 
-/// Runs without end.
+/// Reserves and frees names while this controller leads; returns only if a source ends.
 pub async fn run(
     cluster: &dyn Cluster,
     statuses: &dyn StatusStore,
@@ -84,23 +84,23 @@ struct Reserving<'a> {
     leads: watch::Receiver<bool>,
     configurations: watch::Receiver<Arc<ConfigurationStates>>,
     names: watch::Receiver<Arc<NameSet>>,
-    /// By name.
+    /// Last writes by name.
     attempts: BTreeMap<String, Attempt>,
-    /// Nothing is written before then.
+    /// Earliest time of the next write.
     rests: Instant,
 }
 
-/// The last write of a name.
+/// Last write of a name.
 #[derive(Debug)]
 struct Attempt {
     change: Change,
-    /// How many failed in a row.
+    /// Number of failures in a row.
     failures: u32,
     again: Instant,
 }
 
 impl Reserving<'_> {
-    /// Writes what is to be written. Returns when to look again although nothing changes.
+    /// Writes the planned changes. Returns the time of the next pass if nothing changes.
     async fn pass(&mut self) -> Option<Instant> {
         let states = Arc::clone(&self.configurations.borrow_and_update());
         let set = Arc::clone(&self.names.borrow_and_update());
@@ -109,7 +109,7 @@ impl Reserving<'_> {
         }
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan { mut changes, next } = plan(&states, &set, self.grace, clock);
-        // What failed before holds up nothing else.
+        // Changes that failed before come last, so that they delay no others.
         changes.sort_by_key(|change| self.attempts.get(change.name()).map(|one| one.failures));
         let planned: BTreeMap<&str, &Change> = changes
             .iter()
@@ -132,7 +132,7 @@ impl Reserving<'_> {
             if self.leads.has_changed().unwrap_or(true) {
                 return Some(soon);
             }
-            // Somebody may just have applied it again.
+            // A user may just have applied the Configuration again.
             let is_free = matches!(change, Change::Free { .. });
             if is_free && self.configurations.has_changed().unwrap_or(true) {
                 earliest.by(soon);
@@ -158,7 +158,7 @@ impl Reserving<'_> {
             };
             self.attempts.insert(change.name().to_owned(), attempt);
             if is_away {
-                // The next pass goes on with the others.
+                // The next pass continues with the other changes.
                 self.rests = Instant::now() + BACKOFF_FIRST;
                 return Some(self.rests);
             }

@@ -1,25 +1,25 @@
-//! Decides when a task looks at the cluster: soon after a change, and no more often than what a look costs allows.
+//! Decides when a task runs its next pass: soon after a change, but not more often than the duration of a pass allows.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// A task rests so many times as long as a look took, but not longer than [`LONGEST`].
+/// Factor between the duration of a pass and the rest after it, which is at most [`LONGEST`].
 const REST: u32 = 9;
-/// The longest rest after a look.
+/// Upper bound of the rest after a pass.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// When a task looks next.
+/// Schedule of a task's passes.
 #[derive(Debug)]
 pub struct Pace {
-    /// How soon after a change it looks: many come together.
+    /// Delay between a change and the pass that handles it; many changes come together.
     soon: Duration,
     next: Option<Instant>,
     not_before: Instant,
 }
 
 impl Pace {
-    /// Returns one that looks at once.
+    /// Creates a schedule whose first pass is due at once.
     pub fn new(soon: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -29,17 +29,17 @@ impl Pace {
         }
     }
 
-    /// Notes that something has changed.
+    /// Records a change.
     pub fn changed(&mut self) {
         self.by(Instant::now() + self.soon);
     }
 
-    /// Notes that something is to be done at that moment.
+    /// Requests a pass at `moment` at the latest.
     pub fn by(&mut self, moment: Instant) {
         self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
     }
 
-    /// Waits until it is time to look, without end if there is no reason.
+    /// Waits until a pass is due, forever if there is no reason for one.
     pub async fn due(&self) {
         match self.next {
             Some(next) => sleep_until(next.max(self.not_before)).await,
@@ -47,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// Notes that a look began then and is over; the next one is at `next`, if nothing changes before.
+    /// Records the end of a pass that began at `begun`; the next pass is at `next` unless a change comes earlier.
     pub fn looked(&mut self, begun: Instant, next: Option<Instant>) {
         self.next = next;
         let rest = begun.elapsed().saturating_mul(REST);
@@ -55,12 +55,12 @@ impl Pace {
     }
 }
 
-/// The first of several moments.
+/// Earliest of several moments.
 #[derive(Debug, Default)]
 pub struct Earliest(pub Option<Instant>);
 
 impl Earliest {
-    /// Notes one of them.
+    /// Adds a moment.
     pub fn by(&mut self, moment: Instant) {
         self.0 = Some(self.0.map_or(moment, |earliest| earliest.min(moment)));
     }

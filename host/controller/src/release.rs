@@ -1,4 +1,4 @@
-//! Which entries of Instances belong to nodes that are gone, and the writes that remove them. Pure.
+//! Finds the entries of Instances that belong to absent nodes, and builds the writes that remove them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,51 +9,52 @@ use leafhost_core::names::GROUP;
 use leafhost_core::ports::Change;
 use leafhost_core::slot::DeviceUsage;
 
-/// A node that does not report for this long has lost its shared devices, unless one of its pods may use them. The kubelet's own pods are
-/// evicted after five minutes.
+/// Time after which a node that is not Ready loses its shared devices, unless one of its pods may use them. Kubernetes itself evicts the
+/// pods after five minutes.
 pub const NOT_READY: SignedDuration = SignedDuration::from_mins(6);
 
-/// The longest value of a label: the beginning of a longer name and a digest, or a name of that length.
+/// Maximum length of a label value: either a name of that length, or the beginning of a longer name and a digest.
 const MAX_LABEL: usize = 63;
 
-/// Why a node does not have what its entries say.
+/// Reason why a node no longer holds what its entries claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Absence {
-    /// It is not in the cluster any more, and none of its pods that asks for devices is.
+    /// The node has left the cluster, together with all its pods that ask for devices.
     Deleted,
-    /// It is out of service and not Ready, or has not been Ready for [`NOT_READY`], or its object is gone. Its pods may run on: these are the
-    /// resources they ask for.
+    /// The node is out of service and not Ready, or has not been Ready for [`NOT_READY`], or its object is gone. Its pods may still run;
+    /// the set holds the resources they ask for.
     Away(BTreeSet<String>),
 }
 
-/// What a node's state means.
+/// Availability of a node, derived from its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is there.
+    /// The node is Ready.
     Present,
-    /// It is not Ready; at this moment that has lasted for long enough.
+    /// The node is not Ready; it counts as absent from this time on.
     PresentUntil(Timestamp),
-    /// It is not Ready, and an operator says that it is shut down.
+    /// The node is not Ready, and an operator has marked it out of service.
     OutOfService,
-    /// It has not been Ready for long enough.
+    /// The node has not been Ready for [`NOT_READY`].
     NotReady,
 }
 
-/// What the state of a node means now.
+/// Returns the verdict on a node at `now`.
 pub fn verdict(state: &NodeState, now: Timestamp) -> Verdict {
     match state.not_ready_since {
-        // A node that reports runs, whatever an operator says: Kubernetes leaves its pods alone, too.
+        // A Ready node runs, whatever an operator says; Kubernetes leaves its pods alone, too.
         None => Verdict::Present,
         Some(_) if state.is_out_of_service => Verdict::OutOfService,
         Some(since) if now.duration_since(since) >= NOT_READY => Verdict::NotReady,
-        // A time beyond what can be told never comes.
+        // A time that cannot be represented never comes.
         Some(since) => since
             .checked_add(NOT_READY)
             .map_or(Verdict::Present, Verdict::PresentUntil),
     }
 }
 
-/// Returns the nodes that an Instance names. Of a local one that no node sees it is the node of its label, where that has the whole name.
+/// Returns the nodes that an Instance names. A local Instance that no node sees names the node of its label, if the label holds the whole
+/// name.
 pub fn nodes(instance: &Instance) -> BTreeSet<&str> {
     let spec = &instance.spec;
     let seen = spec.nodes.iter().map(String::as_str);
@@ -68,21 +69,21 @@ pub fn nodes(instance: &Instance) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The slots that nodes have. What is no usage names none.
+/// Returns the slots that nodes hold, each with its node. An invalid usage holds none.
 fn holders(instance: &Instance) -> impl Iterator<Item = (&str, &str)> {
     let usage = instance.spec.device_usage.iter();
     usage.filter_map(|(slot, text)| {
         let usage: DeviceUsage = text.parse().ok()?;
-        // It is the end of the text, from where it can be borrowed.
+        // The node is the end of the text, where it can be borrowed.
         let node = text.get(text.len() - usage.node()?.len()..)?;
         Some((slot.as_str(), node))
     })
 }
 
-/// What is to be written of an Instance, if some of its nodes are absent.
+/// Returns the write that removes absent nodes from an Instance, or `None` if there is nothing to remove.
 ///
-/// A node that is away keeps its local devices: nobody else can use them, and they are the same when it returns. An Instance that no
-/// node sees and no node has a slot of is deleted.
+/// A node that is away keeps its local devices: no other node can use them, and they are the same when it returns. An Instance that no node
+/// sees and of which no node holds a slot is deleted.
 pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<Change> {
     let spec = &instance.spec;
     let resources =
@@ -133,7 +134,7 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
     (!edits.is_empty()).then_some(Change::Update { key, uid, edits })
 }
 
-/// The nodes that a change removes from an Instance.
+/// Returns the nodes that a change removes from an Instance.
 pub fn removed<'a>(instance: &'a Instance, change: &'a Change) -> BTreeSet<&'a str> {
     match change {
         Change::Update { edits, .. } => {
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(release(&claimed, &away("b", &["R:n:viewer"])), None);
         assert!(release(&claimed, &away("b", &["R:n:other"])).is_some());
         assert_eq!(release(&instance(false), &away("b", &[])), None);
-        // It does not come back as it was, whatever its pods asked for.
+        // A deleted node does not come back as it was, whatever its pods asked for.
         assert!(release(&instance(false), &deleted("b")).is_some());
     }
 
@@ -239,7 +240,7 @@ mod tests {
         let mut local = shared.clone();
         local.spec.shared = false;
         assert_eq!(release(&local, &deleted("b")), delete);
-        // A pod of a node that does not see the device any more still has it.
+        // A pod on a node that no longer sees the device still holds it.
         shared
             .spec
             .device_usage
@@ -255,7 +256,7 @@ mod tests {
         left_over.spec.shared = false;
         left_over.status.nodes.clear();
         assert_eq!(release(&left_over, &deleted("b")), None);
-        // The one who emptied it did not come to delete it.
+        // The node that emptied the Instance did not get to delete it.
         let label = (NODE_LABEL.to_owned(), "b".to_owned());
         left_over.metadata.labels.extend([label]);
         assert_eq!(release(&left_over, &BTreeMap::new()), None);

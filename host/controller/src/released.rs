@@ -1,5 +1,5 @@
-//! Remembers the nodes that Instances were written without, so that an agent that writes back what was released is not contradicted at once.
-//! Does no I/O.
+//! Remembers which nodes were removed from Instances, so that the controller does not at once undo the write of an agent that adds its node
+//! again. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,15 +10,16 @@ use tokio::time::Instant;
 use crate::pace::Earliest;
 use crate::release::{self, Absence};
 
-/// An agent that runs on although its node is gone writes back what was released. It is contradicted at most so often.
+/// Shortest interval between two removals of the same node from an Instance. An agent that still runs although its node is gone writes its
+/// entries back.
 const RELEASE_AGAIN: Duration = Duration::from_mins(1);
 
-/// Maps the nodes that were removed from an Instance to how long they are not removed again.
+/// Nodes that were removed from an Instance, each with the time until which it is not removed again.
 #[derive(Debug, Default)]
 pub struct Released(BTreeMap<InstanceKey, BTreeMap<String, Instant>>);
 
 impl Released {
-    /// Forgets what is over.
+    /// Forgets the removals whose time has passed.
     pub fn forget(&mut self, now: Instant) {
         self.0.retain(|_, nodes| {
             nodes.retain(|_, until| *until > now);
@@ -26,7 +27,7 @@ impl Released {
         });
     }
 
-    /// Notes that an Instance was written without these nodes.
+    /// Records that nodes were removed from an Instance.
     pub fn note(&mut self, instance: &Instance, nodes: &BTreeSet<&str>, now: Instant) {
         let nodes = nodes
             .iter()
@@ -34,13 +35,13 @@ impl Released {
         self.0.entry(instance.key()).or_default().extend(nodes);
     }
 
-    /// Tells whether the node was removed from the Instance a moment ago.
+    /// Returns true if the node was recently removed from the Instance.
     pub fn has(&self, instance: &Instance, node: &str) -> bool {
         let nodes = self.0.get(&instance.key());
         nodes.is_some_and(|nodes| nodes.contains_key(node))
     }
 
-    /// Returns the absent nodes of an Instance, without those that were removed from it a moment ago.
+    /// Returns the absent nodes of an Instance without the recently removed ones, and adds the times of those to `next`.
     pub fn without<'a>(
         &self,
         instance: &Instance,

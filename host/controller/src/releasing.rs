@@ -1,4 +1,4 @@
-//! Releases what nodes left behind: looks at nodes and Instances whenever they change, and writes what follows.
+//! Releases what absent nodes left behind: runs a pass whenever nodes or Instances change, and writes the resulting changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::release::{self, Absence, Verdict};
 use crate::released::Released;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
-/// How soon after a change it acts: many come together.
+/// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
-/// When it looks again at a node that is away and whose pods may still use devices.
+/// Interval between two checks of an absent node whose pods may still use devices.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How long a write may take to be seen.
+/// Time within which a write is expected to be seen.
 const SEEN: Duration = Duration::from_secs(30);
 
-/// An Instance as it was seen, and what is written of it.
+/// An Instance as it was seen, and the change to write.
 type Job = (Arc<Instance>, Change);
 
-/// Runs without end.
+/// Releases devices while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
     let mut task = Releasing {
         cluster,
@@ -50,7 +50,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
             changed = task.nodes.changed() => {
                 changed.map_err(|_| Error("nodes"))?;
                 task.kept.clear();
-                // What was concluded holds no longer.
+                // The plan is outdated.
                 task.writes.plan([]);
             }
             changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
@@ -79,22 +79,22 @@ struct Releasing<'a> {
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     writes: Writes<'a, InstanceKey, Job, Result<(), StoreError>>,
-    /// By the version of the Instance.
+    /// Attempts by version of the Instance.
     attempts: Attempts<InstanceKey, (), String>,
     released: Released,
-    /// Nodes that keep what they have until they are looked at again.
+    /// Nodes that keep their slots until the next check.
     kept: BTreeMap<String, Instant>,
 }
 
 impl Releasing<'_> {
-    /// Plans the release of what absent nodes left behind. Returns when to look again although nothing changes.
+    /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let is_leader = *self.leads.borrow_and_update();
         self.writes.plan([]);
         if !is_leader {
-            // The next leader knows nothing of it, either.
+            // The next leader starts without this state, too.
             self.attempts = Attempts::default();
         }
         if !is_leader || !nodes.complete || !instances.complete {
@@ -119,14 +119,14 @@ impl Releasing<'_> {
         next.0
     }
 
-    /// Returns until when an Instance is left alone.
+    /// Returns the time until which an Instance must not be written.
     fn later(&self, instance: &Instance) -> Option<Instant> {
         let version = &instance.metadata.resource_version;
         let key = instance.key();
         self.attempts.later(&key, &(), version, Instant::now())
     }
 
-    /// Begins writes, unless nodes have changed since they were planned.
+    /// Begins planned writes, unless nodes have changed since the plan was made.
     fn begin(&mut self) {
         if !*self.leads.borrow() || self.nodes.has_changed().unwrap_or(true) {
             return;
@@ -138,7 +138,7 @@ impl Releasing<'_> {
         });
     }
 
-    /// Remembers what came of a write.
+    /// Records the outcome of a write.
     fn note(&mut self, done: Done<InstanceKey, Job, Result<(), StoreError>>) {
         let (instance, change) = &done.value;
         let version = instance.metadata.resource_version.clone();
@@ -152,7 +152,7 @@ impl Releasing<'_> {
                 self.metrics.released(removed.len());
                 self.released.note(instance, &removed, done.at);
             }
-            // Somebody was quicker: the next version shows what is there.
+            // Another writer was faster: the next version shows the state.
             Err(error) if error.is_outdated() => {}
             Err(error) => {
                 let error = chain(&error);
@@ -162,14 +162,14 @@ impl Releasing<'_> {
         }
     }
 
-    /// The nodes that are gone, of those that Instances name.
+    /// Returns the absent nodes among those that Instances name.
     async fn absent(
         &mut self,
         nodes: &NodeSet,
         instances: &InstanceSet,
         next: &mut Earliest,
     ) -> BTreeMap<String, Absence> {
-        // Each with whether an Instance that names it is shared.
+        // Named nodes; true if an Instance that names the node is shared.
         let mut named: BTreeMap<&str, bool> = BTreeMap::new();
         for instance in instances.instances.values() {
             if let Some(until) = self.later(instance) {
@@ -184,7 +184,7 @@ impl Releasing<'_> {
         }
         let mut absent = BTreeMap::new();
         for (node, is_shared) in named {
-            // A node that is only away keeps its local devices.
+            // A node that is away keeps its local devices.
             if !is_shared && nodes.nodes.contains_key(node) {
                 continue;
             }
@@ -214,7 +214,7 @@ impl Releasing<'_> {
     }
 }
 
-/// Finds out whether a node is gone.
+/// Checks whether a node is gone.
 async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<Finding, ReadError> {
     let now = Timestamp::now();
     match nodes
@@ -229,9 +229,9 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
         }
         Some(Verdict::OutOfService | Verdict::NotReady) | None => {}
     }
-    // What is known of the nodes may be old, and the Instance newer.
+    // The watched state of the nodes may be older than the Instance.
     let Some(state) = cluster.node(node).await? else {
-        // Its pods run on if it was only cut off, and are there until Kubernetes has collected them.
+        // The pods of a node that was only cut off run on, and exist until Kubernetes has collected them.
         let requested = cluster.requested(node).await?;
         return Ok(Finding::Absent(if requested.is_empty() {
             Absence::Deleted
@@ -241,7 +241,7 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
     };
     Ok(match release::verdict(&state, now) {
         Verdict::Present | Verdict::PresentUntil(_) => Finding::PresentFor(LOOK_AGAIN),
-        // Its pods are deleted by force, and none of them runs.
+        // Kubernetes deletes the pods by force, and none of them runs.
         Verdict::OutOfService => Finding::Absent(Absence::Away(BTreeSet::new())),
         Verdict::NotReady => Finding::Absent(Absence::Away(cluster.requested(node).await?)),
     })

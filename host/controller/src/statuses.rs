@@ -1,4 +1,4 @@
-//! Shows the status of each Configuration: at most every five seconds, and only where it differs.
+//! Writes the status of each Configuration: at most every five seconds, and only if it differs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,20 +24,21 @@ use crate::metrics::{Metrics, Write};
 use crate::pace::{Earliest, Pace};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
-/// How soon after a change the reports are looked at: those of many nodes come together.
+/// Delay between a change and the pass that handles it; the reports of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
-/// A Configuration is written at most so often.
+/// Shortest interval between two writes of a Configuration.
 const SPACING: Duration = Duration::from_secs(5);
-/// How long a new Configuration waits for the first report.
+/// Time that a new Configuration waits for its first report.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
 
-/// The problems of objects, for Events.
+/// Problems by object and reason, for Events.
 pub type Problems = Arc<BTreeMap<(Regarding, String), Event>>;
 
-/// A Configuration as it was seen, and what is shown of it.
+/// A Configuration as it was seen, and the status to write.
 type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 
-/// Runs without end. `brokers` is what is wrong with brokers; `problems` gets all that is wrong.
+/// Writes statuses while this controller leads; returns only if a source ends. `brokers` are the problems of brokers; `problems` gets all
+/// problems.
 pub async fn run(
     cluster: &dyn Cluster,
     store: &dyn StatusStore,
@@ -105,12 +106,12 @@ struct Showing<'a> {
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
     attempts: Attempts<ConfigurationKey, (), ()>,
-    /// When each Configuration was seen first, by uid, as long as no node reports on it.
+    /// Time at which each Configuration was first seen, by uid, as long as no node reports on it.
     first_seen: BTreeMap<String, Instant>,
 }
 
 impl Showing<'_> {
-    /// Plans what differs and may be written now. Returns when to look again although nothing changes.
+    /// Plans the statuses that differ and may be written now. Returns the time of the next pass if nothing changes.
     fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());
         let instances = Arc::clone(&self.instances.borrow_and_update());
@@ -126,7 +127,7 @@ impl Showing<'_> {
             && reports.complete
             && names.is_known;
         if !leads {
-            // The next leader knows nothing of it, either.
+            // The next leader starts without this state, too.
             self.attempts = Attempts::default();
         }
         if !leads || !is_read {
@@ -191,7 +192,7 @@ impl Showing<'_> {
             });
     }
 
-    /// Remembers what came of a write.
+    /// Records the outcome of a write.
     fn note(&mut self, done: Done<ConfigurationKey, Job, Result<(), WriteError>>) {
         if let Err(error @ (WriteError::Denied(_) | WriteError::NoAnswer { .. })) = &done.answer {
             let error = error.to_string();
@@ -203,7 +204,7 @@ impl Showing<'_> {
             .tried(done.key, ((), ()), outcome, SPACING, done.at);
     }
 
-    /// Until when nothing is said of a new Configuration on which no node has reported yet.
+    /// Returns the time until which a new Configuration without reports gets no status.
     fn waits_for_report(&mut self, uid: &str, nodes: usize) -> Option<Instant> {
         if nodes > 0 {
             self.first_seen.remove(uid);

@@ -1,4 +1,4 @@
-//! The task: all that the controller does, each in a loop of its own, so that none of them waits for another one's writes.
+//! Task that runs each duty of the controller in a loop of its own, so that none waits for the writes of another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes one that acts on this cluster while it leads, and shows what is wrong with `brokers`, too. A name that nobody uses any more
-    /// stays reserved for `name_grace`.
+    /// Creates a controller that acts on this cluster while it leads, and that shows the problems of `brokers`, too. An unused name stays
+    /// reserved for `name_grace`.
     pub fn new(
         cluster: Arc<dyn Cluster>,
         statuses: Arc<dyn StatusStore>,
@@ -45,7 +45,7 @@ impl Controller {
         }
     }
 
-    /// Runs until `shutdown`. A write that is being made then is left to the API server.
+    /// Runs until `shutdown` is cancelled. A write in flight is then left to the API server.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let (cluster, store, metrics) = (&*self.cluster, &*self.statuses, &*self.metrics);
         let names = &*self.names;

@@ -1,7 +1,7 @@
 //! Decides which write goes next, so that no namespace waits for another one. Does no I/O.
 //!
-//! Namespaces take turns: the one that was served longest ago is next. Within a namespace objects follow each other in their order, and begin
-//! again after the last one. A namespace whose writes take long shares a few places with others of its kind, and takes none of the rest.
+//! Namespaces take turns: the one that was served longest ago is next. Within a namespace, objects follow in order of their keys and start
+//! over after the last one. Namespaces whose writes take long share a few places of their own and take none of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,24 +10,24 @@ use std::time::Duration;
 use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio::time::Instant;
 
-/// How long a namespace is remembered that wants nothing: longer than what failed waits for its next attempt.
+/// Time that an idle namespace is remembered: longer than a failed write waits for its next attempt.
 const REMEMBERED: Duration = BACKOFF_LAST.saturating_mul(2);
 
-/// Bounds how many writes run at once.
+/// Upper bounds of concurrent writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Places {
-    /// Those of all namespaces whose writes are quick.
+    /// Bound for all namespaces whose writes are quick.
     pub all: usize,
-    /// Those of one namespace among them.
+    /// Bound for one such namespace.
     pub of_one: usize,
-    /// Those of all namespaces whose writes take long, beside the others.
+    /// Bound for all namespaces whose writes take long, in addition to `all`.
     pub slow: usize,
 }
 
-/// Names what waits, by namespace.
+/// Waiting objects by namespace.
 pub type Waiting<K, V> = BTreeMap<String, BTreeMap<K, V>>;
 
-/// Remembers who was served when, and what runs.
+/// Record of the order in which namespaces were served, and of the running writes.
 #[derive(Debug)]
 pub struct Turns<K> {
     places: Places,
@@ -37,17 +37,17 @@ pub struct Turns<K> {
 
 #[derive(Debug)]
 struct Namespace<K> {
-    /// Counts up with each turn of any namespace.
+    /// Number of the namespace's last turn, counted over all namespaces.
     turn: u64,
     used: Instant,
     last: K,
     running: BTreeSet<K>,
-    /// Tells that its last write took long.
+    /// True if its last write took long.
     is_slow: bool,
 }
 
 impl<K: Ord + Clone> Turns<K> {
-    /// Returns one in which nobody was served yet.
+    /// Creates a record without any turn.
     pub fn new(places: Places) -> Self {
         Self {
             places,
@@ -56,7 +56,7 @@ impl<K: Ord + Clone> Turns<K> {
         }
     }
 
-    /// Gives a place to the next of those that wait, if there is one for it. Nothing that runs may be among them.
+    /// Gives a place to the next waiting object, if one is free for it. `waiting` must not contain a running object.
     pub fn next<V>(&mut self, waiting: &Waiting<K, V>, now: Instant) -> Option<(String, K)> {
         let running = |is_slow: bool| -> usize {
             let alike = self
@@ -96,7 +96,7 @@ impl<K: Ord + Clone> Turns<K> {
         Some((name.clone(), key.clone()))
     }
 
-    /// Takes back a place. `is_slow` tells whether it was taken for long.
+    /// Returns a place. `is_slow` is true if the write held it for long.
     pub fn done(&mut self, namespace: &str, key: &K, is_slow: bool, now: Instant) {
         if let Some(one) = self.namespaces.get_mut(namespace) {
             one.running.remove(key);
@@ -105,13 +105,13 @@ impl<K: Ord + Clone> Turns<K> {
         }
     }
 
-    /// Tells whether an object is being written.
+    /// Returns true if the object is being written.
     pub fn is_running(&self, namespace: &str, key: &K) -> bool {
         let one = self.namespaces.get(namespace);
         one.is_some_and(|one| one.running.contains(key))
     }
 
-    /// Forgets namespaces that have wanted nothing for long.
+    /// Forgets namespaces that have been idle for [`REMEMBERED`].
     pub fn forget(&mut self, now: Instant) {
         self.namespaces
             .retain(|_, one| !one.running.is_empty() || one.used + REMEMBERED > now);
@@ -128,7 +128,7 @@ mod tests {
         slow: 1,
     };
 
-    /// Gives places until there are none, and takes what got one out of those that wait.
+    /// Gives out places until none is free, and removes the objects that got one from `waiting`.
     fn begun(turns: &mut Turns<u32>, waiting: &mut Waiting<u32, ()>) -> Vec<String> {
         let mut begun = Vec::new();
         while let Some((name, key)) = turns.next(waiting, Instant::now()) {
@@ -149,17 +149,17 @@ mod tests {
     async fn namespaces_take_turns_and_one_that_is_slow_takes_no_place_of_the_others() {
         let mut turns = Turns::new(PLACES);
         let mut queue = waiting(&[("a", &[1, 2, 3, 4, 5, 6]), ("b", &[1]), ("z", &[1, 2, 3])]);
-        // Ends a write, quick or slow, and names what begins then.
+        // Write that ends, whether it was slow, and the writes that begin then.
         let table: [(&str, u32, bool, &[&str]); 7] = [
             ("b", 1, false, &["z2"]),
             ("a", 1, false, &["a3"]),
-            // It was quick, and the one that was served longest ago is next.
+            // The write was quick, and the namespace served longest ago is next.
             ("z", 1, false, &["z3"]),
-            // Its other write runs in the only place for slow ones; nobody else wants its place.
+            // The other write of the namespace runs in the only slow place, and no other namespace waits for the freed place.
             ("a", 2, true, &[]),
             ("a", 3, true, &["a4"]),
             ("z", 2, false, &[]),
-            // It is quick again.
+            // The namespace is quick again.
             ("a", 4, false, &["a5", "a6"]),
         ];
         assert_eq!(begun(&mut turns, &mut queue), ["a1", "b1", "z1", "a2"]);
@@ -167,7 +167,7 @@ mod tests {
             turns.done(name, &key, is_slow, Instant::now());
             assert_eq!(begun(&mut turns, &mut queue), expected, "{name}{key}");
         }
-        // What is planned anew goes on where it was, and who was never served is first.
+        // A new plan continues the order, and a namespace that was never served is first.
         for (name, key) in [("a", 5), ("z", 3)] {
             turns.done(name, &key, false, Instant::now());
         }

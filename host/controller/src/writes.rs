@@ -1,4 +1,4 @@
-//! Makes writes for many namespaces, some at once, and begins those that failed ever later.
+//! Runs concurrent writes for many namespaces, and holds back after writes without an answer.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,35 +10,35 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::turns::{Places, Turns, Waiting};
 
-/// Bounds the writes of a task that run at once.
+/// Bounds of a task's concurrent writes.
 pub const PLACES: Places = Places {
     all: 8,
     of_one: 4,
     slow: 2,
 };
-/// How long a write that gets no answer has its place at least: so few are tried while the API server does not answer.
+/// Shortest time that a write without an answer holds its place, so that few writes are tried while the API server does not answer.
 const NO_ANSWER: Duration = Duration::from_secs(1);
-/// How long a write keeps its place at most because the API server asks for that.
+/// Longest time that a write holds its place because the API server asked for a delay.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A write that has its place for so long is slow.
+/// Time from which on a write counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What came of a write.
+/// Outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was made.
+    /// The object was written.
     Written,
     /// The object has changed meanwhile.
     Outdated,
-    /// It was refused.
+    /// The write was refused.
     Refused,
-    /// The API server did not answer, or is busy; when it wants to be asked again.
+    /// The API server did not answer, or is busy; holds the delay that it asked for.
     NoAnswer(Option<Duration>),
 }
 
-/// An answer to a write.
+/// Answer to a write.
 pub trait Answer {
-    /// Returns what came of it.
+    /// Returns the outcome of the write.
     fn outcome(&self) -> Outcome;
 }
 
@@ -83,19 +83,19 @@ impl Answer for Result<(), brokers::WriteError> {
 pub struct Done<K, V, T> {
     namespace: String,
     is_slow: bool,
-    /// The object.
+    /// Key of the object.
     pub key: K,
-    /// What was to be written.
+    /// Value that was to be written.
     pub value: V,
-    /// What the API server said.
+    /// Answer of the API server.
     pub answer: T,
-    /// When it said so.
+    /// Time of the answer.
     pub at: Instant,
 }
 
 type Running<'a, K, V, T> = Pin<Box<dyn Future<Output = Done<K, V, T>> + Send + 'a>>;
 
-/// The writes that wait, and those that run.
+/// Waiting and running writes.
 pub struct Writes<'a, K, V, T> {
     turns: Turns<K>,
     waiting: Waiting<K, V>,
@@ -108,7 +108,7 @@ where
     V: Send + 'a,
     T: Answer + Send + 'a,
 {
-    /// Returns one without any.
+    /// Creates a queue without writes.
     pub fn new(places: Places) -> Self {
         Self {
             turns: Turns::new(places),
@@ -117,8 +117,8 @@ where
         }
     }
 
-    /// Lets these wait, each with its namespace, in place of those that waited. An object that is being written is left out: look again when
-    /// that has ended.
+    /// Replaces the waiting writes by `due`, each with its namespace. An object that is being written is left out; plan again once that
+    /// write has ended.
     pub fn plan(&mut self, due: impl IntoIterator<Item = (String, K, V)>) {
         self.waiting.clear();
         self.turns.forget(Instant::now());
@@ -132,7 +132,7 @@ where
         }
     }
 
-    /// Begins those for which there are places.
+    /// Begins waiting writes as long as places are free.
     pub fn begin<F>(&mut self, write: impl Fn(K, V) -> F)
     where
         F: Future<Output = (V, T)> + Send + 'a,
@@ -164,7 +164,7 @@ where
         }
     }
 
-    /// Returns the next writes that end; waits without end while none runs. A dropped future loses nothing.
+    /// Returns the next writes that end; waits forever while none runs. Dropping the future loses nothing.
     pub async fn done(&mut self) -> Vec<Done<K, V, T>> {
         let Some(first) = self.running.next().await else {
             return std::future::pending().await;

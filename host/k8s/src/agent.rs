@@ -1,6 +1,6 @@
-//! What an agent has of a cluster: Configurations with their values, handlers, Instances, its own identity, and the report of its node.
+//! The agent's side of a cluster: Configurations with their values, handlers, Instances, its own identity, and the report of its node.
 //!
-//! Knows nothing of the controller, the webhook and the take-over from Akri.
+//! Knows nothing of the controller, the webhook and the migration from Akri.
 
 pub mod claims;
 pub mod configurations;

@@ -33,7 +33,7 @@ async fn what_agents_of_akri_left_goes_and_what_others_wait_for_stays() {
         deleting("c", &["node-a", "node-b"]),
     ]);
     tokio::time::sleep(WAIT.mul_f32(0.9)).await;
-    // An agent of Akri that runs removes its own meanwhile.
+    // A running agent of Akri removes its own finalizer meanwhile.
     fake.deleting.send_modify(|all| drop(all.pop()));
     tokio::time::sleep(WAIT).await;
     let written = fake.finalizers.lock().unwrap();

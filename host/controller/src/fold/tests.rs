@@ -112,7 +112,7 @@ impl Cluster {
         self.fold().statuses.remove(&key("cams")).unwrap()
     }
 
-    /// `ready`, and each condition with its status and reason.
+    /// Returns `ready`, and each condition with its status and reason.
     fn shown(&self) -> String {
         let status = self.status();
         let conditions = status.conditions.iter();
@@ -289,7 +289,7 @@ fn reports_count_only_of_nodes_that_are_ready_and_of_the_handler_and_generation_
     cluster.report("a", "earlier", 2, failed());
     assert_eq!(cluster.status().ready, "0/0");
     cluster.report("a", "onvif", 1, failed());
-    // What is shown stays until a node has read the newest version.
+    // The shown status stays until a node has read the newest version.
     assert!(cluster.fold().statuses.is_empty());
     cluster.report("a", "onvif", 1, Some(problem("InvalidSource", "no")));
     assert!(cluster.shown().contains("DetailsValid=False/InvalidSource"));
@@ -336,7 +336,7 @@ fn a_name_that_is_reserved_is_taken_from_older_configurations_and_by_what_instan
         };
         cluster.names.insert(name.into(), reservation);
     };
-    // Its Configuration was deleted a moment ago.
+    // The Configuration that had the name was deleted a moment ago.
     reserve(&mut cluster, "cams", "zoo", 500);
     let message = |cluster: &Cluster| cluster.message(ConditionType::NameTaken);
     assert!(message(&cluster).contains("default/cams has the name of zoo/cams"));
@@ -351,7 +351,7 @@ fn a_name_that_is_reserved_is_taken_from_older_configurations_and_by_what_instan
     assert!(other.conditions[3].message.contains(told));
     cluster.instance("cams-8120fe", &["a"]);
     assert!(cluster.shown().ends_with("NameTaken=False/NameFree"));
-    // The squatter was there before.
+    // The squatter reserved the name before.
     reserve(&mut cluster, "cams-8120fe", "zoo", 400);
     assert!(cluster.shown().starts_with("1/1 "));
     assert!(

@@ -1,4 +1,4 @@
-//! Whose names Configurations and Instances have, as agents see it, too. Pure.
+//! Finds the owners of the names that Configurations and Instances use, by the same rules as the agents. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 
-/// Says who has which name.
+/// Owners of resource names.
 pub struct Owners<'a> {
     names: NameOwners<'a>,
 }
 
 impl<'a> Owners<'a> {
-    /// Takes the Configurations as their status shows them.
+    /// Collects the owners from Configurations as their status shows them.
     pub fn of_states(reserved: &'a ResourceNames, states: &'a ConfigurationStates) -> Self {
         let keys = oldest_first(states.configurations.iter());
         Self {
@@ -22,7 +22,7 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Takes the Configurations as they are written.
+    /// Collects the owners from Configurations as they are written.
     pub fn of_manifests(
         reserved: &'a ResourceNames,
         manifests: &'a BTreeMap<ConfigurationKey, Arc<Manifest>>,
@@ -39,19 +39,19 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Returns what has the Configuration's name, if that is of another namespace.
+    /// Returns the owner of the Configuration's name if the owner is in another namespace.
     pub fn of_configuration(&self, key: &ConfigurationKey) -> Option<String> {
         self.of_name(key.namespace(), key.name())
     }
 
-    /// Returns what has the name of an object of that namespace, if that is of another one.
+    /// Returns the owner of an object's name if the owner is not in `namespace`.
     pub fn of_name(&self, namespace: &str, name: &str) -> Option<String> {
         let owner = self.names.taken_from(namespace, name);
         owner.map(|owner| owner.to_string())
     }
 }
 
-/// Sorts Configurations by age.
+/// Sorts Configurations by age, the oldest first.
 pub fn oldest_first<'a>(
     states: impl Iterator<Item = (&'a ConfigurationKey, &'a Arc<ConfigurationState>)>,
 ) -> Vec<&'a ConfigurationKey> {

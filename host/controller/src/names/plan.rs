@@ -1,4 +1,4 @@
-//! Which names are to be reserved, and which are to be freed. Pure.
+//! Decides which names to reserve and which to free. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,8 @@ use leafhost_core::status_store::ConfigurationStates;
 
 use super::owners::oldest_first;
 
-/// The most names of one namespace: as many as an agent takes Configurations. Beyond that a name is its oldest Configuration's.
+/// Upper bound of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
+/// oldest Configuration.
 pub const MOST: usize = leafhost_core::configuration::MAX_CONFIGURATIONS;
 
 /// A write.
@@ -18,27 +19,27 @@ pub const MOST: usize = leafhost_core::configuration::MAX_CONFIGURATIONS;
 pub enum Change {
     /// Reserves a name.
     Reserve {
-        /// The name.
+        /// Name to reserve.
         name: String,
-        /// The namespace.
+        /// Namespace that gets the name.
         namespace: String,
     },
-    /// Notes that a name is not used from now on, or that it is used again.
+    /// Notes that a name is unused from now on, or that it is used again.
     Note {
-        /// The name.
+        /// Reserved name.
         name: String,
-        /// Whether it is used.
+        /// True if the name is used again.
         is_used: bool,
     },
     /// Frees a name.
     Free {
-        /// The name.
+        /// Name to free.
         name: String,
     },
 }
 
 impl Change {
-    /// Returns the name.
+    /// Returns the name that the change is about.
     pub fn name(&self) -> &str {
         match self {
             Self::Reserve { name, .. } | Self::Note { name, .. } | Self::Free { name } => name,
@@ -46,25 +47,25 @@ impl Change {
     }
 }
 
-/// What follows.
+/// Outcome of a planning pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The writes, those of each namespace in turn.
+    /// Writes to make; namespaces take turns.
     pub changes: Vec<Change>,
-    /// When something more follows although nothing changes.
+    /// Time at which to plan again even if nothing changes.
     pub next: Option<Timestamp>,
 }
 
-/// What one namespace has.
+/// Names and changes of one namespace.
 #[derive(Debug, Default)]
 struct Namespace<'a> {
     names: usize,
-    /// The names that it does not use, and since when.
+    /// Unused names, with the time since when.
     unused: BTreeSet<(Timestamp, &'a str)>,
     changes: Vec<Change>,
 }
 
-/// Plans what is to be written. A name stays reserved for `grace` after its namespace used it last.
+/// Plans the changes. A name stays reserved for `grace` after its namespace last used it.
 pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let mut namespaces: BTreeMap<&str, Namespace<'_>> = BTreeMap::new();
@@ -96,7 +97,7 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
     for key in live.into_iter().filter(|key| owners.is_unreserved(key)) {
         let namespace = namespaces.entry(key.namespace()).or_default();
         if namespace.names >= MOST {
-            // Its place is there in the next look.
+            // The next pass reserves the name in the freed place.
             if let Some((_, name)) = namespace.unused.pop_first() {
                 let name = name.to_owned();
                 namespace.changes.push(Change::Free { name });
@@ -113,13 +114,13 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
     plan
 }
 
-/// Says whether a Configuration of the namespace has the name.
+/// Returns true if a Configuration of the namespace has the name.
 fn is_used(states: &ConfigurationStates, name: &str, record: &NameRecord) -> bool {
     let key = ConfigurationKey::new(&record.reservation.namespace, name);
     key.is_ok_and(|key| states.configurations.contains_key(&key))
 }
 
-/// Returns the first change of each namespace, then the second of each: many of one delay none of another.
+/// Returns the first change of each namespace, then the second of each, so that many changes of one namespace delay no other.
 fn in_turn(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
     let each = namespaces.into_values();
     let each = each.flat_map(|namespace| namespace.changes.into_iter().enumerate());

@@ -14,7 +14,7 @@ fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
     (fake, AbortOnDropHandle::new(tokio::spawn(task)))
 }
 
-/// There are these Configurations `namespace/name`, the oldest first.
+/// Publishes these Configurations `namespace/name`, the oldest first.
 fn show(fake: &Fake, all: &[&str]) {
     let states = all.iter().enumerate().map(|(age, text)| {
         let (namespace, name) = text.split_once('/').unwrap();
@@ -32,7 +32,7 @@ fn show(fake: &Fake, all: &[&str]) {
         }));
 }
 
-/// What was written since, after a while.
+/// Waits, then returns the writes made since the last call.
 async fn written(fake: &Fake, wait: Duration) -> Vec<String> {
     tokio::time::sleep(wait).await;
     let written = std::mem::take(&mut *fake.named.lock().unwrap());
@@ -41,7 +41,7 @@ async fn written(fake: &Fake, wait: Duration) -> Vec<String> {
 
 const MOMENT: Duration = Duration::from_secs(30);
 
-/// Names are unused for so much longer.
+/// Moves the time since when names are unused into the past.
 fn age(fake: &Fake, time: Duration) {
     let mut records = fake.names.borrow().records.clone();
     for record in records.values_mut() {

@@ -44,7 +44,7 @@ async fn a_deleted_node_keeps_the_slots_that_its_pods_ask_for_until_they_are_gon
         *fake.requested.lock().unwrap() = Some(BTreeSet::from(["akri.sh/cams-1".to_owned()]));
         fake.set("b", None);
         assert_eq!(fake.settled().await, 0);
-        // What cannot be told frees nothing.
+        // A failed request frees nothing.
         *fake.requested.lock().unwrap() = None;
         assert_eq!(fake.settled().await, 0);
         *fake.requested.lock().unwrap() = Some(BTreeSet::new());
@@ -95,7 +95,7 @@ async fn a_write_that_somebody_was_quicker_than_is_tried_again_on_what_is_there_
     fake.set("b", Some(out));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!((fake.tried(), fake.writes.borrow().len()), (1, 0));
-    // Node a, which is there, has claimed the other slot meanwhile.
+    // Node a, which is present, has claimed the other slot meanwhile.
     fake.edit(|instance| {
         let usage = &mut instance.spec.device_usage;
         usage.insert("cams-1-2".into(), "a".into());
@@ -107,7 +107,7 @@ async fn a_write_that_somebody_was_quicker_than_is_tried_again_on_what_is_there_
 #[tokio::test(start_paused = true)]
 async fn instances_that_cannot_be_written_delay_none_of_another_namespace_nor_that_sorts_after_them()
  {
-    // More namespaces cannot be written than writes are made at once.
+    // The number of namespaces that cannot be written exceeds the number of concurrent writes.
     let broken: Vec<String> = (0..20).map(|number| format!("a{number:02}")).collect();
     let broken: Vec<&'static str> = broken.into_iter().map(|name| &*name.leak()).collect();
     let mut all: Vec<(&str, usize)> = broken.iter().map(|name| (*name, 5)).collect();
@@ -115,18 +115,18 @@ async fn instances_that_cannot_be_written_delay_none_of_another_namespace_nor_th
     let (fake, _task) = start_on(Fake::with(&all));
     fake.hangs.lock().unwrap().extend(&broken);
     fake.set("b", None);
-    // Each of the broken ones takes a place once, for three seconds.
+    // Each broken namespace takes a place once, for three seconds.
     tokio::time::timeout(Duration::from_secs(10), fake.written(100))
         .await
         .unwrap();
-    // One Instance of a namespace that cannot be written is no reason to leave the others.
+    // One failing Instance of a namespace does not stop the attempts on its others.
     tokio::time::sleep(Duration::from_mins(5)).await;
     let tried: BTreeSet<InstanceKey> = {
         let tried = fake.tried.lock().unwrap();
         tried.iter().map(|(_, key)| key.clone()).collect()
     };
     assert_eq!(tried.len(), 200, "each was tried");
-    // What can be written again is: what sorts first, too.
+    // All Instances are written once writes succeed again, also the first in order.
     fake.hangs.lock().unwrap().clear();
     tokio::time::timeout(Duration::from_mins(7), fake.written(200))
         .await
@@ -144,7 +144,7 @@ async fn while_the_api_server_answers_nothing_two_writes_a_second_are_tried() {
     tokio::time::sleep(Duration::from_mins(3)).await;
     let later = fake.tried() - first;
     assert!((355..=360).contains(&later), "{later}");
-    // Who does not lead tries nothing, and who leads again does not wait.
+    // A controller that does not lead writes nothing, and does not wait once it leads again.
     fake.leads.send_replace(false);
     tokio::time::sleep(Duration::from_mins(10)).await;
     let before = fake.tried();
@@ -184,7 +184,7 @@ async fn what_was_planned_is_left_when_a_node_is_back_or_the_lead_is_lost() {
         let (fake, _task) = start_with(50);
         *fake.meanwhile.lock().unwrap() = Some(meanwhile);
         fake.set("b", None);
-        // Those that had begun.
+        // The writes that had begun.
         assert_eq!(fake.settled().await, PLACES.of_one);
     }
 }
@@ -208,7 +208,7 @@ async fn an_agent_that_writes_back_what_was_released_is_contradicted_once_a_minu
     }));
     fake.set("b", None);
     assert_eq!(fake.settled().await, 10);
-    // Another node that goes is no matter of this fight.
+    // The removal of another node does not wait.
     fake.set("a", None);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(fake.holders().iter().all(String::is_empty));
@@ -230,7 +230,7 @@ async fn what_is_refused_is_tried_ever_later_whatever_happens_to_it() {
     };
     let expected = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300];
     assert_eq!(waits(&fake), expected);
-    // Also if nothing happens: somebody may have given the right that was missing.
+    // Also if nothing changes: an operator may have granted the missing right.
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(waits(&fake)[expected.len()..], [300, 300]);
 }

@@ -52,7 +52,7 @@ fn start_with(
     (fake, AbortOnDropHandle::new(task))
 }
 
-/// The node reports that all Configurations fail with that text.
+/// Publishes a node's report in which all Configurations fail with this text.
 fn report(fake: &Fake, node: &str, configurations: usize, text: &str) {
     let reported = (0..configurations).map(|number| {
         let reported = ReportedConfiguration {
@@ -103,7 +103,7 @@ async fn a_hundred_broken_configurations_on_fifty_nodes_are_written_every_five_s
         assert!((10..=12).contains(&times.len()), "{}", times.len());
         assert!(times.iter().all(|time| *time >= SPACING), "{times:?}");
     }
-    // What is as it should be is left alone.
+    // A status that does not differ is not written.
     tokio::time::sleep(SPACING * 2).await;
     let before = fake.shown.lock().unwrap().len();
     report(&fake, "node-00", 100, "failed at 59");
@@ -122,7 +122,7 @@ async fn the_first_status_of_a_configuration_is_that_of_the_first_reports() {
         .status
         .clone();
     assert_eq!(shown.unwrap().ready, "0/1");
-    // One on which no node reports is told so.
+    // A Configuration without reports gets a status after a while.
     let (fake, _task) = start(1);
     tokio::time::sleep(FIRST_REPORT * 2).await;
     let shown = fake.configurations.borrow().configurations[&key(0)]
@@ -160,10 +160,10 @@ async fn a_status_that_is_edited_by_hand_is_put_right_and_one_that_cannot_be_wri
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let waits: Vec<u64> = times(&fake, 0).iter().map(Duration::as_secs).collect();
-        // It looks at most once a second.
+        // The task runs at most one pass a second.
         assert!(waits[..3].iter().all(|wait| *wait <= 5), "{waits:?}");
         assert!(waits[3..].is_sorted() && waits.len() == 9, "{waits:?}");
-        // Also if nothing changes: somebody may have given the right that was missing.
+        // Also if nothing changes: an operator may have granted the missing right.
         tokio::time::sleep(BACKOFF_LAST * 2).await;
         assert_eq!(times(&fake, 0).len(), 11);
     }
@@ -177,7 +177,7 @@ async fn a_namespace_whose_statuses_cannot_be_written_delays_no_other_one() {
     };
     let (fake, _task) = start_with(of("aaa").chain(of("zzz")).collect());
     fake.hangs.lock().unwrap().insert("aaa");
-    // No node reports on them: that is told after a while.
+    // No node reports on the Configurations, so they get a status after a while.
     tokio::time::sleep(FIRST_REPORT + SOON * 2).await;
     let shown = fake.shown.lock().unwrap().clone();
     let (other, broken): (Vec<_>, Vec<_>) = shown

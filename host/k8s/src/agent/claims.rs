@@ -1,4 +1,4 @@
-//! Claims as the scheduler has allocated them, read one at a time when the kubelet asks for them.
+//! Reads claims that the scheduler has allocated, one at a time when the kubelet asks for them.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use leafhost_core::slices::DRIVER;
 use crate::answers::{self, Failure, Kind};
 use crate::slices::count;
 
-/// Limits the time of a request: the kubelet waits for some of them.
+/// Timeout of a request; the kubelet waits for some of them.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Reads claims. The client must not repeat requests by itself.
+/// Reader of claims. The client must not retry requests by itself.
 pub struct KubeClaims(Client);
 
 impl KubeClaims {
-    /// Reads them with a client.
+    /// Creates a reader that uses this client.
     pub fn new(client: Client) -> Self {
         Self(client)
     }

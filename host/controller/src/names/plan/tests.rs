@@ -11,7 +11,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// Configurations `namespace/name`, each with when it was created; those that end with `-` are being deleted.
+/// Builds Configurations `namespace/name` with their creation time; a name that ends with `-` is being deleted.
 fn states(all: &[(&str, i64)]) -> ConfigurationStates {
     let state = |(text, created): &(&str, i64)| {
         let (namespace, name) = text.trim_end_matches('-').split_once('/').unwrap();
@@ -29,7 +29,7 @@ fn states(all: &[(&str, i64)]) -> ConfigurationStates {
     }
 }
 
-/// Reservations `namespace/name`, each with when it was made and since when it is unused.
+/// Builds reservations `namespace/name` with their creation time and the time since when they are unused.
 fn set(all: &[(&str, i64, Option<i64>)]) -> NameSet {
     let record = |(text, created, unused): &(&str, i64, Option<i64>)| {
         let (namespace, name) = text.split_once('/').unwrap();
@@ -47,7 +47,7 @@ fn set(all: &[(&str, i64, Option<i64>)]) -> NameSet {
     NameSet::read(all.iter().map(record).collect())
 }
 
-/// What is planned at second 10,000.
+/// Returns the plan of second 10,000 as text.
 fn planned(states: &ConfigurationStates, set: &NameSet) -> Vec<String> {
     let plan = plan(states, set, GRACE, at(10_000));
     let told = plan.changes.iter().map(|change| match change {
@@ -62,14 +62,14 @@ fn planned(states: &ConfigurationStates, set: &NameSet) -> Vec<String> {
 #[test]
 fn the_oldest_configuration_of_each_name_gets_it_and_keeps_it() {
     for (configurations, reservations, expected) in [
-        // At the first start.
+        // First start: nothing is reserved yet.
         (
             &[("b/echo", 1), ("a/echo", 2), ("a/cams", 3)][..],
             &[][..],
             &["+a/cams", "+b/echo"][..],
         ),
         (&[("b/echo", 1), ("a/echo", 2)], &[("a/echo", 5, None)], &[]),
-        // One that is being deleted gets no name, and keeps the one it has.
+        // A Configuration that is being deleted gets no name, and keeps the one it has.
         (&[("b/echo-", 1), ("a/echo", 2)], &[], &["+a/echo"]),
         (
             &[("b/echo-", 1), ("a/echo", 2)],
@@ -105,10 +105,10 @@ fn a_name_that_nobody_uses_is_noted_once_and_freed_after_the_grace() {
         (&[][..], None, &["echo=false"][..]),
         (&[], Some(9_000), &["@12600"]),
         (&[], Some(6_400), &["-echo"]),
-        // Another namespace waits for it.
+        // Another namespace waits for the name.
         (&[("b/echo", 1)], Some(9_000), &["@12600"]),
         (&[("b/echo", 1)], Some(6_400), &["-echo"]),
-        // It was applied again.
+        // The Configuration was applied again.
         (&[("a/echo", 9_999)], Some(9_000), &["echo=true"]),
         (&[("a/echo-", 1)], Some(6_400), &["echo=true"]),
         (&[("a/echo", 1)], None, &[]),
