@@ -22,22 +22,22 @@ use crate::watch::{Event, Watch};
 use crate::{manifest, memory, until};
 use book::Book;
 
-/// The file that keeps the names of resources that namespaces have.
+/// Name of the file that keeps the reserved resource names of namespaces.
 const NAMES: &str = "names.json";
-/// When the objects are listed again for those that were too many and may serve now: the first time, and later ones. Who deletes and makes
-/// objects again and again costs the API server no more lists than that.
+/// Delays before the objects are listed again because objects beyond a cap may be taken now: before the first such list, and between later
+/// ones. A user who deletes and creates objects again and again causes no more lists than that.
 const LIST_FIRST: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_mins(5);
 
-/// The Configurations of a cluster.
+/// Watched Configurations of a cluster.
 pub struct KubeConfigurations {
     set: watch::Receiver<Arc<ConfigurationSet>>,
 }
 
 impl KubeConfigurations {
-    /// Watches them. Secrets and `ConfigMap`s are read in their own namespaces and in `namespaces`. `memory` is the file that keeps the
-    /// Configurations for an agent that starts while the API server is away; their Secrets are not in it. A file beside it keeps their
-    /// names.
+    /// Watches the Configurations. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The file
+    /// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is away; a file beside it
+    /// keeps the names.
     pub fn watch(
         client: Client,
         namespaces: BTreeSet<String>,

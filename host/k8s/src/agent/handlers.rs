@@ -1,7 +1,7 @@
 //! Handlers in ConfigMaps of one namespace that have the label [`LABEL`].
 //!
-//! The watch shows only metadata, since an object goes to each node: the whole object is fetched where what is on disk is older, and the
-//! nodes of a large cluster do so one after the other.
+//! The watch carries only metadata, since every node gets each event. A node fetches the whole object only if its copy on disk is older,
+//! and the nodes of a large cluster spread these requests over time.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,27 +30,27 @@ use crate::answers::{self, Failure, Kind};
 use crate::watch::{Event, Watch};
 use crate::{nodes, publish, until};
 
-/// The label of ConfigMaps with handlers.
+/// Label of ConfigMaps with handlers.
 pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
 
-/// How many objects are fetched at once.
+/// Upper bound of concurrent fetches.
 const AT_ONCE: usize = 4;
-/// How long a request may take.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// How long the API server is waited for at the start before the other sources of handlers count alone.
+/// Time to wait for the API server at the start before the other sources of handlers count alone.
 const START: Duration = Duration::from_secs(15);
-/// How many nodes there are if the API server does not say.
+/// Number of nodes to assume if the API server does not tell it.
 const NODES: u64 = 100;
 
-/// The handlers.
+/// Watched handlers.
 pub struct KubeHandlers {
     set: watch::Receiver<Arc<SourceSet>>,
     disk: Arc<Disk>,
 }
 
 impl KubeHandlers {
-    /// Watches the ConfigMaps of a namespace. `folder` is this source's own: it keeps what was fetched. The client must not repeat
-    /// requests by itself.
+    /// Watches the ConfigMaps of a namespace. `folder` belongs to this source alone and keeps the fetched objects. The client must not
+    /// retry requests by itself.
     pub fn watch(client: &Client, namespace: &str, folder: PathBuf, tasks: &mut Tasks) -> Self {
         let disk = Arc::new(Disk::new(folder));
         let (sender, set) = watch::channel(Arc::default());
@@ -114,13 +114,13 @@ async fn run(
     task.run().await;
 }
 
-/// An object that was asked for by name.
+/// Name of a requested object, with the answer.
 type Answer = (String, Result<ConfigMap, Refusal>);
 
-/// Why an object was not fetched.
+/// Reason why an object was not fetched.
 struct Refusal {
     message: String,
-    /// How long the API server wants to be left alone.
+    /// Time for which the API server asks for no requests.
     wait: Duration,
 }
 
@@ -128,7 +128,7 @@ struct Task {
     watch: Watch<PartialObjectMeta<ConfigMap>>,
     whole: Api<ConfigMap>,
     nodes: Api<PartialObjectMeta<Node>>,
-    /// Over how long the nodes distribute their requests.
+    /// Time over which the nodes spread their requests.
     spread: Option<Duration>,
     disk: Arc<Disk>,
     objects: Objects,
@@ -168,7 +168,7 @@ impl Task {
             Event::InitDone => {
                 self.objects.failure = None;
                 if self.spread.is_none() {
-                    // It is asked once: a cluster that has grown tenfold since is one that 429 slows down.
+                    // Counted only once: if the cluster has grown tenfold since, status 429 slows the requests down.
                     let nodes = nodes::count(&self.nodes).await;
                     self.spread = Some(spread(nodes.unwrap_or(NODES)));
                 }
@@ -228,7 +228,7 @@ impl Task {
         })
     }
 
-    /// Removes from disk what is of no use any more.
+    /// Removes the files that are no longer needed from disk.
     async fn clean(&mut self) {
         let (disk, held) = (Arc::clone(&self.disk), self.objects.held());
         if spawn_blocking(move || disk.keep_only(&held)).await.is_err() {
@@ -256,14 +256,14 @@ fn told(failure: &Failure) -> String {
     format!("cannot be read: {}{remedy}", failure.message)
 }
 
-/// Over how long that many nodes distribute their requests for a few hundred kilobytes: a second for 20, ten for 500.
+/// Returns the time over which this number of nodes spreads requests for a few hundred kilobytes: a second for 20 nodes, ten for 500.
 fn spread(nodes: u64) -> Duration {
     let few = Duration::from_millis(nodes.saturating_mul(50)).min(Duration::from_secs(1));
     let many = Duration::from_millis(nodes.saturating_mul(20));
     few.max(many).min(Duration::from_mins(1))
 }
 
-/// By chance within that time.
+/// Returns a random moment within that time.
 fn soon(spread: Option<Duration>) -> Instant {
     let spread = spread.unwrap_or_default();
     Instant::now() + spread.mul_f64(rand::rng().random_range(0.0..1.0))

@@ -1,4 +1,4 @@
-//! Which node this agent runs on, as the API server knows it from the agent's token.
+//! Identity of the agent's node, as the API server derives it from the agent's token.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,66 +16,66 @@ use tokio::time::sleep;
 use crate::answers::{self, Failure};
 use crate::memory;
 
-/// How long each of the two requests may take.
+/// Timeout of each of the two requests.
 const REQUEST: Duration = Duration::from_secs(10);
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 
-/// Who the agent is.
+/// Identity of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// The uid of the Node object.
+    /// Uid of the Node object.
     pub node_uid: String,
-    /// The namespace of the service account; without one that of the kubeconfig.
+    /// Namespace of the service account, or else the default namespace of the kubeconfig.
     pub namespace: String,
 }
 
-/// Why the agent does not know who it is.
+/// Reason why the identity is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The API server does not answer as it should. It may later.
+    /// The API server does not answer properly; it may later.
     #[error("the API server does not say which node this is: {0}; the agent tries again")]
     Unavailable(String),
-    /// It refuses to answer.
+    /// The API server refuses to answer.
     #[error(
         "the API server does not say which node this is: {0}; correct the credentials of the pod's service account or of KUBECONFIG"
     )]
     Refused(String),
-    /// Two different nodes.
+    /// Flag and token name different nodes.
     #[error(
         "--node-name is {given:?}, but the agent's token is bound to node {bound:?}; remove --node-name"
     )]
     OtherNode {
-        /// What the flag says.
+        /// Node name from the flag.
         given: String,
-        /// What the token says.
+        /// Node name from the token.
         bound: String,
     },
-    /// No node.
+    /// Neither token nor flag names a node.
     #[error(
         "the credentials of {user:?} are bound to no node; run the agent as a pod of the cluster (1.32 or newer), or give --node-name"
     )]
     NoNode {
-        /// Whose.
+        /// Name of the user.
         user: String,
     },
-    /// Not the name of a node of this cluster.
+    /// The flag does not name a node of this cluster.
     #[error("the cluster has no node {0:?}; correct --node-name")]
     UnknownNode(String),
-    /// The Node object may not be read.
+    /// Access to the Node object is denied.
     #[error("cannot read Node {node}: {message}; allow the user of KUBECONFIG to get nodes")]
     Denied {
-        /// Which.
+        /// Name of the node.
         node: String,
-        /// Why.
+        /// Answer of the API server.
         message: String,
     },
 }
 
-/// Asks the API server. `node_name` is what the operator says. While the API server is away it is what an earlier agent was told, which
-/// the file `memory` keeps; the first agent of a node waits, and `waits` says for what.
+/// Asks the API server for the identity. `node_name` is the operator's flag. While the API server is away, the file `memory` supplies the
+/// identity of an earlier agent; the first agent of a node waits, and `waits` gets the reason.
 pub async fn identify(
     client: &Client,
     node_name: Option<&str>,
@@ -114,18 +114,19 @@ pub async fn identify(
     }
 }
 
-/// Which Node object is there of the one that the agent runs on.
+/// State of the Node object of the agent's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NodeObject {
-    /// The one that the credentials are bound to, by its uid.
+    /// The Node object that the credentials are bound to, by its uid.
     Bound(String),
-    /// One that was made later: until the credentials are renewed, policies let the agent make no object that belongs to it.
+    /// A Node object that was created later: until the credentials are renewed, policies do not let the agent create objects that belong to
+    /// it.
     Newer,
-    /// None.
+    /// No Node object exists.
     Gone,
 }
 
-/// Asks the API server again which Node object this is.
+/// Asks the API server for the current state of the Node object.
 pub(crate) async fn node_object(
     client: &Client,
     node_name: Option<&str>,
@@ -136,7 +137,7 @@ pub(crate) async fn node_object(
     let params = ListParams::default().fields(&selector);
     let found = match answers::within(REQUEST, nodes.list_metadata(&params)).await {
         Ok(found) => found.items,
-        // Who may not look goes by what the credentials say.
+        // An agent that may not list nodes trusts its credentials.
         Err(Failure {
             code: Some(403), ..
         }) => return Ok(NodeObject::Bound(identity.node_uid)),
@@ -171,7 +172,7 @@ async fn ask(client: &Client, node_name: Option<&str>) -> Result<Identity, Ident
     })
 }
 
-/// What the credentials say.
+/// Claims of the agent's credentials.
 #[derive(Debug, PartialEq, Eq)]
 struct Claims {
     node: String,
@@ -223,7 +224,7 @@ async fn uid_of(client: &Client, node: &str) -> Result<String, IdentityError> {
     }
 }
 
-/// A server that is busy, starts or is away may answer later; one that refuses does not.
+/// Converts a failure: a busy, starting or absent server may answer later, a refusal is final.
 fn unanswered(Failure { code, message, .. }: Failure) -> IdentityError {
     match code {
         Some(400..=428 | 430..=499) => IdentityError::Refused(message),
@@ -271,7 +272,7 @@ mod tests {
         )
     }
 
-    /// What an agent without a memory learns from these answers, and what it says that it waits for meanwhile.
+    /// Returns the identity that an agent without a memory gets from these answers, and the reason for which it waited.
     async fn learned(
         answers: Vec<Answer>,
         given: Option<&str>,

@@ -1,8 +1,8 @@
 //! Instances as objects of the API server.
 //!
-//! Two watches show those that concern this node, and writes answer with the object as it is now. Both meet in one view, in which nothing
-//! older follows what is newer; so a write is in what is shown before [`InstanceStore::apply`] returns. Requests that write have short
-//! deadlines and are never repeated but for one look at what is there.
+//! Two watches show the Instances that concern this node, and each write returns the object as it is now. Both feed one view, in which an
+//! older version never replaces a newer one; so a write is visible before [`InstanceStore::apply`] returns. Write requests have short
+//! deadlines and are never retried, except once after reading the object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -31,45 +31,45 @@ use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, pat
 use crate::requests::{delete_only, patch_by, put_by};
 use crate::{memory, nodes};
 
-/// So many writes are under way at a time.
+/// Upper bound of concurrent writes.
 const IN_FLIGHT: usize = 16;
-/// Nodes that see a new device at the same time make its Instance within this, each at another moment: the others then join what the first
-/// one has made.
+/// Time within which nodes that see a new device together create its Instance, each at a random moment; the others then join the Instance
+/// of the first.
 const SPREAD: Duration = Duration::from_secs(1);
-/// Time limit for a write with all looks that belong to it. One that hangs makes the others of its batch no later than that.
+/// Timeout of a write with all its reads. A write that hangs delays the others of its batch at most that long.
 const CHANGE: Duration = Duration::from_secs(4);
-/// The field manager of every agent: one for all, or the object would grow with the number of nodes.
+/// Field manager of every agent: a shared one, or the object would grow with the number of nodes.
 const MANAGER: &str = "leafhost";
 
-/// The Instances that concern one node.
+/// Instances that concern one node.
 pub struct KubeInstances {
     shared: Arc<Shared>,
     set: watch::Receiver<Arc<InstanceSet>>,
 }
 
-/// What watches and writes share.
+/// State shared by watches and writes.
 struct Shared {
     client: Client,
     resource: ApiResource,
     node: String,
     state: Mutex<State>,
-    /// Counts the signs that the store has gone back to an earlier state: the watches list anew then.
+    /// Number of signs that the store has gone back to an earlier state; the watches then list anew.
     restored: watch::Sender<u64>,
 }
 
 struct State {
     view: InstanceView,
-    /// The watches that have not been read once.
+    /// Watches that have not ended their first list.
     unread: BTreeSet<Scope>,
-    /// What the API server leaves out of Instances, by uid: their definition is Akri's, which has not all our fields.
+    /// Fields that the API server drops from Instances, by uid, if the installed definition is Akri's, which lacks them.
     pruned: BTreeMap<String, Pruned>,
-    /// Why watches do not work at the moment.
+    /// Reasons why watches are interrupted at the moment.
     interrupted: BTreeMap<Scope, String>,
-    /// Nothing once the watches have ended: who waits for changes is told so.
+    /// `None` once a watch has ended, which tells the receivers that no more changes follow.
     set: Option<watch::Sender<Arc<InstanceSet>>>,
 }
 
-/// The fields of an Instance that Akri's definition does not have.
+/// Fields of an Instance that Akri's definition lacks.
 #[derive(Clone, Default)]
 struct Pruned {
     leafhost: Option<Leafhost>,
@@ -84,8 +84,8 @@ impl Pruned {
 }
 
 impl KubeInstances {
-    /// Watches them. The client must not repeat requests by itself. `memory` is the file that keeps the Instances for an agent that starts
-    /// while the API server is away.
+    /// Watches the Instances that concern `node`. The client must not retry requests by itself. The file `memory` keeps the Instances for
+    /// an agent that starts while the API server is away.
     pub fn watch(client: &Client, node: &str, memory: PathBuf, tasks: &mut Tasks) -> Self {
         let remembered: Option<Vec<Instance>> = memory::read(&memory);
         let keyed = |instance: Instance| (instance.key(), Arc::new(instance));
@@ -122,7 +122,7 @@ impl KubeInstances {
     }
 }
 
-/// Waits for the moment of this node, if other nodes may make the same Instance now.
+/// Sleeps for this node's random delay if other nodes may create the same Instance now.
 async fn spread(change: &Change) {
     if let Change::Create(instance) = change
         && instance.spec.shared
@@ -139,7 +139,7 @@ impl InstanceStore for KubeInstances {
     }
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
-        // One that takes long holds none of the others up.
+        // A slow write delays none of the others.
         let places = Semaphore::new(IN_FLIGHT);
         let writes = changes.into_iter().map(async |change| {
             spread(&change).await;
@@ -171,16 +171,16 @@ impl InstanceStore for KubeInstances {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it panics.
+        // No holder of the lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The Instances of a namespace, as they are read.
+    /// Returns the API of Instances in a namespace.
     fn api(&self, namespace: &str) -> Api<events::Object> {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
-    /// Shows what is known now: the Instances only once all watches have been read.
+    /// Publishes the current state; Instances only once all watches have been read.
     fn publish(&self) {
         let state = self.state();
         let is_read = state.unread.is_empty();
@@ -204,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// Whether a watch works, or why not.
+    /// Records that a watch works, or why it does not.
     fn interrupted(&self, scope: Scope, why: Option<String>) {
         let interrupted = &mut self.state().interrupted;
         match why {
@@ -213,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Takes an object in; returns it as the agent knows it.
+    /// Takes an object into the view; returns it as the agent knows it.
     fn saw(&self, object: InstanceObject) -> Arc<Instance> {
         let mut instance = instance::into_instance(object);
         let mut state = self.state();
@@ -226,7 +226,8 @@ impl Shared {
         Arc::new(instance)
     }
 
-    /// The same for an object that was `sent`: what its definition does not have is kept here, or it would be written again and again.
+    /// Takes the answer to a write of `sent` into the view. Fields that the definition lacks are kept here, or they would be written again
+    /// and again.
     fn saw_written(&self, object: InstanceObject, mut sent: Instance) -> Arc<Instance> {
         if sent.spec.leafhost.is_some() && object.spec.leafhost.is_none() {
             let mut pruned = Pruned::default();
@@ -249,7 +250,7 @@ impl Shared {
         state.view.saw_deletion(key, uid);
     }
 
-    /// An object has lost its label, or is gone: which of both is not looked at.
+    /// Records that an object has lost its label or is gone, without asking which.
     fn saw_leave(&self, key: &InstanceKey, uid: &str, version: u64) {
         let mut state = self.state();
         state.pruned.remove(uid);
@@ -306,7 +307,7 @@ impl Shared {
             let key = key.clone();
             return Err(StoreError::AlreadyExists { key, found });
         }
-        // No answer came; what it made has this node and this device.
+        // No answer came; an Instance with this node and this device is the one that the request created.
         match found {
             Some(found) if found.spec.nodes == node && found.spec.leafhost == device => {
                 Ok(Some(found))
@@ -315,7 +316,7 @@ impl Shared {
         }
     }
 
-    /// Writes the edits on what is known of the object; if that is out of date, once more on what is there.
+    /// Writes the edits based on the known object; if that is outdated, once more based on the current one.
     async fn update(&self, key: &InstanceKey, uid: &str, edits: &[Edit]) -> Written {
         let known = self.state().view.instances().get(key).cloned();
         let known = match known {
@@ -365,8 +366,8 @@ impl Shared {
         }
     }
 
-    /// Whether that Configuration exists and is to stay. Garbage collection takes an Instance whose owner does not exist, and an agent may
-    /// learn of another node's write sooner than of the Configuration that is the cause.
+    /// Returns true if the owning Configuration exists and is not being deleted. Garbage collection deletes an Instance whose owner does
+    /// not exist, and an agent may see another node's write earlier than the Configuration that caused it.
     async fn has_owner(
         &self,
         key: &InstanceKey,
@@ -404,7 +405,7 @@ impl Shared {
         let api = self.api(&key.namespace);
         let patch: Patch<()> = Patch::Json(operations);
         let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
-        // It was written, whether the rest of it can be read or not.
+        // The write succeeded, whether the answer can be read or not.
         let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
             metadata: unreadable.metadata,
             ..instance::from_instance(sent.clone())
@@ -438,7 +439,7 @@ impl Shared {
         Err(store_error(&failure, key))
     }
 
-    /// Reads one object and takes in what is there.
+    /// Reads one object and takes it into the view.
     async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
         match answers::within(REQUEST, self.api(&key.namespace).get_opt(&key.name)).await? {
             Some(DeserializeGuard(Ok(object))) => Ok(Some(self.saw(object))),

@@ -1,4 +1,4 @@
-//! The lock of this agent's node: follows for which pod it is locked, and unlocks it once that pod needs it no more.
+//! Lock of this agent's node: follows the pod for which the node is locked, and unlocks the node once that pod no longer needs it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use crate::node_lock::{seen, set};
 use crate::watch::{Event, Watch};
 
-/// The manager of the field that it removes.
+/// Field manager with which the lock is removed.
 const MANAGER: &str = "leafhost";
-/// Separates two tries.
+/// Pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The longest pause between two tries while the API server refuses.
+/// Upper bound of the pause between attempts while the API server refuses.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Follows the lock of a node until `tasks` end.
@@ -84,7 +84,7 @@ impl Task {
         });
     }
 
-    /// Unlocks the node if its pod is done; returns when to try again.
+    /// Unlocks the node if its pod is done. Returns the time of the next attempt.
     async fn unlock(&mut self) -> Option<Instant> {
         let uid = self.locked.borrow().as_ref().map(|lock| lock.uid.clone());
         let uid = uid.filter(|uid| self.finished.borrow_and_update().contains(uid));

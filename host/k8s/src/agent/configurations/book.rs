@@ -1,6 +1,6 @@
-//! What was read of each Configuration, and what serves. Pure.
+//! Book of the Configurations that were read, and of the set that serves. Pure.
 //!
-//! No index holds them: a list is bounded while it is read, by the ranks of what was taken before.
+//! Kept without an `crate::index`, because a list is bounded while it is read, by the ranks of the objects that were taken before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,41 +20,41 @@ use super::taken::{MAX_OF_NAMESPACE, Mention, Name, Object, Rank, Taken};
 use crate::agent::values::{Found, Wanted};
 use crate::manifest;
 
-/// The most Configurations that one message names.
+/// Upper bound of Configurations that one message names.
 const MAX_NAMED: usize = 5;
-/// What the annotations begin with that agents read.
+/// Prefix of the annotations that agents read.
 const ANNOTATIONS: &str = "leafhost.dev/";
-/// The fields of a spec that agents do not use.
+/// Fields of a spec that agents do not use.
 const UNUSED: [&str; 3] = [
     "brokerSpec",
     "instanceServiceSpec",
     "configurationServiceSpec",
 ];
 
-/// The objects, and those of a list that is being read.
+/// The taken objects, and those of a list that is being read.
 #[derive(Debug, Default)]
 pub struct Book {
     taken: Taken<Entry>,
-    /// What the list has so far.
+    /// Objects of the list so far.
     listing: Option<Taken<Entry>>,
     is_complete: bool,
-    /// Whether the objects are those of an earlier agent.
+    /// True while the objects are those of an earlier agent.
     is_remembered: bool,
 }
 
-/// An object.
+/// A Configuration object as it was read.
 #[derive(Debug, Default)]
 struct Entry {
     uid: String,
-    /// The last version that can be used.
+    /// Last valid version.
     good: Option<Arc<Configuration>>,
-    /// The object that says so.
+    /// Object from which `good` was read.
     source: Option<Arc<DynamicObject>>,
     problems: Vec<SourceProblem>,
 }
 
 impl Book {
-    /// What an earlier agent knew; it serves until the first whole list.
+    /// Loads the objects of an earlier agent; they serve until the first complete list.
     pub fn remember(&mut self, objects: Vec<DynamicObject>) {
         self.is_remembered = true;
         for object in objects {
@@ -65,19 +65,19 @@ impl Book {
         self.taken.settle();
     }
 
-    /// What the next agent should know; nothing before the first whole list.
+    /// Returns the objects to keep for the next agent, or `None` before the first complete list.
     pub fn worth_keeping(&self) -> Option<Vec<DynamicObject>> {
         let sources = self.taken.by_name();
         let sources = sources.filter_map(|(_, entry)| entry.source.as_deref().cloned());
         self.is_complete.then(|| sources.collect())
     }
 
-    /// A list begins.
+    /// Begins a list.
     pub fn begin(&mut self) {
         self.listing = Some(Taken::default());
     }
 
-    /// An object of the list.
+    /// Adds an object of the list.
     pub fn list(&mut self, object: DynamicObject) {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
@@ -85,7 +85,7 @@ impl Book {
         listing.put_listed(&self.taken, name, object);
     }
 
-    /// The list has ended: what it does not have is gone.
+    /// Ends the list; objects that are not in it are gone.
     pub fn finish(&mut self) {
         if let Some(listing) = self.listing.take() {
             self.taken = listing;
@@ -94,7 +94,7 @@ impl Book {
         }
     }
 
-    /// An object is new or has changed.
+    /// Takes an object that is new or has changed.
     pub fn apply(&mut self, object: DynamicObject) {
         let name = name_of(&object);
         let object = read(object, self.taken.get(&name));
@@ -102,18 +102,18 @@ impl Book {
         self.taken.settle();
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub fn delete(&mut self, object: &DynamicObject) {
         self.taken.remove(&name_of(object));
     }
 
-    /// Whether another list would have objects that could be taken now.
+    /// Returns true if another list could bring objects that fit now.
     pub fn has_room(&self) -> bool {
         self.taken.has_room()
     }
 
-    /// The values that are to be looked up, each with the namespace of the Configuration that names it. Those of Configurations that were there
-    /// before are first, then those of the oldest.
+    /// Returns the values to look up, each with the namespace of the Configuration that names it: first those of Configurations that were
+    /// taken before, then those of the oldest.
     pub fn references<'a>(
         &'a self,
         namespaces: &'a BTreeSet<String>,
@@ -125,8 +125,8 @@ impl Book {
         })
     }
 
-    /// What serves. While values of a Configuration are being read, it serves as it did `before`. What has which of the `names` must be
-    /// known, or a Configuration could get what is another namespace's.
+    /// Returns the set that serves. A Configuration whose values are still being read serves as in `before`. The owners of `names` must be
+    /// known, or a Configuration could get the devices of another namespace.
     pub fn set(
         &self,
         namespaces: &BTreeSet<String>,
@@ -180,7 +180,7 @@ impl Book {
         self.tell_left_out(&mut set);
         set.complete = self.is_complete && names.is_known && (before.complete || !is_pending);
         if !set.complete && !self.is_remembered {
-            // Not all that it names could be read, so nothing may be concluded from it.
+            // Some values are not read yet, so nothing may be concluded from the set.
             set.accepted.clear();
         }
         set
@@ -215,7 +215,7 @@ impl Book {
     }
 }
 
-/// Reads an object, without what an agent does not use of it.
+/// Reads an object without the parts that agents do not use.
 fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
     let metadata = &mut object.metadata;
     metadata.managed_fields = None;
@@ -247,7 +247,7 @@ fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
 }
 
 impl Entry {
-    /// Reads an object. While it cannot be used, the last version of the same object that could be serves.
+    /// Reads an object. If it is invalid, the last valid version of the same object keeps serving.
     fn read(object: DynamicObject, earlier: Option<&Self>) -> Self {
         let name = name_of(&object);
         let uid = object.uid().unwrap_or_default();

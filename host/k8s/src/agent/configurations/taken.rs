@@ -1,7 +1,7 @@
-//! Which objects an agent takes where there are more than it can serve: so many of a namespace, and so many in all. Pure.
+//! Chooses the objects that an agent takes if there are more than it can serve, with caps per namespace and in total. Pure.
 //!
-//! Objects that were taken before go first, then the oldest. So nobody's new object takes the place of another's that serves, and no namespace
-//! has more than its share. What is held is bounded also while a list is read.
+//! Objects that were taken before come first, then the oldest. So a new object never displaces a serving one of another user, and no
+//! namespace exceeds its share. The memory is bounded also while a list is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,33 +9,33 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
 
-/// The most objects of a namespace.
+/// Upper bound of objects per namespace.
 pub const MAX_OF_NAMESPACE: usize = 500;
-/// The most bytes of the objects of a namespace.
+/// Upper bound of the bytes of a namespace's objects.
 const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
-/// The most bytes of all objects.
+/// Upper bound of the bytes of all objects.
 const MAX_BYTES: usize = 32 << 20;
-/// The most objects of a namespace that are named among those that are left out.
+/// Upper bound of named left-out objects per namespace.
 const MAX_NAMED_OF_NAMESPACE: usize = 100;
-/// The most that are named in all.
+/// Upper bound of named left-out objects in total.
 const MAX_NAMED: usize = 2_000;
 
-/// Namespace and name of an object, whatever they are.
+/// Namespace and name of an object, not validated.
 pub type Name = (String, String);
 
-/// The place of an object among all: the first are taken.
+/// Rank of an object among all; the first ones are taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Whether it was not taken before, or has grown since.
+    /// True if the object was not taken before, or has grown since.
     is_new: bool,
-    /// Those without a time are behind the others.
+    /// Sorts objects without a creation time last.
     is_undated: bool,
     created: Option<Time>,
     uid: String,
 }
 
 impl Rank {
-    /// Of an object that was not taken before.
+    /// Creates the rank of an object that was not taken before.
     pub fn new(created: Option<Time>, uid: &str) -> Self {
         Self {
             is_new: true,
@@ -46,29 +46,29 @@ impl Rank {
     }
 }
 
-/// An object.
+/// An object to take or leave out.
 #[derive(Debug)]
 pub struct Object<T> {
-    /// Its place.
+    /// Rank of the object.
     pub rank: Rank,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: usize,
-    /// What is said of it if it is left out.
+    /// Description for the case that the object is left out.
     pub mention: Mention,
-    /// What is made of it.
+    /// Value made from the object.
     pub value: T,
 }
 
-/// What is said of an object that is left out.
+/// Description of an object that is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mention {
-    /// The handler that it names.
+    /// Handler that the object names.
     pub handler: String,
-    /// The version of its spec.
+    /// Generation of the object's spec.
     pub generation: Option<i64>,
 }
 
-/// A cap.
+/// Cap that an object exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Cap {
@@ -79,7 +79,7 @@ pub enum Cap {
 }
 
 impl Cap {
-    /// The cap in words.
+    /// Returns the cap in words.
     pub fn told(self) -> String {
         match self {
             Self::NumberOfNamespace => format!("{MAX_OF_NAMESPACE} Configurations of a namespace"),
@@ -99,29 +99,29 @@ impl Cap {
 /// An object that is left out.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// What is said of it.
+    /// Description of the object.
     pub mention: Mention,
-    /// The cap that it is beyond.
+    /// Cap that the object exceeds.
     pub cap: Cap,
     bytes: usize,
 }
 
-/// The objects of a namespace that are taken.
+/// Taken objects of a namespace.
 #[derive(Debug, Default)]
 struct Share {
     ranks: BTreeSet<(Rank, Name)>,
     bytes: usize,
 }
 
-/// The objects of a namespace that are left out.
+/// Left-out objects of a namespace.
 #[derive(Debug, Default)]
 struct Others {
     named: BTreeMap<String, LeftOut>,
-    /// Digests of the names of those that are only counted.
+    /// Digests of the names of objects that are only counted.
     unnamed: HashSet<u64>,
 }
 
-/// The objects that are taken, and what is kept of those that are left out.
+/// The taken objects, and a record of the left-out ones.
 #[derive(Debug)]
 pub struct Taken<T> {
     held: BTreeMap<Name, Object<T>>,
@@ -129,7 +129,7 @@ pub struct Taken<T> {
     shares: BTreeMap<String, Share>,
     bytes: usize,
     left_out: BTreeMap<String, Others>,
-    /// How many of those are named.
+    /// Number of left-out objects with a name.
     named: usize,
 }
 
@@ -147,23 +147,23 @@ impl<T> Default for Taken<T> {
 }
 
 impl<T> Taken<T> {
-    /// The value of an object that is taken.
+    /// Returns the value of a taken object.
     pub fn get(&self, name: &Name) -> Option<&T> {
         self.held.get(name).map(|held| &held.value)
     }
 
-    /// All that are taken, by name.
+    /// Returns all taken objects by name.
     pub fn by_name(&self) -> impl Iterator<Item = (&Name, &T)> {
         self.held.iter().map(|(name, held)| (name, &held.value))
     }
 
-    /// All that are taken, those first that were taken before, then the oldest.
+    /// Returns all taken objects by rank: those that were taken before first, then the oldest.
     pub fn by_rank(&self) -> impl Iterator<Item = &T> {
         let names = self.ranks.iter().map(|(_, name)| name);
         names.filter_map(|name| self.get(name))
     }
 
-    /// Those that are left out and named.
+    /// Returns the left-out objects that are named.
     pub fn left_out(&self) -> impl Iterator<Item = (&str, &str, &LeftOut)> {
         self.left_out.iter().flat_map(|(namespace, others)| {
             let named = others.named.iter();
@@ -171,13 +171,13 @@ impl<T> Taken<T> {
         })
     }
 
-    /// How many are left out.
+    /// Returns the number of left-out objects.
     pub fn left_out_count(&self) -> usize {
         let others = self.left_out.values();
         others.map(|one| one.named.len() + one.unnamed.len()).sum()
     }
 
-    /// Whether one of those that are left out could be taken now.
+    /// Returns true if a left-out object could be taken now.
     pub fn has_room(&self) -> bool {
         self.left_out.iter().any(|(namespace, others)| {
             let (number, bytes) = self.share(namespace);
@@ -192,19 +192,19 @@ impl<T> Taken<T> {
         })
     }
 
-    /// Takes an object, in the place of an earlier version of it; if that is too much, leaves out the last ones.
+    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded.
     pub fn put(&mut self, name: Name, mut object: Object<T>) {
         object.rank.is_new = !self.keeps_place(&name, &object);
         self.put_ranked(name, object);
     }
 
-    /// As [`Self::put`], of a list that is being read: `before` is what was taken until now.
+    /// Takes an object of a list that is being read, like [`Self::put`]; `before` holds the objects taken until now.
     pub fn put_listed(&mut self, before: &Self, name: Name, mut object: Object<T>) {
         object.rank.is_new = !before.keeps_place(&name, &object);
         self.put_ranked(name, object);
     }
 
-    /// Whether the object may have the place of its earlier version: one that has grown needs room as a new one does.
+    /// Returns true if the object may keep the rank of its earlier version. An object that has grown needs room like a new one.
     fn keeps_place(&self, name: &Name, now: &Object<T>) -> bool {
         let earlier = self.held.get(name);
         earlier
@@ -232,7 +232,7 @@ impl<T> Taken<T> {
         share.map_or((0, 0), |share| (share.ranks.len(), share.bytes))
     }
 
-    /// The cap that is broken, and who has to go.
+    /// Returns the exceeded cap and the object to leave out.
     fn beyond(&self, namespace: &str) -> Option<(Cap, Name)> {
         let (number, bytes) = self.share(namespace);
         let of_namespace = self.shares.get(namespace).map(|share| &share.ranks);
@@ -286,7 +286,7 @@ impl<T> Taken<T> {
         Some(held)
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn remove(&mut self, name: &Name) {
         self.release(name);
         if let Some(others) = self.left_out.get_mut(&name.0) {
@@ -300,9 +300,9 @@ impl<T> Taken<T> {
         }
     }
 
-    /// Gives what is taken now its place before all that comes later.
+    /// Ranks all taken objects before any later one.
     pub fn settle(&mut self) {
-        // New ones are the last.
+        // New objects rank last.
         let last = self.ranks.iter().rev();
         let new = last.map_while(|(rank, name)| rank.is_new.then(|| name.clone()));
         for name in new.collect::<Vec<_>>() {
@@ -324,7 +324,7 @@ fn digest(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// An object of so many bytes, which was created in that second.
+    /// Creates an object of this size and creation time in seconds.
     fn mk_object(second: i64, uid: &str, bytes: usize) -> Object<()> {
         let created = Time(jiff::Timestamp::from_second(second).unwrap());
         Object {
@@ -339,7 +339,7 @@ mod tests {
         (namespace.to_owned(), format!("c{number:05}"))
     }
 
-    /// Reads a list of namespaces with so many objects, created one after the other; those of one namespace come together.
+    /// Reads a list of namespaces with their numbers of objects, in order of creation.
     fn list(before: &Taken<()>, namespaces: &[(&str, usize)]) -> Taken<()> {
         let (mut listed, mut second) = (Taken::default(), 0);
         for (namespace, number) in namespaces {
@@ -382,7 +382,7 @@ mod tests {
         let mut namespaces = full.to_vec();
         namespaces.push(("zzz", MAX_OF_NAMESPACE));
         let before = list(&Taken::default(), &namespaces);
-        // In this list those of `aaa` are the oldest.
+        // In this list the objects of `aaa` are the oldest.
         namespaces.insert(0, ("aaa", MAX_OF_NAMESPACE));
         let after = list(&before, &namespaces);
         assert_eq!(count(&after, "aaa"), 0);
@@ -393,7 +393,7 @@ mod tests {
             (count(&first, "aaa"), count(&first, "zzz")),
             (MAX_OF_NAMESPACE, 0)
         );
-        // Another object of the same name was not there before.
+        // Another object of the same name counts as new.
         let mut taken = list(&Taken::default(), &[("aaa", MAX_OF_NAMESPACE)]);
         taken.put(mk_name("aaa", 9_999), mk_object(0, "older", 1));
         assert_eq!(taken.get(&mk_name("aaa", 9_999)), None);

@@ -21,18 +21,18 @@ fn with_secret(mut object: Value) -> Value {
     object
 }
 
-/// What the API server does at the moment.
+/// State of the stub API server.
 #[derive(Default)]
 struct Server {
-    /// The failure of every request, if so.
+    /// Status code with which every request fails, if set.
     failure: Option<u16>,
     names: Vec<&'static str>,
-    /// What ends or feeds the watches.
+    /// Senders that feed the watches, or end them when dropped.
     watches: Vec<mpsc::UnboundedSender<Value>>,
     name_watches: Vec<mpsc::UnboundedSender<Value>>,
-    /// Which namespace has the name `a`, if one has it.
+    /// Namespace that has the name `a`, if any.
     owner: Option<&'static str>,
-    /// The password in the Secret that Configurations name, if there is one.
+    /// Password in the Secret that Configurations name, if the Secret exists.
     password: Option<&'static str>,
 }
 
@@ -52,7 +52,7 @@ impl Server {
         }
         if request.contains("/resourcenames?") {
             if request.contains("watch=true") {
-                // It stays open without an event.
+                // The watch stays open without an event.
                 let (sender, events) = mpsc::unbounded_channel();
                 self.name_watches.push(sender);
                 return Answer::Events(events);
@@ -346,7 +346,7 @@ async fn an_agent_that_starts_without_the_api_server_serves_what_an_earlier_one_
     assert!(!set.complete && set.accepted.len() == 1);
     assert_eq!(set.names.get("a").unwrap().namespace, "elsewhere");
     server.lock().unwrap().failure = None;
-    // It was deleted meanwhile.
+    // The Configuration was deleted meanwhile.
     let set = until(&later, "complete", |set| set.complete).await;
     assert!(set.accepted.is_empty());
     assert_eq!(set.names.get("a"), None);

@@ -1,4 +1,4 @@
-//! What a ConfigMap has of handlers. Pure.
+//! Reads the handlers in a ConfigMap. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use leafhost_core::ports::SourceVersion;
 use sha2::{Digest as _, Sha256};
 
 const COMPONENTS: [&str; 2] = [".wasm", ".wasm.gz"];
-/// The most bytes of a grants file.
+/// Upper bound of the size of a grants file in bytes.
 const MAX_GRANTS: usize = 64 << 10;
 
-/// The components of a ConfigMap, and what is wrong with it.
+/// Components, grants and problems of a ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// By source name. One that cannot be used has no version.
+    /// Components by source name. An unusable one has no version.
     pub files: BTreeMap<String, Component>,
-    /// The texts of grants files; and what is wrong with one if it is for no component.
+    /// Texts of grants files by key, each with its problem if it belongs to no component.
     pub grants: BTreeMap<String, (Arc<str>, Option<String>)>,
-    /// By key; an empty one stands for the whole.
+    /// Problems with their keys; an empty key stands for the whole ConfigMap.
     pub problems: Vec<(String, String)>,
 }
 
 /// A component of a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Component {
-    /// Its key.
+    /// Key in the ConfigMap.
     pub key: String,
-    /// Its bytes and grants.
+    /// Digest and grants.
     pub version: Option<SourceVersion>,
 }
 
 impl Contents {
-    /// Reads the keys.
+    /// Reads all keys of a ConfigMap.
     pub fn of(object: &ConfigMap) -> Self {
         let mut contents = Self::default();
         let has = |key: &str| text(object, key).is_some() || bytes(object, key).is_some();
@@ -77,7 +77,7 @@ impl Contents {
         contents
     }
 
-    /// Takes one key in, or says what is wrong with it.
+    /// Takes one key; the error says why it is unusable.
     fn take(
         &mut self,
         object: &ConfigMap,
@@ -111,7 +111,7 @@ impl Contents {
     }
 }
 
-/// The name of the source that a key is: whether it is gzipped is not part of it, so that one may replace the other.
+/// Returns the source name of a component key. The name omits the gzip suffix, so that a compressed file may replace an uncompressed one.
 pub fn source_name(key: &str) -> Option<String> {
     let stem = COMPONENTS
         .iter()
@@ -121,13 +121,13 @@ pub fn source_name(key: &str) -> Option<String> {
     is_name.then(|| format!("{stem}.wasm"))
 }
 
-/// The bytes of a key, if they are no text.
+/// Returns the bytes of a key if its value is binary.
 pub fn bytes<'a>(object: &'a ConfigMap, key: &str) -> Option<&'a [u8]> {
     let bytes = object.binary_data.as_ref()?.get(key)?;
     Some(&bytes.0)
 }
 
-/// The digest of a component as it lies there.
+/// Returns the digest of a component as stored.
 pub fn digest(bytes: &[u8]) -> Digest {
     let digest = Sha256::digest(bytes);
     Digest(digest.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// `source=grants` or `source!` for one without a version; and the keys of problems with a word of each.
+    /// Returns `source=grants`, or `source!` for a source without a version, and the problems with their keys.
     fn read(map: &ConfigMap) -> (Vec<String>, Vec<(String, String)>) {
         let contents = Contents::of(map);
         let shown = |(name, component): (&String, &Component)| match &component.version {

@@ -1,5 +1,5 @@
-//! ConfigMaps on disk, each as the API server gave it, in a file named by its uid: what is here is not fetched again after a restart,
-//! and serves while the API server is away. Every call blocks.
+//! ConfigMaps on disk, each as the API server returned it, in a file named by its uid. A stored object is not fetched again after a
+//! restart, and serves while the API server is away. Every call blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,22 +8,22 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-/// The most bytes of a file. The API server accepts 1 MiB of values, which base64 makes longer.
+/// Upper bound of bytes read from a file. The API server accepts 1 MiB of values, which base64 makes longer.
 const MAX: u64 = 4 << 20;
 
-/// The folder.
+/// Folder of stored ConfigMaps.
 #[derive(Debug)]
 pub struct Disk {
     folder: PathBuf,
 }
 
 impl Disk {
-    /// A folder that need not exist.
+    /// Uses a folder, which need not exist.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// All objects, one after the other. What is damaged is left out: the API server has it.
+    /// Returns all objects one by one. Damaged files are skipped, since the API server has the objects.
     pub fn all(&self) -> impl Iterator<Item = ConfigMap> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         entries.filter_map(|entry| {
@@ -32,7 +32,7 @@ impl Disk {
         })
     }
 
-    /// Keeps an object.
+    /// Stores an object.
     pub fn keep(&self, object: &ConfigMap) -> io::Result<()> {
         let uid = object.metadata.uid.as_deref().unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
@@ -50,7 +50,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes all other objects, and what a crash has left.
+    /// Removes all other objects, and temporary files left by a crash.
     pub fn keep_only(&self, uids: &BTreeSet<String>) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for entry in entries {

@@ -1,6 +1,6 @@
-//! The ConfigMaps with handlers as far as they are known, when each is to be fetched, and the set of sources that they make. Pure.
+//! State of the ConfigMaps with handlers: the known objects, when each is to be fetched, and the set of sources that they make. Pure.
 //!
-//! No index holds them: a list shows metadata alone, and what was fetched stays beyond it.
+//! Kept without an `crate::index`, because a list carries only metadata, and fetched contents outlive it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use tokio::time::Instant;
 use super::contents::Contents;
 use crate::backoff;
 
-/// The most ConfigMaps that are fetched: more could not be loaded, if each has one handler.
+/// Upper bound of fetched ConfigMaps: with one handler in each, more could not be loaded.
 const MOST: usize = MOST_HANDLERS;
 
-/// All of them.
+/// All ConfigMaps with handlers.
 #[derive(Debug)]
 pub struct Objects {
     namespace: String,
     by_name: BTreeMap<String, Object>,
-    /// What a list that is not at its end has shown.
+    /// Objects of a list that has not ended yet.
     listing: BTreeMap<String, Meta>,
-    /// Whether they were listed once.
+    /// True once a list has ended.
     listed: bool,
-    /// Why they cannot be listed or watched now.
+    /// Reason why listing or watching fails at the moment.
     pub failure: Option<String>,
 }
 
@@ -37,14 +37,14 @@ pub struct Objects {
 struct Object {
     meta: Meta,
     held: Option<Held>,
-    /// When it is fetched.
+    /// Time of the next fetch.
     due: Option<Instant>,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
     problem: Option<String>,
 }
 
-/// What the API server shows of an object without its contents.
+/// Metadata of an object, as the watch carries it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     created: Option<Time>,
@@ -52,7 +52,7 @@ pub struct Meta {
     version: String,
 }
 
-/// The contents of an object, which are on disk.
+/// Contents of an object that is on disk.
 #[derive(Debug)]
 pub struct Held {
     uid: String,
@@ -61,7 +61,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Of a whole object.
+    /// Reads the contents of a whole object.
     pub fn of(object: &ConfigMap) -> Self {
         let meta = Meta::of(&object.metadata);
         Self {
@@ -83,7 +83,7 @@ impl Meta {
 }
 
 impl Object {
-    /// Whether what is held is as new as what was seen. Versions of one resource are numbers that grow.
+    /// Returns true if the held contents are as new as the metadata. Versions of one resource are increasing numbers.
     fn is_current(&self) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let number = |version: &str| version.parse::<u64>().ok();
@@ -97,7 +97,7 @@ impl Object {
 }
 
 impl Objects {
-    /// Those of a namespace, with what is on disk of an earlier run.
+    /// Creates the state for a namespace, with the objects on disk from an earlier run.
     pub fn new(namespace: &str, kept: impl Iterator<Item = ConfigMap>) -> Self {
         let of_namespace =
             kept.filter(|object| object.metadata.namespace.as_deref() == Some(namespace));
@@ -118,18 +118,18 @@ impl Objects {
         }
     }
 
-    /// A list begins.
+    /// Begins a list.
     pub fn list(&mut self) {
         self.listing.clear();
     }
 
-    /// The list has this one.
+    /// Adds an object to the list.
     pub fn list_one(&mut self, meta: &ObjectMeta) {
         let name = meta.name.clone().unwrap_or_default();
         self.listing.insert(name, Meta::of(meta));
     }
 
-    /// The list is at its end: what it does not have is gone.
+    /// Ends the list; objects that are not in it are gone.
     pub fn list_end(&mut self, due: impl Fn() -> Instant) {
         let listed = std::mem::take(&mut self.listing);
         self.by_name.retain(|name, _| listed.contains_key(name));
@@ -139,13 +139,13 @@ impl Objects {
         self.listed = true;
     }
 
-    /// An object was made or changed.
+    /// Takes an object that was created or changed.
     pub fn changed(&mut self, meta: &ObjectMeta, due: impl Fn() -> Instant) {
         let name = meta.name.clone().unwrap_or_default();
         self.see(name, Meta::of(meta), &due);
     }
 
-    /// An object is gone, or has no longer the label.
+    /// Removes an object that is gone or has lost the label.
     pub fn gone(&mut self, meta: &ObjectMeta) {
         self.by_name
             .remove(meta.name.as_deref().unwrap_or_default());
@@ -162,12 +162,12 @@ impl Objects {
         }
     }
 
-    /// When the next one is fetched.
+    /// Returns the time of the next fetch.
     pub fn next(&self) -> Option<Instant> {
         self.used().filter_map(|(_, object)| object.due).min()
     }
 
-    /// The names of those that are to be fetched now, at most so many; they are not due any more.
+    /// Returns at most `most` names of objects that are due; they are not due any more.
     pub fn take_due(&mut self, now: Instant, most: usize) -> Vec<String> {
         let is_due = |object: &Object| object.due.is_some_and(|due| due <= now);
         let due = self.used().filter(|(_, object)| is_due(object));
@@ -180,7 +180,7 @@ impl Objects {
         names
     }
 
-    /// An object was fetched and is on disk. One that has changed meanwhile is fetched again.
+    /// Records that an object was fetched and is on disk. An object that has changed meanwhile is fetched again.
     pub fn fetched(&mut self, name: &str, held: Held) {
         if let Some(object) = self.by_name.get_mut(name) {
             object.held = Some(held);
@@ -192,7 +192,7 @@ impl Objects {
         }
     }
 
-    /// An object was not fetched. `wait` is how long the API server wants to be left alone.
+    /// Records a failed fetch. `wait` is the time for which the API server asks for no requests.
     pub fn failed(&mut self, name: &str, message: String, wait: Duration) {
         if let Some(object) = self.by_name.get_mut(name) {
             object.failures = object.failures.saturating_add(1);
@@ -201,33 +201,33 @@ impl Objects {
         }
     }
 
-    /// The uids of what is on disk and of use.
+    /// Returns the uids of the objects on disk that are still needed.
     pub fn held(&self) -> BTreeSet<String> {
         let held = self.by_name.values().filter_map(|one| one.held.as_ref());
         held.map(|held| held.uid.clone()).collect()
     }
 
-    /// The oldest first, then by uid.
+    /// Returns all objects by age, the oldest first, then by uid.
     fn by_age(&self) -> Vec<(&String, &Object)> {
         let mut objects: Vec<_> = self.by_name.iter().collect();
         objects.sort_by_key(|(_, object)| (&object.meta.created, &object.meta.uid));
         objects
     }
 
-    /// Those that are read: the ones first that are on disk already, then the oldest.
+    /// Returns the objects that are read: first those on disk, then the oldest.
     fn used(&self) -> impl Iterator<Item = (&String, &Object)> {
         let mut objects = self.by_age();
         objects.sort_by_key(|(_, object)| object.held.is_none());
         objects.into_iter().take(MOST)
     }
 
-    /// Whether each was read, or could not be, since the list was read or could not be.
+    /// Returns true once each object, or the list, was read or has failed.
     pub fn is_settled(&self) -> bool {
         let is_tried = |object: &Object| object.held.is_some() || object.problem.is_some();
         self.failure.is_some() || (self.listed && self.used().all(|(_, object)| is_tried(object)))
     }
 
-    /// The sources. Of a file that several objects have the oldest object's counts.
+    /// Returns the sources. If several objects contain the same file, the oldest object's counts.
     pub fn sources(&self) -> SourceSet {
         let mut set = SourceSet {
             complete: true,
@@ -312,7 +312,7 @@ mod tests {
     use super::super::contents::digest;
     use super::*;
 
-    /// An object of which the age, the uid and the version are given, with one component a key.
+    /// Creates an object with this age, uid and version, and one component per key.
     fn mk_map(
         name: &str,
         second: i64,
@@ -349,7 +349,7 @@ mod tests {
         objects.list_end(Instant::now);
     }
 
-    /// Fetches what is due.
+    /// Fetches the objects that are due.
     fn fetch(objects: &mut Objects, maps: &[&ConfigMap]) -> Vec<String> {
         let due = objects.take_due(Instant::now(), 10);
         for name in &due {
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(objects.sources().files["a.wasm"], Some(version("1")));
         assert_eq!(fetch(&mut objects, &[&new]), ["a"]);
         assert_eq!(objects.sources().files["a.wasm"], Some(version("2")));
-        // The event of what was fetched already comes later.
+        // The event of an object that was fetched already comes later.
         objects.changed(&mk_map("a", 1, "u1", "8", &[]).metadata, Instant::now);
         objects.changed(&new.metadata, Instant::now);
         assert_eq!(objects.next(), None);
@@ -563,7 +563,7 @@ mod tests {
             .find(|one| one.message.contains("is not read"))
             .unwrap();
         assert_eq!(named.source, format!("ConfigMap leafhost/m{MOST}"));
-        // One that gets the label later takes no other's place, however old it is.
+        // An object that gets the label later displaces no other, however old it is.
         let older = mk_map("older", -1, "u", "1", &[]);
         objects.changed(&older.metadata, Instant::now);
         assert_eq!(objects.next(), None);

@@ -8,7 +8,7 @@ use crate::stub::{Answer, Stub, failure, list};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A ConfigMap `a` with the component `a.wasm` of these bytes, in base64.
+/// Returns a ConfigMap `a` with the component `a.wasm` of these bytes, in base64.
 fn mk_map(uid: &str, version: &str, bytes: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -21,14 +21,14 @@ fn mk_map(uid: &str, version: &str, bytes: &str) -> Value {
     })
 }
 
-/// What the API server has, and the events of its watch.
+/// Object of the stub API server, and the events of its watch.
 struct Cluster {
     object: Mutex<Value>,
     denied: Mutex<Option<u16>>,
     events: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
 }
 
-/// A cluster with one object, and the sender of its events.
+/// Creates a cluster with one object, and the sender of its events.
 fn mk_cluster() -> (Arc<Cluster>, mpsc::UnboundedSender<Value>) {
     let (sender, events) = mpsc::unbounded_channel();
     let cluster = Arc::new(Cluster {

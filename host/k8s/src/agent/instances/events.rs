@@ -1,6 +1,6 @@
-//! What the watches show: Instances that come, change and go.
+//! Follows the watches: Instances that appear, change and disappear.
 //!
-//! No index holds them: events meet the answers to own writes in one view, where the newest version wins.
+//! Kept without an `crate::index`, because events and the answers to own writes meet in one view, where the newest version wins.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::instance::{InstanceObject, REQUEST};
 use crate::watch::{Event, Watch};
 use crate::{backoff, until};
 
-/// The watches.
+/// Scopes of the watches.
 pub const SCOPES: [Scope; 2] = [Scope::Local, Scope::Shared];
-/// The most events that are taken in before what they come to is shown.
+/// Upper bound of events that are handled before the result is published.
 const TOGETHER: usize = 1024;
-/// The least time between two showings of what came by a watch: each makes every task look at all Instances. What this node writes is
-/// shown at once.
+/// Shortest interval between two publications of watched changes, since each makes every task look at all Instances. The node's own writes
+/// are published at once.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// An object, or why it cannot be read.
+/// An object, or the reason why it cannot be read.
 pub type Object = DeserializeGuard<InstanceObject>;
 
-/// Ends what is shown, so that whoever waits for it learns that nothing follows.
+/// Drops the sender of the set, so that its receivers learn that no more changes follow.
 struct Guard(Arc<Shared>);
 
 impl Drop for Guard {
@@ -40,7 +40,7 @@ impl Drop for Guard {
     }
 }
 
-/// Follows one watch without end.
+/// Follows one watch forever.
 pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let guard = Guard(shared);
     let shared = &guard.0;
@@ -56,7 +56,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
         let mut next = tokio::select! {
             event = watch.next() => Some(event),
             () = until(again) => None,
-            // Its sender is there as long as this is.
+            // `shared` holds the sender, so the channel stays open.
             Ok(()) = restored.changed() => {
                 watch.restart();
                 None
@@ -70,7 +70,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     }
                     if matches!(event, Event::InitDone) {
                         list_ended(shared, &api, scope, watch.listed()).await;
-                        // Its own list is not read again.
+                        // Ignores the sign that its own list has given.
                         restored.mark_unchanged();
                     }
                     gone.extend(take_in(shared, scope, event));
@@ -82,7 +82,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
             }
             next = watch.try_next();
         }
-        // An object that has lost its label is still there. Nothing else tells of one about which the API server does not answer.
+        // An object that has lost its label still exists. If the API server does not answer about it, nothing else tells of it.
         if again.is_none_or(|again| again <= Instant::now()) {
             let looks = gone.into_iter();
             let looks = looks.map(|(key, uid)| look_for(shared, key, uid));
@@ -96,7 +96,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     }
 }
 
-/// Takes the end of a list in. One that is older than what was seen before is believed if the database itself is older.
+/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older.
 async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) {
     let overtaken = shared.state().view.overtaken(scope, listed);
     let is_restored = match overtaken {
@@ -116,14 +116,14 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
     }
 }
 
-/// The version of the database, which is asked itself.
+/// Asks the database for its current version.
 async fn current(api: &Api<Object>) -> Option<u64> {
     let least = ListParams::default().limit(1);
     let answer = answers::within(REQUEST, api.list(&least)).await.ok()?;
     answer.metadata.resource_version?.parse().ok()
 }
 
-/// Takes an event in; returns what it says is gone.
+/// Handles an event; returns the object that it reports as gone.
 fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(InstanceKey, String)> {
     match event {
         Event::Init => shared.state().view.list_begins(scope),
@@ -152,7 +152,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
             if held.is_some_and(|held| is_ours(&held)) {
                 return Some((key, uid));
             }
-            // The nodes that have it find out whether it is there without its label, and give that back.
+            // The nodes that use the object find out whether it exists without its label, and restore the label.
             let version = metadata.resource_version.unwrap_or_default();
             shared.saw_leave(&key, &uid, version.parse().unwrap_or_default());
         }
@@ -160,7 +160,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
     None
 }
 
-/// Takes an object away if it is not there any more; returns it if that cannot be told.
+/// Removes an object from the view if it no longer exists; returns it if that is unknown.
 async fn look_for(shared: &Shared, key: InstanceKey, uid: String) -> Option<(InstanceKey, String)> {
     let Ok(found) = shared.look(&key).await else {
         return Some((key, uid));

@@ -1,4 +1,4 @@
-//! Chooses which Instances are kept on disk, for a start without the API server: those that concern this node.
+//! Chooses the Instances that are kept on disk for a start without the API server: those that concern this node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use serde::{Serialize, Serializer};
 
-/// The Instances that concern a node, each as it was last kept.
+/// Instances that concern a node, each as it was last kept.
 pub struct Worth {
     node: String,
     kept: Option<BTreeMap<InstanceKey, Arc<Instance>>>,
 }
 
-/// Holds the Instances that are written.
+/// Instances to write to the file.
 pub struct Kept(Vec<Arc<Instance>>);
 
 impl Serialize for Kept {
@@ -23,7 +23,7 @@ impl Serialize for Kept {
 }
 
 impl Worth {
-    /// Nothing is kept yet.
+    /// Creates a chooser that has kept nothing yet.
     pub fn of(node: &str) -> Self {
         Self {
             node: node.to_owned(),
@@ -31,8 +31,8 @@ impl Worth {
         }
     }
 
-    /// Returns what has to be written, if anything is another than was kept. What other nodes do with an Instance is no reason: without the API server
-    /// no free slot is offered.
+    /// Returns the Instances to write if any of them differs from the kept version. The use of an Instance by other nodes does not count:
+    /// without the API server no free slot is offered.
     pub fn keeping(&mut self, set: &InstanceSet) -> Option<Kept> {
         if !set.complete {
             return None;

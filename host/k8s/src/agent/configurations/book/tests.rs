@@ -36,14 +36,14 @@ fn set(book: &Book) -> ConfigurationSet {
     set_after(book, &ConfigurationSet::default())
 }
 
-/// What serves while no value was read yet.
+/// Returns the set that serves before any value was read.
 fn set_after(book: &Book, before: &ConfigurationSet) -> ConfigurationSet {
     let namespaces = BTreeSet::new();
     let wanted = Wanted::of(book.references(&namespaces), &Wanted::default());
     book.set(&namespaces, (&wanted, &Found::default()), &read(), before)
 }
 
-/// Reservations, of which there are none.
+/// Returns a known, empty set of reservations.
 fn read() -> NameSet {
     NameSet::read(BTreeMap::new())
 }
@@ -162,7 +162,7 @@ fn only_a_whole_list_says_that_an_object_is_gone() {
     book.begin();
     book.list(mk_object("b", "v", &good()));
     assert_eq!(names(&set(&book)), ["a", "b"]);
-    // That list failed, and the next one is whole.
+    // That list failed, and the next one is complete.
     book.begin();
     book.list(mk_object("c", "w", &good()));
     book.finish();
@@ -190,7 +190,7 @@ fn a_namespace_with_too_many_takes_no_place_of_others_also_over_a_restart() {
     let mut restarted = Book::default();
     restarted.remember(book.worth_keeping().unwrap());
     restarted.begin();
-    // Those that were not there before are the oldest now.
+    // The objects that were not taken before are the oldest now.
     let older = (0..2_010).map(|n| mk_numbered("aab", n));
     for mut object in older {
         let older = "2020-01-02T03:04:05Z".parse().unwrap();
@@ -300,7 +300,7 @@ fn while_a_value_is_being_read_what_served_before_serves() {
     let pending = set_after(&book, &before);
     assert!(pending.complete);
     assert_eq!(pending.accepted, before.accepted);
-    // At the start nothing is said until all was read.
+    // At the start, the set is empty until all values were read.
     let first = set(&book);
     assert!(!first.complete && first.accepted.is_empty());
 }

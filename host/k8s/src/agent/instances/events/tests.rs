@@ -33,7 +33,7 @@ async fn watches_are_interrupted_until_the_api_server_has_answered() {
     assert!(set.borrow().interrupted.is_some());
 }
 
-/// A local Instance of `node-a`.
+/// Returns a local Instance of `node-a`.
 fn instance(version: &str, labels: &Value) -> Value {
     json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance",
@@ -42,8 +42,8 @@ fn instance(version: &str, labels: &Value) -> Value {
     })
 }
 
-/// A store that was told that its only Instance is gone, with an API server that says of it what `found` says when it is asked so many
-/// times.
+/// Creates a store whose watch reports its only Instance as gone; the stub answers a read of it with `found`, which gets the number of
+/// earlier reads.
 async fn told_of_deletion(
     found: impl Fn(usize) -> Answer + Send + Sync + 'static,
 ) -> (Stub, KubeInstances, tempfile::TempDir) {
@@ -106,7 +106,7 @@ async fn an_instance_is_there_until_the_api_server_says_that_it_is_not() {
     assert_eq!(stub.requests("/instances/a-1"), 3);
 }
 
-/// A shared Instance of these nodes.
+/// Returns a shared Instance of these nodes.
 fn shared(version: u64, nodes: &[&str]) -> Value {
     let mut shared = instance(
         &version.to_string(),
@@ -117,7 +117,7 @@ fn shared(version: u64, nodes: &[&str]) -> Value {
     shared
 }
 
-/// A store whose watch of shared Instances shows `first` and then these events, with an API server that knows none when it is asked.
+/// Creates a store whose watch of shared Instances shows `first` and then these events; the stub answers each read with "not found".
 async fn told(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfile::TempDir) {
     let silent = Mutex::new(Vec::new());
     let mut stub = Stub::start(move |request| {
@@ -227,7 +227,7 @@ async fn an_answer_of_which_only_the_metadata_can_be_read_says_that_it_was_writt
     assert_eq!(store.instances().borrow().instances[&key], written);
 }
 
-/// A store that lists Instances of version 90 and then again, when the API server has only one of version 40 and says that its database is of
+/// Creates a store that lists Instances of version 90 and then again, when the stub has only one of version 40 and reports the database
 /// version `current`.
 async fn listed_again(current: &'static str) -> (Stub, KubeInstances, tempfile::TempDir) {
     let (silent, lists) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
