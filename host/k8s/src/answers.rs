@@ -1,4 +1,4 @@
-//! Says what the API server's answers to requests mean. Knows no kind of object: whoever asked makes an error of its port of a failure.
+//! Classifies the API server's answers to requests. Knows no kind of object; the caller converts a failure to the error of its port.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,55 +8,56 @@ use kube::core::Status;
 use leafhost_core::text;
 use tokio::time::timeout;
 
-/// Bounds the API server's text that is shown, in bytes.
+/// Upper bound of the API server's message text in bytes.
 const MAX_MESSAGE: usize = 512;
 
-/// Says why a request did not do what it was to do.
+/// A failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Names what it means.
+    /// Meaning of the failure.
     pub kind: Kind,
-    /// Holds the status that the API server answered with, if it did.
+    /// HTTP status of the answer, if there was one.
     pub code: Option<u16>,
-    /// Tells what it said, or what went wrong.
+    /// Message of the API server, or a description of the error.
     pub message: String,
-    /// Says how long it wants to be left alone, where it does.
+    /// Delay that the API server asked for, if any.
     pub retry_after: Option<Duration>,
 }
 
-/// Names what a failure means.
+/// Meaning of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The name is taken.
     Taken,
-    /// The object is not as the request assumes.
+    /// The object is not in the state that the request assumes.
     Conflict,
-    /// The same, by a test of a JSON Patch; or a list has the value already, which is what somebody else wrote.
+    /// A test of a JSON Patch failed, so the object is not in the assumed state; or a list already has the value, which another writer
+    /// added.
     Mismatch,
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
-    /// There is no such namespace.
+    /// The namespace does not exist.
     NoNamespace,
-    /// The API server knows no objects of that kind.
+    /// The API server does not know this kind of object.
     Undefined,
-    /// Whoever asks has no right to it.
+    /// The caller lacks the right.
     Denied,
-    /// A rule forbids it: the schema, an admission policy.
+    /// The schema or an admission policy forbids the request.
     Refused,
-    /// The API server takes no such requests at the moment.
+    /// The API server accepts no such requests at the moment.
     Busy,
-    /// There is no connection: the request cannot have left this node.
+    /// No connection could be made, so the request was not sent.
     Unreachable,
-    /// Something behind the API server has failed, or was too slow: of this object, perhaps after it was written.
+    /// A component behind the API server failed or timed out on this object, perhaps after the write.
     Failed,
     /// The connection broke.
     Lost,
-    /// The answer cannot be read.
+    /// The answer cannot be parsed.
     Unreadable,
 }
 
 impl Failure {
-    /// Says that there was no answer in time.
+    /// Creates the failure of a request that got no answer in time.
     pub fn silent(waited: Duration) -> Self {
         let seconds = waited.as_secs();
         Self::new(
@@ -65,7 +66,7 @@ impl Failure {
         )
     }
 
-    /// Makes one without an answer.
+    /// Creates a failure without an answer.
     pub fn new(kind: Kind, message: String) -> Self {
         Self {
             kind,
@@ -75,22 +76,22 @@ impl Failure {
         }
     }
 
-    /// Tells that the request may have done what it was to do.
+    /// Returns true if the request may have taken effect.
     pub fn may_be_done(&self) -> bool {
         matches!(self.kind, Kind::Failed | Kind::Lost | Kind::Unreadable)
     }
 
-    /// Tells that there is nothing of what the request names.
+    /// Returns true if the named object or its namespace does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self.kind, Kind::Missing | Kind::NoNamespace)
     }
 
-    /// Tells that the object is not as the request assumes.
+    /// Returns true if the object is not in the state that the request assumes.
     pub fn is_conflict(&self) -> bool {
         matches!(self.kind, Kind::Conflict | Kind::Mismatch)
     }
 
-    /// Returns the whole of what happened, with the remedy.
+    /// Returns a full description with the remedy.
     pub fn told(&self) -> String {
         let message = &self.message;
         match (self.kind, self.code) {
@@ -112,7 +113,7 @@ impl Failure {
         }
     }
 
-    /// Returns what it said, with the remedy for objects of a resource that are to be listed and watched.
+    /// Returns the message with the remedy for a `resource` that is to be listed and watched.
     pub fn told_of(&self, resource: &str) -> String {
         let remedy = match self.code {
             Some(404) => {
@@ -182,7 +183,7 @@ fn chain(error: &Error) -> String {
     }
 }
 
-/// Tells that the request cannot have left this node.
+/// Returns true if the request cannot have left this node.
 fn is_without_connection(error: &Error) -> bool {
     use std::io::ErrorKind;
     let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| {
@@ -203,7 +204,7 @@ fn is_without_connection(error: &Error) -> bool {
     })
 }
 
-/// Waits for the answer to a request, within a limit.
+/// Awaits the answer to a request, up to a timeout.
 pub async fn within<T, E: Into<Failure>>(
     limit: Duration,
     request: impl Future<Output = Result<T, E>>,
@@ -216,7 +217,7 @@ pub async fn within<T, E: Into<Failure>>(
 
 #[cfg(test)]
 impl Failure {
-    /// Makes one of a status and what was said, or of none.
+    /// Creates a failure from a status and a message, or from a message alone.
     pub fn answered(code: Option<u16>, message: &str) -> Self {
         let Some(code) = code else {
             return Self::new(Kind::Lost, message.to_owned());
@@ -247,7 +248,7 @@ mod tests {
         let cases = [
             (r#"{"code":409,"reason":"AlreadyExists"}"#, "exists"),
             (r#"{"code":409,"reason":"Conflict"}"#, "conflict"),
-            // A test of a JSON Patch that fails.
+            // A failed test of a JSON Patch.
             (
                 r#"{"code":422,"reason":"Invalid","details":{"name":"a"}}"#,
                 "conflict",
@@ -273,7 +274,7 @@ mod tests {
                 "unavailable",
             ),
             (r#"{"code":503}"#, "unavailable"),
-            // Of this object: too large for the database, or a webhook that fails; or it was slow and is written.
+            // Failures of this object: it is too large for the database, a webhook fails, or the write was slow but took effect.
             (r#"{"code":500}"#, "unknown"),
             (r#"{"code":504}"#, "unknown"),
         ];

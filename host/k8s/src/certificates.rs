@@ -1,4 +1,4 @@
-//! Certificates with their keys, as PEM in a Secret: how they are made, read and written. Knows nothing of who serves with them.
+//! Certificates with their keys as PEM in a Secret: creation, reading and writing. Knows nothing of the servers that use them.
 
 use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
@@ -13,19 +13,19 @@ use rustls::sign::CertifiedKey;
 
 use crate::answers::Failure;
 
-/// The keys of a certificate, as in a Secret of the type `kubernetes.io/tls`, and that of what is to be trusted.
+/// Key of the certificate chain in a Secret of type `kubernetes.io/tls`.
 pub const CHAIN: &str = "tls.crt";
-/// The key of its private key.
+/// Key of the private key.
 pub const KEY: &str = "tls.key";
-/// The key of the certificates that whoever calls is to trust.
+/// Key of the certificates that clients are to trust.
 pub const TRUSTED: &str = "ca.crt";
 
-/// How long a certificate that is served is good for, in days, and after how many of them it is renewed.
+/// Validity of a server certificate in days.
 pub const DAYS: i64 = 365;
-/// See [`DAYS`].
+/// Age in days at which a server certificate is renewed.
 pub const RENEWED: i64 = 240;
 
-/// Describes a certificate that is good for so many days, for names of the DNS if there are any.
+/// Returns the parameters of a certificate with this validity in days and these DNS names, if any.
 pub fn params(
     name: &str,
     dns: Vec<String>,
@@ -37,20 +37,20 @@ pub fn params(
         date_time_ymd(date.year().into(), part(date.month()), part(date.day()))
     };
     let mut params = CertificateParams::new(dns)?;
-    // Clocks of a cluster differ.
+    // Clocks in a cluster differ.
     params.not_before = day(after(now, -1));
     params.not_after = day(after(now, days));
     params.distinguished_name.push(DnType::CommonName, name);
     Ok(params)
 }
 
-/// Returns the day that is so many days after another; what is good for these days is good until its first moment.
+/// Returns the date `days` after `now`. A certificate with this validity expires at the first moment of that day.
 pub fn after(now: Timestamp, days: i64) -> Date {
     let today = now.to_zoned(TimeZone::UTC).date();
     today.saturating_add(days.days())
 }
 
-/// Reads the certificate and the private key that a Secret has under these keys. They must belong together.
+/// Reads the certificate and the private key under these keys of a Secret. Returns `None` unless they belong together.
 pub fn read(secret: &Secret, chain: &str, key: &str) -> Option<CertifiedKey> {
     let data = secret.data.as_ref()?;
     let chain = CertificateDer::pem_slice_iter(&data.get(chain)?.0);
@@ -60,7 +60,7 @@ pub fn read(secret: &Secret, chain: &str, key: &str) -> Option<CertifiedKey> {
     (!key.cert.is_empty()).then_some(key)
 }
 
-/// Puts values into a Secret that is to be written.
+/// Puts values into a Secret before it is written.
 pub fn put(secret: &mut Secret, values: &[(&str, &[u8])]) {
     let data = secret.data.get_or_insert_default();
     for (name, bytes) in values {
@@ -68,7 +68,7 @@ pub fn put(secret: &mut Secret, values: &[(&str, &[u8])]) {
     }
 }
 
-/// Writes a Secret as it was seen and changed, unless another replica was quicker: its watch shows which one is there now.
+/// Replaces a Secret unless another replica was faster; its watch then shows the current one.
 pub async fn write(api: &Api<Secret>, name: &str, mut secret: Secret) -> Result<(), Failure> {
     secret.metadata.managed_fields = None;
     let params = PostParams::default();

@@ -1,4 +1,4 @@
-//! The connection to the API server.
+//! Connection to the API server.
 
 use std::time::Duration;
 
@@ -6,35 +6,35 @@ use kube::config::{InClusterError, InferConfigError, KubeConfigOptions, Kubeconf
 use kube::{Client, Config};
 use leafhost_core::text;
 
-/// How long a connection may take to be made.
+/// Timeout of establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long the API server may be silent. It closes a watch before that. It ends idle connections too, so it is not the bound of a
-/// single request: a claim would then often have to make a new connection first.
+/// Longest silence of the API server before a connection ends. The API server closes a watch earlier. The limit also ends idle connections,
+/// so it must not be as short as the timeout of one request: a claim would then often have to open a new connection first.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nothing says where the API server is.
+    /// No source tells the address of the API server.
     #[error(
         "no cluster: this is no pod with a service account ({0}), and KUBECONFIG is not set; run the agent in a pod, set KUBECONFIG, or use --standalone"
     )]
     NoCluster(InClusterError),
-    /// The file is not usable.
+    /// The kubeconfig is unusable.
     #[error("cannot read KUBECONFIG: {}; correct it, or unset it", text::chain(.0))]
     Kubeconfig(#[source] KubeconfigError),
-    /// Nothing says where the API server of a user is.
+    /// No source tells the API server of a user.
     #[error("no cluster: {}; set KUBECONFIG to the kubeconfig of an administrator", text::chain(.0))]
     NoUser(#[source] InferConfigError),
-    /// The client refuses what it was told.
+    /// The client rejects the certificates or credentials.
     #[error("cannot use the cluster's certificates or credentials: {}", text::chain(.0))]
     Client(#[source] Box<kube::Error>),
 }
 
-/// A client of the API server of this pod, else of the one in `KUBECONFIG`. It makes no request yet.
+/// Creates a client of this pod's API server, or else of the one in `KUBECONFIG`. Makes no request yet.
 ///
-/// It tries no request again by itself, and whoever makes one must bound its time: kube would repeat it for many minutes, whether
-/// somebody waits for it or not.
+/// The client never retries by itself, and each caller must bound the time of its requests: kube would retry for many minutes, whether a
+/// caller waits or not.
 pub async fn connect() -> Result<Client, ConnectError> {
     let mut config = match Config::incluster() {
         Ok(config) => config,
@@ -52,16 +52,16 @@ pub async fn connect() -> Result<Client, ConnectError> {
     client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// A client of the API server that kubectl would use, with the rights of its user.
+/// Creates a client of the API server that kubectl would use, with the rights of its user.
 pub async fn connect_as_user() -> Result<Client, ConnectError> {
     let mut config = Config::infer().await.map_err(ConnectError::NoUser)?;
     bound(&mut config);
     client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// The client for that configuration.
+/// Creates a client from a configuration.
 pub(crate) fn client(config: Config) -> Result<Client, kube::Error> {
-    // A program that has another library for cryptography, too, must say which one it uses. Whoever said it first is right.
+    // A program that contains another cryptography library, too, must choose one. The first choice stands.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::try_from(config)
 }

@@ -1,6 +1,6 @@
-//! What the controller has of a cluster, and writes to it: nodes, Instances, statuses, names, and the objects of brokers.
+//! The controller's side of a cluster: nodes, Instances, statuses, names, and the objects of brokers.
 //!
-//! Knows nothing of agents but what they write, nor of the webhook and the take-over from Akri.
+//! Knows agents only by the objects they write, and nothing of the webhook and the migration from Akri.
 
 pub mod brokers;
 pub mod classes;

@@ -1,6 +1,6 @@
-//! The report of this node: one `discoveryhandlers.leafhost.dev` for each handler, written only when it differs.
+//! Report of this node: one `discoveryhandlers.leafhost.dev` for each handler, written only if it differs.
 //!
-//! One task compares what the agent reports with what the API server has, so that an object that somebody edits or deletes is put right.
+//! One task compares the agent's report with the objects of the API server, so that an object that a user edits or deletes is restored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,15 @@ use crate::keeper::Keeper;
 use crate::reports::NODE_LABEL;
 use crate::watch::Watch;
 
-/// How often it is asked which Node object this is: the kubelet renews a token in less, and another token may say something else.
+/// Interval between two checks of the Node object. The kubelet renews a token more often, and a renewed token may be bound to another Node
+/// object.
 const RENEWED: Duration = Duration::from_hours(1);
-/// The same while the credentials are not those of the Node object that is there.
+/// Interval while the credentials are not bound to the existing Node object.
 const OUTDATED: Duration = Duration::from_mins(5);
-/// The same while no Node object is there.
+/// Interval while no Node object exists.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Where the node's report goes.
+/// Writer of the node's report.
 pub struct KubeReport {
     client: Client,
     owner: Owner,
@@ -37,7 +38,7 @@ pub struct KubeReport {
 }
 
 impl KubeReport {
-    /// Of the node with that uid; `given` is the name that the operator says. The client must not repeat requests by itself.
+    /// Creates a writer for the node with this uid; `given` is the operator's node name. The client must not retry requests by itself.
     pub fn new(client: Client, node: &str, node_uid: &str, given: Option<&str>) -> Self {
         let owner = Owner {
             node: node.to_owned(),
@@ -59,7 +60,7 @@ impl ReportSink for KubeReport {
         mut reports: watch::Receiver<Arc<NodeReport>>,
         problem: watch::Sender<Option<String>>,
     ) {
-        // Nothing is known to be superfluous before the first report.
+        // Before the first report, no object is known to be superfluous.
         if reports.wait_for(|report| report.complete).await.is_err() {
             return;
         }
@@ -72,9 +73,9 @@ impl ReportSink for KubeReport {
 struct Task {
     client: Client,
     given: Option<String>,
-    /// Sets the next question which Node object there is.
+    /// Time of the next check of the Node object.
     ask_again: Instant,
-    /// Holds what the agent reports.
+    /// Last report of the agent.
     report: Arc<NodeReport>,
     keeper: Keeper<Owner>,
 }
@@ -133,7 +134,7 @@ impl Task {
         self.keeper.want(wanted);
     }
 
-    /// Asks which Node object there is, and makes the reports its.
+    /// Checks the Node object and makes it the owner of the reports.
     async fn ask(&mut self) {
         self.ask_again = Instant::now() + RENEWED;
         let uid = match identity::node_object(&self.client, self.given.as_deref()).await {
@@ -142,7 +143,7 @@ impl Task {
                 self.ask_again = Instant::now() + OUTDATED;
                 None
             }
-            // Reports go with their Node.
+            // Reports are deleted together with their Node.
             Ok(NodeObject::Gone) => {
                 self.keeper.is_doubtful = true;
                 self.keeper.pause(Instant::now() + GONE, "its Node is gone");

@@ -1,6 +1,7 @@
-//! The slices of this node: what the scheduler is offered of its local devices, written only where it differs.
+//! Slices of this node, which offer its local devices to the scheduler, written only if they differ.
 //!
-//! A kubelet deletes all slices of its node when it starts, and 30 seconds after it has lost the driver. They are written again as soon as that is seen.
+//! A kubelet deletes all slices of its node when it starts, and 30 seconds after it has lost the driver. This module restores them as soon
+//! as it sees the deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,17 +21,17 @@ use crate::shelf::Shelf;
 use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
 
-/// Separates two questions which Node object there is, while there is none.
+/// Interval between two checks of the Node object while none exists.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Writes the slices of a node.
+/// Writer of a node's slices.
 pub struct KubeSlices {
     client: Client,
     owner: Owner,
     given: Option<String>,
 }
 
-/// Names the node whose slices they are.
+/// Node that owns the slices.
 #[derive(Debug, Clone)]
 struct Owner {
     node: String,
@@ -38,7 +39,7 @@ struct Owner {
 }
 
 impl KubeSlices {
-    /// Makes one for the node with that uid; `given` is the name that the operator says. The client must not repeat requests by itself.
+    /// Creates a writer for the node with this uid; `given` is the operator's node name. The client must not retry requests by itself.
     pub fn new(client: Client, node: &str, node_uid: &str, given: Option<&str>) -> Self {
         let owner = Owner {
             node: node.to_owned(),
@@ -52,7 +53,7 @@ impl KubeSlices {
         }
     }
 
-    /// Asks which Node object there is, if what is written was refused or deleted: the slices are its.
+    /// Checks the Node object after a write was refused or undone, since the Node owns the slices.
     async fn ask(&self, keeper: &mut Keeper<Owner>) {
         match identity::node_object(&self.client, self.given.as_deref()).await {
             Ok(NodeObject::Bound(uid)) if uid != keeper.keep.uid => {
@@ -80,7 +81,7 @@ impl SliceStore for KubeSlices {
         mut offered: watch::Receiver<Offered>,
         report: watch::Sender<SliceReport>,
     ) {
-        // A cluster whose Configurations need none need not have the API.
+        // A cluster whose Configurations need no slices may lack the API.
         let is_known = |offered: &Offered| *offered != Offered::Unknown;
         if offered.wait_for(is_known).await.is_err() {
             return;
@@ -91,14 +92,14 @@ impl SliceStore for KubeSlices {
         let mut keeper = Keeper::new(self.owner.clone(), api, watch);
         let mut now = SliceReport::default();
         let mut acted = false;
-        // Names all slices that there have been.
+        // Names of all slices seen so far.
         let mut known = BTreeSet::new();
         offered.mark_changed();
         loop {
             let newest = offered.borrow_and_update().clone();
             let acts = newest != Offered::Unknown;
             if acts && !acted {
-                // A kubelet that has registered the driver anew has deleted them on purpose.
+                // A kubelet that has registered the driver again has deleted the slices on purpose.
                 keeper.resume();
             }
             acted = acts;
@@ -153,7 +154,7 @@ impl Owner {
         let stored = found
             .values()
             .filter_map(|one| Some((one.name_any(), slice(one)?)));
-        // Another pool's is removed.
+        // A slice of another pool is removed.
         let stored = stored
             .filter(|(_, slice)| slice.pool == self.node)
             .collect();
@@ -221,7 +222,7 @@ mod tests {
         let devices = Offered::Devices(Arc::new(devices));
         let made = owner.wanted(&devices, &Shelf::default());
         let (name, wanted) = made.into_iter().next().unwrap();
-        // As the API server keeps it.
+        // The slice as the API server stores it.
         let mut found = wanted.clone();
         let kept = &mut found.spec.devices.as_mut().unwrap()[0];
         kept.capacity
@@ -245,7 +246,7 @@ mod tests {
             right.spec.devices.unwrap()[0].taints.as_ref().unwrap()[0].time_added,
             added
         );
-        // One that is not of our making goes.
+        // A slice that the agent did not create is deleted.
         let mut foreign = found.clone();
         foreign.spec.node_name = None;
         foreign.spec.all_nodes = Some(true);

@@ -1,6 +1,6 @@
-//! The Secrets and `ConfigMap`s that Configurations name, read again when they change.
+//! Secrets and `ConfigMap`s that Configurations name, read again when they change.
 //!
-//! One watch for each namespace says that something changed, by its metadata alone; then the named objects are read, and no other.
+//! One watch for each namespace reports changes by metadata alone; only the named objects are then read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,23 +22,22 @@ pub use found::Found;
 use found::Outcome;
 pub use wanted::Wanted;
 
-/// The most namespaces that are watched, for Secrets and for `ConfigMap`s: each watch is a connection. Others are read from time to
-/// time.
+/// Upper bound of watched namespaces, for Secrets and `ConfigMap`s together, since each watch is a connection. The others are polled.
 const MAX_WATCHES: usize = 16;
 
 /// A Secret or `ConfigMap`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Object {
-    /// Which of the two.
+    /// Kind of the object.
     pub kind: ValueKind,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
 impl Object {
-    /// The one that a reference names.
+    /// Returns the object that a reference names.
     pub fn of(reference: &Reference<'_>) -> Self {
         Self {
             kind: reference.kind,
@@ -59,17 +58,17 @@ impl fmt::Display for Object {
     }
 }
 
-/// What an object has of the wanted keys.
+/// Values of the wanted keys of an object.
 pub type Keys = BTreeMap<String, Arc<[u8]>>;
 
-/// Reads what is wanted.
+/// Reader of the wanted values.
 pub struct Values {
     wanted: watch::Sender<Wanted>,
     found: watch::Receiver<Arc<Found>>,
 }
 
 impl Values {
-    /// With nothing wanted yet.
+    /// Creates a reader that wants nothing yet.
     pub fn new(client: Client, tasks: &mut Tasks) -> Self {
         let (wanted, wishes) = watch::channel(Wanted::default());
         let (sender, found) = watch::channel(Arc::default());
@@ -80,7 +79,7 @@ impl Values {
         Self { wanted, found }
     }
 
-    /// Says what is wanted from now on.
+    /// Replaces the wanted values.
     pub fn want(&self, wanted: Wanted) {
         self.wanted.send_if_modified(|before| {
             let differs = *before != wanted;
@@ -89,23 +88,23 @@ impl Values {
         });
     }
 
-    /// What is known.
+    /// Returns a receiver of the values read so far.
     pub fn found(&self) -> watch::Receiver<Arc<Found>> {
         self.found.clone()
     }
 }
 
-/// What is wanted of one kind in one namespace.
+/// Wanted objects of one kind in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     kind: ValueKind,
     namespace: String,
-    /// The keys of each object by its name.
+    /// Wanted keys of each object by its name.
     names: BTreeMap<String, BTreeSet<String>>,
     is_watched: bool,
 }
 
-/// What was read: of which object, which keys of it, and what came of it.
+/// An object that was read, the keys that were wanted of it, and the outcome.
 type Message = (Object, BTreeSet<String>, Outcome);
 
 async fn run(
@@ -145,13 +144,13 @@ async fn run(
                     Err(_) => return,
                 },
                 Some((object, keys, outcome)) = inbox.recv() => {
-                    // What others are reading now may be of no use any more.
+                    // A reader may still be reading objects that are no longer wanted.
                     if let Some(want) = now.get(&object).filter(|want| want.keys == keys) {
                         found.insert(object, want, outcome);
                         crate::publish(&sender, found.clone());
                     }
                 }
-                // They never end by themselves.
+                // The tasks never end by themselves.
                 Some(ended) = tasks.join_next() => match ended {
                     Err(error) if error.is_cancelled() => {}
                     _ => return,
@@ -161,10 +160,10 @@ async fn run(
     }
 }
 
-/// The wanted objects by place. Those are watched that have the first objects.
+/// Groups the wanted objects by kind and namespace. Groups with the first objects are watched.
 fn places(wanted: &Wanted) -> Vec<Place> {
     let mut places: Vec<(usize, Place)> = Vec::new();
-    // They are sorted by kind and namespace.
+    // The objects are sorted by kind and namespace.
     for (object, want) in wanted.objects() {
         let named = (object.name.clone(), want.keys.clone());
         match places.last_mut() {

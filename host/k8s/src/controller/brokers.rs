@@ -1,4 +1,4 @@
-//! What brokers are made of, as the controller sees it in the cluster, and the writes.
+//! Inputs of brokers, as the controller sees them in the cluster, and the writes of brokers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::controller::cluster::KubeCluster;
 use crate::index::follow;
 use crate::manifest;
 
-/// What the controller does while a watch does not work.
+/// Behavior of the controller while a watch fails, as told in the log.
 const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
 
-/// The objects of brokers in a cluster.
+/// Brokers of a cluster.
 pub struct KubeBrokers {
     client: Client,
     leads: watch::Receiver<bool>,
@@ -37,7 +37,7 @@ pub struct KubeBrokers {
 }
 
 impl KubeBrokers {
-    /// Watches them, beside what the controller watches anyway.
+    /// Watches the objects of brokers and their Configurations, in addition to the watches of `cluster`.
     pub fn watch(client: &Client, cluster: &KubeCluster, tasks: &mut Tasks) -> Self {
         let (manifest_sender, manifests) = watch::channel(Arc::default());
         let (claim_sender, claims) = watch::channel(false);
@@ -89,10 +89,10 @@ impl Brokers for KubeBrokers {
     }
 }
 
-/// What is kept of a Configuration.
+/// A Configuration with its key.
 type Read = (ConfigurationKey, Arc<Manifest>);
 
-/// Follows the Configurations; `claims` gets whether a broker gets its device by a claim.
+/// Follows the Configurations; `claims` gets true if a broker gets its device through a claim.
 async fn follow_manifests(
     client: Client,
     sender: watch::Sender<Arc<ManifestSet>>,
@@ -123,13 +123,13 @@ fn key(object: &DynamicObject) -> Option<ConfigurationKey> {
     ConfigurationKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?).ok()
 }
 
-/// The Configuration. While it cannot be used, the agents use the version before, and so does the controller.
+/// Reads a Configuration. If it is invalid, keeps the version before, as the agents do.
 fn read(object: &DynamicObject, before: Option<&Read>) -> Option<Read> {
     let key = key(object)?;
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
     let mut manifest = if let Some(mut manifest) = usable {
-        // These are long, and no broker is made of them.
+        // The discovery fields are long, and brokers do not depend on them.
         manifest.spec.discovery_handler.discovery_details.clear();
         manifest.spec.discovery_handler.discovery_properties = None;
         Arc::new(manifest)

@@ -1,4 +1,4 @@
-//! Device classes: one for each Configuration whose devices the scheduler gives. A class of the same name that is not ours is left alone.
+//! Device classes: one for each Configuration whose devices the scheduler allocates. A foreign class of the same name is left alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::keeper::{Keep, Keeper, Write, hold_alone};
 use crate::shelf::Shelf;
 use crate::watch::Watch;
 
-/// The label of our classes, which names the Configuration.
+/// Label of the controller's classes, with the name of the Configuration.
 pub const LABEL: &str = "leafhost.dev/configuration";
-/// The annotation with the namespace of the Configuration.
+/// Annotation with the namespace of the Configuration.
 const NAMESPACE: &str = "leafhost.dev/namespace";
-/// The longest part of an extended resource's name behind the slash.
+/// Maximum length of an extended resource's name after the slash.
 const MAX_RESOURCE: usize = 63;
-/// The longest name of a class.
+/// Maximum length of a class name.
 const MAX_NAME: usize = 253;
 
-/// Keeps the classes without end. Nothing is written while this process does not lead.
+/// Keeps the classes forever. Writes nothing while this process does not lead.
 pub async fn keep(
     client: Client,
     mut leads: watch::Receiver<bool>,
@@ -43,14 +43,14 @@ pub async fn keep(
     states: watch::Sender<Arc<Classes>>,
 ) {
     let api: Api<DeviceClass> = Api::all(client);
-    // A cluster whose Configurations want no class need not have the API.
+    // A cluster whose Configurations need no class may lack the API.
     let ours = ListParams::default().labels(LABEL);
     let some_left = has_some(&api, &ours).await;
     let is_wanted = |known: &Arc<ConfigurationStates>| some_left || known.has_dra();
     if configurations.wait_for(is_wanted).await.is_err() {
         return std::future::pending().await;
     }
-    // All: somebody else's may have to go first.
+    // The watch covers all classes, since a foreign one may have to go first.
     let watch = Watch::new(api.clone());
     let mut keeper = Keeper::new(Ours, api, watch);
     let mut told = None;
@@ -91,13 +91,13 @@ pub async fn keep(
             }
         };
         if !changed {
-            // The others end together with this one.
+            // The other tasks end together with this one.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Returns the Configurations whose devices the scheduler gives, each with whether it has its name, so that it gets the class.
+/// Returns the Configurations whose devices the scheduler allocates; true if the Configuration owns its name and so gets the class.
 fn owned(
     configurations: &ConfigurationStates,
     names: &NameSet,
@@ -115,7 +115,7 @@ fn owned(
     owned.collect()
 }
 
-/// Tells of Configurations whether they have their class; `why` says why one is not what it should be.
+/// Returns the state of each Configuration's class; `why` returns the problem of a class.
 fn classes(
     owned: &BTreeMap<ConfigurationKey, bool>,
     found: &Shelf<DeviceClass>,
@@ -137,7 +137,7 @@ fn classes(
                 "one of that name is somebody else's, as it has no label {LABEL}; delete it, or give the Configuration another name"
             ))),
             Some(_) => Some(Ok(())),
-            // It is being made.
+            // The class is being created.
             None => why(&name).map(Err),
         }
     };
@@ -209,7 +209,7 @@ impl Keep for Ours {
         right.labels_mut().extend(wanted.labels().clone());
         right.annotations_mut().extend(wanted.annotations().clone());
         right.spec.clone_from(&wanted.spec);
-        // An API server that does not know extended resources of classes drops it.
+        // An API server without extended resources in classes drops the field.
         let kept = found
             .spec
             .as_ref()
@@ -336,7 +336,7 @@ mod tests {
             write(&edited, Some(&right)),
             Some(Write::Replace(_))
         ));
-        // As an API server of 1.35 keeps it.
+        // The class as an API server of version 1.35 stores it.
         let mut older = right.clone();
         older.spec.as_mut().unwrap().extended_resource_name = None;
         assert_eq!(write(&older, Some(&right)), None);

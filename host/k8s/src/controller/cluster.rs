@@ -1,4 +1,4 @@
-//! The cluster as the controller sees it: its nodes, all Instances, and what pods ask for.
+//! The cluster as the controller sees it: nodes, all Instances, and the resources that pods ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,13 +43,13 @@ pub use clear::clear;
 use finalizers::Finalizers;
 use statuses::Statuses;
 
-/// The Lease of the controllers, and the manager of the fields that they write.
+/// Name of the controllers' Lease, and field manager of their writes.
 pub(crate) const NAME: &str = "leafhost-controller";
 
-/// What is kept of an Instance.
+/// An Instance, and its state of deletion.
 type Read = (Arc<Instance>, Option<Deleting>);
 
-/// The cluster.
+/// Watched cluster.
 pub struct KubeCluster {
     client: Client,
     leads: watch::Receiver<bool>,
@@ -62,9 +62,9 @@ pub struct KubeCluster {
 }
 
 impl KubeCluster {
-    /// Watches it. `holder` names this process among those that want the Lease in `namespace`. The reports of nodes on which none of the
-    /// pods runs that the labels in `agents` select there count no longer. The end of `tasks` gives the Lease back, so that another controller
-    /// acts at once: nothing may be written any more then.
+    /// Watches the cluster. `holder` identifies this process as a candidate for the Lease in `namespace`. If `agents` is a label selector,
+    /// the reports of nodes without a running pod that it selects no longer count. The end of `tasks` releases the Lease so that another
+    /// controller acts at once; nothing may be written after that.
     pub fn watch(
         client: &Client,
         namespace: &str,
@@ -101,7 +101,7 @@ impl KubeCluster {
             let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
             crate::publish(&sender, InstanceSet::read(all.collect()));
         };
-        // What cannot be read is nothing that an agent wrote.
+        // No agent wrote an Instance that cannot be read.
         let read = |object: DeserializeGuard<InstanceObject>, _: Option<&Read>| {
             let object = object.0.ok()?;
             let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
@@ -231,7 +231,7 @@ async fn patch(
     answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
-/// Takes the nodes out and deletes what is left: the policies allow the controller to delete only what no node sees.
+/// Removes the nodes, then deletes the Instance: the policies allow the controller to delete only an Instance that no node sees.
 async fn delete(
     api: &Api<InstanceObject>,
     base: &Instance,
@@ -260,7 +260,7 @@ fn read_error(what: String, failure: &Failure) -> ReadError {
     ReadError { what, why }
 }
 
-/// Makes an error of a write of a failure.
+/// Converts a failure to a write error.
 fn write_error(failure: &Failure) -> WriteError {
     let (message, retry_after) = (failure.told(), failure.retry_after);
     match failure.kind {
@@ -275,7 +275,7 @@ fn write_error(failure: &Failure) -> WriteError {
     }
 }
 
-/// Makes a patch of one field of an object that still is as it was seen.
+/// Builds a patch of one field that applies only if the object is unchanged.
 fn edit(
     uid: &str,
     version: &str,
@@ -292,13 +292,13 @@ fn edit(
         .map_err(|error| WriteError::Denied(error.to_string()))
 }
 
-/// Sends a write.
+/// Awaits a write and converts its failure.
 async fn written<T>(request: impl Future<Output = kube::Result<T>>) -> Result<(), WriteError> {
     let answer = answers::within(REQUEST, request).await;
     answer.map(drop).map_err(|failure| write_error(&failure))
 }
 
-/// The resources of ours that a pod asks for, its claims, and the pod itself if a scheduler gives it devices.
+/// Returns the resources of this API group that a pod asks for, its claims, and the pod itself if a scheduler assigns devices to it.
 fn requests(pod: &Pod) -> BTreeSet<String> {
     let Some(spec) = &pod.spec else {
         return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What the objects of a node are to be, and the write that makes one so. Pure.
+//! Builds the wanted objects of a node, and the writes that bring them about. Pure.
 
 use std::collections::BTreeMap;
 
@@ -20,33 +20,33 @@ use crate::keeper::{Keep, Write};
 use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, size};
 use crate::shelf::Shelf;
 
-/// The most bytes of the texts of all sources.
+/// Upper bound of the texts of all sources, in bytes.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
-/// The most bytes of the names and reasons of all Configurations.
+/// Upper bound of the names and reasons of all Configurations, in bytes.
 const MAX_NAMES: usize = 88 << 10;
-/// The most bytes of the problems of all Configurations.
+/// Upper bound of the problems of all Configurations, in bytes.
 const MAX_PROBLEMS: usize = 48 << 10;
-/// The most bytes of what was skipped and denied first for all Configurations.
+/// Upper bound of the first skipped and first denied entries of all Configurations, in bytes.
 const MAX_LEFT_OUT: usize = 32 << 10;
-/// The most bytes of a name before its digest.
+/// Maximum length of a name before its digest.
 const MAX_HEAD: usize = 236;
 
-/// The node that the objects belong to.
+/// Node that owns the objects.
 #[derive(Debug, Clone)]
 pub struct Owner {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// The uid of its object; nothing while the agent may make none that belongs to it.
+    /// Uid of the Node object; `None` while the agent may not create objects owned by it.
     pub uid: Option<String>,
 }
 
 impl Owner {
-    /// The objects that a report makes, by name.
+    /// Returns the objects of a report by name.
     pub fn objects(&self, report: &NodeReport) -> BTreeMap<String, DiscoveryHandler> {
         let mut objects = BTreeMap::new();
         for (handler, reported) in &report.handlers {
             let plain = format!("{}.{}", self.node, handler.to_ascii_lowercase());
-            // Names of nodes may have dots: one in that of the handler would make it another node's.
+            // A dot in the handler's name could make the object another node's, since names of nodes may have dots.
             let is_its = is_node_name(&plain) && !handler.contains('.');
             let name = if is_its && !objects.contains_key(&plain) {
                 plain
@@ -59,7 +59,7 @@ impl Owner {
         objects
     }
 
-    /// A name for what cannot have its own, or whose name another handler has. The last dot is the one behind the node.
+    /// Returns a name with a digest for a handler whose plain name is invalid or taken. The last dot is the one after the node.
     fn hashed(&self, handler: &str) -> String {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let lower = handler.to_ascii_lowercase();
@@ -96,7 +96,7 @@ impl Owner {
         object
     }
 
-    /// An object without what it says, which is written anew or deleted.
+    /// Returns an object without its content, to be rewritten or deleted.
     pub fn bare(&self, object: DiscoveryHandler) -> DiscoveryHandler {
         let is_own = object.spec.node == self.node;
         let spec = DiscoveryHandlerSpec {
@@ -136,7 +136,7 @@ impl Keep for Owner {
             return None;
         }
         let Some(wanted) = wanted else {
-            // Another node's object that somebody gave this node's label is left to that node.
+            // An object of another node that a user gave this node's label is left to that node.
             let is_own = found.spec.node == self.node;
             return is_own.then(|| Write::Delete(found.uid().unwrap_or_default()));
         };
@@ -152,13 +152,13 @@ impl Keep for Owner {
             && status.phase == before.phase
             && before.since.is_some()
         {
-            // An agent that was restarted and finds the handler as it was changes nothing.
+            // A restarted agent that finds the handler unchanged writes nothing.
             status.since.clone_from(&before.since);
         }
         (right != *found).then(|| Write::Replace(Box::new(right)))
     }
 
-    /// Of those that are not wanted, and of what is more than a node may have, only that is held which another write needs.
+    /// Holds a wanted object whole. Of an unwanted object, or one beyond a node's share, holds only the fields that another write needs.
     fn hold(&self, held: &mut Shelf<DiscoveryHandler>, is_wanted: bool, object: DiscoveryHandler) {
         let name = object.name_any();
         let group = if is_wanted { "wanted" } else { "others" };
@@ -219,7 +219,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let configurations = &reported.configurations;
     let mut listed: Vec<_> = configurations.iter().collect();
     listed.sort_by_key(|(_, one)| (one.problem.is_none(), one.denied == 0));
-    // Whoever has many does not push out those of others.
+    // A namespace with many Configurations does not displace those of others.
     let mut listed = in_turns(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
     let mut names = 0;

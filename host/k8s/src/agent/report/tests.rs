@@ -24,7 +24,7 @@ fn mk_report(phase: HandlerPhase) -> Arc<NodeReport> {
     })
 }
 
-/// The object of that report as the API server has it, in a version.
+/// Returns the object of a report as the API server stores it, in this version.
 fn mk_object(report: &NodeReport, version: &str) -> Value {
     let owner = Owner {
         node: "n".into(),
@@ -36,16 +36,16 @@ fn mk_object(report: &NodeReport, version: &str) -> Value {
     object
 }
 
-/// What the API server answers the next write with, and its watch.
+/// Objects of the stub API server, its answer to the next write, and its watch.
 #[derive(Default)]
 struct Cluster {
     has: Mutex<Vec<Value>>,
     written: Mutex<Option<Value>>,
-    /// What it has although no list shows it.
+    /// Object that exists although no list shows it.
     unlisted: Mutex<Option<Value>>,
-    /// Whether it refuses other writes for good.
+    /// True if it refuses other writes for good.
     refused: Mutex<bool>,
-    /// The uids of the Node in the token and of the one that is there.
+    /// Uid of the Node in the token, and of the existing Node.
     nodes: Mutex<(&'static str, Option<&'static str>)>,
     events: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
 }
@@ -157,7 +157,7 @@ async fn an_object_is_made_changed_and_put_right_and_otherwise_left_alone() {
     *bench.cluster.written.lock().unwrap() = Some(mk_object(&active, "8"));
     bench.reports.send_replace(Arc::clone(&active));
     bench.wait_for("PUT", 1).await;
-    // Events of its own writes come late and are no news.
+    // Events of its own writes arrive late and bring no change.
     bench.send("ADDED", &mk_object(&waiting, "6"));
     bench.send("MODIFIED", &mk_object(&active, "8"));
     bench.reports.send_replace(Arc::clone(&active));
@@ -236,7 +236,7 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
     assert_eq!(bench.stub.requests(CREATE), 1);
 }
 
-/// Lets an empty list end.
+/// Ends an empty list.
 fn found_nothing(task: &mut Task) {
     task.keeper.take(Ok(Event::Init));
     task.keeper.take(Ok(Event::InitDone));
@@ -286,7 +286,7 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
     }
 }
 
-/// Deletes the next reports that the task makes, as garbage collection does.
+/// Deletes the next reports that the task creates, as garbage collection does.
 async fn collect(bench: &Bench, times: usize) {
     let report = mk_report(HandlerPhase::Active);
     for version in (10_u32..).step_by(2).take(times) {
@@ -315,7 +315,7 @@ async fn a_report_that_is_deleted_again_and_again_is_made_ever_more_rarely_and_t
     };
     bench.problem.wait_for(told).await.unwrap();
     bench.wait_for(CREATE, 4).await;
-    // The second at once, then after three quarters of a second at least, and after twice that.
+    // The second is created at once, the others after at least three quarters of a second and after twice that.
     assert!(begun.elapsed() > Duration::from_secs(2));
 }
 
@@ -334,7 +334,7 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
     for (nodes, uid, is_outdated) in [
         (("u", Some("u")), Some("u"), false),
         (("u", Some("v")), None, true),
-        // Its reports stay as they are until there is one.
+        // The reports stay unchanged until a Node exists.
         (("u", None), None, false),
         (("v", Some("v")), Some("v"), false),
     ] {
@@ -343,7 +343,7 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
         assert_eq!(task.keeper.keep.uid.as_deref(), uid);
         let soon = Instant::now() + Duration::from_mins(6);
         assert_eq!(task.ask_again < soon, is_outdated);
-        // Without a Node nothing is made that garbage collection would take.
+        // Without a Node, nothing is created that garbage collection would delete.
         found_nothing(&mut task);
         let ((_, write), next) = task.keeper.next().unwrap();
         assert_eq!(next > Instant::now(), nodes.1.is_none());

@@ -1,4 +1,4 @@
-//! Reads the wanted objects of one kind in one namespace, again and again.
+//! Keeps reading the wanted objects of one kind in one namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -17,9 +17,9 @@ use super::{Keys, Message, Object, Place};
 use crate::answers::{self, Failure};
 use crate::watch::{Event, Watch};
 
-/// How long one request may take.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How often objects are read that cannot be watched.
+/// Interval between two reads of objects that cannot be watched.
 const POLL: Duration = Duration::from_secs(30);
 
 /// A Secret or a `ConfigMap`.
@@ -32,7 +32,7 @@ pub trait Holder:
     + Sync
     + 'static
 {
-    /// Its values by key.
+    /// Returns the values by key.
     fn values(self) -> BTreeMap<String, Vec<u8>>;
 }
 
@@ -53,16 +53,16 @@ impl Holder for ConfigMap {
     }
 }
 
-/// Sends what comes of each reading. Never ends.
+/// Sends the outcome of each read. Never returns.
 ///
-/// Where the agent may not watch, each attempt to do so is followed by a reading of all, every 30 s in the end.
+/// If the agent may not watch, each attempt to do so is followed by a read of all objects, in the end every 30 s.
 pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sender<Message>) {
     let api: Api<K> = Api::namespaced(client.clone(), &place.namespace);
     let mut watch = Watch::new(Api::<PartialObjectMeta<K>>::namespaced(
         client,
         &place.namespace,
     ));
-    // Rights to a single named object are enough then.
+    // For one object, rights to that name alone are enough.
     if let Some(name) = place.names.keys().next().filter(|_| place.names.len() == 1) {
         watch = watch.fields(&format!("metadata.name={name}"));
     }

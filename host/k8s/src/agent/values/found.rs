@@ -1,4 +1,4 @@
-//! What was read of Secrets and `ConfigMap`s, within bounds. Pure.
+//! Values read from Secrets and `ConfigMap`s, within bounds. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,37 +7,37 @@ use leafhost_core::properties::{Lookup, Reference};
 use super::wanted::{Want, Wanted};
 use super::{Keys, Object};
 
-/// The most bytes of values that an agent holds.
+/// Upper bound of the bytes of values that an agent holds.
 pub const MAX_BYTES: usize = 32 << 20;
-/// The most bytes of values that it holds for the Configurations of a namespace.
+/// Upper bound of the bytes of values for the Configurations of a namespace.
 pub const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
-    /// It is there.
+    /// The object exists and has these keys.
     Keys(Keys),
-    /// It is not there.
+    /// The object does not exist.
     Missing,
-    /// It cannot be read: why and the remedy.
+    /// The object cannot be read; the text has the reason and the remedy.
     Unreadable(String),
 }
 
-/// What came of reading an object.
+/// Outcome of reading an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// This is known now.
+    /// The object's state is known.
     Known(Known),
-    /// The API server did not answer: why.
+    /// The API server did not answer; the text is the reason.
     Failed(String),
 }
 
-/// What is known of each wanted object, and for which keys. One that was not read yet is not in it.
+/// State of each wanted object, with the keys it was read for. Objects not read yet are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found(BTreeMap<Object, (Want, Known)>);
 
 impl Found {
-    /// Forgets what is not wanted any more.
+    /// Forgets the objects that are no longer wanted.
     pub fn keep(&mut self, wanted: &Wanted) {
         self.0.retain(|object, (want, _)| {
             let now = wanted.get(object).filter(|now| now.keys == want.keys);
@@ -48,13 +48,13 @@ impl Found {
         });
     }
 
-    /// Whether the value was read, or could not be.
+    /// Returns true once the value was read or has failed.
     pub fn has(&self, reference: &Reference<'_>) -> bool {
         let read = self.0.get(&Object::of(reference));
         read.is_some_and(|(want, _)| want.keys.contains(reference.key))
     }
 
-    /// The value.
+    /// Returns the value of a reference.
     pub fn lookup(&self, reference: &Reference<'_>) -> Lookup {
         let object = Object::of(reference);
         match self.0.get(&object).map(|(_, known)| known) {
@@ -68,7 +68,7 @@ impl Found {
         }
     }
 
-    /// Takes what came of reading an object. One that cannot be reached at the moment stays as it was read last.
+    /// Records the outcome of reading an object. An object that is unreachable at the moment keeps its last state.
     pub fn insert(&mut self, object: Object, want: &Want, outcome: Outcome) {
         let known = match outcome {
             Outcome::Known(Known::Keys(keys)) => self.fit(&object, want, keys),
@@ -79,7 +79,7 @@ impl Found {
         self.0.insert(object, (want.clone(), known));
     }
 
-    /// The values if there is room for them. Of all namespaces together those of the first objects stay.
+    /// Returns the values if there is room for them. If all namespaces together exceed the bound, the first objects stay.
     fn fit(&mut self, object: &Object, want: &Want, keys: Keys) -> Known {
         let size = size(&keys);
         let of_namespace = self.held(object, |other| other.namespace == want.namespace);
@@ -102,7 +102,7 @@ impl Found {
         Known::Keys(keys)
     }
 
-    /// How many bytes of others are held.
+    /// Returns the number of bytes held for other objects for which `counts` is true.
     fn held(&self, object: &Object, counts: impl Fn(&Want) -> bool) -> usize {
         let others = self.0.iter();
         let others = others.filter(|(other, (want, _))| *other != object && counts(want));
@@ -114,7 +114,7 @@ impl Found {
         matches!(known, Some(Known::Keys(_) | Known::Missing))
     }
 
-    /// The keys that are held of an object.
+    /// Returns the number of keys held for an object.
     #[cfg(test)]
     pub fn keys(&self, object: &Object) -> Option<usize> {
         match self.0.get(object)? {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(looked_up(&found, "a"), missing);
     }
 
-    /// Reads MiB of one namespace, beginning with that place; returns how many are held.
+    /// Reads this many objects of 1 MiB in one namespace, from place `first` on; returns how many are held.
     fn fill(found: &mut Found, namespace: &str, first: usize, number: usize) -> usize {
         for n in 0..number {
             let name = format!("{namespace}-{n}");
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn the_values_of_a_namespace_and_of_all_are_bounded_and_the_first_stay() {
         let mut found = Found::default();
-        // The places are those in which they count, not those in which they are read.
+        // Places decide, not the order of reading.
         for (namespace, first) in [("a", 400), ("b", 100), ("c", 200), ("d", 300)] {
             assert_eq!(fill(&mut found, namespace, first, 9), 8, "{namespace}");
         }
@@ -250,7 +250,7 @@ mod tests {
             why.contains("beyond the 32 MiB of values that an agent holds in all"),
             "{why}"
         );
-        // The same again takes no more.
+        // Reading the same objects again takes no more room.
         assert_eq!(fill(&mut found, "b", 100, 9), 8);
     }
 }

@@ -88,11 +88,11 @@ fn the_places_of_the_first_objects_are_watched_whatever_their_names() {
     );
 }
 
-/// What the API server has.
+/// State of the stub API server.
 #[derive(Default)]
 struct Server {
     password: &'static str,
-    /// What may be done.
+    /// Rights of the agent.
     may_watch: bool,
     may_get: bool,
     watches: Vec<mpsc::UnboundedSender<Value>>,

@@ -1,7 +1,7 @@
-//! Which Secrets and `ConfigMap`s are read, if Configurations name more than an agent reads. Pure.
+//! Chooses which Secrets and `ConfigMap`s are read if Configurations name more than an agent reads. Pure.
 //!
-//! Each counts for a namespace of which a Configuration names it, so that nobody's names take the place of others'. What is read already goes
-//! first.
+//! An object counts for a namespace of a Configuration that names it, so that the names of one user never displace those of another.
+//! Objects that are read already come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,40 +9,40 @@ use leafhost_core::properties::Reference;
 
 use super::Object;
 
-/// The most objects that are read for all Configurations.
+/// Upper bound of objects read for all Configurations.
 pub const MAX_OBJECTS: usize = 1_000;
-/// The most objects that are read for the Configurations of a namespace.
+/// Upper bound of objects read for the Configurations of a namespace.
 pub const MAX_OF_NAMESPACE: usize = 250;
 
-/// What is wanted.
+/// Wanted objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     objects: BTreeMap<Object, Want>,
-    /// How many objects are read for the Configurations of a namespace.
+    /// Number of objects that are read for the Configurations of each namespace.
     counts: BTreeMap<String, usize>,
 }
 
-/// What is wanted of an object.
+/// Wanted part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Want {
-    /// The keys.
+    /// Wanted keys.
     pub keys: BTreeSet<String>,
-    /// The namespace for which the object counts.
+    /// Namespace for which the object counts.
     pub namespace: String,
-    /// Its place among all objects.
+    /// Rank of the object among all.
     pub place: usize,
 }
 
-/// Who asks for what of an object.
+/// Keys of an object, and the namespaces that ask for it.
 #[derive(Default)]
 struct Asked<'a> {
     keys: BTreeSet<&'a str>,
-    /// In the order in which they ask.
+    /// Namespaces in the order in which they ask.
     namespaces: Vec<&'a str>,
 }
 
 impl Wanted {
-    /// What `references` name, each with the namespace of a Configuration; `before` is what was wanted until now.
+    /// Chooses the objects among `references`, each with the namespace of its Configuration; `before` holds the previous choice.
     pub fn of<'a>(
         references: impl Iterator<Item = (&'a str, Reference<'a>)>,
         before: &Self,
@@ -98,22 +98,22 @@ impl Wanted {
         self.counts.get(namespace).copied().unwrap_or_default()
     }
 
-    /// The objects that are read.
+    /// Returns the chosen objects.
     pub fn objects(&self) -> impl Iterator<Item = (&Object, &Want)> {
         self.objects.iter()
     }
 
-    /// What is wanted of an object.
+    /// Returns the wanted part of an object.
     pub fn get(&self, object: &Object) -> Option<&Want> {
         self.objects.get(object)
     }
 
-    /// Whether the object is read.
+    /// Returns true if the object is read.
     pub fn has(&self, reference: &Reference<'_>) -> bool {
         self.objects.contains_key(&Object::of(reference))
     }
 
-    /// Why a value that a Configuration of that namespace names is not read, if so.
+    /// Returns why a value that a Configuration of `namespace` names is not read, or `None` if it is read.
     pub fn refusal(&self, namespace: &str, reference: &Reference<'_>) -> Option<String> {
         if self.has(reference) {
             return None;
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// So many Secrets of a namespace that its own Configurations name.
+    /// Returns this many names of Secrets.
     fn mk_names(number: usize) -> Vec<String> {
         (0..number).map(|number| format!("s{number:04}")).collect()
     }

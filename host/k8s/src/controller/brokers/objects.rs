@@ -1,4 +1,4 @@
-//! The pods, jobs and services with labels of ours.
+//! Pods, jobs, services and claim templates with labels of this API group.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -28,21 +28,22 @@ use crate::watch::Watch;
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
 
-/// How many kinds of objects there are.
+/// Number of kinds of objects.
 const KINDS: usize = 4;
 
-/// What is kept of each kind that was read.
+/// Objects of each kind that has been read.
 type Parts = Mutex<BTreeMap<Kind, BTreeMap<ObjectKey, Arc<Object>>>>;
 
-/// Follows them without end.
-/// Those of claims are followed once `claims` are wanted: a cluster whose brokers have none need not have the API.
+/// Follows the objects forever.
+///
+/// Claim templates are followed once `claims` is true or some exist: a cluster whose brokers use no claims may lack the API.
 pub async fn follow(
     client: Client,
     sender: watch::Sender<Arc<ObjectSet>>,
     mut claims: watch::Receiver<bool>,
 ) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
-    // Those of jobs have no other label of ours.
+    // Pods of jobs have no other label of this API group.
     let pods = Watch::new(pods).labels(CONFIGURATION_LABEL);
     let jobs: Api<PartialObjectMeta<Job>> = Api::all(client.clone());
     let jobs = Watch::new(jobs).labels(CONFIGURATION_LABEL);
@@ -85,13 +86,13 @@ async fn follow_kind<K>(
     index::follow(watch, what, name, read, publish).await;
 }
 
-/// Shows all objects, once those of each kind are known.
+/// Publishes all objects once each kind has been read.
 fn show(
     kind: Kind,
     all: &BTreeMap<ObjectKey, Arc<Object>>,
     (parts, sender): &(Parts, watch::Sender<Arc<ObjectSet>>),
 ) {
-    // Nothing that holds it panics.
+    // No holder of the lock panics.
     let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
     parts.insert(kind, all.clone());
     if parts.len() == KINDS {
@@ -114,7 +115,7 @@ fn key(kind: Kind, metadata: &ObjectMeta) -> ObjectKey {
     }
 }
 
-/// The uid of the object that controls another one.
+/// Returns the uid of the owner that controls an object.
 pub fn owner(metadata: &ObjectMeta) -> Option<&str> {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
@@ -154,7 +155,7 @@ fn phase(status: Option<&PodStatus>) -> Phase {
     }
 }
 
-/// How long a pod that has ended ran, by the clock of its node.
+/// Returns the running time of an ended pod, by the clock of its node.
 fn ran(status: &PodStatus) -> Option<Duration> {
     let ends = status.container_statuses.iter().flatten();
     let ends = ends.filter_map(|container| {
@@ -195,7 +196,7 @@ mod tests {
             (json!({"phase": "Running"}), Phase::Running),
             (ended("Succeeded"), minute),
             (ended("Failed"), minute),
-            // The kubelet did not start it.
+            // The kubelet did not start the pod.
             (
                 json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"}),
                 Phase::Ended(Duration::ZERO),

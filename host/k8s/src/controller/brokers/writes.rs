@@ -1,4 +1,4 @@
-//! The writes: an object is created, replaced or deleted only if it is what the controller saw.
+//! Writes of brokers: an object is created, replaced or deleted only if it is the one that the controller saw.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::answers::{self, Failure};
 use crate::controller::cluster::NAME;
 use crate::requests::{delete_only, put_by};
 
-/// Time limit for a request: other programs may be asked whether a pod is allowed.
+/// Timeout of a request. Admission webhooks may be called.
 const REQUEST: Duration = Duration::from_secs(10);
 
 /// Writes a change.
@@ -70,14 +70,14 @@ async fn replace(
         return Err(WriteError::Conflict);
     }
     edit(&mut object, made_of, body);
-    // It has the version that was read: the API server refuses it if that is not the newest.
+    // The object carries the version that was read, and the API server refuses it if that is not the newest.
     let data =
         serde_json::to_vec(&object).map_err(|error| WriteError::Refused(error.to_string()))?;
     let request = Request::new(api.resource_url()).replace(&key.name, &put_by(NAME), data);
     Ok(answers::within(REQUEST, strictly(client, request)).await?)
 }
 
-/// Gives an object the spec of another one, and its owner if none controls it: that was deleted without it.
+/// Replaces the spec of an object, and adds an owner if no owner controls it because the former one was deleted without it.
 fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
     let annotations = object.metadata.annotations.get_or_insert_default();
     annotations.insert(MADE_OF_ANNOTATION.to_owned(), made_of.to_owned());
@@ -90,14 +90,14 @@ fn edit(object: &mut DynamicObject, made_of: &str, body: &Value) {
     }
     let data = object.data.as_object_mut();
     if let (Some(data), Some(spec)) = (data, body.get("spec")) {
-        // The API server keeps what it chose itself, such as the address of a service.
+        // The API server keeps fields that it chose itself, such as the address of a service.
         data.insert("spec".to_owned(), spec.clone());
     }
 }
 
 async fn delete(client: &Client, key: &ObjectKey, uid: &str) -> Result<(), WriteError> {
     let params = DeleteParams {
-        // A job ends when its pods have ended.
+        // A job is deleted only after its pods.
         propagation_policy: (key.kind == Kind::Job).then_some(PropagationPolicy::Foreground),
         ..delete_only(Some(uid.to_owned()), None)
     };
@@ -117,7 +117,7 @@ fn objects(client: &Client, key: &ObjectKey) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), &key.namespace, &resource)
 }
 
-/// Sends a request. Unknown fields are refused, not left out; kube has no parameter for it.
+/// Sends a request that fails on unknown fields instead of dropping them; kube has no parameter for it.
 async fn strictly(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,

@@ -19,7 +19,7 @@ fn mk_report(handlers: &[&str]) -> NodeReport {
     }
 }
 
-/// As the API server has it.
+/// Returns the object as the API server stores it.
 fn mk_found(owner: &Owner) -> DiscoveryHandler {
     let (_, mut found) = owner.objects(&mk_report(&["udev"])).pop_first().unwrap();
     found.metadata.uid = Some("u1".into());
@@ -238,7 +238,7 @@ fn what_is_denied_and_what_is_skipped_is_counted_and_named_where_nothing_else_is
     assert_eq!(mk(1, Some("x"), Some("y")), (3, 2, told("denied: y")));
 }
 
-/// The policies refuse more.
+/// The policies refuse larger objects.
 #[test]
 fn an_object_with_the_most_and_longest_texts_has_no_more_than_256_kib_of_them() {
     let mut report = mk_report(&["udev"]);
