@@ -28,7 +28,7 @@ pub use discovery_handler::{
 pub use instance::Instance;
 pub use resource_name::{ResourceName, ResourceNameSpec};
 
-/// All of them, as the API server takes them.
+/// Returns all definitions as the API server accepts them.
 pub fn definitions() -> [CustomResourceDefinition; 4] {
     [
         Configuration::crd(),
@@ -38,7 +38,7 @@ pub fn definitions() -> [CustomResourceDefinition; 4] {
     ]
 }
 
-/// With a status subresource a POST would drop the status. Agents write spec and status in one request.
+/// Removes the status subresource. With it a POST would drop the status, and agents write spec and status in one request.
 fn without_subresources(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         version.subresources = None;
@@ -46,7 +46,7 @@ fn without_subresources(mut definition: CustomResourceDefinition) -> CustomResou
     definition
 }
 
-/// All of them as YAML documents.
+/// Returns all definitions as YAML documents.
 pub fn yaml() -> Result<String, serde_yaml_ng::Error> {
     let documents = definitions();
     let documents: Result<Vec<_>, _> = documents.iter().map(serde_yaml_ng::to_string).collect();

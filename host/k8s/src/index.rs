@@ -1,4 +1,4 @@
-//! Holds what watches show, by name, and shows all of it after each change. Knows nothing of what is made of it.
+//! Index of watched objects by name, which publishes all of them after each change. Knows nothing of the values made from objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -9,13 +9,13 @@ use serde::de::DeserializeOwned;
 use crate::answers::Failure;
 use crate::watch::{Event, Watch};
 
-/// Holds what is kept of objects, by name.
+/// Container of values by object name.
 pub trait Kept<N, V>: Default {
-    /// Keeps a value, if it may.
+    /// Keeps a value, if the container admits it.
     fn put(&mut self, name: N, value: V);
     /// Returns the value of a name.
     fn get(&self, name: &N) -> Option<&V>;
-    /// Forgets the value of a name.
+    /// Removes the value of a name.
     fn drop_name(&mut self, name: &N);
 }
 
@@ -33,18 +33,18 @@ impl<N: Ord, V> Kept<N, V> for BTreeMap<N, V> {
     }
 }
 
-/// Holds what a watch shows.
+/// Values of the objects that a watch shows.
 #[derive(Debug, Default)]
 pub struct Index<M> {
     held: M,
-    /// Holds what a list that is not at its end has shown.
+    /// Values of a list that has not ended yet.
     listing: M,
     is_read: bool,
 }
 
 impl<M: Default> Index<M> {
-    /// Takes an event in. `name` names an object; `read` makes of it what is kept, if anything is, and gets what is held of that name. Returns true if
-    /// what is held may be another now.
+    /// Applies an event. `name` returns the name of an object; `read` converts an object and gets the value held for its name. Returns true
+    /// if the held values may have changed.
     pub fn take<K, N, V>(
         &mut self,
         event: Event<K>,
@@ -84,17 +84,17 @@ impl<M: Default> Index<M> {
         false
     }
 
-    /// Returns all that is held; nothing before the first list has ended.
+    /// Returns all held values, or `None` before the first list has ended.
     pub fn read(&self) -> Option<&M> {
         self.is_read.then_some(&self.held)
     }
 }
 
-/// Says what a controller does while a watch does not work.
+/// Behavior of a controller while a watch fails, as told in the log.
 pub const TRIES_AGAIN: &str = "the controller tries again";
 
-/// Follows all objects without end. `name` and `read` are those of [`Index::take`]; `publish` gets all that is kept after each change, once the
-/// objects were listed. While the watch does not work, it is said of `what`, and what is done `meanwhile`.
+/// Follows all objects forever. `name` and `read` are those of [`Index::take`]; `publish` gets all held values after each change, once the
+/// objects were listed. While the watch fails, the log names `what` and `meanwhile`.
 pub async fn follow<K, N, V, M>(
     objects: impl Into<Watch<K>>,
     (what, meanwhile): (&str, &str),

@@ -15,10 +15,10 @@ use crate::answers::{Failure, Kind};
 
 pub mod patch;
 
-/// The object.
+/// An Instance object of the API server.
 pub type InstanceObject = Object<InstanceSpec, InstanceStatus>;
 
-/// Which resource it is.
+/// Returns the API resource of Instances.
 pub fn api_resource() -> ApiResource {
     ApiResource {
         group: GROUP.to_owned(),
@@ -29,15 +29,15 @@ pub fn api_resource() -> ApiResource {
     }
 }
 
-/// Limits the time of a request.
+/// Timeout of a request.
 pub const REQUEST: Duration = Duration::from_secs(3);
 
-/// Says that what is known of an object is not what a write assumes.
+/// Creates the failure of a write whose assumptions the known object does not meet.
 pub fn outdated() -> Failure {
     Failure::new(Kind::Conflict, String::new())
 }
 
-/// Makes an error of the store of a failure.
+/// Converts a failure to an error of the store.
 pub fn store_error(failure: &Failure, key: &InstanceKey) -> StoreError {
     let (key, message) = (key.clone(), failure.told());
     match failure.kind {
@@ -60,7 +60,7 @@ pub fn store_error(failure: &Failure, key: &InstanceKey) -> StoreError {
     }
 }
 
-/// What the agent uses of it.
+/// Converts an object to the Instance that agents use.
 pub fn into_instance(object: InstanceObject) -> Instance {
     let metadata = object.metadata;
     let owners = metadata.owner_references.unwrap_or_default();
@@ -92,7 +92,7 @@ pub fn into_instance(object: InstanceObject) -> Instance {
     }
 }
 
-/// The object to create.
+/// Converts an Instance to the object to create.
 pub fn from_instance(mut instance: Instance) -> InstanceObject {
     instance.status.used = Some(instance.used());
     let metadata = instance.metadata;
@@ -115,7 +115,7 @@ pub fn from_instance(mut instance: Instance) -> InstanceObject {
     }
 }
 
-/// The owners as they are written.
+/// Converts owner references to those that are written.
 pub fn owners(owners: Vec<core::OwnerReference>) -> Vec<OwnerReference> {
     let written = owners.into_iter().map(|owner| OwnerReference {
         api_version: owner.api_version,

@@ -1,6 +1,7 @@
-//! Keeps objects as they are wanted: compares them with what a watch shows, and makes, replaces and deletes one after the other.
+//! Keeps objects in their wanted state: compares them with the objects that a watch shows, and creates, replaces and deletes them one by
+//! one.
 //!
-//! An object that somebody edits or deletes is put right. Knows no kind of object, and not why one is wanted.
+//! An object that a user edits or deletes is restored. Knows no kind of object, and not why one is wanted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -21,14 +22,14 @@ use crate::shelf::Shelf;
 use crate::watch::{Event, UNDEFINED, Watch};
 use crate::{backoff, until};
 
-/// Limits the time of a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Separates two writes of an object.
+/// Pause between two writes of an object.
 const SPACING: Duration = Duration::from_secs(1);
 
-/// Says of objects what makes them as they are wanted.
+/// Rules that bring objects into their wanted state.
 pub trait Keep {
-    /// Is the type of the objects.
+    /// Type of the objects.
     type Object: Resource<DynamicType = ()>
         + Clone
         + Debug
@@ -37,21 +38,21 @@ pub trait Keep {
         + Send
         + 'static;
 
-    /// Says what is wrong where somebody deletes an object again and again, with the remedy.
+    /// Problem text with the remedy for an object that is deleted again and again.
     const LOST: &'static str;
 
-    /// Returns the write that makes what is found what is wanted, if it is not.
+    /// Returns the write that turns the found object into the wanted one, or `None` if they agree.
     fn write(
         &self,
         found: Option<&Self::Object>,
         wanted: Option<&Self::Object>,
     ) -> Option<Write<Self::Object>>;
 
-    /// Takes in an object that is there, within the bounds of what may be held.
+    /// Adds an existing object to `held`, within the bounds of what may be held.
     fn hold(&self, held: &mut Shelf<Self::Object>, is_wanted: bool, object: Self::Object);
 }
 
-/// Takes in an object of a kind that only few may write: each counts for itself, and one that is too large is left out and told.
+/// Adds an object of a kind that only few may write: each object is a group of its own, and one that is too large is left out and logged.
 pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(held: &mut Shelf<K>, object: K) {
     let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
     let name = object.name_any();
@@ -61,48 +62,48 @@ pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(held: &mut Shelf<K>
     }
 }
 
-/// Makes an object what it should be.
+/// A write that brings an object into its wanted state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Write<K> {
-    /// Makes an object.
+    /// Creates an object.
     Create(Box<K>),
-    /// Writes it anew, unless it has changed meanwhile.
+    /// Replaces an object unless it has changed meanwhile.
     Replace(Box<K>),
-    /// Removes the object with that uid.
+    /// Deletes the object with this uid.
     Delete(String),
 }
 
-/// Is the write that is due, with the name of its object.
+/// A write that is due, with the name of its object.
 type Due<K> = (String, Write<K>);
 
-/// Keeps objects. There is one for the objects that its watch shows: nobody else writes them.
+/// Keeper of the objects that its watch shows; nobody else writes them.
 pub struct Keeper<T: Keep> {
-    /// Says what is to be written.
+    /// Rules that decide the writes.
     pub keep: T,
-    /// Tells that the objects may have to be others than are wanted.
+    /// True if the wanted objects may be out of date.
     pub is_doubtful: bool,
-    /// Names the resource in texts.
+    /// Name of the resource in texts.
     resource: String,
     api: Api<T::Object>,
     watch: Watch<T::Object>,
-    /// Holds what a list that is not at its end has shown.
+    /// Objects of a list that has not ended yet.
     listing: Shelf<T::Object>,
-    /// Holds what the API server has; nothing until it was listed.
+    /// Objects of the API server; `None` until they were listed.
     found: Option<Shelf<T::Object>>,
-    /// Maps names to what is wanted.
+    /// Wanted objects by name.
     wanted: BTreeMap<String, T::Object>,
-    /// Maps names to why objects are left alone for a while.
+    /// Pauses of objects by name.
     pauses: HashMap<String, Pause>,
     lost: Lost,
-    /// Says why the objects cannot be watched.
+    /// Reason why the objects cannot be watched.
     unwatched: Option<String>,
 }
 
 struct Pause {
     until: Instant,
-    /// Counts failures in a row.
+    /// Failures in a row.
     failures: u32,
-    /// Says what was wrong the last time.
+    /// Error of the last attempt.
     error: Option<String>,
 }
 
@@ -117,7 +118,7 @@ impl Pause {
 }
 
 impl<T: Keep> Keeper<T> {
-    /// Makes one for the objects of an API that are watched. Nothing is wanted yet.
+    /// Creates a keeper of the objects of an API and its watch. Nothing is wanted yet.
     pub fn new(keep: T, api: Api<T::Object>, watch: Watch<T::Object>) -> Self {
         Self {
             keep,
@@ -134,17 +135,17 @@ impl<T: Keep> Keeper<T> {
         }
     }
 
-    /// Returns what the API server has; nothing until it was listed.
+    /// Returns the objects of the API server, or `None` until they were listed.
     pub fn found(&self) -> Option<&Shelf<T::Object>> {
         self.found.as_ref()
     }
 
-    /// Says which objects are wanted from now on, by name.
+    /// Replaces the wanted objects.
     pub fn want(&mut self, wanted: BTreeMap<String, T::Object>) {
         self.wanted = wanted;
     }
 
-    /// Leaves all objects alone until then, and says why.
+    /// Pauses the writes of all objects until `until`, for the reason `why`.
     pub fn pause(&mut self, until: Instant, why: &str) {
         let found = self.found.iter().flat_map(Shelf::names);
         let all = self.wanted.keys().chain(found);
@@ -152,13 +153,13 @@ impl<T: Keep> Keeper<T> {
         self.pauses = all.map(pause).collect();
     }
 
-    /// Forgets what went wrong: other objects are wanted now.
+    /// Forgets all pauses and deletions, since the wanted objects have changed.
     pub fn resume(&mut self) {
         self.lost.forget();
         self.pauses.clear();
     }
 
-    /// Waits for an event, which it takes in, or until a write is due, which it returns, if it `writes`. A dropped future loses nothing.
+    /// Waits for an event, which it applies, or, if `writes` is true, for a due write, which it returns. Dropping the future loses nothing.
     pub async fn due(&mut self, writes: bool) -> Option<Due<T::Object>> {
         let (next, at) = self.next().filter(|_| writes).unzip();
         tokio::select! {
@@ -170,7 +171,7 @@ impl<T: Keep> Keeper<T> {
         }
     }
 
-    /// Takes an event in.
+    /// Applies an event.
     pub fn take(&mut self, event: Result<Event<T::Object>, Failure>) {
         let event = match event {
             Ok(event) => event,
@@ -205,7 +206,7 @@ impl<T: Keep> Keeper<T> {
         }
     }
 
-    /// Notes that somebody else has deleted an object; garbage collection does, if what it belongs to is gone.
+    /// Records that somebody else has deleted an object. Garbage collection does so if the owner is gone.
     fn lose(&mut self, name: String) {
         if !self.wanted.contains_key(&name) {
             return;
@@ -216,7 +217,7 @@ impl<T: Keep> Keeper<T> {
         self.pauses.insert(name, pause);
     }
 
-    /// Takes in an object unless a newer state of it is known. Versions of one resource are numbers that grow.
+    /// Takes an object unless a newer version of it is known. Versions of one resource are increasing numbers.
     fn saw(&mut self, object: T::Object) {
         let version = |object: &T::Object| object.resource_version()?.parse::<u64>().ok();
         if let Some(found) = &mut self.found {
@@ -229,25 +230,25 @@ impl<T: Keep> Keeper<T> {
         }
     }
 
-    /// Returns why the objects are not what they should be.
+    /// Returns why the objects differ from the wanted ones.
     pub fn problem(&self) -> Option<String> {
         let kind = T::Object::kind(&()).to_lowercase();
         let unwritten = self.pauses.iter().filter_map(|(name, pause)| {
             let error = pause.error.as_ref().filter(|_| self.differs(name))?;
             Some(format!("cannot write {kind} {name}: {error}"))
         });
-        // Always the same one of several.
+        // The smallest text, so that the choice among several is stable.
         self.unwatched.clone().or_else(|| unwritten.min())
     }
 
-    /// Returns why an object is not what it should be.
+    /// Returns why an object differs from the wanted one.
     pub fn why(&self, name: &str) -> Option<String> {
         let pause = self.pauses.get(name).filter(|_| self.differs(name));
         let error = pause.and_then(|pause| pause.error.clone());
         self.unwatched.clone().or(error)
     }
 
-    /// Returns the write that is due first, and when.
+    /// Returns the next write and the time at which it is due.
     pub fn next(&self) -> Option<(Due<T::Object>, Instant)> {
         let found = self.found.as_ref()?;
         let names = self.wanted.keys().chain(found.names());
@@ -264,11 +265,11 @@ impl<T: Keep> Keeper<T> {
             .min_by_key(|(_, at)| *at)
     }
 
-    /// Writes, and pauses for a while: a failure for ever longer. Returns true if it is written and kept.
+    /// Makes a write, then pauses the object, after each failure for longer. Returns true if the object was written as wanted.
     pub async fn write(&mut self, name: String, write: Write<T::Object>) -> bool {
         let is_new = matches!(write, Write::Create(_));
         let failure = match answers::within(REQUEST, self.request(&name, write)).await {
-            // Written again and again it would not differ less.
+            // A repeated write would not reduce the difference.
             Ok(()) if self.differs(&name) => {
                 let why = "the API server does not keep what is written; apply the definitions of this version (leafhost crds)";
                 Failure::new(Kind::Failed, why.to_owned())
@@ -286,15 +287,15 @@ impl<T: Keep> Keeper<T> {
         };
         let before = self.pauses.get(&name).map_or(0, |pause| pause.failures);
         let failures = before.saturating_add(1);
-        // What is new can be missing only if nothing of its kind can be there.
+        // A 404 on creation means that the kind does not exist.
         let is_undefined = is_new && failure.code == Some(404);
         let mut wait = backoff(failures);
         if is_undefined {
             wait = wait.min(UNDEFINED);
         }
-        // Somebody else was faster: that is no failure.
+        // Another writer was faster, which is no failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
-        // The policies refuse what belongs to another object than there is now.
+        // The policies refuse objects that belong to an owner other than the existing one.
         self.is_doubtful |= matches!(failure.code, Some(401 | 403 | 422));
         let pause = Pause {
             until: Instant::now() + wait,
@@ -302,7 +303,7 @@ impl<T: Keep> Keeper<T> {
             error: (!is_race).then(|| self.told(&failure)),
         };
         self.pauses.insert(name.clone(), pause);
-        // The object is not what it was taken for.
+        // The object is not in the assumed state.
         if is_race
             && let Ok(object) = answers::within(REQUEST, self.api.get_opt(&name)).await
             && let Some(found) = &mut self.found
@@ -341,7 +342,7 @@ impl<T: Keep> Keeper<T> {
         Ok(())
     }
 
-    /// Says why an object was not written, with the remedy.
+    /// Returns why an object was not written, with the remedy.
     fn told(&self, failure: &Failure) -> String {
         let resource = &self.resource;
         match failure.kind {
@@ -353,7 +354,7 @@ impl<T: Keep> Keeper<T> {
         }
     }
 
-    /// Returns how often in a row an object could not be written.
+    /// Returns the number of failures in a row for an object.
     #[cfg(test)]
     pub fn failures(&self, name: &str) -> u32 {
         self.pauses.get(name).map_or(0, |pause| pause.failures)

@@ -1,4 +1,4 @@
-//! Tells whether an earlier run has left objects of a kind that this one may not need at all.
+//! Checks whether an earlier run has left objects of a kind that this one may not need at all.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::time::sleep;
 use crate::answers::{self, Kind};
 use crate::backoff;
 
-/// Limits the time of a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Tells that there are objects of an earlier run. A failure that may pass is waited out.
+/// Returns true if objects of an earlier run exist. Retries while a failure may be temporary.
 pub async fn has_some<K>(api: &Api<K>, ours: &ListParams) -> bool
 where
     K: Clone + DeserializeOwned + Debug,

@@ -1,6 +1,6 @@
-//! The slices of shared devices: what the scheduler is offered of devices that several nodes see, written by the controller alone.
+//! Slices of shared devices, which offer devices that several nodes see to the scheduler; only the controller writes them.
 //!
-//! Offers them only to nodes whose kubelets use the driver: those of which an agent has a slice.
+//! They offer the devices only to nodes whose kubelets use the driver, that is nodes with a slice of their agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -28,33 +28,33 @@ use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
 use crate::{backoff, until};
 
-/// Limits how long a node counts without a slice: a kubelet that starts deletes those of its node, and its agent writes them again.
+/// Time for which a node still counts without a slice: a starting kubelet deletes the slices of its node, and the agent writes them again.
 const LEAVES: Duration = Duration::from_secs(40);
-/// Separates two questions what the API server keeps of slices: it may be another version by now.
+/// Interval between two probes of the slice fields that the API server keeps, since its version may change.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
-/// The most names of attributes in a line of the log.
+/// Upper bound of attribute names in a log line.
 const NAMED: usize = 5;
 
-/// Shows the cluster.
+/// Receivers of the cluster's state.
 pub struct PoolViews {
-    /// Tells that this process acts.
+    /// True while this process leads.
     pub leads: watch::Receiver<bool>,
-    /// Shows who gives the devices of which Configurations.
+    /// Configurations, each with the backend that allocates its devices.
     pub configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    /// Shows all devices.
+    /// All devices.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Maps nodes to the values of their label `kubernetes.io/hostname`; nothing until the nodes were listed.
+    /// Values of the label `kubernetes.io/hostname` by node; `None` until the nodes were listed.
     pub hostnames: watch::Receiver<Hostnames>,
 }
 
-/// Maps nodes to the values of a label.
+/// Values of a label by node.
 pub type Hostnames = Option<Arc<BTreeMap<String, String>>>;
 
-/// Keeps the slices without end. Nothing is written while this process does not lead.
+/// Keeps the slices forever. Writes nothing while this process does not lead.
 pub async fn keep(client: Client, views: PoolViews) {
     let (sender, nodes) = watch::channel(None);
     let mut configurations = views.configurations.clone();
-    // A cluster whose Configurations never want it need not have the API.
+    // A cluster whose Configurations never use DRA may lack the API.
     let is_wanted = |known: &Arc<ConfigurationStates>| known.has_dra();
     let api: Api<ResourceSlice> = Api::all(client.clone());
     let of_pools = format!("spec.driver={DRIVER},spec.nodeName=");
@@ -88,21 +88,21 @@ pub async fn keep(client: Client, views: PoolViews) {
 struct PoolTask {
     client: Client,
     views: PoolViews,
-    /// Shows the nodes that have a slice; nothing until the slices were listed.
+    /// Nodes that have a slice; `None` until the slices were listed.
     nodes: watch::Receiver<Option<Arc<BTreeSet<String>>>>,
-    /// Maps the nodes that count to when they cease to, if they have no slice now.
+    /// Nodes that count, each with the time at which it ceases to count if it has no slice now.
     able: BTreeMap<String, Option<Instant>>,
     keeper: Keeper<SharedSlices>,
     asked: Asked,
-    /// Holds what is wanted; nothing while that is not known.
+    /// Wanted pools; `None` while they are unknown.
     pools: Option<Pools>,
-    /// Holds what was last said to find no room.
+    /// Attributes last logged as not fitting.
     left_out: BTreeSet<String>,
-    /// Holds the problem that was last told.
+    /// Last logged problem.
     told: Option<String>,
 }
 
-/// Says what the API server keeps of slices, and when it is asked next.
+/// Slice fields that the API server keeps, and the time of the next probe.
 #[derive(Default)]
 struct Asked {
     features: Option<SliceFeatures>,
@@ -151,13 +151,13 @@ impl PoolTask {
             };
             is_news = true;
             if !changed {
-                // The others end together with this one.
+                // The other tasks end together with this one.
                 pending::<()>().await;
             }
         }
     }
 
-    /// Returns the Configurations whose devices the scheduler gives; nothing while they are not known.
+    /// Returns the Configurations whose devices the scheduler allocates, or `None` while they are unknown.
     fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, PoolRules>> {
         let known = self.views.configurations.borrow_and_update();
         let rules = |state: &ConfigurationState| PoolRules {
@@ -167,7 +167,7 @@ impl PoolTask {
         known.complete.then(|| all.collect())
     }
 
-    /// Asks the API server what it keeps, if that is due.
+    /// Probes the API server if that is due.
     async fn ask(&mut self) {
         if self.asked.next.is_some_and(|next| next > Instant::now()) {
             return;
@@ -191,7 +191,8 @@ impl PoolTask {
         self.asked.next = Some(Instant::now() + wait);
     }
 
-    /// Counts the nodes that have a slice, and for a while those that had one. Returns when the next one ceases to count.
+    /// Updates the nodes that count: those with a slice, and for a while those that had one. Returns the time at which the next node ceases
+    /// to count.
     fn count_nodes(&mut self, now: Instant) -> Option<Instant> {
         let nodes = self.nodes.borrow_and_update().clone()?;
         for (node, leaves) in &mut self.able {
@@ -209,13 +210,13 @@ impl PoolTask {
         self.able.values().flatten().min().copied()
     }
 
-    /// Returns what is to be offered; nothing while that is not known.
+    /// Returns the pools to offer, or `None` while they are unknown.
     fn plan(&mut self, wanted: Option<BTreeMap<ConfigurationKey, PoolRules>>) -> Option<Pools> {
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let hostnames = self.views.hostnames.borrow_and_update().clone()?;
         let is_known = instances.is_known() && self.nodes.borrow().is_some();
         let wanted = wanted.filter(|_| is_known)?;
-        // Where nothing is wanted, it does not matter.
+        // Without wanted Configurations the features do not matter.
         let nothing = wanted.is_empty().then(SliceFeatures::default);
         let features = self.asked.features.or(nothing)?;
         let able = hostnames
@@ -255,7 +256,7 @@ impl PoolTask {
     }
 }
 
-/// Returns all slices of the pools; what is found of other pools is wanted no more.
+/// Returns the slices of all pools; slices found of other pools are not wanted.
 fn all_slices(pools: &Pools, found: &Shelf<ResourceSlice>) -> BTreeMap<String, ResourceSlice> {
     let mut stored: BTreeMap<&str, BTreeMap<String, Slice>> = BTreeMap::new();
     for one in found.values() {
@@ -276,7 +277,7 @@ fn all_slices(pools: &Pools, found: &Shelf<ResourceSlice>) -> BTreeMap<String, R
     all
 }
 
-/// Corrects the slices of all pools.
+/// Keeper of the slices of all pools.
 struct SharedSlices;
 
 impl Keep for SharedSlices {
@@ -292,7 +293,7 @@ impl Keep for SharedSlices {
         correction(found, wanted)
     }
 
-    // Nobody but the controller writes these, and a pool has as many as its devices need.
+    // Only the controller writes these slices, and a pool has as many as its devices need.
     fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
         hold_alone(held, object);
     }

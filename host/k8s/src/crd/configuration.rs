@@ -1,4 +1,4 @@
-//! `configurations.akri.sh`, field-compatible with Akri. What Akri can use is accepted; what neither can use is refused.
+//! `configurations.akri.sh`, field-compatible with Akri: accepts every object that Akri can use, and refuses objects that neither can use.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde_json::Value;
     category = "all",
     status = "ConfigurationStatus",
     doc = "Which devices are wanted, and how many slots each of them gets.",
-    // Room for `-` and the longest hash in the names of its Instances.
+    // Leaves room for `-` and the longest hash in the names of its Instances.
     validation = Rule::new("size(self.metadata.name) <= 236")
         .message("metadata.name must have at most 236 characters: the names of Instances begin with it"),
     printcolumn(name = "Capacity", type_ = "string", json_path = ".spec.capacity",
@@ -192,12 +192,13 @@ pub struct Condition {
     pub last_transition_time: String,
 }
 
-/// An object of Kubernetes, kept as it is: with its whole schema the definition would be too large for an annotation.
+/// Returns the schema of a Kubernetes object that is stored unchecked: with its full schema the definition would be too large for an
+/// annotation.
 fn object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// The API server warns of the format `uint32`, which is not one of its own.
+/// Returns the schema of a count. The API server warns of the format `uint32`, which it does not know.
 pub(super) fn count(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "minimum": 0})
 }

@@ -1,4 +1,4 @@
-//! `discoveryhandlers.leafhost.dev`: whether a discovery handler runs on a node. Agents write these objects, people read them.
+//! `discoveryhandlers.leafhost.dev`: the state of a discovery handler on a node. Agents write these objects, people read them.
 
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Instances made by chance from their own schema: the API server takes each, so each is read.
+//! Random Instances generated from their own schema: the API server accepts each of them, so each must be readable.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::instance::{self, InstanceObject};
 const SEEDS: u64 = 3000;
 const NODE: &str = "node-a";
 const NAME: &str = "cams-8120fe";
-/// Where no schema says how much there may be.
+/// Number of items where the schema sets no bound.
 const MANY: u64 = 4;
 
-/// Makes values of a schema.
+/// Generator of values from a schema.
 struct Maker {
     random: SmallRng,
 }
@@ -86,7 +86,7 @@ impl Maker {
         made
     }
 
-    /// A name in a map: of our nodes and slots, or anything.
+    /// Returns a key of a map: one of the known nodes and slots, or any text.
     fn key(&mut self) -> String {
         let known = [
             NODE,
@@ -178,7 +178,7 @@ impl Maker {
         }
     }
 
-    /// An Instance with a name, as the API server has it.
+    /// Returns an Instance with a name, as the API server stores it.
     fn instance(&mut self, schema: &Value) -> Value {
         let mut made = Value::Object(self.object(schema));
         made["apiVersion"] = json!("akri.sh/v0");
@@ -204,7 +204,7 @@ fn schema() -> Value {
     serde_json::to_value(schema.open_api_v3_schema.as_ref().unwrap()).unwrap()
 }
 
-/// The schema in the words of JSON Schema, which has no `nullable`.
+/// Converts the schema to JSON Schema, which has no `nullable`.
 fn with_nulls(mut schema: Value) -> Value {
     match &mut schema {
         Value::Object(fields) => {
@@ -227,7 +227,7 @@ fn with_nulls(mut schema: Value) -> Value {
     schema
 }
 
-/// The object as agents and the controller read it.
+/// Reads the object as agents and the controller do.
 fn read(object: &Value) -> Result<Instance, String> {
     let read: DeserializeGuard<InstanceObject> =
         serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
@@ -235,10 +235,10 @@ fn read(object: &Value) -> Result<Instance, String> {
     Ok(instance::into_instance(read))
 }
 
-/// The object after the requests with which an agent writes these edits.
+/// Returns the object after the requests by which an agent writes these edits.
 fn patched(object: &Value, edits: &[Edit]) -> Result<Value, String> {
     let mut operations = patch::of(&read(object)?, edits).ok_or("it is not as was assumed")?;
-    // For the API server's library an absent value is equal to null, for this one it is an error.
+    // To the API server's library an absent value equals null; to this one it is an error.
     let list = operations.as_array_mut().unwrap();
     list.retain(|one| one["op"] != "test" || !one["value"].is_null());
     let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
@@ -247,7 +247,7 @@ fn patched(object: &Value, edits: &[Edit]) -> Result<Value, String> {
     Ok(object)
 }
 
-/// `SEED` makes the object of one seed alone.
+/// Runs only one seed if `SEED` is set.
 #[test]
 fn whatever_the_definition_of_instances_allows_is_read_and_its_slots_can_be_claimed() {
     let schema = schema();
@@ -278,7 +278,7 @@ fn whatever_the_definition_of_instances_allows_is_read_and_its_slots_can_be_clai
         let entries = object["status"]["nodes"].as_object().map_or(0, Map::len);
         assert_eq!(instance.status.nodes.len(), entries, "{}", says("entries"));
 
-        // Makes the writes of a node.
+        // Applies the writes of a node.
         let claim = Edit::Slot {
             id: format!("{NAME}-0"),
             held: DeviceUsage::Unused,

@@ -1,4 +1,4 @@
-//! `instances.akri.sh`, field-compatible with Akri. What Akri does not have is below `spec.leafhost` and `status`.
+//! `instances.akri.sh`, field-compatible with Akri. Fields that Akri lacks are below `spec.leafhost` and `status`.
 
 use std::collections::BTreeMap;
 
@@ -183,7 +183,7 @@ pub struct Uptime {
     pub seconds: i64,
 }
 
-/// Values in the form of `resource.k8s.io/v1` `DeviceAttribute`.
+/// Returns the schema of attributes in the form of `resource.k8s.io/v1` `DeviceAttribute`.
 fn attributes(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -210,7 +210,7 @@ fn quantities(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `C:`, a virtual device, `:`, a node: of DNS subdomains.
+/// Returns the schema of usages; the length bound is `C:`, a virtual device, `:` and a node, both DNS subdomains.
 fn usages(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -218,7 +218,7 @@ fn usages(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Has the bounds of [`leafhost_core::instance`]: a pod for each slot, and the containers that use it.
+/// Returns the schema of reservations with the bounds of [`leafhost_core::instance`]: a pod for each slot, and the containers that use it.
 fn reserved(_: &mut SchemaGenerator) -> Schema {
     let number = json_schema!({"type": "integer", "minimum": 0, "maximum": 1_000});
     let name = json_schema!({"type": "string", "maxLength": 2 * 63 + 1});
@@ -245,7 +245,7 @@ fn reserved(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Has the bounds of [`leafhost_core::instance`]: a namespace and a name for each slot.
+/// Returns the schema of holders with the bounds of [`leafhost_core::instance`]: a namespace and a name for each slot.
 fn holders(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",

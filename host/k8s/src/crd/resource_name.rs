@@ -1,4 +1,4 @@
-//! `resourcenames.leafhost.dev`: which namespace has the name of a resource. The controller writes these objects, agents obey them.
+//! `resourcenames.leafhost.dev`: reservations of resource names for namespaces. The controller writes these objects, agents obey them.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};

@@ -20,7 +20,7 @@ fn schema(kind: &str) -> Value {
     serde_json::to_value(schema.open_api_v3_schema.as_ref().unwrap()).unwrap()
 }
 
-/// The fields of an object that the API server would drop.
+/// Returns the fields of an object that the API server would drop.
 fn pruned(schema: &Value, value: &Value, path: &str) -> Vec<String> {
     if schema["x-kubernetes-preserve-unknown-fields"] == true {
         return Vec::new();
@@ -72,7 +72,7 @@ fn mk_manifest() -> Manifest {
     .unwrap()
 }
 
-/// With every field, so that a new one does not compile until it is here.
+/// Returns an Instance with every field set, so that a new field does not compile until it is added here.
 fn mk_instance() -> core_instance::Instance {
     let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     let attributes = [
@@ -196,7 +196,7 @@ fn mk_status() -> ConfigurationStatus {
     }
 }
 
-/// Each as it is written, by kind.
+/// Returns one object of each kind as it is written.
 fn objects() -> [(&'static str, Value); 3] {
     let mut manifest = serde_json::to_value(mk_manifest()).unwrap();
     manifest["status"] = serde_json::to_value(mk_status()).unwrap();

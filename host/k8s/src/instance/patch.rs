@@ -1,16 +1,16 @@
-//! Edits as a JSON Patch: each names what it assumes, so that it changes nothing else and fails where somebody was quicker. Pure.
+//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer was faster. Pure.
 
 use std::collections::BTreeMap;
 
 use leafhost_core::instance::{Edit, GENERATION_ANNOTATION, Instance, ODD_EDIT_LABEL};
 use serde_json::{Value, json};
 
-/// The operations that make `edits` of `base`; nothing if `base` is not as they assume.
+/// Returns the operations of the `edits` on `base`, or `None` if `base` does not meet their assumptions.
 pub fn of(base: &Instance, edits: &[Edit]) -> Option<Value> {
     operations(base, edits, Operations::default())
 }
 
-/// The same, if nobody has written the object since `base` was read.
+/// Returns the operations like [`of`], with a test that the object has not been written since `base` was read.
 pub fn of_version(base: &Instance, edits: &[Edit]) -> Option<Value> {
     let whole = Operations {
         is_whole: true,
@@ -31,9 +31,9 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         patch.turn(&now.metadata.labels);
     }
     if patch.is_whole {
-        // Nobody else writes the object meanwhile, so that the number is right.
+        // No other writer changes the object meanwhile, so the count is right.
         let used = now.used();
-        // A scheduler may not write the status; an agent counts what it has reserved.
+        // A scheduler may not write the status; an agent counts the slots that it has reserved.
         let is_reserved = edits
             .iter()
             .any(|edit| matches!(edit, Edit::Reserve { .. }));
@@ -42,13 +42,13 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         }
         let version = json!(base.metadata.resource_version);
         patch.test("/metadata/resourceVersion", &version);
-        // What is assumed comes first.
+        // The test comes first.
         patch.list.rotate_right(1);
     }
     Some(Value::Array(patch.list))
 }
 
-/// Tells whether the policies look at the Configuration before they allow what was edited.
+/// Returns true if the policies check the Configuration before they allow these edits.
 fn is_guarded(before: &Instance, now: &Instance) -> bool {
     let (old, new) = (&before.metadata, &now.metadata);
     let generation = |annotations: &BTreeMap<String, String>| {
@@ -63,7 +63,7 @@ fn is_guarded(before: &Instance, now: &Instance) -> bool {
 #[derive(Default)]
 struct Operations {
     list: Vec<Value>,
-    /// Whether a part is written whole, so that nobody else may have written the object meanwhile.
+    /// True if a part is written as a whole, so that no other writer may have changed the object meanwhile.
     is_whole: bool,
 }
 
@@ -82,7 +82,7 @@ impl Operations {
         self.list.push(json!({"op": "remove", "path": path}));
     }
 
-    /// Adds the label of odd edits, or removes it if it is there.
+    /// Toggles the label of odd edits.
     fn turn(&mut self, labels: &BTreeMap<String, String>) {
         if labels.is_empty() {
             self.is_whole = true;
@@ -199,7 +199,7 @@ impl Operations {
         }
     }
 
-    /// Writes what a handler says of the device, and leaves what schedulers say of its slots.
+    /// Writes the handler's description of the device, and keeps the reservations of schedulers.
     fn add_description(&mut self, before: &Instance, now: &Instance) {
         let (Some(old), Some(new)) = (&before.spec.leafhost, &now.spec.leafhost) else {
             return self.add("/spec/leafhost", &json!(now.spec.leafhost));
@@ -215,7 +215,7 @@ impl Operations {
         }
     }
 
-    /// Writes or removes what a scheduler says of a slot.
+    /// Writes or removes a scheduler's reservation of a slot.
     fn add_reserved(&mut self, id: &str, before: &Instance, now: &Instance) {
         const ALL: &str = "/spec/leafhost/reserved";
         let path = format!("{ALL}/{}", token(id));
@@ -242,7 +242,7 @@ fn generation_path() -> String {
     format!("/metadata/annotations/{}", token(GENERATION_ANNOTATION))
 }
 
-/// A key as a part of a JSON pointer (RFC 6901).
+/// Escapes a key for a JSON pointer (RFC 6901).
 fn token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Every patch, made by a server that knows JSON Patch, has the effect of the edit.
+    /// Applies every patch with a JSON Patch library and expects the effect of the edit.
     #[test]
     fn a_patch_does_what_its_edit_does() {
         let node = DeviceUsage::Node("n".into());
@@ -364,7 +364,7 @@ mod tests {
                     continue;
                 }
                 let mut patch = of(&base, std::slice::from_ref(edit)).unwrap();
-                // For the API server's library an absent value is equal to null, for this one it is an error.
+                // To the API server's library an absent value equals null; to this one it is an error.
                 let operations = patch.as_array_mut().unwrap();
                 operations.retain(|one| one["op"] != "test" || !one["value"].is_null());
                 let mut object = serde_json::to_value(&base).unwrap();

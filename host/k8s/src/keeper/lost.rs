@@ -1,4 +1,5 @@
-//! Remembers the objects that somebody else deleted, so that one that is deleted again and again is made ever more rarely. Does no I/O.
+//! Remembers objects that somebody else deleted, so that an object that is deleted again and again is restored less and less often. Does no
+//! I/O.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use tokio::time::Instant;
 
 use crate::backoff;
 
-/// Ends the row of deletions of an object that stayed this long.
+/// Lifetime after which an object's series of deletions ends.
 const STAYED: Duration = Duration::from_mins(10);
 
-/// Maps the names of objects to how often in a row they were deleted.
+/// Series of deletions by object name.
 #[derive(Debug, Default)]
 pub struct Lost(BTreeMap<String, Row>);
 
@@ -21,7 +22,7 @@ struct Row {
 }
 
 impl Lost {
-    /// Notes that an object was deleted; returns from when on it may be made again, and whether that has happened before.
+    /// Records a deletion. Returns the time from which the object may be created again, and true if it was deleted before.
     pub fn note(&mut self, name: &str, now: Instant) -> (Instant, bool) {
         self.0.retain(|_, row| now < row.last + STAYED);
         let row = self.0.entry(name.to_owned()).or_insert(Row {
@@ -36,7 +37,7 @@ impl Lost {
         }
     }
 
-    /// Forgets all: they are made otherwise now.
+    /// Forgets all series, since the objects are built differently now.
     pub fn forget(&mut self) {
         self.0.clear();
     }

@@ -1,4 +1,4 @@
-//! Leaves out, and removes, the reports of nodes on which no agent runs any more: nobody else takes back what they say.
+//! Hides and removes the reports of nodes on which no agent runs any more, since nobody else retracts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::requests::delete_only;
 use crate::until;
 use crate::watch::Watch;
 
-/// Lets an agent be away for so long before its reports are old: one that is replaced is back by then.
+/// Time without an agent after which a node's reports are outdated; an agent that is replaced is back by then.
 const GRACE: Duration = Duration::from_mins(1);
-/// How long the removal of reports may take, and when it is tried again.
+/// Timeout of removing a node's reports.
 const REMOVAL: Duration = Duration::from_secs(10);
 
-/// The nodes on which an agent runs; nothing while that is not known.
+/// Nodes on which an agent runs; `None` while that is unknown.
 type Running = Option<BTreeSet<String>>;
 
-/// Follows the pods of agents, which `selector` selects in `namespace`, and returns the reports without those that are old.
+/// Follows the pods of agents, which `selector` selects in `namespace`, and returns a receiver of the reports without outdated ones.
 pub fn watch(
     client: &Client,
     (namespace, selector): (&str, &str),
@@ -70,7 +70,7 @@ pub fn watch(
     shown
 }
 
-/// Returns the node of a pod that runs.
+/// Returns the node of a running pod.
 fn node(pod: Pod) -> Option<String> {
     let status = pod.status?;
     let mut containers = status.container_statuses.iter().flatten();
@@ -82,7 +82,7 @@ fn node(pod: Pod) -> Option<String> {
     (runs && !is_ending).then_some(pod.spec?.node_name?)
 }
 
-/// Passes reports on, but for old ones, which the leader removes. Runs without end.
+/// Passes on the reports without outdated ones, which the leader removes. Returns only if a source ends.
 async fn filter(
     mut reports: watch::Receiver<Arc<ReportSet>>,
     mut running: watch::Receiver<Running>,
@@ -121,15 +121,15 @@ async fn filter(
     }
 }
 
-/// The nodes that have reports and no agent.
+/// Nodes that have reports but no agent.
 #[derive(Debug, Default)]
 struct Absences {
-    /// Since when each has none, and when its reports are removed.
+    /// Start of each node's absence, and time at which its reports are removed.
     nodes: BTreeMap<String, (Instant, Instant)>,
 }
 
 impl Absences {
-    /// Takes in what is there now. Returns when to look again although nothing changes.
+    /// Updates the absences. Returns the time of the next update if nothing changes.
     fn update(
         &mut self,
         reports: &ReportSet,
@@ -227,7 +227,7 @@ mod tests {
         pass(600).await;
         assert_eq!(seen(), names(&["a", "b"]), "nothing is known of the agents");
         running.send_replace(Some(names(&["a", "b"])));
-        // One that is replaced.
+        // An agent that is replaced.
         running.send_replace(Some(names(&["a"])));
         pass(50).await;
         running.send_replace(Some(names(&["a", "b"])));
@@ -241,7 +241,7 @@ mod tests {
         leads.send_replace(true);
         pass(1).await;
         assert_eq!(*removed.lock().unwrap(), ["b"]);
-        // It was not removed.
+        // The reports were not removed.
         pass(40).await;
         assert_eq!(*removed.lock().unwrap(), ["b", "b"]);
         reports.send_replace(mk_reports(&["a"]));

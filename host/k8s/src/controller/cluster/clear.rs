@@ -1,4 +1,4 @@
-//! Takes back what is shown in a cluster, when nobody renews it any more.
+//! Removes the statuses, reports and offers that nobody updates any more from a cluster.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::crd::DiscoveryHandler;
 use crate::manifest;
 use crate::requests::patch_by;
 
-/// Time limit for a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(20);
-/// Bounds how many Configurations are read at a time: each may be large.
+/// Number of Configurations that are read at a time, since each may be large.
 const PAGE: u32 = 50;
 
-/// Says why not all is taken back.
+/// Reason why the removal is incomplete.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {why}; run this again, it goes on where it was")]
 pub struct Error {
@@ -28,8 +28,8 @@ pub struct Error {
     why: String,
 }
 
-/// Deletes the reports of all nodes, and what the scheduler is offered, and removes the statuses of all Configurations. Returns how many Configurations had one. Agents and
-/// controllers that still run write theirs again.
+/// Deletes the reports of all nodes and the device classes and slices of the scheduler, and removes the statuses of all Configurations.
+/// Returns the number of Configurations that had one. Agents and controllers that still run write theirs again.
 pub async fn clear(client: &Client) -> Result<usize, Error> {
     let reports: Api<DiscoveryHandler> = Api::all(client.clone());
     let (how, all) = (DeleteParams::default(), ListParams::default());
@@ -73,7 +73,7 @@ async fn forget(client: &Client, object: &DynamicObject) -> Result<bool, Error> 
     Ok(answer.is_some())
 }
 
-/// Returns nothing where there is no such object, or no definition of its kind.
+/// Awaits an answer. Returns `None` if the object or the definition of its kind does not exist.
 async fn request<T>(
     what: &str,
     answer: impl Future<Output = kube::Result<T>>,

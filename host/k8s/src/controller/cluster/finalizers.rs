@@ -14,17 +14,17 @@ use crate::instance::api_resource;
 use crate::manifest;
 use crate::requests::patch_by;
 
-/// The objects of all kinds.
+/// Objects of all kinds that are being deleted.
 #[derive(Clone, Default)]
 pub struct Finalizers(Arc<watch::Sender<Vec<Deleting>>>);
 
 impl Finalizers {
-    /// All of them.
+    /// Returns a receiver of all objects.
     pub fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
         self.0.subscribe()
     }
 
-    /// Shows those of a kind in place of earlier ones.
+    /// Replaces the objects of a kind.
     pub fn show<'a>(
         &self,
         kind: DeletingKind,
@@ -41,7 +41,7 @@ impl Finalizers {
     }
 }
 
-/// An object if it is being deleted.
+/// Returns the object if it is being deleted.
 pub fn deleting(kind: DeletingKind, metadata: &ObjectMeta) -> Option<Deleting> {
     metadata.deletion_timestamp.as_ref()?;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn deleting(kind: DeletingKind, metadata: &ObjectMeta) -> Option<Deleting> {
     })
 }
 
-/// Leaves an object these finalizers, if it still is as it was seen.
+/// Sets the finalizers of an object if it is unchanged.
 pub async fn set(
     client: &Client,
     object: &Deleting,

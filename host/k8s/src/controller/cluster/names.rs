@@ -36,7 +36,7 @@ impl NameStore for KubeCluster {
         seen: &NameRecord,
         since: Option<Timestamp>,
     ) -> Result<(), WriteError> {
-        // The API server compares uid and version with the object's.
+        // The API server compares uid and version with those of the object.
         let patch = json!({"metadata": {
             "uid": seen.uid,
             "resourceVersion": seen.resource_version,

@@ -1,4 +1,4 @@
-//! What users see of Configurations: their status, and Events.
+//! Output for users on Configurations: their status, and Events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,18 +31,18 @@ use crate::requests::patch_by;
 use crate::shelf::Shelf;
 use crate::watch::Watch;
 
-/// How many reports are read at a time: each may be large.
+/// Number of reports that are read at a time, since each may be large.
 const REPORTS: u32 = 50;
-/// The most bytes of an Event's text; the API server refuses more than a kilobyte.
+/// Upper bound of an Event's text in bytes; the API server refuses more than a kilobyte.
 const MAX_NOTE: usize = 1_000;
 
-/// What is kept of a Configuration.
+/// State of a Configuration, and of its deletion.
 type Read = (
     (ConfigurationKey, Arc<ConfigurationState>),
     Option<Deleting>,
 );
 
-/// A report of a node and a handler.
+/// A report of a node on a handler.
 struct Report {
     reported: ((String, String), Arc<ReportedHandler>),
     bytes: usize,
@@ -71,7 +71,7 @@ impl Kept<String, Report> for Shelf<Report> {
     }
 }
 
-/// The watches, and what makes Events.
+/// Watches of Configurations and reports, and the recorder of Events.
 pub struct Statuses {
     pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
     pub(super) reports: watch::Receiver<Arc<ReportSet>>,
@@ -79,7 +79,7 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Watches Configurations and reports. Events say that they are of `holder`.
+    /// Watches Configurations and reports. Events name `holder` as their reporter.
     pub fn watch(client: &Client, holder: &str, finalizers: Finalizers, tasks: &mut Tasks) -> Self {
         let (sender, configurations) = watch::channel(Arc::default());
         let publish = move |all: &BTreeMap<_, Read>| {
@@ -208,7 +208,7 @@ impl StatusStore for KubeCluster {
     }
 }
 
-/// Reads a Configuration. Annotations that cannot be read leave what they said before, as they do with agents.
+/// Reads a Configuration. If an annotation is invalid, the values read before stay, as with agents.
 fn state(
     object: &DynamicObject,
     before: Option<&ConfigurationState>,
