@@ -1,7 +1,7 @@
-//! Which of several controllers acts: the one that holds a Lease and renews it.
+//! Leader election of controllers: the one that holds a Lease and renews it acts.
 //!
-//! This machine's own clock alone judges whether another one's Lease has run out, by how long it has not seen the Lease change, and when this
-//! one leads no longer, whether or not the API server answers meanwhile.
+//! Only this machine's own clock decides whether another holder's Lease has expired, by the time for which the Lease has not changed, and
+//! when this process stops leading, whether the API server answers meanwhile or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::answers::{self, Failure};
 
-/// How long a Lease lasts that is not renewed.
+/// Time after which a Lease that is not renewed expires.
 const DURATION: Duration = Duration::from_secs(15);
-/// Who cannot renew it for this long does not act any more: nobody else does before [`DURATION`].
+/// Time without a renewal after which the holder stops acting; nobody else acts before [`DURATION`].
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is read or renewed.
+/// Interval between reads or renewals.
 const PERIOD: Duration = Duration::from_secs(3);
-/// Time limit for a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Tries to get and keep the Lease until `stop`, and then gives it back; `leads` says whether this is the holder.
+/// Acquires and renews the Lease until `stop` is cancelled, then releases it; `leads` is true while this process holds it.
 pub async fn hold(
     api: Api<Lease>,
     name: String,
@@ -54,7 +54,7 @@ pub async fn hold(
     }
 }
 
-/// Attempts to get or renew the Lease, again and again.
+/// Attempts to acquire or renew the Lease, forever.
 async fn keep(candidate: &mut impl Attempt, lead: &mut Lead) {
     loop {
         let begun = Instant::now();
@@ -73,7 +73,7 @@ async fn keep(candidate: &mut impl Attempt, lead: &mut Lead) {
     }
 }
 
-/// Says whether this process leads.
+/// Leadership of this process.
 struct Lead {
     lease: String,
     until: Option<Instant>,
@@ -81,7 +81,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// Leads until then, or not at all.
+    /// Sets the end of the leadership; `None` ends it now.
     fn set(&mut self, until: Option<Instant>) {
         self.until = until.filter(|until| *until > Instant::now());
         let is_leader = self.until.is_some();
@@ -96,7 +96,7 @@ impl Lead {
         });
     }
 
-    /// Waits for some work. The lead ends on time meanwhile.
+    /// Awaits some work, and ends the leadership on time meanwhile.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         if let Some(until) = self.until {
@@ -111,7 +111,7 @@ impl Lead {
 
 #[async_trait]
 trait Attempt: Send {
-    /// Reads the Lease, and writes it if it is this one's or has run out. Returns whether this holds it.
+    /// Reads the Lease, and writes it if this process holds it or if it has expired. Returns true if this process holds it.
     async fn attempt(&mut self) -> Result<bool, Failure>;
 }
 
@@ -119,7 +119,7 @@ struct Candidate {
     api: Api<Lease>,
     name: String,
     holder: String,
-    /// The Lease as it was seen, and since when it has been so.
+    /// Lease as last seen, and the time since when it has not changed.
     seen: Option<(Arc<LeaseSpec>, Instant)>,
 }
 
@@ -141,7 +141,7 @@ impl Attempt for Candidate {
             return Ok(false);
         }
         lease.spec = Some(self.renewed(spec));
-        // It has the version that was read, so that only one of two succeeds.
+        // The object carries the version that was read, so that only one of two writers succeeds.
         written(
             self.api
                 .replace(&self.name, &PostParams::default(), &lease)
@@ -151,7 +151,7 @@ impl Attempt for Candidate {
 }
 
 impl Candidate {
-    /// Names nobody as the holder, if this is the holder.
+    /// Clears the holder of the Lease if this process holds it.
     async fn give_back(&self) -> Result<(), Failure> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             return Ok(());
@@ -194,7 +194,7 @@ impl Candidate {
     }
 }
 
-/// Whether the write was made; one that somebody was quicker than was not.
+/// Returns true if the write succeeded, false if another writer was faster.
 fn written(answer: kube::Result<Lease>) -> Result<bool, Failure> {
     match answer.map_err(Failure::from) {
         Ok(_) => Ok(true),
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::stub::{Answer, Stub, failure};
 
-    /// An API server with one Lease, which it gives versions.
+    /// Starts a stub server with one Lease.
     async fn server(lease: Option<Value>) -> (Stub, Arc<Mutex<Option<Value>>>) {
         let stored = Arc::new(Mutex::new(lease));
         let kept = Arc::clone(&stored);
@@ -265,7 +265,7 @@ mod tests {
             *since -= DURATION;
         };
         back(&mut candidate);
-        // It was renewed meanwhile, whatever the other's clock says.
+        // The Lease was renewed meanwhile, whatever the other's clock says.
         *stored.lock().unwrap() = Some(held("other", "2020-01-01T00:00:00.000000Z"));
         assert!(!candidate.attempt().await.unwrap());
         back(&mut candidate);
@@ -328,7 +328,7 @@ mod tests {
         tokio::select! {
             () = keep(&mut hanging, &mut lead) => unreachable!("it has no end"),
             seen = follow => {
-                // It was renewed at 3, and attempts hang from 6 to 9, from 12 to 15 and from 18 to 21.
+                // The last renewal was at 3 s, and attempts hang from 6 to 9, from 12 to 15 and from 18 to 21 s.
                 assert_eq!(seen, [(true, 0), (false, 13), (true, 24), (false, 27)]);
             }
         }

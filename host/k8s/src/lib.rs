@@ -1,9 +1,9 @@
-//! The Kubernetes home: Configurations, handlers and Instances in an API server.
+//! Kubernetes adapter: Configurations, handlers and Instances in an API server.
 //!
 //! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
 //!
-//! Has a folder for each program: `agent`, `controller`, `scheduler`, `webhook` and `migrate`. None of them knows another; what two of them need
-//! stands beside them, and knows none of them.
+//! Has a folder for each program: `agent`, `controller`, `scheduler`, `webhook` and `migrate`. None of them knows another; modules that two
+//! of them need are outside these folders and know none of them.
 
 mod agent;
 mod answers;
@@ -54,7 +54,7 @@ pub use scheduler::{KubeScheduling, extender, read_once};
 pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 
-/// Publishes `next` if it differs from what was published before; whether it does.
+/// Publishes `next` if it differs from the published value. Returns true if it does.
 fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {
     sender.send_if_modified(|published| {
         let differs = **published != next;
@@ -65,7 +65,7 @@ fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -
     })
 }
 
-/// Publishes what is known now, if it differs from what was known before.
+/// Publishes `next` as known if it differs from the published value.
 fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>>>, next: T) {
     sender.send_if_modified(|before| {
         let differs = before.as_deref() != Some(&next);
@@ -76,7 +76,7 @@ fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>
     });
 }
 
-/// Waits until then; for ever if there is no then.
+/// Waits until `then`, or forever if it is `None`.
 async fn until(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
@@ -84,7 +84,7 @@ async fn until(then: Option<Instant>) {
     }
 }
 
-/// How long to wait after that many failures in a row: from a second to five minutes, the last quarter by chance.
+/// Returns the wait after this number of failures in a row: from a second to five minutes, of which the last quarter is random.
 fn backoff(failures: u32) -> Duration {
     let doubled = 2_u32
         .checked_pow(failures.saturating_sub(1))

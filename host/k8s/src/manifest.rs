@@ -1,4 +1,4 @@
-//! Reads Configurations as objects of the API server. Knows nothing of who uses them.
+//! Reads Configurations from objects of the API server. Knows nothing of its users.
 
 use kube::api::{ApiResource, DynamicObject};
 use leafhost_core::configuration::{FieldProblem, Manifest, Metadata, Spec};
@@ -9,12 +9,12 @@ use crate::crd::Configuration;
 
 pub mod embedded;
 
-/// Names the resource. Its objects are read with any spec, so that one bad object does not fail a list.
+/// Returns the API resource of Configurations. Its objects are read with any spec, so that one invalid object does not fail a list.
 pub fn resource() -> ApiResource {
     ApiResource::erase::<Configuration>(&())
 }
 
-/// The object as the agent reads it, or the field that cannot be read.
+/// Reads the Configuration of an object; the error names the invalid field.
 pub fn read(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
     let metadata = object.metadata.clone();
     let spec = object.data.get("spec").unwrap_or(&Value::Null);

@@ -1,4 +1,4 @@
-//! What was last read of the cluster, on disk: an agent that starts while the API server is away serves running pods by it.
+//! Cluster state on disk: an agent that starts while the API server is away serves running pods from the state last read.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// Changes that come together are written together.
+/// Time within which changes are combined into one write.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// The most that is read.
+/// Upper bound of bytes read from a file.
 const MOST: u64 = 256 << 20;
 
-/// What was last written; nothing if there is no such file, or none that can be read.
+/// Reads the last written value. Returns `None` if the file is missing or unreadable.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let file = match File::open(path) {
         Ok(file) => BufReader::new(file.take(MOST)),
@@ -34,7 +34,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
         .ok()
 }
 
-/// Writes what is `worth` keeping after each change, until nothing more can come.
+/// Saves `worth(value)` after each change if there is any; returns when the sender is dropped.
 pub async fn keep<T, K>(
     path: PathBuf,
     mut source: watch::Receiver<T>,
@@ -46,7 +46,7 @@ pub async fn keep<T, K>(
     let mut is_told = false;
     while source.changed().await.is_ok() {
         tokio::time::sleep(TOGETHER).await;
-        // Whoever shows something new waits for nothing that is done with it here.
+        // Clones the value, so that the sender does not wait for the write.
         let shown = source.borrow_and_update().clone();
         let Some(kept) = worth(&shown) else {
             continue;
@@ -65,10 +65,10 @@ pub async fn keep<T, K>(
     }
 }
 
-/// Writes a file whole, synced to disk.
+/// Writes a whole file and syncs it to disk.
 pub fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    // The agent's own folder may be above it, which nobody else reads.
+    // Also creates the agent's own folder above if needed, which only the agent may read.
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -1,7 +1,7 @@
-//! Takes a cluster over from Akri, and gives it back.
+//! Migrates a cluster from Akri, and back.
 //!
-//! What is to be done follows from what is there ([`plan`]), so whoever was interrupted begins anew. Objects, their uids, slots and pods
-//! stay. What was stopped says so itself: to start it again nothing has to be remembered elsewhere.
+//! The steps follow from the state of the cluster ([`plan`]), so an interrupted run starts again. Objects, their uids, slots and pods stay.
+//! A stopped workload is marked itself, so restarting it needs no other record.
 
 mod objects;
 mod parts;
@@ -28,32 +28,32 @@ use objects::MANAGER;
 use parts::{Part, is_of};
 use plan::{Action, Edit};
 
-/// Time limit for a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// How long pods have to end; Akri's agents ignore SIGTERM for the 30 s that they are given.
+/// Time that pods get to end; Akri's agents ignore SIGTERM for their 30 s.
 const PODS: Duration = Duration::from_mins(3);
 
-/// Which way.
+/// Direction of the migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Leafhost takes over.
     FromAkri,
-    /// Akri goes on.
+    /// Akri takes over again.
     ToAkri,
 }
 
-/// Why it does not go on.
+/// Reason why the migration cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server did not do what was asked.
+    /// The API server did not execute a request.
     #[error("cannot {what}: {why}; put it right and run this again, it goes on where it was")]
     Request {
-        /// What was asked.
+        /// Description of the request.
         what: String,
-        /// What it said.
+        /// Answer of the API server.
         why: String,
     },
-    /// Somebody else changed an object.
+    /// An object was changed by another writer.
     #[error("{0} has changed meanwhile; run this again, it goes on where it was")]
     Changed(String),
     /// Pods do not end.
@@ -63,7 +63,7 @@ pub enum Error {
     Pods(String),
 }
 
-/// What is left to be done.
+/// Plans the remaining steps.
 pub async fn plan(client: &Client, direction: Direction) -> Result<Plan, Error> {
     let seen = survey::look(client).await?;
     Ok(match direction {
@@ -72,7 +72,7 @@ pub async fn plan(client: &Client, direction: Direction) -> Result<Plan, Error> 
     })
 }
 
-/// Does a step. One that was done before does nothing.
+/// Executes a step. A step that was executed before does nothing.
 pub async fn run(client: &Client, step: &Step) -> Result<(), Error> {
     match &step.action {
         Action::Patch(edits) => {
@@ -120,14 +120,14 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
     };
     match answers::within(REQUEST, request).await {
         Ok(_) => Ok(()),
-        // It needs nothing any more.
+        // An object that is gone needs no change.
         Err(failure) if failure.code == Some(404) => Ok(()),
         Err(failure) if failure.code == Some(409) => Err(Error::Changed(what())),
         Err(failure) => Err(failed(format!("change {}", what()), failure.message)),
     }
 }
 
-/// Waits for the end of the pods of Akri's agents and controller. Their workloads are stopped.
+/// Waits for the end of the pods of Akri's agents and controller, whose workloads are stopped.
 async fn wait(client: &Client) -> Result<(), Error> {
     let parts = [Part::Agent, Part::Controller];
     if let Ok(ended) = timeout(PODS, ended(client, &parts)).await {
@@ -138,7 +138,7 @@ async fn wait(client: &Client) -> Result<(), Error> {
 }
 
 async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
-    // A controller that has not seen the change yet could still make a pod.
+    // A controller that has not seen the change yet could still create a pod.
     survey::until_observed(client, parts).await?;
     loop {
         let seen = survey::pods(client).await?;

@@ -1,4 +1,4 @@
-//! The names of resources that namespaces have: follows `resourcenames.leafhost.dev`, for agents and for the controller.
+//! Reserved resource names of namespaces: follows `resourcenames.leafhost.dev`, for agents and for the controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::crd::ResourceName;
 use crate::index::Index;
 use crate::watch::{Event, Watch};
 
-/// The annotation that says since when no Configuration of the namespace has the name, RFC 3339.
+/// Annotation with the time since when no Configuration of the namespace has the name, RFC 3339.
 pub const UNUSED_SINCE: &str = "leafhost.dev/unused-since";
-/// So many failures in a row mean that the reservations cannot be read.
+/// Number of failures in a row after which the reservations count as unreadable.
 const TRIES: u32 = 5;
 
-/// Follows them without end. Until they are read `remembered` counts.
+/// Follows the reservations forever. Until they are read, `remembered` counts.
 pub async fn follow(
     client: Client,
     remembered: ResourceNames,
@@ -36,7 +36,7 @@ pub async fn follow(
     }
 }
 
-/// Keeps what was read.
+/// State of the reservations.
 #[derive(Debug, Default)]
 struct Book {
     remembered: Arc<ResourceNames>,
@@ -85,7 +85,7 @@ impl Book {
     }
 }
 
-/// Reads an object; nothing of one that no controller wrote.
+/// Reads an object. Returns `None` if it is invalid, since no controller wrote it.
 pub fn record(object: DeserializeGuard<ResourceName>) -> Option<NameRecord> {
     let object = object.0.ok()?;
     let unused = object.annotations().get(UNUSED_SINCE);

@@ -1,4 +1,4 @@
-//! Counts the nodes, and tells in which state one is. Knows nothing of what that is for.
+//! Counts the nodes, and determines the state of a node. Knows nothing of its users.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use leafhost_core::cluster::NodeState;
 use crate::answers;
 
 const REQUEST: Duration = Duration::from_secs(10);
-/// Names the taint by which an operator says that a node is shut down.
+/// Taint by which an operator marks a node as shut down.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Counts them by one request that lists one; nothing if that fails, or if the API server does not say how many more there are.
+/// Counts the nodes by one request that lists one of them. Returns `None` if it fails, or if the API server does not tell the number of
+/// remaining nodes.
 pub async fn count(nodes: &Api<PartialObjectMeta<Node>>) -> Option<u64> {
     let params = ListParams::default().limit(1);
     let listed = answers::within(REQUEST, nodes.list(&params)).await.ok()?;
-    // A server may list more than it was asked for.
+    // A server may list more than requested.
     let count = u64::try_from(listed.items.len()).ok()?;
     let is_more = listed
         .metadata
@@ -39,7 +40,7 @@ pub fn state(node: &Node) -> NodeState {
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
     let ready = conditions.and_then(|all| all.iter().find(|condition| condition.type_ == "Ready"));
-    // A node that has not reported yet is as old as its object.
+    // A node that has not reported yet is not Ready since its creation.
     let since = match ready {
         Some(ready) if ready.status == "True" => None,
         Some(ready) => ready.last_transition_time.clone(),

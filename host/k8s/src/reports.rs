@@ -1,4 +1,4 @@
-//! Reads the reports of nodes: `discoveryhandlers.leafhost.dev`, within the bounds that agents keep. Knows neither who writes them nor who asks.
+//! Reads the reports of nodes: `discoveryhandlers.leafhost.dev`, within the bounds that agents keep. Knows neither writers nor readers.
 
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
 use leafhost_core::names::ConfigurationKey;
@@ -10,16 +10,16 @@ use leafhost_core::text;
 
 use crate::crd::{DiscoveryHandler, Phase};
 
-/// Names the label with the node, by which agents watch their own.
+/// Label with the node, by which agents watch their own reports.
 pub const NODE_LABEL: &str = "leafhost.dev/node";
-/// Bounds a text, in bytes.
+/// Upper bound of a text in bytes.
 pub const MAX_TEXT: usize = 512;
-/// Bounds the sources of an object. The policies allow an object 64, and 256 KiB of text in all.
+/// Upper bound of the sources of an object. The policies allow an object 64, and 256 KiB of text in all.
 pub const MAX_SOURCES: usize = 64;
-/// Bounds the grants that a source is said to miss.
+/// Upper bound of the missing grants of a source.
 pub const MAX_GRANTS: usize = 12;
 
-/// What an object reports, in the bounds that an agent keeps.
+/// Converts an object to a report, within the bounds that an agent keeps.
 pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
     let status = object.status.unwrap_or_default();
     let problem = |reason: Option<String>, message: Option<String>| {
@@ -74,12 +74,12 @@ pub fn reported(object: DiscoveryHandler) -> ReportedHandler {
     }
 }
 
-/// How many bytes an object has.
+/// Returns the size of an object in bytes.
 pub fn size(object: &DiscoveryHandler) -> usize {
     serde_json::to_vec(object).map_or(usize::MAX, |bytes| bytes.len())
 }
 
-/// Bounds a text.
+/// Abridges a text to [`MAX_TEXT`].
 pub fn bounded(one: &str) -> String {
     text::abridge(one, MAX_TEXT)
 }

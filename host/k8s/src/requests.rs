@@ -1,8 +1,8 @@
-//! Makes what a write says beside its object: who writes, and which state of the object it assumes.
+//! Parameters of write requests: the field manager, and the state of the object that the write assumes.
 
 use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
 
-/// Creates or replaces in the name of a field manager.
+/// Returns parameters to create or replace under a field manager.
 pub fn put_by(manager: &str) -> PostParams {
     PostParams {
         field_manager: Some(manager.to_owned()),
@@ -10,7 +10,7 @@ pub fn put_by(manager: &str) -> PostParams {
     }
 }
 
-/// Patches in the name of a field manager.
+/// Returns parameters to patch under a field manager.
 pub fn patch_by(manager: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(manager.to_owned()),
@@ -18,7 +18,7 @@ pub fn patch_by(manager: &str) -> PatchParams {
     }
 }
 
-/// Deletes only the object with that uid, and only in that version where there is one.
+/// Returns parameters to delete only the object with this uid and, if given, in this version.
 pub fn delete_only(uid: Option<String>, resource_version: Option<String>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions {

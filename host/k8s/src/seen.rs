@@ -1,4 +1,4 @@
-//! Follows one object by its name. Knows nothing of what is made of it.
+//! Follows one object by its name. Knows nothing of its use.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use kube::{Api, ResourceExt as _};
 use crate::index::Index;
 use crate::watch::Watch;
 
-/// One object, as a watch shows it.
+/// A watched object.
 pub struct Seen<K> {
     watch: Watch<K>,
     index: Index<BTreeMap<String, K>>,
-    /// Names it for the log.
+    /// Name of the object in the log.
     what: &'static str,
 }
 
@@ -19,7 +19,7 @@ impl<K> Seen<K>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    /// Follows the object with that name; the log calls it `what`.
+    /// Follows the object with this name; the log calls it `what`.
     pub fn new(api: Api<K>, name: &str, what: &'static str) -> Self {
         Self {
             watch: Watch::new(api).fields(&format!("metadata.name={name}")),
@@ -28,17 +28,17 @@ where
         }
     }
 
-    /// Tells whether it is known if there is an object.
+    /// Returns true once the existence of the object is known.
     pub fn is_read(&self) -> bool {
         self.index.read().is_some()
     }
 
-    /// Returns the object, if there is one.
+    /// Returns the object if it exists.
     pub fn object(&self) -> Option<&K> {
         self.index.read()?.values().next()
     }
 
-    /// Waits for the next change. A dropped future loses none.
+    /// Waits for the next change. Dropping the future loses none.
     pub async fn changed(&mut self) {
         loop {
             match self.watch.next().await {

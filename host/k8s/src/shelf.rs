@@ -1,13 +1,13 @@
-//! Holds objects that others write, so many and so large of each owner, whatever somebody writes in its name. Pure.
+//! Holds objects written by others, with bounds of number and size for each owner, whatever is written in its name. Pure.
 
 use std::collections::BTreeMap;
 
 use leafhost_core::node_report::MAX_REPORTS;
 
-/// The most bytes of the reports of a node.
+/// Upper bound of the bytes of a node's reports.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Holds objects by name, each of a node or another owner.
+/// Objects by name, each of a node or another owner.
 #[derive(Debug)]
 pub struct Shelf<V> {
     held: BTreeMap<String, Held<V>>,
@@ -22,7 +22,7 @@ struct Held<V> {
     value: V,
 }
 
-/// What is held of a node.
+/// Number and size of a node's objects.
 #[derive(Debug, Default)]
 struct Share {
     number: usize,
@@ -40,7 +40,7 @@ impl<V> Default for Shelf<V> {
 }
 
 impl<V> Shelf<V> {
-    /// Takes in a report in the place of an earlier one; gives it back if its node has too many, or too much in them.
+    /// Adds a report in place of its earlier version. Returns it as an error if its node has too many reports or too many bytes.
     pub fn put(&mut self, name: &str, node: &str, bytes: usize, value: V) -> Result<(), V> {
         self.remove(name);
         let share = self.nodes.entry(node.to_owned()).or_default();
@@ -58,12 +58,12 @@ impl<V> Shelf<V> {
         Ok(())
     }
 
-    /// Whether to say that a report is left out: once.
+    /// Returns true only on the first call, to log left-out reports once.
     pub fn is_news(&mut self) -> bool {
         !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Forgets a report.
+    /// Removes a report.
     pub fn remove(&mut self, name: &str) {
         let Some(held) = self.held.remove(name) else {
             return;
@@ -77,17 +77,17 @@ impl<V> Shelf<V> {
         }
     }
 
-    /// The report of that name.
+    /// Returns the report of this name.
     pub fn get(&self, name: &str) -> Option<&V> {
         self.held.get(name).map(|held| &held.value)
     }
 
-    /// The names of all.
+    /// Returns all names.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.held.keys()
     }
 
-    /// All of them.
+    /// Returns all reports.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.held.values().map(|held| &held.value)
     }
@@ -106,7 +106,7 @@ mod tests {
         }
         assert_eq!(shelf.put("b.0", "b", MAX_BYTES, 0), Ok(()));
         assert_eq!(shelf.put("b.1", "b", 1, 1), Err(1));
-        // A later version of the same takes the place of the earlier one.
+        // A later version of a report replaces the earlier one.
         assert_eq!(shelf.put("b.0", "b", MAX_BYTES / 2, 2), Ok(()));
         assert_eq!(shelf.put("b.1", "b", MAX_BYTES / 2, 1), Ok(()));
         assert_eq!(shelf.put("b.1", "b", MAX_BYTES, 1), Err(1));

@@ -1,5 +1,5 @@
-//! ResourceSlices as the API server has them, and as they are meant: objects, their correction, and the question what the API server keeps. Knows
-//! neither who writes them nor who asks.
+//! `ResourceSlice` objects as the API server stores them, and the slices they represent: conversion, correction, and a probe of the fields
+//! that the API server keeps. Knows neither writers nor readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,12 +22,12 @@ use crate::answers::{self, Kind};
 use crate::keeper::Write;
 use crate::requests::put_by;
 
-/// Limits the time of a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// The label by which nodes are selected.
+/// Label by which nodes are selected.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Makes the object of a slice.
+/// Converts a slice to its object.
 pub fn object(name: &str, slice: &Slice) -> ResourceSlice {
     let (node_name, node_selector) = match &slice.reach {
         Reach::Node(node) => (Some(node.clone()), None),
@@ -102,7 +102,7 @@ fn device(name: &str, device: &SliceDevice) -> Device {
     }
 }
 
-/// Says how many claims may share a device. One that does not say how much it wants gets one slot.
+/// Returns the capacity that lets this number of claims share a device. A claim without an amount gets one slot.
 fn slots(shares: u32) -> DeviceCapacity {
     let one = || Some(Quantity("1".to_owned()));
     DeviceCapacity {
@@ -130,7 +130,7 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     attribute
 }
 
-/// Reads an object, with capacities in one way of writing; nothing if it is none that [`object`] makes.
+/// Converts an object to a slice, with normalized capacities. Returns `None` if it is not such as [`object`] builds.
 pub fn slice(object: &ResourceSlice) -> Option<Slice> {
     let spec = &object.spec;
     let reach = match (&spec.node_name, &spec.node_selector) {
@@ -162,7 +162,7 @@ fn hostnames(selector: &NodeSelector) -> Option<BTreeSet<String>> {
     }
 }
 
-/// Reads a device as it is meant: what we never write of it is left out.
+/// Converts a device, without the fields that Leafhost never writes.
 fn meant(device: &Device) -> SliceDevice {
     let attributes = device.attributes.iter().flatten();
     let attributes = attributes.filter_map(|(name, value)| Some((name.clone(), value_of(value)?)));
@@ -186,7 +186,7 @@ fn meant(device: &Device) -> SliceDevice {
     }
 }
 
-/// Returns a number that is the same for one amount however it is written.
+/// Normalizes a quantity, so that equal amounts are equal texts.
 fn canonical(quantity: &Quantity) -> String {
     let text = &quantity.0;
     nanos(text).map_or_else(|| text.clone(), |amount| format!("{amount}n"))
@@ -205,7 +205,7 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
         .or_else(|| value.version.clone().map(AttributeValue::Version))
 }
 
-/// Returns the write that makes a slice what is wanted, if it is not.
+/// Returns the write that turns the found slice into the wanted one, or `None` if they agree.
 pub fn correction(
     found: Option<&ResourceSlice>,
     wanted: Option<&ResourceSlice>,
@@ -253,7 +253,7 @@ fn keep_times(found: &ResourceSlice, right: &mut ResourceSlice) {
     }
 }
 
-/// Asks the API server what it keeps of slices, by a write of a pool that is not done.
+/// Probes which slice fields the API server keeps, by a dry run of creating a slice in `pool`.
 pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFeatures, ReadError> {
     let device = SliceDevice {
         shares: Some(2),

@@ -1,4 +1,4 @@
-//! An HTTP server with scripted answers, for tests of what a real API server cannot be made to do.
+//! HTTP server with scripted answers, for tests of situations that a real API server cannot be made to produce.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,29 +10,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// What a request is answered with.
+/// Answer to a request.
 pub enum Answer {
-    /// A status and an object.
+    /// A status code and an object.
     Object(u16, Value),
-    /// The events of a watch, as they come; it ends with the sender.
+    /// Events of a watch as they are sent; the watch ends with the sender.
     Events(mpsc::UnboundedReceiver<Value>),
 }
 
-/// Answers a method and a path with its query, such as `GET /api/v1/nodes?limit=1`.
+/// Script that answers a method and a path with its query, such as `GET /api/v1/nodes?limit=1`.
 type Script = dyn Fn(&str) -> Answer + Send + Sync;
 
-/// The server, which ends when it is dropped.
+/// A running server, which stops when it is dropped.
 pub struct Stub {
-    /// Its client.
+    /// Client of the server.
     pub client: Client,
     requests: Arc<Mutex<Vec<String>>>,
-    /// Runs what a test makes of the client.
+    /// Tasks that a test spawns with the client.
     pub tasks: Tasks,
     _server: Tasks,
 }
 
 impl Stub {
-    /// Starts it.
+    /// Starts a server.
     pub async fn start(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ impl Stub {
         }
     }
 
-    /// The requests that have a text in them.
+    /// Counts the requests that contain a text.
     pub fn requests(&self, text: &str) -> usize {
         let requests = self.requests.lock().unwrap();
         requests
@@ -67,7 +67,7 @@ impl Stub {
     }
 }
 
-/// A failure as the API server reports it.
+/// Returns a failure as the API server reports it.
 pub fn failure(code: u16, message: &str) -> Answer {
     let reason = match code {
         403 => "Forbidden",
@@ -81,7 +81,7 @@ pub fn failure(code: u16, message: &str) -> Answer {
     )
 }
 
-/// A list of objects.
+/// Returns a list of objects.
 pub fn list(version: &str, items: &[Value]) -> Answer {
     Answer::Object(
         200,
@@ -118,7 +118,7 @@ async fn serve(stream: TcpStream, script: Arc<Script>, log: Arc<Mutex<Vec<String
     }
 }
 
-/// The first line of the next request without the protocol; nothing if there is none.
+/// Reads the next request and returns its first line without the protocol, or `None` at the end.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let (mut first, mut length) = (String::new(), 0);
     loop {

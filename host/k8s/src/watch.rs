@@ -1,7 +1,7 @@
-//! A watch of objects that goes on after every error, and says what went wrong.
+//! Watch of objects that continues after every error and reports errors.
 //!
-//! kube's own watcher connects again at once when a watch ends, as often as the server ends it, and does not say whether it works again
-//! after an error.
+//! kube's own watcher reconnects at once when a watch ends, as often as the server ends it, and does not tell when it works again after an
+//! error.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,53 +18,54 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::answers::{self, Failure, Kind};
 
-/// How long the API server keeps a watch open, in seconds.
+/// Seconds for which the API server keeps a watch open.
 const OPEN: u32 = 75;
-/// How much longer an answer is waited for.
+/// Additional time to wait for an answer.
 const MARGIN: Duration = Duration::from_secs(5);
-/// A watch that has been open for so long works. One that ends earlier is not opened again at once.
+/// Time after which an open watch counts as working. A watch that ends earlier is not reopened at once.
 const WORKS: Duration = Duration::from_secs(5);
-/// The wait after an error if the backoff has none left, which it always has.
+/// Wait after an error if the backoff returned none, which it never does.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The longest wait while the API server does not know such objects: somebody is about to apply their definition.
+/// Longest wait while the API server does not know the kind: an operator is about to apply its definition.
 pub(crate) const UNDEFINED: Duration = Duration::from_secs(5);
-/// How many objects a list has at a time.
+/// Number of objects per page of a list.
 const PAGE: u32 = 500;
-/// Bounds the events that are taken in together, before what they come to is shown.
+/// Upper bound of events that are handled together before the result is published.
 const TOGETHER: usize = 1_000;
 
-/// What happens to the objects.
+/// Change of the watched objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<K> {
     /// A list begins.
     Init,
-    /// The list has this object.
+    /// Object of the list.
     InitApply(K),
-    /// The list has ended: what it does not have is gone.
+    /// The list has ended; objects that are not in it are gone.
     InitDone,
     /// An object is new or has changed.
     Apply(K),
-    /// An object is gone, or is no longer one of those that are watched.
+    /// An object is gone, or is no longer selected.
     Delete(K),
     /// The watch works again after an error.
     Resumed,
 }
 
-/// A watch of some objects. They are listed once. After an error the watch goes on where it was, and they are listed again only if the
-/// API server says that this was too long ago.
+/// A watch of some objects. They are listed once. After an error the watch resumes at its last version; the objects are listed again only
+/// if the API server reports that version as too old.
 pub struct Watch<K> {
     api: Api<K>,
     list: ListParams,
     follow: WatchParams,
     events: Option<BoxStream<'static, Result<Event<K>, Failure>>>,
-    /// A list does not begin before that.
+    /// Earliest time of the next list.
     resume: Instant,
-    /// The version of the list that was last read.
+    /// Version of the last list.
     listed: Arc<AtomicU64>,
 }
 
-/// A list of some objects as the API server remembers them, in one piece. For another list it may read and decode all objects of its database, for each
-/// agent that starts. What it remembers may be a little old: the watch goes on from there, and each write names what it assumes.
+/// Requests a list of selected objects from the API server's cache, in one piece. For any other list the server may read and decode all
+/// objects of its database, for each agent that starts. The cache may be slightly stale: the watch continues from its version, and each
+/// write carries the state that it assumes.
 fn selected(list: ListParams) -> ListParams {
     ListParams {
         limit: None,
@@ -76,7 +77,7 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// All objects of `api`.
+    /// Watches all objects of `api`.
     pub fn new(api: Api<K>) -> Self {
         Self {
             api,
@@ -88,28 +89,28 @@ where
         }
     }
 
-    /// With so many objects of a list at a time.
+    /// Sets the number of objects per page of a list.
     pub fn page(mut self, objects: u32) -> Self {
         self.list = self.list.limit(objects);
         self
     }
 
-    /// Those that a field selector selects.
+    /// Restricts the watch by a field selector.
     pub fn fields(mut self, selector: &str) -> Self {
         self.list = selected(self.list).fields(selector);
         self.follow = self.follow.fields(selector);
         self
     }
 
-    /// Those that a label selector selects.
+    /// Restricts the watch by a label selector.
     pub fn labels(mut self, selector: &str) -> Self {
         self.list = selected(self.list).labels(selector);
         self.follow = self.follow.labels(selector);
         self
     }
 
-    /// The next event. Each error is followed by another one or, when the watch works again, by [`Event::Resumed`], with a list before
-    /// it if there is need for one. A dropped future loses no event.
+    /// Returns the next event. Each error is followed by another one or, once the watch works again, by [`Event::Resumed`], after a list if
+    /// one is needed. Dropping the future loses no event.
     pub async fn next(&mut self) -> Result<Event<K>, Failure> {
         let events = self.events.get_or_insert_with(|| {
             let reader = Reader {
@@ -128,19 +129,19 @@ where
         events.next().await.unwrap_or_else(|| Err(ended()))
     }
 
-    /// Waits for an event, and passes it on with those that are there already. A dropped future loses none.
+    /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none.
     pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
         pass(self.next().await);
         let more = std::iter::from_fn(|| self.try_next());
         more.take(TOGETHER).for_each(pass);
     }
 
-    /// The next event if there is one already.
+    /// Returns the next event if one is ready.
     pub fn try_next(&mut self) -> Option<Result<Event<K>, Failure>> {
         self.next().now_or_never()
     }
 
-    /// The version of the list that has ended last; zero where it has none.
+    /// Returns the version of the last completed list, or zero before the first.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
     }
@@ -152,7 +153,7 @@ where
     }
 }
 
-/// All objects.
+/// Watches all objects.
 impl<K> From<Api<K>> for Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -162,38 +163,38 @@ where
     }
 }
 
-/// Makes the requests, one after the other.
+/// Sequence of list and watch requests.
 struct Reader<K> {
     api: Api<K>,
     list: ListParams,
     follow: WatchParams,
     at: At<K>,
     backoff: DefaultBackoff,
-    /// Nothing is asked before that.
+    /// Earliest time of the next request.
     resume: Instant,
-    /// Whether the last that was said of the watch is that it does not work.
+    /// True if the last report about the watch was an error.
     is_failing: bool,
-    /// The version of the list that was last read.
+    /// Version of the last list.
     listed: Arc<AtomicU64>,
 }
 
-/// What was read.
+/// Progress of the reader.
 enum At<K> {
-    /// Nothing.
+    /// Nothing was read.
     Start,
-    /// A part of a list: objects, and what follows them.
+    /// Part of a list was read: its unread objects, and the part after them.
     List(vec::IntoIter<K>, After),
-    /// All up to that version.
+    /// All objects up to this version were read.
     Version(String),
-    /// The same, and a watch is open.
+    /// All objects up to a version were read, and a watch is open.
     Open(Open<K>),
 }
 
-/// What follows a page of a list.
+/// Continuation of a page of a list.
 enum After {
-    /// The page with that token; the first one has none.
+    /// The page with this token; the first page has none.
     Page(Option<String>),
-    /// Nothing: the list is of that version.
+    /// The end of a list of this version.
     End(String),
 }
 
@@ -225,7 +226,7 @@ where
         }
     }
 
-    /// The next object of a list.
+    /// Returns the next object of a list.
     async fn read(&mut self, mut objects: vec::IntoIter<K>, after: After) -> Step<K> {
         if let Some(object) = objects.next() {
             self.at = At::List(objects, after);
@@ -306,7 +307,7 @@ where
                 let failure = missed(kube::Error::Api(status.boxed()));
                 return self.failed(failure, At::Version(open.version));
             }
-            // One event that cannot be read does not hold up those after it.
+            // An event that cannot be read does not hold up later ones.
             Some(Err(error)) if is_undecodable(&error) => {
                 open.since = now;
                 return self.failed(missed(error), At::Open(open));
@@ -331,7 +332,7 @@ where
         Ok(Some(event))
     }
 
-    /// Waits before it goes on at `at`; or with a list, which is no failure, if what was read is of too long ago.
+    /// Schedules the continuation at `at` after a wait. If the version is too old, continues with a list instead, which is no failure.
     fn failed(&mut self, failure: Failure, at: At<K>) -> Step<K> {
         let mut wait = self.backoff.next().unwrap_or(LONGEST);
         if failure.code == Some(404) {
@@ -346,13 +347,13 @@ where
         Err(failure)
     }
 
-    /// How long the API server may be silent. It ends a watch before that.
+    /// Returns the longest silence of the API server, which ends a watch earlier.
     fn limit(&self) -> Duration {
         Duration::from_secs(self.follow.timeout.unwrap_or(OPEN).into()) + MARGIN
     }
 }
 
-/// Whether an event came that cannot be read. Its object may be one that reads as a status without a code, as each field of a status is optional.
+/// Returns true if an event cannot be decoded. Its object may decode as a status without a code, since each field of a status is optional.
 fn is_undecodable(error: &kube::Error) -> bool {
     match error {
         kube::Error::SerdeError(_) => true,
@@ -361,10 +362,10 @@ fn is_undecodable(error: &kube::Error) -> bool {
     }
 }
 
-/// An event, or nothing yet.
+/// An event, or `None` if more reading is needed.
 type Step<K> = Result<Option<Event<K>>, Failure>;
 
-/// Says that the API server ended a watch that it had just begun.
+/// Returns the failure of a watch that ended as soon as it began.
 fn ended() -> Failure {
     Failure::new(
         Kind::Lost,
@@ -372,7 +373,7 @@ fn ended() -> Failure {
     )
 }
 
-/// Says why an event is missing.
+/// Returns the failure for a missing event.
 fn missed(error: kube::Error) -> Failure {
     let failure = Failure::from(error);
     if failure.code == Some(0) {

@@ -1,6 +1,6 @@
-//! What a webhook says of objects before they are stored, what it asks the API server about them, and its certificate.
+//! Review of objects before they are stored, the lookups it needs, and the certificate of the webhook.
 //!
-//! Knows nothing of agents, the controller and the take-over from Akri.
+//! Knows nothing of agents, the controller and the migration from Akri.
 
 pub mod admission;
 pub mod origins;

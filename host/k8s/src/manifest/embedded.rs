@@ -1,16 +1,16 @@
-//! Checks the types of Kubernetes that a Configuration has in it: the broker's pod and job, and the services. Pure.
+//! Checks the Kubernetes types embedded in a Configuration: the broker's pod and job, and the services. Pure.
 
 use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Bounds the problems that are told of one field.
+/// Upper bound of problems reported for one field.
 pub const MOST: usize = 16;
-/// Names the version of Kubernetes whose types these are, as the features of `k8s-openapi` say.
+/// Version of Kubernetes whose types these are, by the features of `k8s-openapi`.
 const KNOWN: &str = "1.37";
 
-/// What Kubernetes would not read of a spec, each with its field.
+/// Returns the parts of a spec that Kubernetes would not read, each with its field.
 pub fn problems(spec: &Value) -> Vec<String> {
     checked(spec)
         .into_iter()
@@ -18,7 +18,7 @@ pub fn problems(spec: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What makes a spec one that cannot be read into the types of Kubernetes at all.
+/// Returns the problems for which a field cannot be read as its Kubernetes type at all.
 pub fn unreadable(spec: &Value) -> Vec<String> {
     let problems = checked(spec).into_iter();
     let fatal = problems.filter(|problem| problem.is_fatal);
@@ -26,7 +26,7 @@ pub fn unreadable(spec: &Value) -> Vec<String> {
 }
 
 struct Problem {
-    /// Whether nothing of the field can be read.
+    /// True if nothing of the field can be read.
     is_fatal: bool,
     text: String,
 }
@@ -40,7 +40,7 @@ fn checked(spec: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Checks one field of the spec, named with dots, that has a type of Kubernetes.
+/// Checks a field of the spec, given by a dotted path, against a Kubernetes type.
 fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Problem>) {
     let value = field
         .split('.')
@@ -72,7 +72,7 @@ fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Prob
     }));
 }
 
-/// A path as kubectl shows it: `containers[0].image`, without the marks of optional fields.
+/// Formats a path as kubectl does, such as `containers[0].image`, without the marks of optional fields.
 fn shown(path: &str) -> String {
     let mut text = String::new();
     for part in path.split('.').filter(|part| *part != "?") {

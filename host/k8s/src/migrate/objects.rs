@@ -1,8 +1,8 @@
-//! What Akri's agents leave on Configurations and Instances, and what they need to find there. Pure.
+//! Patches that remove the marks of Akri's agents from Configurations and Instances, and that restore the state those agents need. Pure.
 //!
-//! A change is a JSON merge patch with the version that was seen, so that it fails where somebody was quicker. Field managers matter to
-//! Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes only what it
-//! set itself.
+//! Each change is a JSON merge patch with the version that was seen, so that it fails if another writer was faster. Field managers matter
+//! to Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes only fields that
+//! it set itself.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use leafhost_core::names::API_VERSION;
 use leafhost_core::slot::DeviceUsage;
 use serde_json::{Map, Value, json};
 
-/// Who writes what is changed here.
+/// Field manager of the changes.
 pub const MANAGER: &str = "leafhost";
 
-/// What takes the marks of Akri's agents from a Configuration.
+/// Returns the patch that removes the marks of Akri's agents from a Configuration, if there are any.
 pub fn take_configuration(configuration: &DynamicObject) -> Option<Value> {
     let is_akris = |entry: &ManagedFieldsEntry| is_applied(entry) && has_only_finalizers(entry);
     let kept = managers_but(configuration, is_akris);
-    // Without any the API server would take all fields as those of one unknown manager.
+    // Without any manager, the API server would assign all fields to one unknown manager.
     unmark(configuration, kept.filter(|kept| !kept.is_empty()))
 }
 
-/// What takes the marks of Akri's agents from an Instance.
+/// Returns the patch that removes the marks of Akri's agents from an Instance, if there are any.
 pub fn take_instance(instance: &DynamicObject) -> Option<Value> {
-    // Nobody else applies Instances; the controller of Akri has no name.
+    // Only Akri's agents apply Instances; Akri's controller writes under the name "unknown".
     let is_akris = |entry: &ManagedFieldsEntry| {
         is_applied(entry) || entry.manager.as_deref() == Some("unknown")
     };
@@ -44,7 +44,7 @@ pub fn take_instance(instance: &DynamicObject) -> Option<Value> {
     unmark(instance, kept)
 }
 
-/// The other entries, if there are some of those.
+/// Returns the entries that are not Akri's, or `None` if no entry is.
 fn managers_but(
     object: &DynamicObject,
     is_akris: impl Fn(&ManagedFieldsEntry) -> bool,
@@ -90,8 +90,9 @@ fn unmark(object: &DynamicObject, managers: Option<Vec<ManagedFieldsEntry>>) -> 
     (!metadata.is_empty()).then(|| versioned(&object.metadata, metadata))
 }
 
-/// What makes an Instance one that Akri's agents can go on with: each of them has set its own entry of `nodes` and its own slots, so that
-/// it can remove them, and nobody else has set anything. A slot beyond the capacity would keep them from reading the Instance.
+/// Returns the patch that prepares an Instance for Akri's agents, if it needs one: each agent becomes the manager of its own entry of
+/// `nodes` and of its own slots, so that it can remove them, and no other manager remains. Slots beyond the capacity are removed, since
+/// Akri's agents could not read the Instance.
 pub fn give_instance(instance: &DynamicObject) -> Option<Value> {
     let spec = instance.data.get("spec")?;
     let capacity = spec.get("capacity").and_then(Value::as_u64);
@@ -148,7 +149,7 @@ pub fn give_instance(instance: &DynamicObject) -> Option<Value> {
     Some(patch)
 }
 
-/// Whether they say the same, in whatever order and of whatever time.
+/// Returns true if both lists have the same entries, whatever their order and times.
 fn is_same(wanted: &[ManagedFieldsEntry], found: &[ManagedFieldsEntry]) -> bool {
     let said = |entries: &[ManagedFieldsEntry]| {
         let mut said: Vec<String> = entries
@@ -164,7 +165,8 @@ fn is_same(wanted: &[ManagedFieldsEntry], found: &[ManagedFieldsEntry]) -> bool 
     said(wanted) == said(found)
 }
 
-/// What removes the status of a Configuration. Akri's webhook refuses every change of an object that has fields it does not know.
+/// Returns the patch that removes the status of a Configuration, if it has one. Akri's webhook refuses every change of an object with
+/// fields it does not know.
 pub fn give_configuration(configuration: &DynamicObject) -> Option<Value> {
     configuration.data.get("status")?;
     let mut patch = versioned(&configuration.metadata, Map::new());
@@ -174,7 +176,7 @@ pub fn give_configuration(configuration: &DynamicObject) -> Option<Value> {
     Some(patch)
 }
 
-/// A patch of metadata that fails if the object is not as it was seen.
+/// Builds a patch of metadata that fails if the object has changed since it was seen.
 pub fn versioned(seen: &ObjectMeta, mut metadata: Map<String, Value>) -> Value {
     metadata.insert("resourceVersion".to_owned(), json!(seen.resource_version));
     json!({"metadata": metadata})

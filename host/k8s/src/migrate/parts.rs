@@ -1,18 +1,18 @@
-//! What belongs to Akri and what to Leafhost, by the names and labels that their charts give. Pure.
+//! Recognizes the objects of Akri and Leafhost by the names and labels that their charts set. Pure.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-/// What a workload or a pod of it is for.
+/// Role of a workload, its pods, or another object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Akri's agent.
     Agent,
     /// Akri's controller.
     Controller,
-    /// A handler of Akri that Leafhost's image has as a component.
+    /// A handler of Akri that Leafhost's image contains as a component.
     Handler,
     /// Another handler that was built for Akri. It registers with Leafhost's agent, too.
     OtherHandler,
@@ -22,9 +22,9 @@ pub enum Part {
     Leafhost,
 }
 
-/// The label by which one knows the program, the other one being the name of the object.
+/// Label that names the program; without it the name of the object counts.
 pub const NAME_LABEL: &str = "app.kubernetes.io/name";
-/// The value of that label of each part whose pods write Configurations and Instances.
+/// Values of that label for the programs whose pods write Configurations and Instances.
 pub const WRITERS: [&str; 4] = [
     "akri-agent",
     "akri-controller",
@@ -32,7 +32,7 @@ pub const WRITERS: [&str; 4] = [
     "leafhost-controller",
 ];
 
-/// What an object is part of, if it is of Akri or Leafhost.
+/// Returns the part of Akri or Leafhost that an object belongs to, if any.
 pub fn part(metadata: &ObjectMeta) -> Option<Part> {
     let name = metadata.name.as_deref().unwrap_or_default();
     let none = BTreeMap::new();
@@ -68,12 +68,12 @@ pub fn part(metadata: &ObjectMeta) -> Option<Part> {
     }
 }
 
-/// Whether an object is one of these parts.
+/// Returns true if an object is one of these parts.
 pub fn is_of(metadata: &ObjectMeta, parts: &[Part]) -> bool {
     part(metadata).is_some_and(|part| parts.contains(&part))
 }
 
-/// The Helm release that an object belongs to.
+/// Returns the Helm release that an object belongs to.
 pub fn release(metadata: &ObjectMeta) -> Option<&str> {
     let annotations = metadata.annotations.as_ref()?;
     annotations
@@ -81,7 +81,7 @@ pub fn release(metadata: &ObjectMeta) -> Option<&str> {
         .map(String::as_str)
 }
 
-/// The object as it is told: `NAMESPACE/NAME`, or only its name.
+/// Formats an object for messages: `NAMESPACE/NAME`, or only its name.
 pub fn shown<K: kube::Resource>(object: &K) -> String {
     match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),

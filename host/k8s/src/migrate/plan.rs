@@ -1,4 +1,4 @@
-//! What is to be done, by what is there. Pure: after any part of it has been done, what is left follows in the same way.
+//! Plans the migration from the state of the cluster. Pure: after any part of a plan has been executed, the rest follows in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,10 @@ use crate::crd;
 use crate::instance::api_resource;
 use crate::manifest::{self, embedded};
 
-/// Akri's definitions that Leafhost has, too.
+/// Definitions of Akri that Leafhost has, too.
 const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
 
-/// What a cluster has.
+/// State of a cluster.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub daemon_sets: Vec<DaemonSet>,
@@ -36,39 +36,39 @@ pub struct Seen {
     pub instances: Vec<DynamicObject>,
 }
 
-/// What is to be done.
+/// Steps of a migration, and facts for the operator.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// What was found, a line each.
+    /// Summary of the installation of Akri, one line each.
     pub found: Vec<String>,
-    /// Whether Akri's agents are there and stopped.
+    /// True if Akri's agents exist and are stopped.
     pub is_akri_stopped: bool,
-    /// What must be put right first.
+    /// Problems to solve before the migration.
     pub blockers: Vec<String>,
-    /// What should be known before.
+    /// Facts to know before the migration.
     pub notes: Vec<String>,
-    /// Each Configuration with its name, as YAML, for whoever has the handlers that can check it.
+    /// Configurations as YAML with their names, for a caller whose handlers can check them.
     pub configurations: Vec<(String, String)>,
-    /// In this order.
+    /// Steps in this order.
     pub steps: Vec<Step>,
 }
 
-/// A part of it.
+/// One step of a plan.
 #[derive(Debug)]
 pub struct Step {
-    /// What it does, as a sentence without a full stop.
+    /// Description, as a sentence without a full stop.
     pub text: String,
     pub(super) action: Action,
 }
 
-/// How it is done.
+/// Action of a step.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Each object is patched.
+    /// Patches each object.
     Patch(Vec<Edit>),
-    /// The pods of these workloads end, but for those whose node is not Ready.
+    /// Waits until the pods of Akri's agents and controller have ended, except those whose node is not Ready.
     Wait,
-    /// These definitions are replaced.
+    /// Replaces these definitions.
     Define(Vec<CustomResourceDefinition>),
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Edit {
     pub resource: ApiResource,
     pub namespace: Option<String>,
     pub name: String,
-    /// Whether it is one of the status.
+    /// True if the patch changes the status.
     pub is_status: bool,
     pub patch: Value,
 }
@@ -99,7 +99,7 @@ impl Edit {
     }
 }
 
-/// What takes a cluster from Akri.
+/// Plans the migration of a cluster from Akri to Leafhost.
 pub fn from_akri(seen: &Seen) -> Plan {
     let mut plan = Plan {
         found: found(seen),
@@ -171,7 +171,7 @@ pub fn from_akri(seen: &Seen) -> Plan {
     plan
 }
 
-/// What gives a cluster back to Akri.
+/// Plans the return of a cluster to Akri.
 pub fn to_akri(seen: &Seen) -> Plan {
     let mut plan = Plan {
         found: found(seen),
@@ -202,7 +202,7 @@ pub fn to_akri(seen: &Seen) -> Plan {
         ));
     }
     let mut agents = seen.daemon_sets.iter();
-    // Akri's agents are started last. What they have written since is theirs.
+    // Akri's agents are started last. Objects they have written since are theirs.
     if !agents.any(|one| is_of(one.meta(), &[Part::Agent]) && !is_stopped(one)) {
         give_objects(seen, &mut plan);
     }
@@ -235,7 +235,7 @@ pub fn to_akri(seen: &Seen) -> Plan {
     plan
 }
 
-/// What Akri's agents need to find in the objects.
+/// Adds the steps that restore the objects for Akri's agents.
 fn give_objects(seen: &Seen, plan: &mut Plan) {
     for one in &seen.configurations {
         let unreadable = one
@@ -278,7 +278,7 @@ impl Plan {
         self.steps.push(Step { text, action });
     }
 
-    /// Adds a step that patches those of the objects that need it; `text` gets their names, or how many they are.
+    /// Adds a step that patches the objects for which `edit` returns a patch; `text` gets their names or their number.
     fn patch<'o, K: Resource + 'o>(
         &mut self,
         text: impl Fn(&str) -> String,
@@ -303,7 +303,7 @@ impl Plan {
     }
 }
 
-/// What there is of Akri.
+/// Describes the installation of Akri.
 fn found(seen: &Seen) -> Vec<String> {
     let agents = seen
         .daemon_sets
@@ -335,7 +335,7 @@ fn found(seen: &Seen) -> Vec<String> {
     found
 }
 
-/// What an operator should know before Akri goes.
+/// Returns the notes for an operator before Akri is removed.
 fn notes(seen: &Seen) -> Vec<String> {
     let mut notes = Vec::new();
     let mut of_releases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -381,7 +381,7 @@ fn notes(seen: &Seen) -> Vec<String> {
     notes
 }
 
-/// A Configuration as a user would write it.
+/// Formats a Configuration as a user would write it.
 fn text(configuration: &DynamicObject) -> Option<(String, String)> {
     let (name, spec) = (configuration.name_any(), configuration.data.get("spec")?);
     let metadata = json!({"name": name, "namespace": configuration.namespace()});
@@ -395,7 +395,7 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
-/// At most so many names, and how many more there are.
+/// Lists a bounded number of names, and the number of further ones.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 10;
     let shown = names
@@ -410,7 +410,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// The pods of some parts that are waited for, and those whose node is not Ready.
+/// Returns the pods of some parts that are waited for, and those whose node is not Ready.
 pub(super) fn pods(seen: &Seen, parts: &[Part]) -> (Vec<String>, Vec<String>) {
     let of_them = seen.pods.iter().filter(|pod| is_of(pod.meta(), parts));
     let (waits, left): (Vec<&Pod>, Vec<&Pod>) =
@@ -419,26 +419,26 @@ pub(super) fn pods(seen: &Seen, parts: &[Part]) -> (Vec<String>, Vec<String>) {
     (names(waits), names(left))
 }
 
-/// A pod without a node has no process yet, and ends at once.
+/// Returns true if the end of a pod is waited for. A pod without a node has no process yet, and ends at once.
 pub(super) fn is_waited_for(pod: &Pod, ready: &BTreeSet<String>) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     node.is_none_or(|node| ready.contains(node))
 }
 
-/// Our definitions that the cluster has with less.
+/// Returns the definitions of Leafhost of which the cluster has an incomplete version.
 fn outdated(found: &[CustomResourceDefinition]) -> Vec<CustomResourceDefinition> {
     let ours = crd::definitions().into_iter();
     ours.filter(|ours| {
         let name = ours.name_any();
         let theirs = found.iter().find(|theirs| theirs.name_any() == name);
-        // Helm installs those that are missing.
+        // Helm installs missing definitions.
         DEFINITIONS.contains(&&*name)
             && theirs.is_some_and(|theirs| !has(&json!(theirs.spec), &json!(ours.spec)))
     })
     .collect()
 }
 
-/// Whether a value has all of another one; the API server adds defaults.
+/// Returns true if `whole` contains all of `part`; the API server adds defaults.
 fn has(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part

@@ -1,4 +1,4 @@
-//! Reads what a cluster has of Akri and Leafhost.
+//! Reads the objects of Akri and Leafhost in a cluster.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,10 +18,10 @@ use super::{Error, failed, within};
 use crate::instance::api_resource;
 use crate::{manifest, nodes};
 
-/// How many objects a list has at a time.
+/// Number of objects per page of a list.
 const PAGE: u32 = 500;
 
-/// All that matters.
+/// Reads all objects that a plan depends on.
 pub async fn look(client: &Client) -> Result<Seen, Error> {
     let all = ListParams::default();
     let Seen {
@@ -54,7 +54,7 @@ pub async fn look(client: &Client) -> Result<Seen, Error> {
     })
 }
 
-/// The pods of agents and controllers, and the nodes that are Ready.
+/// Reads the pods of agents and controllers, and the nodes that are Ready.
 pub async fn pods(client: &Client) -> Result<Seen, Error> {
     let names = WRITERS.join(",");
     // Leafhost's chart can be installed under any names.
@@ -79,7 +79,7 @@ pub async fn pods(client: &Client) -> Result<Seen, Error> {
     })
 }
 
-/// Waits until the controllers of Kubernetes have seen the workloads of these parts as they are.
+/// Waits until the controllers of Kubernetes have observed the current workloads of these parts.
 pub async fn until_observed(client: &Client, parts: &[Part]) -> Result<(), Error> {
     let all = ListParams::default();
     let sets: Vec<DaemonSet> = list(Api::all(client.clone()), &all, "DaemonSets").await?;
@@ -117,7 +117,7 @@ where
         .map_err(|error| failed(format!("watch {name}"), text::chain(&error)))
 }
 
-/// All objects; none if the API server does not know the kind.
+/// Returns all objects, or none if the API server does not know the kind.
 async fn list<K: Clone + Debug + DeserializeOwned>(
     api: Api<K>,
     selected: &ListParams,

@@ -1,6 +1,6 @@
-//! What stops the programs of Akri, and starts them again as they were. Pure.
+//! Patches that stop the workloads of Akri, and start them again as they were. Pure.
 //!
-//! What is stopped says so itself, so that nothing has to be remembered elsewhere.
+//! A stopped workload is marked itself, so no other record is needed.
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingWebhook, ValidatingWebhookConfiguration,
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::objects;
 
-/// What no node and no object has. Akri's `DaemonSet`s and webhook select by it while Akri is stopped.
+/// Label that no node and no object has. Akri's `DaemonSet`s and webhook select by it while Akri is stopped.
 const STOPPED: &str = "leafhost.dev/akri-stopped";
-/// The annotation of a Deployment that is stopped, with the number of its replicas.
+/// Annotation of a stopped Deployment with its number of replicas.
 const REPLICAS: &str = "leafhost.dev/replicas";
 
-/// Lets the webhooks be asked about no object, or about those that they were asked about before.
+/// Returns the patch that turns the webhooks off or on again, unless they are so already. While off, they select no object.
 pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Value> {
     let mut all = hooks.webhooks.clone().unwrap_or_default();
     for hook in &mut all {
@@ -48,26 +48,26 @@ pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Val
     Some(patch)
 }
 
-/// Whether it is stopped.
+/// Returns true if the `DaemonSet` is stopped.
 pub fn is_stopped(set: &DaemonSet) -> bool {
     let template = set.spec.template.spec.as_ref();
     let selector = template.and_then(|pod| pod.node_selector.as_ref());
     selector.is_some_and(|selector| selector.contains_key(STOPPED))
 }
 
-/// Stops it.
+/// Returns the patch that stops the `DaemonSet`, if it runs.
 pub fn stop(set: &DaemonSet) -> Option<Value> {
     let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {STOPPED: "true"}}}}});
     (!is_stopped(set)).then_some(patch)
 }
 
-/// Starts it, if it is stopped.
+/// Returns the patch that starts the `DaemonSet`, if it is stopped.
 pub fn start(set: &DaemonSet) -> Option<Value> {
     let patch = json!({"spec": {"template": {"spec": {"nodeSelector": {STOPPED: null}}}}});
     is_stopped(set).then_some(patch)
 }
 
-/// Stops it and keeps the number of its replicas.
+/// Returns the patch that stops the Deployment and records its replicas, if it has any.
 pub fn scale_down(deployment: &Deployment) -> Option<Value> {
     let replicas = deployment.spec.replicas.unwrap_or(1);
     let mut patch = objects::versioned(
@@ -83,7 +83,7 @@ pub fn scale_down(deployment: &Deployment) -> Option<Value> {
     (replicas != 0).then_some(patch)
 }
 
-/// Gives it the replicas that it had, if it is stopped.
+/// Returns the patch that restores the replicas of the Deployment, if it is stopped.
 pub fn scale_up(deployment: &Deployment) -> Option<Value> {
     let replicas: i32 = deployment.annotations().get(REPLICAS)?.parse().ok()?;
     Some(json!({"metadata": {"annotations": {REPLICAS: null}}, "spec": {"replicas": replicas}}))

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::stub::{Answer, Stub, failure, list};
 
-/// An API server without objects that answers each watch with the next of `answers`, and further ones by silence.
+/// Starts a stub without objects that answers each watch with the next of `answers`, and further ones with silence.
 async fn server(answers: impl IntoIterator<Item = Answer>) -> Stub {
     let answers: Vec<_> = answers.into_iter().collect();
     let answers = Mutex::new(answers.into_iter());
@@ -22,14 +22,14 @@ async fn server(answers: impl IntoIterator<Item = Answer>) -> Stub {
     .await
 }
 
-/// An answer that begins and does not go on.
+/// Returns a watch that opens and sends nothing.
 fn silence(kept: &Mutex<Vec<mpsc::UnboundedSender<Value>>>) -> Answer {
     let (sender, events) = mpsc::unbounded_channel();
     kept.lock().unwrap().push(sender);
     Answer::Events(events)
 }
 
-/// A watch that has these events and ends.
+/// Returns a watch that sends these events and ends.
 fn events(events: impl IntoIterator<Item = Value>) -> Answer {
     let (sender, receiver) = mpsc::unbounded_channel();
     for event in events {
@@ -54,7 +54,7 @@ fn watch(stub: &Stub) -> Watch<ConfigMap> {
     watch
 }
 
-/// The next events, each in a word, up to the last one that is named.
+/// Returns a word for each next event, up to `last`.
 async fn seen(watch: &mut Watch<ConfigMap>, last: &str) -> Vec<String> {
     let mut seen = Vec::new();
     while seen.last().is_none_or(|seen| seen != last) {
@@ -111,7 +111,7 @@ async fn after_an_error_the_watch_goes_on_where_it_was_and_says_when_it_works() 
     assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
 }
 
-/// It reads as a status whose code is missing.
+/// The unreadable event decodes as a status without a code.
 #[tokio::test]
 async fn an_event_that_cannot_be_read_is_told_once_and_those_after_it_are_seen() {
     let unreadable = json!({"type": "ADDED", "object": {"metadata": {"name": 7}}});
@@ -150,7 +150,7 @@ async fn watches_that_end_at_once_are_opened_later_and_later() {
     for _ in 0..3 {
         seen(&mut watch, told).await;
     }
-    // The first two waits are of 0.8 and 1.6 s at least.
+    // The first two waits are at least 0.8 and 1.6 s.
     assert!(begun.elapsed() >= Duration::from_millis(2_400));
     assert_eq!((stub.requests("watch=true"), stub.requests("")), (3, 4));
 }

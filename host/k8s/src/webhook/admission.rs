@@ -1,8 +1,8 @@
 //! Reviews Configurations before the API server stores them.
 //!
-//! The broker's pod and job and the services are whole types of Kubernetes, of which the definition of Configurations says nothing: a
-//! misspelt field would be dropped silently when the broker is made. Knows no handler: whoever answers adds what the handler says of
-//! the details.
+//! The broker's pod and job and the services are whole Kubernetes types, which the definition of Configurations does not describe: a
+//! misspelt field would be dropped silently when the broker is created. Knows no handler; the caller adds the handler's answer on the
+//! details.
 
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
@@ -19,20 +19,20 @@ use crate::manifest::embedded::{self, MOST};
 pub use names::{NameAnswer, NameCheck};
 pub use reservations::Reserved;
 
-/// Why what was posted is no review.
+/// Reason why the posted body is no review.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidReview {
-    /// It is not JSON, or has other fields.
+    /// The body is not JSON or lacks fields.
     #[error(
         "cannot read the AdmissionReview: {0}; the API server posts one of admission.k8s.io/v1"
     )]
     Json(#[from] serde_json::Error),
-    /// It has no request.
+    /// The review has no request.
     #[error("the AdmissionReview has no request; the API server posts one with a request")]
     NoRequest,
 }
 
-/// What the API server asks about one object.
+/// Question of the API server about one object.
 #[derive(Debug)]
 pub struct Review {
     request: AdmissionRequest<DynamicObject>,
@@ -41,16 +41,16 @@ pub struct Review {
 /// An object that the controller writes.
 #[derive(Debug)]
 pub struct Broker {
-    /// What it is.
+    /// Kind of the object.
     pub kind: Kind,
-    /// The object that is to be stored.
+    /// Object to be stored.
     pub object: Value,
-    /// The object that it replaces.
+    /// Object to be replaced.
     pub before: Option<Value>,
 }
 
 impl Review {
-    /// Reads what the API server posts.
+    /// Reads the body that the API server posts.
     pub fn read(body: &[u8]) -> Result<Self, InvalidReview> {
         let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body)?;
         // The answer has the version of the question.
@@ -58,8 +58,8 @@ impl Review {
         Ok(Self { request })
     }
 
-    /// The spec of the Configuration that is to be stored. A deletion has none, and what is being deleted is left alone: nobody may be
-    /// kept from removing its finalizers.
+    /// Returns the spec of the Configuration to be stored. A deletion has none, and an object that is being deleted is not checked, so that
+    /// its finalizers can always be removed.
     fn spec(&self) -> Option<&Value> {
         let object = self.request.object.as_ref()?;
         let is_deleted = object.metadata.deletion_timestamp.is_some();
@@ -68,19 +68,19 @@ impl Review {
         object.data.get("spec").filter(|_| is_ours && !is_deleted)
     }
 
-    /// The name of the handler and the details that are for it.
+    /// Returns the name of the handler, and the details for it.
     pub fn details(&self) -> Option<(&str, &str)> {
         let handler = self.spec()?.get("discoveryHandler")?;
         let details = handler.get("discoveryDetails").and_then(Value::as_str);
         Some((handler.get("name")?.as_str()?, details.unwrap_or_default()))
     }
 
-    /// Returns the namespace of the object; nothing if it has none.
+    /// Returns the namespace of the object, or an empty text if it has none.
     pub fn namespace(&self) -> &str {
         self.request.namespace.as_deref().unwrap_or_default()
     }
 
-    /// Returns namespace and name of the Configuration that is to be created. One that can be no name is the API server's to refuse.
+    /// Returns namespace and name of the Configuration to be created. An invalid name is left for the API server to refuse.
     pub fn created(&self) -> Option<ConfigurationKey> {
         self.spec()?;
         let request = &self.request;
@@ -89,7 +89,7 @@ impl Review {
         key.filter(|_| request.operation == Operation::Create)
     }
 
-    /// Returns the object that the controller writes, if it is one that brokers are made of.
+    /// Returns the object that the controller writes, if its kind is one of a broker's objects.
     pub fn broker(&self) -> Option<Broker> {
         let kind = match (&*self.request.kind.group, &*self.request.kind.kind) {
             ("", "Pod") => Kind::Pod,
@@ -106,13 +106,14 @@ impl Review {
         })
     }
 
-    /// Lets go of the objects, once all is known that is asked of them: only the answer is left.
+    /// Drops the objects once they have been read, since the answer does not need them.
     pub fn forget_objects(&mut self) {
         self.request.object = None;
         self.request.old_object = None;
     }
 
-    /// What Kubernetes would not read of the broker and the services, and what agents would not set for workloads, each with its field.
+    /// Returns the fields of the broker and the services that Kubernetes would not read, and the variables that agents would not set for
+    /// workloads, or the problems of parameters if the object is no Configuration.
     pub fn problems(&self) -> Vec<String> {
         let Some(spec) = self.spec() else {
             return self.parameters();
@@ -122,7 +123,7 @@ impl Review {
         problems
     }
 
-    /// What is wrong with the parameters that a claim, a template of claims or a class has for our devices.
+    /// Returns the problems of the parameters for Leafhost's driver in a claim, a claim template or a device class.
     fn parameters(&self) -> Vec<String> {
         let kind = &self.request.kind;
         let object = self.request.object.as_ref();
@@ -131,7 +132,7 @@ impl Review {
         object.map_or_else(Vec::new, |object| parameters::problems(&kind.kind, &object))
     }
 
-    /// The answer: a refusal if there are problems. kubectl shows each warning in a line.
+    /// Builds the answer: a refusal if there are problems. kubectl shows each warning in a line.
     pub fn answer(
         &self,
         problems: &[String],
@@ -140,7 +141,7 @@ impl Review {
         let mut answer = AdmissionResponse::from(&self.request);
         if !problems.is_empty() {
             answer = answer.deny(problems.join("; "));
-            // As the API server itself answers to a field that is wrong.
+            // Code and reason of the API server's own answer to an invalid field.
             answer.result.code = 422;
             "Invalid".clone_into(&mut answer.result.reason);
         }
@@ -149,7 +150,7 @@ impl Review {
     }
 }
 
-/// Returns what is wrong with `brokerProperties`.
+/// Returns the problems of `brokerProperties`.
 fn variables(spec: &Value) -> Vec<String> {
     let properties = spec.get("brokerProperties").cloned();
     let properties = properties.and_then(|properties| serde_json::from_value(properties).ok());

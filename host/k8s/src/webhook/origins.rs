@@ -1,4 +1,4 @@
-//! The Configurations and Instances that the controller's objects name, as the API server has them at the moment.
+//! Looks up the Configurations and Instances that the controller's objects name, as the API server has them at the moment.
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -10,19 +10,19 @@ use crate::answers::Failure;
 use crate::instance::{self, InstanceObject};
 use crate::{crd, manifest};
 
-/// Looks for them.
+/// Lookup of Configurations and Instances.
 #[derive(Clone)]
 pub struct Origins {
     client: Client,
 }
 
 impl Origins {
-    /// Looks for them with this client.
+    /// Creates a lookup that uses this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Returns the Configuration of that name, if there is one.
+    /// Returns the Configuration of this name, if it exists.
     pub async fn configuration(
         &self,
         namespace: &str,
@@ -38,7 +38,7 @@ impl Origins {
         })
     }
 
-    /// Tells if there is the Configuration.
+    /// Returns true if the Configuration exists.
     pub async fn has_configuration(&self, key: &ConfigurationKey) -> Result<bool, String> {
         let api: Api<crd::Configuration> = Api::namespaced(self.client.clone(), key.namespace());
         let found = api.get_metadata_opt(key.name()).await;
@@ -49,7 +49,7 @@ impl Origins {
         Ok(found.is_some())
     }
 
-    /// Returns the Instance of that name, if there is one. Its status says nothing here.
+    /// Returns the Instance of this name, without its status, if it exists.
     pub async fn instance(&self, namespace: &str, name: &str) -> Result<Option<Instance>, String> {
         let resource = instance::api_resource();
         let Some(mut found) = self.get(namespace, name, &resource).await? else {

@@ -1,9 +1,9 @@
-//! The certificate of a webhook: kept in a Secret, renewed before it ends, and told to the API server.
+//! Certificate of a webhook: kept in a Secret, renewed before it expires, and published to the API server.
 //!
-//! Each replica of the webhook does the same: whoever comes first makes the certificate, the others read it. The Secret is there before,
-//! empty: a webhook creates none, since whoever may create one could have it hold the token of another account. It has the text of
-//! the certificates that the API server is to trust, which is the new and the one before it, so that both are trusted while replicas
-//! change from one to the other.
+//! Each replica of the webhook does the same: the first one creates the certificate, the others read it. The Secret exists before, empty: a
+//! webhook creates none, since a program that may create Secrets could obtain the token of another account. The Secret holds the
+//! certificates that the API server is to trust, the new one and the one before it, so that both are trusted while replicas change from one
+//! to the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,23 +27,23 @@ use crate::answers::{self, Failure, Kind};
 use crate::seen::Seen;
 use crate::{backoff, certificates, until};
 
-/// Time limit for a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How long after the API server was told of a new certificate it is used in place of another: its own copies follow by then.
+/// Time between publishing a new certificate and serving with it in place of another; the API server's own copies are current by then.
 const TOLD: Duration = Duration::from_secs(10);
-/// How often it is looked whether the certificate ends soon.
+/// Interval between two checks whether the certificate expires soon.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// The objects of a webhook.
+/// Names of a webhook's objects.
 #[derive(Debug, Clone)]
 pub struct Names {
-    /// The namespace of the Secret and the Service.
+    /// Namespace of the Secret and the Service.
     pub namespace: String,
-    /// The Secret.
+    /// Name of the Secret.
     pub secret: String,
-    /// The Service, by whose name the API server calls the webhook.
+    /// Name of the Service, by which the API server calls the webhook.
     pub service: String,
-    /// The `ValidatingWebhookConfiguration`.
+    /// Name of the `ValidatingWebhookConfiguration`.
     pub webhook: String,
 }
 
@@ -53,16 +53,16 @@ impl Names {
     }
 }
 
-/// What the webhook serves with.
+/// Certificate that the webhook serves with.
 #[derive(Debug, Clone)]
 pub struct Serving {
-    /// The key and its certificate.
+    /// Private key and certificate.
     pub key: Arc<CertifiedKey>,
-    /// Whether the API server was told to trust it.
+    /// True if the API server was told to trust the certificate.
     pub is_told: bool,
 }
 
-/// Keeps the certificate, without end.
+/// Keeps the certificate forever.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Serving>>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
@@ -114,12 +114,12 @@ struct Keeper {
     secret: Seen<Secret>,
     webhook: Seen<ValidatingWebhookConfiguration>,
     serving: watch::Sender<Option<Serving>>,
-    /// The certificates that the API server was told of last, and when.
+    /// Certificates last published to the API server, and the time.
     told: Option<(Vec<u8>, Instant)>,
 }
 
 impl Keeper {
-    /// Makes what is missing but the Secret itself. Returns when to look again.
+    /// Creates and publishes the certificate if needed; the Secret must exist. Returns the time until the next check.
     async fn settle(&mut self) -> Result<Duration, Failure> {
         if !self.secret.is_read() || !self.webhook.is_read() {
             return Ok(LOOK);
@@ -138,7 +138,7 @@ impl Keeper {
                 let mut secret = found.clone();
                 made.put_into(&mut secret);
                 certificates::write(&self.secrets, &self.names.secret, secret).await?;
-                // The watch shows what was written.
+                // The watch shows the written Secret.
                 return Ok(LOOK);
             }
         };
@@ -172,7 +172,7 @@ impl Keeper {
         Ok(LOOK)
     }
 
-    /// Makes the API server trust these certificates; whether it does. It does not while its object is not there.
+    /// Publishes the trusted certificates to the API server. Returns false while the webhook's object does not exist.
     async fn tell(&mut self, trusted: &[u8]) -> Result<bool, Failure> {
         let Some(webhook) = self.webhook.object() else {
             self.told = None;

@@ -12,7 +12,7 @@ fn finalizer(node: &str) -> Value {
     json!({"f:metadata": {"f:finalizers": {format!("v:\"{node}\""): {}}}})
 }
 
-/// An Instance as two agents of Akri and its controller have written it.
+/// Returns an Instance as two agents of Akri and its controller have written it.
 fn instance() -> Value {
     json!({
         "apiVersion": API_VERSION, "kind": "Instance",
@@ -47,7 +47,7 @@ fn configuration() -> Value {
     })
 }
 
-/// The object after the change, and that a second one is not needed.
+/// Applies the change and returns the object; checks that a second change is not needed.
 fn changed(before: Value, change: impl Fn(&DynamicObject) -> Option<Value>) -> Value {
     let patch = change(&object(before.clone())).unwrap();
     assert_eq!(patch["metadata"]["resourceVersion"], "7", "{patch}");
@@ -118,7 +118,7 @@ fn each_agent_of_akri_gets_its_own_entries_and_slots_and_nobody_else_has_any() {
         entries[2]["fieldsV1"],
         json!({"f:spec": {"f:deviceUsage": {"f:cams-8120fe-0": {}}}})
     );
-    // Slot 2 is beyond the capacity, with which Akri cannot read the Instance.
+    // Slot 2 is beyond the capacity, which keeps Akri from reading the Instance.
     assert_eq!(
         after["spec"]["deviceUsage"],
         json!({"cams-8120fe-0": "C:cams-0:node-a", "cams-8120fe-1": ""})

@@ -3,7 +3,7 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 
-/// Where to begin, and which way to go.
+/// A starting state, and the plan to follow.
 type Way = (fn() -> Seen, fn(&Seen) -> Plan);
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
@@ -29,7 +29,7 @@ fn pod(name: &str, node: &str) -> Pod {
     )
 }
 
-/// A definition as Akri has it: with fewer fields.
+/// Returns a definition as Akri has it, with fewer fields.
 fn definition(ours: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut theirs = serde_json::to_value(ours).unwrap();
     theirs["spec"]["versions"][0]
@@ -39,7 +39,7 @@ fn definition(ours: CustomResourceDefinition) -> CustomResourceDefinition {
     read(theirs)
 }
 
-/// A cluster in which Akri runs; the node c is away.
+/// Returns a cluster in which Akri runs; node c is away.
 fn akris() -> Seen {
     let mark = |node: &str| {
         json!({"manager": format!("{node}-fin"), "operation": "Apply", "apiVersion": "akri.sh/v0", "fieldsType": "FieldsV1",
@@ -110,7 +110,7 @@ fn merge<T: Serialize + DeserializeOwned>(objects: &mut [T], edit: &Edit) -> usi
     merged
 }
 
-/// Does a step, or only so many of its writes; how many it did.
+/// Executes a step with at most `most` writes, and returns the number of writes.
 fn run(seen: &mut Seen, step: &Step, most: usize) -> usize {
     match &step.action {
         Action::Patch(edits) => {
@@ -151,7 +151,7 @@ fn run(seen: &mut Seen, step: &Step, most: usize) -> usize {
     }
 }
 
-/// Runs it until nothing is left, or so many writes are done.
+/// Follows the plan until nothing is left or `most` writes are done, and returns the number of writes.
 fn follow(seen: &mut Seen, plan: impl Fn(&Seen) -> Plan, most: usize) -> usize {
     let mut done = 0;
     for step in &plan(seen).steps {

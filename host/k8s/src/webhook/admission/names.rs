@@ -1,4 +1,4 @@
-//! Looks up whether a new Configuration may have its name.
+//! Checks whether a new Configuration may have its name.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, conf
 use crate::answers;
 use crate::crd::ResourceName;
 
-/// Time limit for a request.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Asks the API server which namespace has a name.
+/// Lookup of the reservations of names.
 pub struct NameCheck(Api<ResourceName>);
 
-/// What is said of a name.
+/// Result of checking a name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NameAnswer {
-    /// Why it is refused.
+    /// Reason to refuse the name.
     pub problem: Option<String>,
-    /// Why it was not looked up.
+    /// Reason why the name was not checked.
     pub warning: Option<String>,
 }
 
 impl NameCheck {
-    /// Makes one that asks through this client.
+    /// Creates a check that uses this client.
     pub fn new(client: Client) -> Self {
         Self(Api::all(client))
     }
 
-    /// Checks the name of a Configuration that is to be created. It makes at most two requests.
+    /// Checks the name of a Configuration to be created, with at most two requests.
     pub async fn check(&self, created: Option<&ConfigurationKey>) -> NameAnswer {
         let Some(key) = created else {
             return NameAnswer::default();
@@ -69,13 +69,13 @@ impl NameCheck {
     }
 }
 
-/// Returns why a Configuration may not be created with that name. Of other namespaces it tells nothing but that they have it.
+/// Returns the reason to refuse the name, if any. Of other namespaces it reveals only that one of them has the name.
 fn judge(names: &ResourceNames, namespace: &str, name: &str) -> Option<String> {
     let owners = NameOwners::new(names, []);
     let owner = owners.owner(name)?;
     let is_own = owner.namespace == namespace;
     match (is_own, owner.is_instance) {
-        // It was there before.
+        // The namespace has had the name before.
         (true, false) => None,
         (true, true) => Some(format!(
             "metadata.name: Instances of Configuration {} are named so; choose a name that does not end with '-' and 6, 10 or 16 hex digits",
@@ -114,7 +114,7 @@ mod tests {
         Review::read(body.to_string().as_bytes()).unwrap()
     }
 
-    /// An API server with these reservations, each with its namespace and when it was made.
+    /// Starts a stub with these reservations: name, namespace and creation time.
     async fn server(all: &'static [(&'static str, &'static str, &'static str)]) -> Stub {
         Stub::start(move |request| {
             let name = request.rsplit('/').next().unwrap_or_default();

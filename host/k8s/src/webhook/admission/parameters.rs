@@ -1,9 +1,10 @@
-//! Reviews what claims, templates of claims and classes want of our devices. The agent would refuse it only when a pod starts.
+//! Reviews the parameters for Leafhost's devices in claims, claim templates and device classes. The agent would refuse them only when a pod
+//! starts.
 
 use leafhost_core::claim::Parameters;
 use serde_json::Value;
 
-/// Returns what is wrong with the parameters of an object for our driver, each with its field.
+/// Returns the problems of an object's parameters for Leafhost's driver, each with its field.
 pub fn problems(kind: &str, object: &Value) -> Vec<String> {
     let path = match kind {
         "ResourceClaim" => "spec.devices.config",

@@ -1,4 +1,4 @@
-//! Checks the reservations of names that the controller makes and frees.
+//! Checks the reservations of names that the controller creates and deletes.
 
 use kube::core::admission::Operation;
 use leafhost_core::names::ConfigurationKey;
@@ -6,17 +6,17 @@ use leafhost_core::names::ConfigurationKey;
 use super::Review;
 use crate::webhook::origins::Origins;
 
-/// A reservation that is to be made or freed.
+/// A reservation to be created or deleted.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Tells that it is made; if not, it is freed.
+    /// True for a creation, false for a deletion.
     is_made: bool,
-    /// The Configuration that it is for; an error says which name can be none.
+    /// Configuration that the reservation is for; the error names the invalid part.
     configuration: Result<ConfigurationKey, String>,
 }
 
 impl Review {
-    /// Returns the reservation that the controller makes or frees, if the review is of one.
+    /// Returns the reservation that the controller creates or deletes, if the review is of one.
     pub fn reserved(&self) -> Option<Reserved> {
         let request = &self.request;
         let (is_made, object) = match request.operation {
@@ -39,12 +39,12 @@ impl Review {
 }
 
 impl Reserved {
-    /// Returns the reason to refuse it: only the name of a Configuration that there is can be reserved, and only one without a
-    /// Configuration freed. Returns an error if the API server does not tell.
+    /// Returns the reason to refuse the request, if any: only the name of an existing Configuration can be reserved, and only a name
+    /// without a Configuration freed. Returns an error if the API server does not answer.
     pub async fn check(&self, origins: &Origins) -> Result<Option<String>, String> {
         let key = match &self.configuration {
             Ok(key) => key,
-            // One that was made otherwise may go.
+            // An invalid reservation may be deleted.
             Err(error) => return Ok(self.is_made.then(|| error.clone())),
         };
         let is_there = origins.has_configuration(key).await?;

@@ -1,4 +1,4 @@
-//! A certificate that signs itself, and the Secret that has it.
+//! Self-signed certificate, and the Secret that holds it.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use rustls::sign::CertifiedKey;
 
 use crate::certificates::{self, CHAIN, DAYS, KEY, RENEWED, TRUSTED};
 
-/// The key of the time from which the certificate is renewed.
+/// Secret key of the time from which the certificate is renewed.
 const RENEW_AFTER: &str = "renew-after";
-/// The key of the name that the certificate is for.
+/// Secret key of the certificate's DNS name.
 const DNS_NAME: &str = "dns-name";
-/// A certificate that can be used.
+/// A usable certificate.
 #[derive(Debug)]
 pub struct Certificate {
-    /// With its key.
+    /// Private key and certificate.
     pub key: Arc<CertifiedKey>,
-    /// The certificates that the API server is to trust, as PEM.
+    /// Certificates that the API server is to trust, as PEM.
     pub trusted: Vec<u8>,
-    /// When it is renewed.
+    /// Time from which it is renewed.
     pub renew_after: Timestamp,
     chain: Vec<u8>,
 }
 
-/// A certificate that was made.
+/// A newly created certificate.
 pub struct Made {
     chain: String,
     key: String,
@@ -38,7 +38,7 @@ pub struct Made {
 }
 
 impl Certificate {
-    /// That of a Secret, if it is whole and for this name.
+    /// Returns the certificate of a Secret if it is complete and for this name.
     pub fn of(secret: &Secret, dns: &str) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let text = |key: &str| str::from_utf8(&data.get(key)?.0).ok();
@@ -58,7 +58,7 @@ impl Certificate {
         })
     }
 
-    /// A new one, in place of another.
+    /// Creates a certificate that replaces `before`.
     pub fn make(dns: &str, before: Option<&Self>, now: Timestamp) -> Result<Made, String> {
         let said = |error: rcgen::Error| text::chain(&error);
         let key = KeyPair::generate().map_err(said)?;
@@ -81,7 +81,7 @@ impl Certificate {
     }
 }
 
-/// Returns true if the first certificate of a chain is among those that are trusted, as PEM.
+/// Returns true if the first certificate of a chain is among the trusted ones, given as PEM.
 pub fn is_among(chain: &[CertificateDer<'_>], trusted: &[u8]) -> bool {
     chain.first().is_some_and(|first| {
         CertificateDer::pem_slice_iter(trusted).any(|one| one.is_ok_and(|one| one == *first))
@@ -89,7 +89,7 @@ pub fn is_among(chain: &[CertificateDer<'_>], trusted: &[u8]) -> bool {
 }
 
 impl Made {
-    /// Writes it into a Secret.
+    /// Writes the certificate into a Secret.
     pub fn put_into(&self, secret: &mut Secret) {
         let renew_after = self.renew_after.to_string();
         certificates::put(
@@ -131,7 +131,7 @@ mod tests {
             second.trusted,
             [first.chain.clone(), second.chain.clone()].concat()
         );
-        // Of those before, the last alone is trusted.
+        // Of the earlier certificates, only the last is trusted.
         let third = Certificate::of(&secret(Some(&second), now), DNS).unwrap();
         let is_trusted = |one: &Certificate| is_among(&one.key.cert, &third.trusted);
         assert!(is_trusted(&third) && is_trusted(&second) && !is_trusted(&first));
