@@ -437,7 +437,6 @@ fn offers(manifest: &Manifest, template: &Template<'_>) -> bool {
     template.slots == 0 || template.has_claim || resources.is_none_or(Resources::has_instances)
 }
 
-/// Slots of an Instance.
 struct Slots<'a> {
     capacity: usize,
     /// Number of free slots.

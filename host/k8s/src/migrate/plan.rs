@@ -61,7 +61,6 @@ pub struct Step {
     pub(super) action: Action,
 }
 
-/// Action of a step.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Patches each object.
