@@ -1,4 +1,5 @@
-//! The slots that the kubelet has and the store says of nobody: Instances that were made anew, or that another node claims.
+//! Claims slots that the kubelet has assigned although no Instance records them for this node: the Instance was created anew, or another
+//! node has claimed the slot.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +16,19 @@ use super::SlotTask;
 use super::model::hold::Place;
 use super::writes::Purpose;
 
-/// What came of claiming such slots.
+/// Progress and failures of claiming such slots.
 #[derive(Default)]
 pub(super) struct Adoptions {
-    /// Those that were claimed.
+    /// Slots that were claimed, with the time before which none is claimed again.
     done: Repeats<Place>,
-    /// Why one could not be claimed.
+    /// Reason why the last claims could not be written.
     pub problem: Option<Problem>,
-    /// Those that another node claims.
+    /// Slots that another node claims although a pod of this node has them.
     pub conflicts: BTreeSet<Problem>,
 }
 
 impl SlotTask {
-    /// Begins to claim what the kubelet is seen to have and the store says of nobody: Instances that were made anew.
+    /// Begins to claim the slots that the kubelet has and whose Instances, created anew, record no holder.
     pub(super) fn adopt(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
         if !instances.complete {
@@ -41,7 +42,7 @@ impl SlotTask {
             let Some(instance) = owner.and_then(|key| instances.instances.get(key)) else {
                 continue;
             };
-            // What is no slot of this Instance by the kubelet's name for it would never be found again.
+            // A unit that does not map back to this slot would never be found in the Instance again.
             let unit_there = unit_of(&self.node, instance, &hold.slot, &hold.usage);
             let place = (instance.key(), hold.slot.clone());
             if hold.stored.is_some()
@@ -56,7 +57,7 @@ impl SlotTask {
                 .get(&hold.slot)
                 .map_or("", String::as_str)
             {
-                // What somebody frees again and again is claimed at a later look at the records.
+                // Another writer frees this slot repeatedly: it is claimed again at a later snapshot.
                 "" if self.adoptions.done.next(&place, Instant::now()).is_some() => {}
                 "" if self.unwritable.has(&place.0) => waits = true,
                 "" => {
@@ -89,7 +90,7 @@ impl SlotTask {
         }
     }
 
-    /// What came of claiming what the kubelet has.
+    /// Records the results of the claims that [`Self::adopt`] began.
     pub(super) fn adopted(&mut self, places: Vec<(Unit, Place)>, results: Vec<Written>) {
         let mut errors = Vec::new();
         for (result, (_, place)) in results.into_iter().zip(places) {

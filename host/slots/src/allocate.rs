@@ -1,4 +1,4 @@
-//! The slot task's answers to the kubelet: decide, claim, answer, and take back what could not be answered.
+//! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides these allocations, but for those of units of which something is being written: they wait for it.
+    /// Decides these allocations. Those with a unit that is being written wait in `pending.busy`.
     pub(super) async fn allocate(&mut self, mut waiting: Vec<Request>) {
         while !waiting.is_empty() {
-            // Two that ask for the same id are decided one after the other.
+            // Requests for the same id are decided one after the other.
             let mut units = BTreeSet::new();
             let (batch, rest) = waiting.into_iter().partition(|request| {
                 let own: Vec<Unit> = request.units().collect();
@@ -44,7 +44,7 @@ impl SlotTask {
         }
     }
 
-    /// Sets those aside of whose units something is being written or asked; returns the others.
+    /// Moves requests whose units are being written or asked about to `pending.busy`; returns the others.
     fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
         let is_busy = |request: &Request| {
             let mut units = request.units();
@@ -55,7 +55,7 @@ impl SlotTask {
         free
     }
 
-    /// Decides allocations of which no two ask for the same, but for those that the kubelet must be asked about first.
+    /// Decides allocations that have no unit in common. Units that a pod was seen to have are first looked up at the kubelet.
     async fn decide(&mut self, batch: Vec<Request>) {
         self.refresh();
         let (held, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| {
@@ -67,7 +67,7 @@ impl SlotTask {
         self.choose(free, BTreeMap::new()).await;
     }
 
-    /// Decides an allocation about which the kubelet was asked, and those that have waited for that.
+    /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
     pub(super) async fn answered(
         &mut self,
         answer: Result<Answer, JoinError>,
@@ -75,7 +75,7 @@ impl SlotTask {
         let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
         self.refresh();
         let checked = self.check_holders(&answer);
-        // What was just found free is being released.
+        // The units that proved to be free are being released.
         let batch = self.hold_back(vec![answer.request]);
         self.choose(batch, checked).await;
         let waiting = std::mem::take(&mut self.pending.busy);
@@ -83,7 +83,7 @@ impl SlotTask {
         Ok(())
     }
 
-    /// Chooses slots for allocations, and begins to claim them. `checked` says of whose units somebody has.
+    /// Chooses slots for allocations and begins to claim them. `checked` holds the refusal for each unit that a pod still has.
     async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<Unit, Refusal>) {
         let batch = self.free_doubles(batch, &checked);
         self.refresh();
@@ -122,8 +122,8 @@ impl SlotTask {
         }
     }
 
-    /// Tells that an allocation can be decided anew later: any device of a Configuration will do, and something of it may come back or become
-    /// known in a moment.
+    /// Returns true if the allocation can be decided again later: it asks for any device of a Configuration, whose slots may become free or
+    /// known within the time limit.
     fn may_wait(&self, request: &Request) -> bool {
         let name = resource_name(&request.resource).unwrap_or_default();
         self.owners.configurations.contains_key(name)
@@ -140,7 +140,7 @@ impl SlotTask {
         self.allocate(patient).await;
     }
 
-    /// Chooses other slots for a request whose slots could not be claimed, mostly because another node was quicker, or refuses it.
+    /// Chooses other slots for a request whose slots could not be claimed, usually because another node claimed them first, or refuses it.
     pub(super) async fn lose(
         &mut self,
         mut request: Request,
@@ -163,23 +163,23 @@ impl SlotTask {
                 slots = request.lost.iter().cloned().collect::<Vec<_>>().join(" "),
                 "they cannot be claimed; something else is chosen"
             );
-            // What was claimed besides is being given back, for which it waits.
+            // The slots that were claimed are being released; the request waits for that.
             self.allocate(vec![request]).await;
         } else if let Some(error) = errors.first() {
             self.refuse(request, refused(error, chosen));
         }
     }
 
-    /// Begins to write the claims of an allocation, or grants it at once if there are none.
+    /// Begins to write the claims of an allocation, or grants it at once if none is needed.
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
         let mut redeemed = BTreeSet::new();
         for one in &chosen {
-            // From here on it is this allocation's.
+            // This allocation owns the claim from here on.
             if self.writes.void.remove(&one.place()).is_some() {
                 redeemed.insert(one.place());
             }
             if one.claim.is_some() {
-                // Of an Instance that is gone; nobody was seen to have it.
+                // Left over from an Instance that is gone; no pod was seen to have it.
                 self.holds.released(&one.unit);
             }
         }
@@ -196,8 +196,8 @@ impl SlotTask {
         }
     }
 
-    /// Which of the ids somebody who lives has. A slot this node has is asked for again by the app container of the same
-    /// pod, or after its pod has ended; or by a kubelet that has lost its records.
+    /// Returns a refusal for each requested unit that a running pod has. A unit of this node is requested again by the app container of the
+    /// same pod, after its pod has ended, or by a kubelet that has lost its records.
     fn check_holders(&mut self, answer: &Answer) -> BTreeMap<Unit, Refusal> {
         let Answer {
             request,
@@ -239,13 +239,13 @@ impl SlotTask {
         refusals
     }
 
-    /// Tells that somebody was seen to have it, by another kubelet than that of now.
+    /// Returns true if a pod was seen to have the unit, by a kubelet other than the current one.
     pub(super) fn is_of_older_kubelet(&self, unit: &Unit) -> bool {
         let current = self.looks.records.kubelet_run();
         self.is_seen(unit, |kubelet_run| kubelet_run != current)
     }
 
-    /// Whether somebody was seen to have it, by a kubelet that is as wished.
+    /// Returns true if a pod was seen to have the unit, by a kubelet that satisfies `wish`.
     fn is_seen(&self, unit: &Unit, wish: impl Fn(Option<KubeletRun>) -> bool) -> bool {
         let hold = self.holds.by_unit.get(unit);
         hold.is_some_and(|hold| match &hold.holder {
@@ -254,8 +254,8 @@ impl SlotTask {
         })
     }
 
-    /// Ids of one request behind which are slots of one Instance: the pods that had them have ended. All but one are given
-    /// back, so that the container gets different Instances; the request waits for that, once. Returns the requests that need not wait.
+    /// Releases all but one of the slots of one Instance that a single request names, so that the container gets different Instances: the
+    /// pods that had them have ended. Such a request waits for the release, once. Returns the requests that need not wait.
     fn free_doubles(
         &mut self,
         batch: Vec<Request>,
@@ -324,7 +324,7 @@ impl SlotTask {
         self.metrics.allocated("ok", request.asked.elapsed());
         self.shown.refusals.granted(&request.resource);
         let is_sent = request.answer.send(Ok(allocation)).is_ok();
-        // What waits for the answer is next on this very thread: it goes before the records are brought up to date.
+        // The task that waits for the answer runs next on this thread, before the records are brought up to date.
         tokio::task::yield_now().await;
         self.refresh();
         let units = chosen.iter().map(|one| one.unit.clone()).collect();
@@ -352,12 +352,12 @@ impl SlotTask {
             .add(&request.resource, reason, self.clock.now());
         self.holds.refused(request.units());
         drop(request.answer.send(Err(refusal)));
-        // What was wrong with it may be news.
+        // The kubelet's records may explain the refusal.
         self.look_by(Instant::now() + SOON);
     }
 
-    /// Gives back what an allocation claimed that is answered with an error: the kubelet holds nothing of it. A claim whose
-    /// outcome is unknown is given back when the store shows it.
+    /// Releases the claims of an allocation that is answered with an error, of which the kubelet holds nothing. A claim with an unknown
+    /// outcome is released when the store shows it.
     pub(super) fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
@@ -369,8 +369,8 @@ impl SlotTask {
         self.take_back_void();
     }
 
-    /// Releases claims that nobody can have, as far as the store shows them. Later than the grace they come back like any
-    /// other that nobody was seen to have.
+    /// Releases the claims in `writes.void` that the store shows. After the grace they are released like any other slot that no pod was
+    /// seen to have.
     pub(super) fn take_back_void(&mut self) {
         if self.writes.void.is_empty() {
             return;
@@ -393,7 +393,7 @@ impl SlotTask {
 }
 
 impl SlotContext<'_> {
-    /// Chooses slots for an allocation, rather not those that somebody else was quicker to claim.
+    /// Chooses slots for an allocation, preferably not those that another node claimed first.
     fn choose_for(
         &self,
         request: &Request,
@@ -417,7 +417,7 @@ fn too_late() -> Refusal {
     Refusal::Unavailable("decided too late".to_owned())
 }
 
-/// Why a claim of `chosen` is refused.
+/// Returns the refusal for an allocation whose claim of `chosen` failed with `error`.
 pub(super) fn refused(error: &StoreError, chosen: &[Chosen]) -> Refusal {
     let key = error.key();
     Refusal::Unavailable(if error.is_outdated() {

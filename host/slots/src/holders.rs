@@ -1,7 +1,7 @@
-//! Shows in each Instance which pods of this node have its slots, and counts those that are used: what people see of it with kubectl.
+//! Writes to each Instance which pods of this node have its slots, and the number of used slots, for people who look with kubectl.
 //!
-//! One task compares what the slot task publishes with what the Instances say, and writes the difference: an Instance at most once a second.
-//! Nothing is decided by it.
+//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. No
+//! decision depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::report::{SlotReport, SlotView};
 use crate::tickets::TicketReport;
 
-/// Bounds how often an Instance is written.
+/// Least time between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
-/// Bounds the Instances that are written together.
+/// Upper bound of Instances written in one batch.
 const TOGETHER: usize = 50;
-/// Ends writes that get no answer.
+/// Time limit of a batch of writes.
 const WRITE: Duration = Duration::from_secs(5);
-/// Leaves a wrong number of used slots to the node whose slots have changed, for so long.
+/// Delay before this node corrects the number of used slots; the node whose slots have changed writes it first.
 const OTHERS: Duration = Duration::from_secs(5);
 
-/// Maps slots to the pods that have them.
+/// Maps slot ids to the pods that have them.
 type SlotHolders = BTreeMap<String, String>;
 
-/// The task.
+/// Task that publishes the holders of this node's slots.
 pub struct HoldersTask {
     node: Arc<str>,
     store: Arc<dyn InstanceStore>,
     instances: watch::Receiver<Arc<InstanceSet>>,
     slots: watch::Receiver<Arc<SlotReport>>,
     tickets: watch::Receiver<Arc<TicketReport>>,
-    /// The slots that this task has seen a pod have.
+    /// Slots that this task has seen a pod have.
     seen: BTreeSet<(InstanceKey, String)>,
-    /// The Instances that could not be written, how often in a row, and until when they are left alone.
+    /// Instances that could not be written: failures in a row, and time of the next attempt.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
-    /// Maps Instances whose number of used slots is wrong, although this node's holders are right, to since when.
+    /// Instances whose number of used slots is wrong although this node's holders are right, with the time since when.
     miscounted: BTreeMap<InstanceKey, Instant>,
 }
 
 impl HoldersTask {
-    /// Makes the task of a node.
+    /// Creates the task of `node`.
     pub fn new(
         node: Arc<str>,
         store: Arc<dyn InstanceStore>,
@@ -73,12 +73,12 @@ impl HoldersTask {
                 let changed = tokio::select! {
                     changed = self.instances.changed() => changed,
                     changed = self.slots.changed() => changed,
-                    // Where no ticket is offered nobody ever says more.
+                    // The sender is gone if no tickets are offered.
                     Ok(()) = self.tickets.changed() => Ok(()),
                     () = until(next) => Ok(()),
                 };
                 if changed.is_err() {
-                    // The others end together with this one.
+                    // The senders are dropped when the agent stops, which drops this task, too.
                     std::future::pending::<()>().await;
                 }
             } else {
@@ -88,7 +88,7 @@ impl HoldersTask {
         }
     }
 
-    /// Returns what is to be written now, and when to look again although nothing changes.
+    /// Returns the writes that are due, and the time of the next look if nothing changes before.
     fn look(&mut self, now: Instant) -> (Vec<Change>, Option<Instant>) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let slots = Arc::clone(&self.slots.borrow_and_update());
@@ -127,7 +127,8 @@ impl HoldersTask {
         (changes, next)
     }
 
-    /// Returns who has slots, by Instance. A slot stays with whom an earlier agent saw until this one has seen a pod have it and knows its name.
+    /// Returns the holders of slots by Instance. A holder that an earlier agent wrote stays until this agent has seen a pod have the slot
+    /// and knows its name.
     fn wanted<'a>(
         &mut self,
         slots: impl Iterator<Item = &'a SlotView>,
@@ -165,7 +166,7 @@ impl HoldersTask {
         all
     }
 
-    /// Returns when an Instance is to be written, if it says something else.
+    /// Returns the time at which an Instance is to be written, if its status differs.
     fn differs(
         &mut self,
         key: &InstanceKey,
@@ -180,7 +181,7 @@ impl HoldersTask {
         if entry.holders != *holders {
             return Some(now);
         }
-        // One node is enough to put right what the one whose slots have changed could not.
+        // Only the first node of the Instance corrects the number.
         let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
         if !is_first || instance.status.used == Some(instance.used()) {
             self.miscounted.remove(key);
@@ -190,7 +191,7 @@ impl HoldersTask {
         Some(since + OTHERS)
     }
 
-    /// Writes, and remembers what could not be written or was not kept.
+    /// Writes the changes; notes those that failed or that the API server did not keep.
     async fn write(&mut self, changes: Vec<Change>) {
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         let wanted = changes.clone();
@@ -218,7 +219,7 @@ impl HoldersTask {
     fn fail(&mut self, key: InstanceKey, error: &str) {
         let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
         let failures = failures.saturating_add(1);
-        // Another node's write is the usual reason, and no news.
+        // The first failure is usually a conflict with another node's write.
         if failures > 1 && backoff::is_told(failures.into()) {
             tracing::warn!(instance = %key, error, "cannot show who has slots; it is tried again");
         }

@@ -1,8 +1,8 @@
-//! The slot task: which slots this node has, what the kubelet is offered, and who gets what. It is the only one that claims
-//! and releases on this node, one decision after the other.
+//! The slot task: decides which slots this node has, what the kubelet is offered, and which allocation gets which slot. No other task
+//! claims or releases slots on this node, and it makes one decision at a time.
 //!
-//! A claim is written before the kubelet is answered, as a compare-and-swap: whoever loses a race is told so, and every list
-//! shows the true state at once. A slot comes back as [`holds`] says.
+//! A claim is written as a compare-and-swap before the kubelet is answered: a node that loses a race gets an error, and every list shows
+//! the true state at once. [`model::holds`] says when a slot is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,28 +58,28 @@ use report::SlotReport;
 use unwritable::Unwritable;
 use writes::Writes;
 
-/// How slots are offered and come back.
+/// Limits of offers and releases.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotConfig {
-    /// How long a slot stays claimed that no pod was seen to have.
+    /// Time after which a claimed slot is released if no pod was seen to have it.
     pub grace: Duration,
-    /// Resources of single Instances at one time.
+    /// Upper bound of resources of single Instances at one time.
     pub instance_resources: usize,
 }
 
-/// What the task works on.
+/// Ports of the slot task.
 pub struct SlotPorts {
-    /// Where slots are claimed.
+    /// Store of Instances, in which slots are claimed.
     pub store: Arc<dyn InstanceStore>,
-    /// The names that were ever offered.
+    /// Ledger of all resource names that were ever offered.
     pub ledger: Arc<dyn ResourceLedger>,
-    /// The devices as they are seen.
+    /// Devices as discovery sees them.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// What is held goes here.
+    /// Receives the slots that containers have.
     pub held: watch::Sender<Arc<HeldSlots>>,
 }
 
-/// The task.
+/// Task that owns the slots of this node.
 pub struct SlotTask {
     node: Arc<str>,
     config: SlotConfig,
@@ -89,7 +89,7 @@ pub struct SlotTask {
     requests: mpsc::Receiver<Request>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// What was last taken over.
+    /// Instances and devices that were last taken over.
     met: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
     owners: Owners,
     holds: Holds,
@@ -104,12 +104,12 @@ pub struct SlotTask {
     adoptions: Adoptions,
     unwritable: Unwritable,
     shown: Shown,
-    /// Tells that something has changed that decides which slots are given back, claimed for pods that have them, or given to requests that wait.
+    /// True if slots may have to be released, claimed for pods that have them, or given to waiting requests.
     is_due: bool,
 }
 
 impl SlotTask {
-    /// The task and what it publishes.
+    /// Creates the task; returns it with the receiver of its reports.
     pub fn new(
         queue: AllocateQueue,
         config: SlotConfig,
@@ -146,7 +146,7 @@ impl SlotTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. A write that has begun is finished first.
+    /// Runs until `shutdown`. Writes that have begun are finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.refresh();
         loop {
@@ -163,7 +163,7 @@ impl SlotTask {
                         waiting.push(next);
                     }
                     self.allocate(waiting).await;
-                    // The answer's own task would wait on this thread until the lists are computed.
+                    // The task that answers the kubelet would otherwise wait on this thread until the lists are computed.
                     tokio::task::yield_now().await;
                 }
                 Some(done) = self.writes.next() => {
@@ -193,7 +193,7 @@ impl SlotTask {
                 () = until(again) => self.notes.retry = None,
                 () = until(self.shown.refusals.next()) => {}
                 Some(is_alone) = self.nodes.next() => {
-                    // A node that came later has no pod with a slot of an Instance that was made before.
+                    // A node that joins later has no pod with a slot of an Instance created before.
                     self.is_due |= is_alone && self.newcomers.end();
                 }
                 () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
@@ -209,7 +209,7 @@ impl SlotTask {
         }
     }
 
-    /// Takes over what the store and the devices say now.
+    /// Takes over the current Instances and devices.
     fn refresh(&mut self) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let devices = Arc::clone(&self.devices.borrow_and_update());
@@ -231,7 +231,7 @@ impl SlotTask {
                     self.nodes.count(&self.store);
                 }
             }
-            // A claim of this node that somebody else wrote, while it had none.
+            // Another writer has added a claim of this node while it had none.
             if !self.looks.is_looking() && !self.holds.by_unit.is_empty() {
                 self.looks.by(Instant::now() + SOON);
             }

@@ -1,4 +1,4 @@
-//! The slot task's looks at the kubelet's records: when it looks again, and what it has read.
+//! Schedules the slot task's reads of the kubelet's records and takes in their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use super::SlotTask;
 use super::model::snapshot::Snapshot;
 use super::records::Records;
 
-/// How long the first offer waits at most for the kubelet's records.
+/// Longest time that the first offer waits for the kubelet's records.
 pub(super) const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// After an event the records are looked at a little later: the events of one pod come together.
+/// Delay between an event and the read that follows: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
-/// The first pause before records that could not be read are read again; the pauses grow up to [`EVERY`]. A kubelet that starts
-/// answers in a moment, and nothing is offered before.
+/// First pause before unreadable records are read again; it doubles up to [`EVERY`]. A starting kubelet answers within moments, and nothing
+/// is offered before.
 const RETRY: Duration = Duration::from_millis(10);
-/// How often the records are read while this node has slots: PodResources sends no events.
+/// Interval of reads while this node has slots: PodResources sends no events.
 const EVERY: Duration = Duration::from_secs(10);
-/// The same while a pod has slots whose end no event tells: the kubelet removes its folder up to two seconds later.
+/// Interval of reads while the end of a pod with slots causes no event: the kubelet removes its folder up to two seconds later.
 const SILENT: Duration = Duration::from_millis(600);
 
-/// The looks at the records.
+/// Schedule and results of the reads of the kubelet's records.
 pub(super) struct Looks {
     pub records: Arc<dyn Records>,
-    /// Tells that something may be news in them.
+    /// Changes when the records may have changed.
     pub changes: watch::Receiver<u64>,
     pub reading: JoinSet<Snapshot>,
-    /// Sets the next look.
+    /// Time of the next read.
     pub next: Option<Instant>,
-    /// Nothing is offered before it is known who holds what, or before this moment.
+    /// Time until which nothing is offered while the holders of slots are unknown; `None` once they are known.
     pub ready: Option<Instant>,
-    /// So many snapshots in a row told nothing.
+    /// Number of snapshots in a row without an answer of the kubelet.
     unanswered: u32,
-    /// What could not be read.
+    /// Problems of the last snapshot.
     pub problems: Vec<Problem>,
-    /// A kubelet runs without its socket.
+    /// True if a kubelet runs without a registration socket.
     pub is_socket_missing: bool,
 }
 
 impl Looks {
-    /// Looks at once.
+    /// Schedules the first read at once.
     pub fn new(records: Arc<dyn Records>) -> Self {
         Self {
             changes: records.changes(),
@@ -57,17 +57,17 @@ impl Looks {
         }
     }
 
-    /// Tells that a look is under way, or will be.
+    /// Returns true if a read is running or scheduled.
     pub fn is_looking(&self) -> bool {
         self.next.is_some() || !self.reading.is_empty()
     }
 
-    /// Looks then at the latest.
+    /// Schedules a read at `at` or earlier.
     pub fn by(&mut self, at: Instant) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Takes in what a snapshot says of the records themselves.
+    /// Takes in what a snapshot says about the records themselves.
     fn saw(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.problems.contains(problem) {
@@ -84,8 +84,8 @@ impl Looks {
         }
     }
 
-    /// Returns when to look again although nothing happens: this node `has_slots`, which come back after `grace` where nobody is seen to have
-    /// them.
+    /// Returns the pause before the next read if no event comes. `has_slots` is true if this node has slots, which are released after
+    /// `grace` if no pod is seen to have them.
     fn wait(&self, snapshot: &Snapshot, has_slots: bool, grace: Duration) -> Option<Duration> {
         if self.unanswered > 0 {
             let doubled = 1_u32.checked_shl(self.unanswered - 1).unwrap_or(u32::MAX);
@@ -101,7 +101,7 @@ impl Looks {
 }
 
 impl SlotTask {
-    /// Something happened: reads the records soon, if it can mean anything.
+    /// Schedules a read after an event, unless it cannot matter.
     pub(super) fn look_by(&mut self, at: Instant) {
         if self.looks.ready.is_some()
             || !self.holds.by_unit.is_empty()
@@ -115,7 +115,7 @@ impl SlotTask {
     /// Begins to read the records.
     pub(super) fn read(&mut self) {
         self.looks.next = None;
-        // In the words of Akri's agent, for which its end-to-end tests look.
+        // The end-to-end tests of Akri's agent search for these words.
         tracing::debug!("reclaiming unused slots - start");
         let holds = self.holds.by_unit.values();
         let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
@@ -126,7 +126,7 @@ impl SlotTask {
             .spawn(async move { records.read(uids, open).await });
     }
 
-    /// Takes a snapshot in, and gives back what it frees.
+    /// Takes in a snapshot and releases the slots it shows to be free.
     pub(super) fn see(&mut self, snapshot: &Snapshot) {
         let back = self.holds.see(snapshot, self.config.grace);
         if let Some(due) = self.holds.due() {

@@ -1,4 +1,4 @@
-//! The metrics of slots.
+//! Prometheus metrics of slots.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Allocations take from a write to their limit.
+/// Buckets of `leafhost_allocation_seconds`, from the time of one write to the time limit of an allocation.
 const ALLOCATION_BUCKETS: [f64; 9] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 2.5, 8.0];
 
-/// The metrics of slots.
+/// Metrics of slots.
 #[derive(Debug)]
 pub struct Metrics {
     allocations: Family<Labels, Count>,
@@ -21,7 +21,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(all: &mut Registry) -> Self {
         Self {
             allocations: register(
@@ -58,13 +58,13 @@ impl Metrics {
         self.allocation_time.observe(took.as_secs_f64());
     }
 
-    /// Counts a slot that came back.
+    /// Counts a slot that was released.
     pub(crate) fn released(&self, reason: &'static str) {
         let reason = labels([("reason", reason)]);
         self.releases.get_or_create(&reason).0.inc();
     }
 
-    /// Sets how many slots are held here and claimed elsewhere.
+    /// Sets the number of slots that pods of this node have and another node claims.
     pub fn set_slot_conflicts(&self, count: usize) {
         self.slot_conflicts
             .set(i64::try_from(count).unwrap_or(i64::MAX));

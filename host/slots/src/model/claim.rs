@@ -1,4 +1,4 @@
-//! What an allocation claims: which slots of which Instances, and what the container gets with them. Pure.
+//! Chooses the slots that an allocation claims and builds the answer for the container. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,33 +21,33 @@ use super::hold::{Hold, Place};
 use super::newcomers::WAIT;
 use super::snapshot::SLOTS_ANNOTATION;
 
-/// By Configuration, how often one of several equal Instances was chosen: the next time it is another one's turn.
+/// Number of choices among equal Instances by Configuration; the next choice begins with the next Instance.
 pub type Turns = BTreeMap<ConfigurationKey, usize>;
 
-/// One device that is given.
+/// Slot chosen for one requested device.
 #[derive(Debug, Clone)]
 pub struct Chosen {
-    /// What the kubelet calls it.
+    /// Resource and id by which the kubelet knows it.
     pub unit: Unit,
-    /// The Instance.
+    /// Instance of the slot.
     pub instance: Arc<Instance>,
-    /// The slot of it.
+    /// Id of the slot.
     pub slot: String,
-    /// The value that is written; nothing if this node has the slot already.
+    /// Value to write to `deviceUsage`; `None` if this node has the slot already.
     pub claim: Option<DeviceUsage>,
     usable: Usable,
 }
 
 impl Chosen {
-    /// The slot as one of this Instance object.
+    /// Returns the Instance object and the id of the slot.
     pub fn place(&self) -> Place {
         (self.instance.key(), self.slot.clone())
     }
 }
 
 impl SlotContext<'_> {
-    /// Chooses a slot for each of the ids, or none at all. `reserved` are slots that others of the same batch get; what is
-    /// chosen is added.
+    /// Chooses a slot for each of the ids, or none at all. `reserved` holds the slots of other allocations; the chosen slots are added to
+    /// it.
     pub fn choose(
         &self,
         resource: &str,
@@ -59,7 +59,7 @@ impl SlotContext<'_> {
         let mut now = reserved.clone();
         now.extend(self.hidden(resource, ids));
         let mut chosen: Vec<Chosen> = Vec::new();
-        // What this node has already decides which Instances are left for the rest.
+        // Slots that this node has already determine which Instances remain for the other ids.
         let (again, new): (Vec<_>, Vec<_>) = ids
             .iter()
             .map(|id| Unit {
@@ -101,7 +101,7 @@ impl SlotContext<'_> {
         Ok(chosen)
     }
 
-    /// Returns the slots that are in use although their Instances do not say so, but for those behind the ids that are asked for.
+    /// Returns the slots that are in use although their Instances do not record it, except those of the requested ids.
     fn hidden(&self, resource: &str, ids: &BTreeSet<String>) -> BTreeSet<String> {
         let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
         for name in self.owners.namesakes.keys() {
@@ -121,8 +121,8 @@ impl SlotContext<'_> {
         keys.flatten().collect()
     }
 
-    /// A slot that this node has already: the app container of a pod whose init container had it, or a new pod to which the
-    /// kubelet gives what an ended one had.
+    /// Returns a slot that this node has already, for the app container of a pod whose init container had it, or for a new pod that the
+    /// kubelet gives the unit of an ended pod.
     fn again(&self, unit: Unit) -> Result<Chosen, Refusal> {
         let hold = self.holds.by_unit.get(&unit);
         let hold = hold.ok_or_else(|| unknown(&unit.resource, &unit.id))?;
@@ -169,8 +169,8 @@ impl SlotContext<'_> {
                 unit.id
             )));
         }
-        // A slot beyond a lowered capacity stays in the kubelet's list while it is used, and a moment longer: whoever gets it
-        // then takes one of those that the capacity leaves.
+        // A slot above a reduced capacity stays listed while it is used, and a moment longer. A container that gets it then takes one of
+        // the slots that the capacity leaves.
         if number >= MAX_CAPACITY {
             return Err(unknown(&unit.resource, &unit.id));
         }
@@ -187,9 +187,9 @@ impl SlotContext<'_> {
         })
     }
 
-    /// A slot of another Instance for each, of those with the most free slots first, so that a container gets different
-    /// ones. Among equals nodes begin at opposite ends, and each time with another one: a pod that asks for a certain Instance as
-    /// well would else never get both.
+    /// Chooses a slot of another Instance for each unit, so that a container gets different devices; Instances with the most free slots
+    /// come first. Among equal Instances nodes begin at opposite ends, and each allocation with the next one: otherwise a pod that also
+    /// asks for a certain Instance would never get both.
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
@@ -275,7 +275,7 @@ impl SlotContext<'_> {
             .filter(|instance| instance.spec.configuration_name == key.name())
     }
 
-    /// The device as it is seen now, if a container may get it.
+    /// Returns the device if a container may get it now.
     fn visible(&self, instance: &Instance) -> Result<Usable, Refusal> {
         let name = &instance.metadata.name;
         usable(self.node, self.devices, instance).map_err(|unusable| match unusable {
@@ -290,12 +290,12 @@ impl SlotContext<'_> {
     }
 }
 
-/// How many more slots may be taken besides those that are reserved.
+/// Returns the number of slots that can still be taken besides the reserved ones.
 fn left_beside(instance: &Instance, reserved: &BTreeSet<String>) -> usize {
     left(instance, &reserved_of(instance, reserved))
 }
 
-/// The slots of an Instance that are reserved.
+/// Returns the reserved slots of an Instance.
 fn reserved_of(instance: &Instance, reserved: &BTreeSet<String>) -> BTreeSet<String> {
     let name = &instance.metadata.name;
     if reserved.is_empty() {
@@ -326,7 +326,7 @@ fn full(instance: &Instance) -> Refusal {
     ))
 }
 
-/// The writes that make the claims, one an Instance; each names what was assumed.
+/// Returns the writes of the claims, one for each Instance; each names the state it assumes.
 pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
     let mut by_instance: BTreeMap<_, (String, Vec<Edit>)> = BTreeMap::new();
     for one in chosen {
@@ -343,7 +343,7 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
         .collect()
 }
 
-/// What the container gets: everything for all its devices. Plain variables are those of the first id.
+/// Builds the answer for the container from all its devices. Variables without a suffix are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
     let share = |one: &Chosen| Share {
         instance: one.instance.key(),
@@ -351,7 +351,7 @@ pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
         part: Part::Slot(one.slot.clone()),
     };
     let allocation = core::Allocation {
-        // The kubelet does not say for which pod it asks.
+        // The kubelet does not name the pod it asks for.
         consumer: Consumer::NotKnownYet,
         shares: chosen.iter().map(share).collect(),
     };
@@ -375,7 +375,7 @@ pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
     }
 }
 
-/// Makes an answer to the kubelet of what a container gets.
+/// Converts the container's edits to an answer for the kubelet.
 pub fn given(all: Edits) -> Allocation {
     Allocation {
         envs: all.env,

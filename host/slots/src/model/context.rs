@@ -1,4 +1,4 @@
-//! What this node knows when it decides about slots.
+//! State of this node from which decisions about slots are made.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::holds::Holds;
 use super::view::Owners;
 
 impl SlotContext<'_> {
-    /// Returns the slots of an Instance that are in use although it does not say so: those of `holds` that are not stored in it, and those of
-    /// Instances of the same name in other namespaces.
+    /// Returns the slots of an Instance that are in use although it does not record it: those of `holds` that are not stored in it, and
+    /// those of Instances with the same name in other namespaces.
     pub fn taken<'h>(
         &self,
         key: &InstanceKey,
@@ -33,30 +33,30 @@ impl SlotContext<'_> {
         taken
     }
 
-    /// Tells that no free slot of the Instance is given for the time being.
+    /// Returns true if no free slot of the Instance is given for now.
     pub fn is_held_back(&self, instance: &Instance) -> bool {
         let is_barred = || self.barred.contains(&instance.key());
         self.new.contains(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
     }
 }
 
-/// All of it, at one moment.
+/// State of this node at one moment.
 #[derive(Clone, Copy)]
 pub struct SlotContext<'a> {
-    /// This node.
+    /// Name of this node.
     pub node: &'a str,
-    /// The devices as they are seen now.
+    /// Devices as discovery sees them now.
     pub devices: &'a Arc<DeviceSnapshot>,
-    /// The Instances.
+    /// Instances of the store.
     pub instances: &'a InstanceSet,
-    /// What the resources' names stand for.
+    /// Owners of the resource names.
     pub owners: &'a Owners,
-    /// The slots of this node.
+    /// Slots of this node.
     pub holds: &'a Holds,
-    /// The uids of Instances of which no slot is given yet: see [`super::newcomers`].
+    /// Uids of Instances of which no slot is given yet; see [`super::newcomers`].
     pub new: &'a BTreeSet<String>,
-    /// The Instances that cannot be written, of which no slot is given either.
+    /// Instances that cannot be written, of which no slot is given.
     pub barred: &'a BTreeSet<InstanceKey>,
-    /// The kubelet that runs now.
+    /// Kubelet that runs now.
     pub kubelet: Option<KubeletRun>,
 }

@@ -1,4 +1,4 @@
-//! One slot of this node, and who has it. Pure.
+//! A slot of this node and its holder. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use tokio::time::Instant;
 use super::snapshot::{Pod, Snapshot};
 use super::view::Owners;
 
-/// How long the kubelet may take to record an answer after it has received it.
+/// Longest time between the kubelet's receipt of an answer and its record of it.
 pub const RECORD_WAIT: Duration = Duration::from_secs(5);
 
-/// A slot of this node.
+/// Slot of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// The name of the Instance.
+    /// Name of the Instance.
     pub instance: String,
-    /// The id of the slot.
+    /// Id of the slot.
     pub slot: String,
-    /// The value of `deviceUsage` that says so.
+    /// Value of `deviceUsage` for this slot.
     pub usage: DeviceUsage,
-    /// The Instance that says so; nothing where it is gone, or was made anew.
+    /// Instance that records the claim; `None` if it is gone or was created anew.
     pub stored: Option<InstanceKey>,
-    /// The Instance that last said so; nothing where only the kubelet does, which knows no namespace.
+    /// Instance that last recorded the claim; `None` if only the kubelet knows the slot: it knows no namespace.
     pub origin: Option<InstanceKey>,
-    /// Tells that that Instance is gone. The kubelet, which knows no namespace, then means whatever Instance has the name.
+    /// True if the Instance of `origin` is gone. The kubelet, which knows no namespace, then means any Instance of that name.
     pub is_orphaned: bool,
-    /// When it was last allocated by this agent: what was seen before that says nothing of it.
+    /// Time of the last allocation by this agent; earlier observations say nothing about it.
     pub allocated: Option<Instant>,
-    /// Who has it.
+    /// Holder of the slot, as far as it was observed.
     pub holder: Holder,
-    /// Whether the kubelet is known to have given it to nobody: all its records say so, or it has asked for it in vain.
+    /// True if the kubelet is known to have given it to no pod: all its records say so, or it has asked for it and was refused.
     pub absent: bool,
-    /// The kubelet whose records have it if anybody was given it: the one that was answered. Nothing where that is not known.
+    /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
     pub kubelet: Option<KubeletRun>,
 }
 
-/// Who has a slot, as far as it was seen.
+/// Holder of a slot, as far as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody was seen to have it since it was allocated, or since the agent started.
+    /// No pod was seen to have it since it was allocated, or since the agent started.
     Unseen(Absence),
     /// The kubelet was seen to have it for these pods.
     Seen {
-        /// The pods.
+        /// Pods that have it.
         pods: BTreeSet<Pod>,
-        /// The kubelet that said so.
+        /// Kubelet that reported it.
         kubelet_run: Option<KubeletRun>,
-        /// That kubelet's successor knows nothing of it, while the pod is still there.
+        /// True if a later kubelet has no record of it while the pod is still on the node.
         lost: bool,
-        /// Since when it is not seen.
+        /// Time since which snapshots do not show it.
         absence: Absence,
     },
 }
 
-/// How long a slot has not been seen by snapshots that could have seen it.
+/// Time and number of snapshots that could have shown a slot and did not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Absence {
     since: Option<Instant>,
@@ -65,7 +65,7 @@ pub struct Absence {
 }
 
 impl Absence {
-    /// Counts a snapshot; says whether it is enough. One snapshot never is.
+    /// Counts a snapshot; returns true if the absence is long enough. One snapshot never suffices.
     fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
         let since = *self.since.get_or_insert(at);
         self.snapshots = self.snapshots.saturating_add(1);
@@ -73,23 +73,23 @@ impl Absence {
     }
 }
 
-/// Why a slot comes back.
+/// Reason why a slot is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// The kubelet had it and has given it back.
     GivenBack,
     /// The pod that had it is gone.
     PodGone,
-    /// Nobody has been seen to have it for the grace.
+    /// No pod was seen to have it for the grace.
     Unclaimed,
-    /// The kubelet that was answered has it in none of its records.
+    /// None of the records of the kubelet that was answered has it.
     Undelivered,
     /// The allocation was answered with an error.
     Refused,
 }
 
 impl Reason {
-    /// The word in metrics and logs.
+    /// Returns the label in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::GivenBack => "given-back",
@@ -101,12 +101,12 @@ impl Reason {
     }
 }
 
-/// A slot of one Instance object.
+/// Instance object and the id of one of its slots.
 pub type Place = (InstanceKey, String);
 
 impl Hold {
-    /// Whether an answer that gave it, if there was one, never came to its kubelet, whose records a snapshot has just shown without it.
-    /// An agent that has ended sends none any more.
+    /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
+    /// agent that has ended sends no more answers.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
@@ -115,42 +115,42 @@ impl Hold {
             && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
     }
 
-    /// Whether a kubelet before `current` may have given it to a pod that still runs: nobody was seen to have it since, and
+    /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
     /// `current` may have lost its records.
     pub fn is_doubtful(&self, current: Option<KubeletRun>) -> bool {
         matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
     }
 
-    /// The Instance that last said so, while it is there.
+    /// Returns the Instance that last recorded the claim, while it exists.
     pub fn sayer(&self) -> Option<&InstanceKey> {
         self.origin.as_ref().filter(|_| !self.is_orphaned)
     }
 
-    /// The Instance that is to say so now: the one that did, or else the one that has the name.
+    /// Returns the Instance that is to record the claim: the one that did, or else the one with that name.
     pub fn owner<'a>(&'a self, owners: &'a Owners) -> Option<&'a InstanceKey> {
         self.sayer().or_else(|| owners.named(&self.instance))
     }
 
-    /// Where the store says so.
+    /// Returns the Instance and slot in which the store records the claim.
     pub fn place(&self) -> Option<Place> {
         Some((self.stored.clone()?, self.slot.clone()))
     }
 }
 
 impl Holder {
-    /// Looks that did not see it count no more.
+    /// Resets the absence: earlier snapshots no longer count.
     pub fn forget_absence(&mut self) {
         match self {
             Self::Unseen(absence) | Self::Seen { absence, .. } => *absence = Absence::default(),
         }
     }
 
-    /// Whether the kubelet has forgotten it while the pod is still there.
+    /// Returns true if the kubelet has lost its record while the pod is still on the node.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
-    /// Whether one of the pods may still use it.
+    /// Returns true if one of the pods may still use it.
     pub fn is_running(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Unseen(_) => false,
@@ -158,7 +158,7 @@ impl Holder {
         }
     }
 
-    /// Whether none of the pods is on this node any more.
+    /// Returns true if none of the pods is on this node any more.
     pub fn is_gone(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Unseen(_) => false,
@@ -168,7 +168,7 @@ impl Holder {
         }
     }
 
-    /// The uids of the pods, where they are known.
+    /// Returns the known uids of the pods.
     pub fn uids(&self) -> impl Iterator<Item = String> {
         let pods = match self {
             Self::Unseen(_) => None,
@@ -177,7 +177,7 @@ impl Holder {
         pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
     }
 
-    /// A snapshot did not see it; says whether the slot comes back.
+    /// Takes in a snapshot that does not show it; returns the reason if the slot is to be released.
     pub fn miss(&mut self, snapshot: &Snapshot, certain: bool, grace: Duration) -> Option<Reason> {
         match self {
             Self::Unseen(absence) => absence
@@ -205,7 +205,7 @@ impl Holder {
         }
     }
 
-    /// The pods, in words.
+    /// Returns the pods as text.
     pub fn words(&self) -> Option<String> {
         match self {
             Self::Unseen(_) => None,
@@ -216,7 +216,7 @@ impl Holder {
         }
     }
 
-    /// Tells that the names of all its pods are known.
+    /// Returns true if the names of all its pods are known.
     pub fn is_named(&self) -> bool {
         match self {
             Self::Unseen(_) => false,

@@ -1,7 +1,7 @@
-//! The slots this node has: what the store says of them, and who was seen to hold them. Pure; time is an argument.
+//! The slots of this node: the claims in the store, and the observed holders. Pure; time is an argument.
 //!
-//! A holder is only ever observed. A slot comes back when the kubelet, which was seen to have it, has given it back; or when
-//! nobody was seen to have it for the grace. An error says nothing.
+//! Holders are only observed. A slot is released when the kubelet that had it has given it back, or when no pod was seen to have it for the
+//! grace. A read error proves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,20 +20,20 @@ use super::view::Owners;
 /// All slots of this node.
 #[derive(Debug, Clone, Default)]
 pub struct Holds {
-    /// By what the kubelet calls them.
+    /// Slots by the resource and id that the kubelet uses.
     pub by_unit: BTreeMap<Unit, Hold>,
     kubelet_run: Option<KubeletRun>,
-    /// When the newest reading began that told anything.
+    /// Start of the newest snapshot with an answer.
     newest: Option<Instant>,
-    /// When a snapshot can tell of what the newest one missed too soon after its allocation.
+    /// Time from which a snapshot can show slots that the newest one covered too soon after their allocation.
     due: Option<Instant>,
-    /// When the first did.
+    /// Start of the first snapshot with an answer.
     first: Option<Instant>,
-    /// The kubelet whose records had all slots of this node, as this or an earlier agent saw it.
+    /// Kubelet whose records had all slots of this node, as this or an earlier agent saw it.
     trusted: Option<KubeletRun>,
 }
 
-/// What the store says of one slot.
+/// Claim of one slot, as the store records it.
 struct Claim {
     key: InstanceKey,
     slot: String,
@@ -41,7 +41,7 @@ struct Claim {
 }
 
 impl Holds {
-    /// Nothing yet; `trusted` is what an earlier agent has written down.
+    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted.
     pub fn new(trusted: Option<KubeletRun>) -> Self {
         Self {
             trusted,
@@ -49,8 +49,8 @@ impl Holds {
         }
     }
 
-    /// Takes over what the store says. A slot that it says of another or of nobody stays only while the kubelet is seen to
-    /// have it, or while an answer that gave it may be on its way.
+    /// Takes over the claims in the store. A slot without a claim of this node stays only while the kubelet is seen to have it, or while an
+    /// answer for it may be on its way.
     pub fn update(&mut self, node: &str, owners: &Owners, instances: &InstanceSet) {
         for hold in self.by_unit.values_mut() {
             let is_there = |origin: &InstanceKey| instances.instances.contains_key(origin);
@@ -72,7 +72,7 @@ impl Holds {
             if let Some(index) = behind(hold, owners, &claims) {
                 stored.insert(unit, claims.swap_remove(index));
             }
-            // Several slots with one id: the kubelet can mean but one, and nobody is ever seen with the others.
+            // Several slots have one id: the kubelet can mean only one, and no pod is ever seen with the others.
             stored.extend(claims.into_iter().map(|claim| (stray(&claim), claim)));
         }
         self.by_unit.retain(|unit, hold| {
@@ -107,7 +107,7 @@ impl Holds {
         }
     }
 
-    /// An allocation of these units was answered to that kubelet.
+    /// Records that an allocation of these units was answered to `kubelet`.
     pub fn allocated(&mut self, units: &BTreeSet<Unit>, kubelet: Option<KubeletRun>, at: Instant) {
         for unit in units {
             if let Some(hold) = self.by_unit.get_mut(unit) {
@@ -119,8 +119,8 @@ impl Holds {
         }
     }
 
-    /// An allocation of these units was answered with an error: the kubelet asks only for what its records give to nobody else,
-    /// and whom it asked for has nothing.
+    /// Records that an allocation of these units was answered with an error: the kubelet asks only for units that its records give to no
+    /// other pod, and the pod it asked for got nothing.
     pub fn refused(&mut self, units: impl Iterator<Item = Unit>) {
         for unit in units {
             if let Some(hold) = self.by_unit.get_mut(&unit) {
@@ -129,12 +129,12 @@ impl Holds {
         }
     }
 
-    /// The slot was released.
+    /// Removes a slot that was released.
     pub fn released(&mut self, unit: &Unit) {
         self.by_unit.remove(unit);
     }
 
-    /// What a snapshot means for the slots of this node: which of them come back.
+    /// Takes in a snapshot; returns the slots that are to be released.
     pub fn see(&mut self, snapshot: &Snapshot, grace: Duration) -> Vec<(Unit, Reason)> {
         if self.is_overtaken(snapshot) {
             return Vec::new();
@@ -194,13 +194,13 @@ impl Holds {
         back
     }
 
-    /// Whether a snapshot that began later was there first: what this one saw may be over.
+    /// Returns true if a snapshot that began later was taken in before: this one may be outdated.
     fn is_overtaken(&self, snapshot: &Snapshot) -> bool {
         self.newest.is_some_and(|newest| snapshot.begun < newest)
     }
 
-    /// Takes over which slot is behind an id where the kubelet's record of the answer says that it is another one: several
-    /// slots were claimed under one id, and only that answer tells which of them the container has.
+    /// Corrects the slot of a unit if the kubelet's record of the answer names another: several slots were claimed under one id, and only
+    /// the answer tells which of them the container has.
     fn settle(&mut self, snapshot: &Snapshot) {
         let slots = snapshot
             .checkpoint
@@ -252,8 +252,7 @@ impl Holds {
         }
     }
 
-    /// Takes over what the kubelet has of our resources and this agent knows nothing of: allocations of an earlier run whose
-    /// Instance is gone.
+    /// Adds the units that the kubelet has and this agent does not know: allocations of an earlier run whose Instance is gone.
     pub fn adopt(&mut self, node: &str, owners: &Owners, snapshot: &Snapshot) {
         if self.is_overtaken(snapshot) {
             return;
@@ -305,8 +304,8 @@ impl Holds {
         }
     }
 
-    /// The slots that containers were seen to have, by the Instance they are of. Of a slot that only the kubelet knows that is the one that has
-    /// or would have the name, or else the one that is gone.
+    /// Returns the slots that containers were seen to have, by Instance. A slot that only the kubelet knows belongs to the Instance that
+    /// has or would have the name, or else to the Instance that is gone.
     pub fn held(&self, owners: &Owners) -> HeldSlots {
         let mut held = HeldSlots::new();
         for hold in self.by_unit.values() {
@@ -324,12 +323,12 @@ impl Holds {
         held
     }
 
-    /// When the next snapshot can tell more than the newest did; nothing if that is no matter of time.
+    /// Returns the time from which the next snapshot can show more than the newest; `None` if time does not matter.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// What nobody was seen to have, although an answer that was sent would be in the kubelet's records by now.
+    /// Returns the units that no pod was seen to have, although the kubelet would have recorded an answer by now.
     pub fn open(&self, now: Instant) -> BTreeSet<Unit> {
         let is_open = |hold: &Hold| {
             let answered = hold.allocated.or(self.first);
@@ -344,7 +343,7 @@ impl Holds {
             .collect()
     }
 
-    /// The kubelet that runs now, as soon as its records have all slots of this node, if that is news.
+    /// Returns the current kubelet once its records have all slots of this node, unless it is trusted already.
     pub fn news(&self) -> Option<KubeletRun> {
         let kubelet = self
             .kubelet_run
@@ -356,18 +355,18 @@ impl Holds {
         kubelet.filter(|_| has_all)
     }
 
-    /// That was written down.
+    /// Records that the ledger has noted this kubelet.
     pub fn trust(&mut self, kubelet: KubeletRun) {
         self.trusted = Some(kubelet);
     }
 
-    /// The kubelet that was last read.
+    /// Returns the kubelet that was last read.
     pub fn kubelet_run(&self) -> Option<KubeletRun> {
         self.kubelet_run
     }
 }
 
-/// Which of the claims is behind one id: the one that was, or else one of the Instance that has the resource's name.
+/// Returns the index of the claim that one id stands for: the known slot, or else a claim of the Instance with the resource's name.
 fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usize> {
     let mut best: Option<(usize, (bool, bool, bool))> = None;
     for (index, claim) in claims.iter().enumerate() {
@@ -376,7 +375,7 @@ fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usiz
                 && hold.instance == claim.key.name
                 && hold.sayer().is_none_or(|sayer| *sayer == claim.key)
         });
-        // What a container is seen to have stays what it is.
+        // A slot that a container was seen to have is not replaced.
         if !is_slot && hold.is_some_and(|hold| matches!(hold.holder, Holder::Seen { .. })) {
             continue;
         }
@@ -390,7 +389,7 @@ fn behind(hold: Option<&Hold>, owners: &Owners, claims: &[Claim]) -> Option<usiz
     best.map(|(index, _)| index)
 }
 
-/// What no kubelet can mean.
+/// Returns a unit that no kubelet can name.
 fn stray(claim: &Claim) -> Unit {
     Unit {
         resource: String::new(),
@@ -398,13 +397,13 @@ fn stray(claim: &Claim) -> Unit {
     }
 }
 
-/// The name of the Instance in a slot's id.
+/// Returns the name of the Instance in a slot id.
 fn instance_of(slot: &str) -> Option<&str> {
     let (instance, _) = slot.rsplit_once('-')?;
     slot_number(instance, slot).map(|_| instance)
 }
 
-/// The slots of an Instance that `node` has.
+/// Returns the slots of an Instance that `node` has claimed.
 fn claims<'a>(
     node: &'a str,
     instance: &'a Instance,

@@ -1,5 +1,5 @@
-//! Instances that were made a moment ago, or of which a namesake in another namespace has just gone. What was deleted has slots that pods of
-//! several nodes hold: each node claims its own again first, and only then are slots given to others. Pure.
+//! Instances that were created moments ago, or whose namesake in another namespace has just gone. Pods of several nodes may hold slots of
+//! the deleted Instance: each node first claims its own again, and only then are slots given to other pods. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceSet;
 use tokio::time::Instant;
 
-/// How long no slot of a new Instance is given, from when this node sees it.
+/// Time during which no slot of a new Instance is given, from when this node sees it.
 pub const WAIT: Duration = Duration::from_secs(5);
-/// An Instance of this age is not new, whenever this node begins to see it.
+/// Age from which an Instance is not new, whenever this node begins to see it.
 const SETTLED: SignedDuration = SignedDuration::from_mins(1);
 
-/// The Instances that are new here.
+/// Instances that are new to this node.
 #[derive(Debug, Default)]
 pub struct Newcomers {
-    /// The uids of the shared Instances.
+    /// Uids of the shared Instances.
     known: BTreeMap<InstanceKey, String>,
-    /// By uid, until when.
+    /// End of the wait by uid.
     waiting: BTreeMap<String, Instant>,
-    /// The uids of those that wait.
+    /// Uids of the Instances that wait.
     uids: BTreeSet<String>,
 }
 
 impl Newcomers {
-    /// Takes in what the store shows now, at `now` of both clocks. What an earlier agent remembered is not new.
+    /// Takes in the Instances of the store, at `now` of both clocks. Instances that an earlier agent remembered are not new.
     pub fn update(&mut self, set: &InstanceSet, now: Instant, wall: Timestamp) {
         let gone = self.known.keys();
         let gone = gone.filter(|key| !set.instances.contains_key(key));
@@ -50,13 +50,13 @@ impl Newcomers {
         self.expire(now);
     }
 
-    /// Ends all waits: there is no other node whose pods could have a slot. Returns whether there were any.
+    /// Ends all waits: no other node exists whose pods could have a slot. Returns true if an Instance waited.
     pub fn end(&mut self) -> bool {
         self.waiting.clear();
         !std::mem::take(&mut self.uids).is_empty()
     }
 
-    /// Forgets those whose time is over; whether there were any.
+    /// Forgets Instances whose wait is over; returns true if there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         if !self.waiting.is_empty() {
             let known: BTreeSet<&String> = self.known.values().collect();
@@ -68,12 +68,12 @@ impl Newcomers {
         before != self.uids.len()
     }
 
-    /// The uids of those of which no slot is given.
+    /// Returns the uids of the Instances of which no slot is given yet.
     pub fn uids(&self) -> &BTreeSet<String> {
         &self.uids
     }
 
-    /// When the first of them is new no more.
+    /// Returns the end of the first wait.
     pub fn next(&self) -> Option<Instant> {
         self.waiting.values().min().copied()
     }
