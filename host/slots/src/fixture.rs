@@ -1,4 +1,4 @@
-//! Nodes, Instances, devices and kubelets for the tests of slots: plain data.
+//! Nodes, Instances, devices and kubelets for the tests of slots. Plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,10 +23,10 @@ use super::model::snapshot::{Checked, Pod, Snapshot};
 use super::model::view::Owners;
 use super::records::Records;
 
-/// This node.
+/// Name of this node.
 pub(crate) const NODE: &str = "node-a";
 
-/// The Instance `<configuration>-<hash>` of the device `hash`, which this node sees; `usage` is by number of slot.
+/// Returns the Instance `<configuration>-<hash>` of the device `hash`, which this node sees; `usage` is by number of slot.
 pub(crate) fn instance(
     configuration: &str,
     hash: &str,
@@ -60,7 +60,7 @@ pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// What one node knows.
+/// State of one node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fixture {
     pub devices: DeviceSnapshot,
@@ -68,7 +68,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Configurations with their Instances, whose devices are all there.
+    /// Creates Configurations with their Instances; all devices are present.
     pub fn new(configurations: &[(&str, &[Instance])]) -> Self {
         let mut fixture = Self::default();
         fixture.devices.read = true;
@@ -99,13 +99,13 @@ impl Fixture {
         self.devices.configurations.insert(key, Arc::new(view));
     }
 
-    /// When the Configuration was created.
+    /// Sets the creation time of a Configuration.
     pub fn created(&mut self, key: &ConfigurationKey, at: &str) {
         let view = Arc::make_mut(self.devices.configurations.get_mut(key).unwrap());
         Arc::make_mut(&mut view.configured).configuration.created = Some(at.to_owned());
     }
 
-    /// Which resources the Configuration has.
+    /// Sets which resources a Configuration has.
     pub fn resources(&mut self, name: &str, resources: Resources) {
         let view = self.devices.configurations.get_mut(&key(name)).unwrap();
         let view = Arc::make_mut(view);
@@ -118,7 +118,7 @@ impl Fixture {
             .insert(instance.key(), Arc::new(instance));
     }
 
-    /// The device is there, with a node and a property.
+    /// Adds a device with a node and a property.
     pub fn see(&mut self, key: &ConfigurationKey, id: &str, change: impl FnOnce(&mut Device)) {
         let mut device = Device::new(id, true);
         device.properties.insert("ID".into(), id.into());
@@ -138,7 +138,7 @@ impl Fixture {
         );
     }
 
-    /// The device of a Configuration, to be changed.
+    /// Returns the device of a Configuration for changes.
     pub fn view(&mut self, name: &str, id: &str) -> &mut DeviceView {
         let view = Arc::make_mut(self.devices.configurations.get_mut(&key(name)).unwrap());
         let key = Device::new(id, true).key();
@@ -165,7 +165,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// A snapshot in which these pods have these units, and both records say so.
+/// Returns a snapshot in which these pods have these units by both records.
 pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
     let mut listed: BTreeMap<Unit, BTreeSet<Pod>> = BTreeMap::new();
     for (unit, name) in held {
@@ -194,7 +194,7 @@ pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
     }
 }
 
-/// A kubelet that is driven by hand.
+/// Fake kubelet whose state tests set.
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     state: Mutex<State>,
@@ -203,19 +203,19 @@ pub(crate) struct Kubelet {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
-    /// Which kubelet runs.
+    /// Number of the kubelet that runs.
     pub number: Option<u64>,
-    /// Who has what; the slot where the answer named one.
+    /// Holders by unit, with the slot if the answer named one.
     pub held: BTreeMap<Unit, (String, Option<String>)>,
-    /// The pods whose folders are there.
+    /// Pods whose folders exist.
     pub alive: BTreeSet<String>,
-    /// Whether PodResources says nothing.
+    /// Makes PodResources return no list.
     pub is_mute: bool,
-    /// Keeps PodResources from giving any answer.
+    /// Makes PodResources hang.
     pub hangs: bool,
-    /// How long a snapshot takes.
+    /// Duration of a snapshot.
     pub slow: Duration,
-    /// How many snapshots there were.
+    /// Number of snapshots taken.
     pub snapshots: usize,
 }
 
@@ -234,12 +234,12 @@ impl Kubelet {
         self.state.lock().unwrap()
     }
 
-    /// Says that something has happened.
+    /// Sends an event.
     pub fn tell(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// A pod takes units, as the kubelet records it after an answer.
+    /// Adds a pod with these units, as the kubelet records it after an answer.
     pub fn run(&self, name: &str, units: &[Unit]) {
         let mut state = self.state();
         state.alive.insert(name.to_owned());
@@ -248,7 +248,7 @@ impl Kubelet {
         }
     }
 
-    /// A pod has ended and its folder is gone.
+    /// Ends a pod and removes its folder.
     pub fn end(&self, name: &str) {
         let mut state = self.state();
         state.alive.remove(name);

@@ -1,4 +1,4 @@
-//! Counts the nodes of the cluster, while an Instance waits for the others.
+//! Counts the nodes of the cluster while an Instance waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use leafhost_core::ports::InstanceStore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Bounds how often the nodes are counted.
+/// Least time between two counts.
 const COUNTED: Duration = Duration::from_secs(1);
 
-/// The count that runs, and when the last one began.
+/// Running count, and the time the last one began.
 #[derive(Default)]
 pub(super) struct NodeCount {
     counting: JoinSet<Option<usize>>,
@@ -18,7 +18,7 @@ pub(super) struct NodeCount {
 }
 
 impl NodeCount {
-    /// Begins to count, unless that was done a moment ago.
+    /// Begins a count, unless one runs or began less than a second ago.
     pub fn count(&mut self, store: &Arc<dyn InstanceStore>) {
         let is_new = self.counted.is_some_and(|at| at.elapsed() < COUNTED);
         if !is_new && self.counting.is_empty() {
@@ -29,7 +29,7 @@ impl NodeCount {
         }
     }
 
-    /// Returns whether there is one node alone, when a count has ended; nothing if none runs.
+    /// Returns true if the cluster has a single node, once a count has ended; `None` if none runs.
     pub async fn next(&mut self) -> Option<bool> {
         let count = self.counting.join_next().await?;
         Some(count.ok().flatten() == Some(1))

@@ -1,4 +1,4 @@
-//! Writes down for the next agent what the slot task must not forget. It runs beside the task: a disk that hangs keeps nothing from being offered.
+//! Stores facts of the slot task for the next agent. Writes run beside the task, so that a disk that hangs does not delay offers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use tokio::time::Instant;
 
 use super::SlotTask;
 
-/// Delays the next attempt to write what could not be written.
+/// Delay before a failed write is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A write that has ended.
+/// Write that has ended.
 pub(super) enum Note {
-    /// Of names that are offered.
+    /// Names that are offered.
     Names(BTreeSet<String>, Result<(), LedgerError>),
-    /// Of the kubelet that has all slots in its records.
+    /// Kubelet that has all slots in its records.
     Kubelet(KubeletRun, Result<(), LedgerError>),
 }
 
-/// The writes that run, of each kind one.
+/// Running writes, at most one of each kind.
 pub(super) struct Notes {
     ledger: Arc<dyn ResourceLedger>,
     running: JoinSet<Note>,
     has_names: bool,
     has_kubelet: bool,
-    /// Names that are offered and not written down: they are only forgotten over a restart.
+    /// Names that are offered and not stored yet: they are lost only over a restart.
     unwritten: BTreeSet<String>,
-    /// Sets the next attempt for names that could not be written down.
+    /// Time of the next attempt after a failed write of names.
     pub retry: Option<Instant>,
-    /// Names the cause why they could not.
+    /// Problem of the last write of names.
     pub problem: Option<Problem>,
 }
 
 impl Notes {
-    /// Returns those of a ledger, of which none runs.
+    /// Returns an instance for `ledger` without running writes.
     pub fn new(ledger: Arc<dyn ResourceLedger>) -> Self {
         Self {
             ledger,
@@ -53,14 +53,14 @@ impl Notes {
         }
     }
 
-    /// The next that ends.
+    /// Returns the next write that ends.
     pub async fn next(&mut self) -> Option<Result<Note, JoinError>> {
         self.running.join_next().await
     }
 }
 
 impl SlotTask {
-    /// Begins to write down names, those that could not be before among them.
+    /// Begins to store names, together with those that could not be stored before.
     pub(super) fn note_names(&mut self, names: BTreeSet<String>) {
         self.notes.unwritten.extend(names);
         let is_due = !self.notes.unwritten.is_empty() && self.notes.retry.is_none();
@@ -74,8 +74,8 @@ impl SlotTask {
         }
     }
 
-    /// Begins to write down which kubelet has all slots in its records, if that is news. Where it cannot be written, the next agent holds what
-    /// nobody is seen to have for the grace.
+    /// Begins to store which kubelet has all slots in its records, if it changed. Without it the next agent keeps slots that no pod is seen
+    /// to have for the grace.
     pub(super) fn note_kubelet(&mut self) {
         if let Some(kubelet) = self.holds.news()
             && !std::mem::replace(&mut self.notes.has_kubelet, true)
@@ -88,7 +88,7 @@ impl SlotTask {
         }
     }
 
-    /// Takes in what came of one.
+    /// Takes in the result of a write.
     pub(super) fn noted(&mut self, note: Result<Note, JoinError>) -> Result<(), SourceEnded> {
         match note.map_err(|_| SourceEnded("what is written down of the kubelet"))? {
             Note::Names(names, written) => {

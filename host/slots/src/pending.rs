@@ -1,20 +1,20 @@
-//! The allocations that are not decided yet.
+//! Allocations that are not decided yet.
 
 use tokio::time::Instant;
 
 use super::queue::Request;
 
-/// Allocations, by what they wait for.
+/// Waiting allocations by what they wait for.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Those of units of which something is being written or asked.
+    /// Requests with a unit that is being written or asked about.
     pub busy: Vec<Request>,
-    /// Those through a Configuration for which no slot is free at the moment.
+    /// Requests through a Configuration for which no slot is free at the moment.
     pub patient: Vec<Request>,
 }
 
 impl Pending {
-    /// Returns when the first of those that wait for a free slot has waited for long enough.
+    /// Returns the first end of the time limits of `patient`.
     pub fn until(&self) -> Option<Instant> {
         let waiting = self.patient.iter();
         waiting
@@ -22,7 +22,7 @@ impl Pending {
             .min()
     }
 
-    /// Drops all: nothing is decided any more.
+    /// Drops all requests: the task decides nothing more.
     pub fn clear(&mut self) {
         self.busy.clear();
         self.patient.clear();

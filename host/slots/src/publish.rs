@@ -1,4 +1,4 @@
-//! What the slot task publishes: lists for the kubelet, held slots for the plan, a report for people.
+//! Publishes the results of the slot task: device lists for the kubelet, held slots for the plan, a report for people.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use super::model::view::Owners;
 use super::refusals::Refusals;
 use super::report::{SlotReport, SlotView};
 
-/// What is shown, to whom.
+/// Published state and its receivers.
 pub(super) struct Shown {
     offers: watch::Sender<Arc<Offers>>,
     held: watch::Sender<Arc<HeldSlots>>,
     report: watch::Sender<Arc<SlotReport>>,
     offerer: Offerer,
-    /// The names that were ever offered.
+    /// Names that were ever offered.
     known: BTreeSet<String>,
     pub refusals: Refusals,
 }
 
 impl Shown {
-    /// Shows nothing yet. `known` are the names that were ever offered.
+    /// Creates the state with nothing published. `known` are the names that were ever offered.
     pub fn new(
         offers: watch::Sender<Arc<Offers>>,
         held: watch::Sender<Arc<HeldSlots>>,
@@ -52,7 +52,7 @@ impl Shown {
 }
 
 impl SlotTask {
-    /// What a kubelet that was restarted has no record of.
+    /// Returns the problems of slots that a restarted kubelet has no record of.
     fn lost(&self, kubelet: Option<KubeletRun>) -> impl Iterator<Item = Problem> {
         let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
         for hold in self.holds.by_unit.values() {
@@ -71,7 +71,7 @@ impl SlotTask {
         lost.into_iter().chain(doubtful)
     }
 
-    /// Returns the resources of Configurations whose devices the scheduler gives: of one name offered both ways the kubelet's alone would be used.
+    /// Returns the resources of Configurations with backend `Dra`: a resource offered both ways would be allocated by the kubelet alone.
     fn given_by_the_scheduler(
         &self,
         devices: &DeviceSnapshot,
@@ -139,7 +139,7 @@ impl SlotTask {
             .offers
             .retain(|name, _| !given.contains(name.as_str()));
         let mut problems = offered.problems;
-        // A name counts once a kubelet may have put it into the Node object.
+        // A name counts once a kubelet may have added it to the Node object.
         let mut new_names = BTreeSet::new();
         if kubelet.is_some() {
             new_names = offered.new_names;
@@ -198,7 +198,7 @@ impl SlotTask {
     }
 }
 
-/// The pods that have a slot of an Instance that is withdrawn: its device is gone, as a rule.
+/// Returns a problem with the pods that have slots of withdrawn Instances; their devices are usually gone.
 fn withdrawn(holds: &Holds, owners: &Owners) -> Option<Problem> {
     let gone = holds.by_unit.values();
     let gone = gone.filter(|hold| hold.stored.is_none() && hold.owner(owners).is_none());

@@ -1,5 +1,5 @@
-//! The slot task's questions to the kubelet about ids that somebody was seen to have, each for one allocation. They run beside the task, which
-//! decides all others meanwhile.
+//! Asks the kubelet who has the units of an allocation that a pod was seen to have. The questions run beside the task, which meanwhile
+//! decides all other allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::SlotTask;
 use super::model::snapshot::{Pod, Snapshot};
 use super::queue::Request;
 
-/// Time limit for a request to PodResources while an allocation waits.
+/// Time limit of a request to PodResources while an allocation waits.
 const ASK: Duration = Duration::from_secs(2);
 
-/// Holds what the kubelet says to one question.
+/// Answer of the kubelet for one request.
 pub(super) struct Answer {
     pub request: Request,
-    /// A snapshot, where another kubelet than that of now was seen to have one of the ids.
+    /// Snapshot, taken if a kubelet other than the current one was seen to have one of the units.
     pub snapshot: Option<Snapshot>,
-    /// Holds what PodResources says just now; nothing if it says nothing.
+    /// Units that PodResources lists now; `None` if it did not answer.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
 }
 
-/// The questions that were asked.
+/// Questions that run.
 #[derive(Default)]
 pub(super) struct Questions {
     running: JoinSet<Answer>,
@@ -33,12 +33,12 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Tells that one is about that unit.
+    /// Returns true if a question about this unit runs.
     pub fn has_unit(&self, unit: &Unit) -> bool {
         self.units.contains(unit)
     }
 
-    /// The next answer.
+    /// Returns the next answer.
     pub async fn next(&mut self) -> Option<Result<Answer, JoinError>> {
         let answer = self.running.join_next().await?;
         if let Ok(answer) = &answer {
@@ -51,7 +51,7 @@ impl Questions {
 }
 
 impl SlotTask {
-    /// Asks who has the ids of a request.
+    /// Begins to ask who has the units of a request.
     pub(super) fn ask(&mut self, request: Request) {
         let units: Vec<Unit> = request.units().collect();
         let is_older = units.iter().any(|unit| self.is_of_older_kubelet(unit));

@@ -1,4 +1,4 @@
-//! The kubelet's Allocate calls, which wait here for the slot task.
+//! Queue of the kubelet's Allocate calls for the slot task.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use tokio::time::{Instant, timeout};
 
 use super::report::SlotReport;
 
-/// Allocations that wait; the kubelet admits pods one after the other.
+/// Capacity of the queue; the kubelet admits pods one after the other.
 pub(super) const QUEUE: usize = 64;
-/// Time limit for a decision, after which the allocation is refused: the kubelet itself waits without end.
+/// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit.
 const ALLOCATE: Duration = Duration::from_secs(8);
-/// Bounds how long an allocation through a Configuration is decided anew after its slots could not be claimed. The kubelet starts no other pod
-/// meanwhile.
+/// Time during which an allocation through a Configuration is decided again after its slots could not be claimed. The kubelet starts no
+/// other pod meanwhile.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Bounds how often slots are claimed for one allocation.
+/// Upper bound of claims for one allocation.
 const CLAIMS: u32 = 4;
 
-/// A call that waits for its answer.
+/// Call that waits for its answer.
 pub(super) struct Request {
     pub resource: String,
     pub ids: BTreeSet<String>,
     pub answer: oneshot::Sender<Result<Allocation, Refusal>>,
     pub asked: Instant,
-    /// Whether it has waited for a slot to come back: it does so once.
+    /// True if it has waited for a slot to be released, which it does only once.
     pub has_waited: bool,
-    /// The slots that could not be claimed.
+    /// Slots that could not be claimed.
     pub lost: BTreeSet<String>,
-    /// Says why the last of these could not be claimed, unless another node was quicker.
+    /// Reason why the last of these could not be claimed, unless another node claimed it first.
     pub unwritten: Option<Refusal>,
-    /// Counts the claims that failed.
+    /// Number of failed claims.
     pub losses: u32,
 }
 
@@ -48,14 +48,14 @@ impl Request {
         })
     }
 
-    /// Returns until when it may be decided anew; nothing if that is over.
+    /// Returns the time until which the request may be decided again; `None` if that time is over.
     pub fn again_until(&self) -> Option<Instant> {
         let until = self.asked + AGAIN;
         let is_over = until <= Instant::now() || self.answer.is_closed();
         (!is_over && self.losses < CLAIMS).then_some(until)
     }
 
-    /// Returns the refusal of a request for which nothing else can be chosen, with why slots could not be claimed for it.
+    /// Returns the refusal of a request without further choices, with the reason why its slots could not be claimed.
     pub fn lost_with(&self, refusal: Refusal) -> Refusal {
         match (refusal, &self.unwritten) {
             (Refusal::Unavailable(_), Some(unwritten)) => unwritten.clone(),
@@ -68,13 +68,13 @@ impl Request {
         }
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Returns true if no caller waits for the answer any more.
     pub fn is_late(&self) -> bool {
         self.asked.elapsed() >= ALLOCATE || self.answer.is_closed()
     }
 }
 
-/// Answers the kubelet's calls by the slot task.
+/// Passes the kubelet's calls to the slot task.
 #[derive(Clone)]
 pub struct SlotHandle {
     pub(super) node: Arc<str>,
@@ -85,7 +85,7 @@ pub struct SlotHandle {
 }
 
 impl SlotHandle {
-    /// At which of the free ids of a resource this node begins.
+    /// Returns the offset in the free ids of a resource at which this node begins.
     fn place(&self, resource: &ResourceName) -> usize {
         let instances = Arc::clone(&self.instances.borrow());
         let name = resource_name(resource.as_str()).unwrap_or_default();
@@ -148,13 +148,13 @@ impl Allocator for SlotHandle {
                 .checked_rem(available.len())
                 .unwrap_or_default(),
         );
-        // What somebody may have is the last choice, of a kubelet that has lost its records or has not taken in the last list.
+        // Ids that a pod may have come last: this kubelet has lost its records or has not received the last list.
         ordered.sort_by_key(|id| (is_bad(id), held.contains(id.as_str())));
         ordered
     }
 }
 
-/// The calls that wait. It is made before the task because the device plugins need it first.
+/// Queue of calls. It is created before the task because the device plugins need it first.
 pub struct AllocateQueue {
     pub(super) handle: SlotHandle,
     pub(super) requests: mpsc::Receiver<Request>,
@@ -163,7 +163,7 @@ pub struct AllocateQueue {
 }
 
 impl AllocateQueue {
-    /// An empty queue for that node, which knows these Instances.
+    /// Creates an empty queue for `node`, with the Instances it knows.
     pub fn new(node: &str, instances: watch::Receiver<Arc<InstanceSet>>) -> Self {
         let (sender, requests) = mpsc::channel(QUEUE);
         let (offers, offered) = watch::channel(Arc::default());
@@ -182,12 +182,12 @@ impl AllocateQueue {
         }
     }
 
-    /// What is offered to the kubelet.
+    /// Returns the device lists that are offered to the kubelet.
     pub fn offers(&self) -> watch::Receiver<Arc<Offers>> {
         self.offers.subscribe()
     }
 
-    /// What puts calls into the queue.
+    /// Returns the handle that adds calls to the queue.
     pub fn handle(&self) -> SlotHandle {
         self.handle.clone()
     }

@@ -1,4 +1,4 @@
-//! Takes a snapshot of the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
+//! Takes snapshots of the kubelet's records: PodResources, the checkpoint, and the folders of its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
@@ -22,44 +22,44 @@ use tokio::time::{Instant, timeout};
 use super::model::admission::Admission;
 use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
 
-/// Where the kubelet takes registrations, below its folder.
+/// Registration socket of the kubelet, relative to its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
-/// The kubelet writes its checkpoint within this after a list was sent again.
+/// Time within which the kubelet writes its checkpoint after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
-/// How long a checkpoint is believed that alone names a device. This doubles each time it says the same, up to [`BELIEVED`]:
-/// an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
+/// Time for which a checkpoint that alone names a device is believed. It doubles each time the checkpoint says the same, up to
+/// [`BELIEVED`]: an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
 const BELIEVED_FIRST: Duration = Duration::from_secs(5);
-/// The longest it is believed.
+/// Longest time for which it is believed.
 const BELIEVED: Duration = Duration::from_mins(1);
-/// Bounds how long PodResources is asked again while it says that it is asked too often, and separates the questions.
+/// Time during which PodResources is asked again while it rejects requests as too frequent, and the pause between the requests.
 const LIMITED: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Where it is seen who has which device.
+/// Source of snapshots of the kubelet's records.
 #[async_trait]
 pub trait Records: Send + Sync {
-    /// Looks once. `uids` are the pods of whom it is to be told whether they are still there, `open` the units of which it is to be
-    /// told whether anybody was given them.
+    /// Takes a snapshot. `uids` are pods whose presence is to be checked; `open` are units for which the snapshot must show whether a pod
+    /// got them.
     async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot;
-    /// What PodResources says of a unit just now; nothing if it cannot be had.
+    /// Returns the units that PodResources lists now; `None` if it cannot be read.
     async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
-    /// The kubelet that runs now.
+    /// Returns the kubelet that runs now.
     fn kubelet_run(&self) -> Option<KubeletRun>;
-    /// Changes when a snapshot is worth while.
+    /// Returns a receiver that changes when a snapshot may show something new.
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// Tells whom the kubelet admits.
+/// Source of the kubelet's state during admission.
 #[async_trait]
 pub trait Admissions: Send + Sync {
-    /// Returns what the kubelet says now.
+    /// Returns the current state.
     async fn admission(&self) -> Result<Admission, String>;
 }
 
-/// Says which resources are meant.
+/// Returns true for the names of relevant resources.
 pub type Wanted = fn(&str) -> bool;
 
-/// The records of the kubelet of this machine.
+/// Records of this machine's kubelet.
 pub struct KubeletRecords {
     root: PathBuf,
     wanted: Wanted,
@@ -69,7 +69,7 @@ pub struct KubeletRecords {
     believed: Mutex<Option<Believed>>,
 }
 
-/// What a checkpoint that was written anew said beyond PodResources.
+/// Units that only a newly written checkpoint named, and how long they are believed.
 struct Believed {
     until: Instant,
     wait: Duration,
@@ -77,8 +77,8 @@ struct Believed {
 }
 
 impl KubeletRecords {
-    /// Below `root`, which is `/var/lib/kubelet` as a rule, of the resources of Configurations and Instances. `changes` changes when a snapshot is
-    /// worth while.
+    /// Creates the reader for resources of Configurations and Instances. `root` is the kubelet's folder, usually `/var/lib/kubelet`;
+    /// `changes` changes when a snapshot may show something new.
     pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
         Self::of(
             |resource| resource_name(resource).is_some(),
@@ -88,7 +88,7 @@ impl KubeletRecords {
         )
     }
 
-    /// The same of tickets.
+    /// Creates the reader for tickets.
     pub fn of_tickets(
         root: PathBuf,
         plugins: DevicePlugins,
@@ -113,7 +113,7 @@ impl KubeletRecords {
         }
     }
 
-    /// Returns what PodResources lists. It is asked again while it answers others too often.
+    /// Lists PodResources; tries again while it rejects requests as too frequent.
     async fn list(&self) -> Result<Listed, records::Error> {
         let begun = Instant::now();
         loop {
@@ -141,7 +141,7 @@ impl KubeletRecords {
         self.believed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the kubelet write its checkpoint, and reads that; nothing if it did not write.
+    /// Makes the kubelet write its checkpoint and reads it; `None` if the kubelet did not write.
     async fn rewritten(&self, before: &Checkpoint) -> Option<Checkpoint> {
         let mut changes = self.plugins.checkpoint_changes();
         changes.mark_unchanged();
@@ -161,7 +161,7 @@ impl KubeletRecords {
         timeout(REWRITE, wait).await.ok().flatten()
     }
 
-    /// Whether all these pods have a folder, as far as that can be told: one that lost it has ended.
+    /// Returns true unless one of these pods is known to have lost its folder, which means that it has ended.
     async fn are_there(&self, entries: &BTreeMap<Unit, BTreeSet<Pod>>) -> bool {
         let pods = entries.values().flatten();
         let uids: BTreeSet<String> = pods.filter_map(|pod| pod.uid.clone()).collect();
@@ -170,14 +170,14 @@ impl KubeletRecords {
         spawn_blocking(snapshot).await.unwrap_or_default()
     }
 
-    /// The checkpoint, written anew where it says more than `listed`, and where neither has one of `open`.
+    /// Reads the checkpoint. Has it written anew if it says more than `listed`, or if neither has one of `open`.
     async fn check(
         &self,
         listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
         open: &BTreeSet<Unit>,
     ) -> Result<Option<Checked>, String> {
         let Some(read) = self.checkpoint().await? else {
-            // Perhaps nothing was ever allocated, perhaps somebody removed it.
+            // Nothing was ever allocated, or the file was removed.
             return Ok(None);
         };
         let checked = digest(&read, self.wanted);
@@ -287,7 +287,7 @@ impl Records for KubeletRecords {
         let (alive, is_silent) = pods.await.unwrap_or_default();
         let mut snapshot = Snapshot {
             begun,
-            // A kubelet that was replaced meanwhile answered for neither.
+            // Dropped if the kubelet was replaced meanwhile.
             listed: listed.filter(|_| self.kubelet_run() == kubelet_run),
             kubelet_run,
             active,
@@ -310,7 +310,7 @@ impl Records for KubeletRecords {
     }
 
     fn kubelet_run(&self) -> Option<KubeletRun> {
-        // Looked up here, because the first snapshot comes before the device plugins have reported anything.
+        // Read from the file system: the first snapshot comes before any report of the device plugins.
         let found = std::fs::metadata(self.root.join(SOCKET)).ok()?;
         found
             .file_type()
@@ -363,7 +363,7 @@ fn units(listed: Listed, wanted: Wanted) -> BTreeMap<Unit, BTreeSet<Pod>> {
 
 fn digest(checkpoint: &Checkpoint, wanted: Wanted) -> Checked {
     let mut checked = Checked::default();
-    // Where two answers name different slots, one of them is over.
+    // Two answers that name different slots: one of them is outdated.
     let mut unclear = BTreeSet::new();
     for entry in &checkpoint.entries {
         if !wanted(&entry.resource) {

@@ -1,4 +1,4 @@
-//! The last allocations that were refused.
+//! The last refused allocations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::report::RefusalView;
 
-/// How long a refusal is shown, unless the resource is allocated before.
+/// Time for which a refusal is shown, unless the resource is allocated before.
 const SHOWN: Duration = Duration::from_mins(10);
 
-/// The last refusals by resource.
+/// Last refusals by resource.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<String, Refused>);
 
@@ -22,7 +22,7 @@ struct Refused {
 }
 
 impl Refusals {
-    /// An allocation was refused.
+    /// Adds a refused allocation.
     pub fn add(&mut self, resource: &str, reason: String, at: Timestamp) {
         let now = Instant::now();
         let count = self.0.get(resource).map_or(0, |before| before.view.count);
@@ -35,24 +35,24 @@ impl Refusals {
         self.0.insert(resource.to_owned(), Refused { view, until });
     }
 
-    /// An allocation was granted.
+    /// Removes the refusals of a resource after a granted allocation.
     pub fn granted(&mut self, resource: &str) {
         self.0.remove(resource);
     }
 
-    /// Forgets what is over and what concerns no resource of `offered`.
+    /// Removes refusals that have expired or whose resource is not offered.
     pub fn keep(&mut self, is_offered: impl Fn(&str) -> bool) {
         let now = Instant::now();
         self.0
             .retain(|resource, refused| refused.until > now && is_offered(resource));
     }
 
-    /// When the next is over.
+    /// Returns the next time at which a refusal expires.
     pub fn next(&self) -> Option<Instant> {
         self.0.values().map(|refused| refused.until).min()
     }
 
-    /// What is shown.
+    /// Returns the refusals that are shown.
     pub fn views(&self) -> BTreeMap<String, RefusalView> {
         let refusals = self.0.iter();
         refusals

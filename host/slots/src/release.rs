@@ -1,4 +1,4 @@
-//! Slots that come back.
+//! Releases slots.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::queue::Request;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Begins to give slots back. The allocations of `then` are decided when that is written; they are returned if nothing needs to be.
+    /// Begins to release slots. The requests of `then` are decided after the write; they are returned if nothing is to be written.
     pub(super) fn release(
         &mut self,
         back: Vec<(Unit, Reason)>,
@@ -49,7 +49,7 @@ impl SlotTask {
         Vec::new()
     }
 
-    /// What came of giving slots back. What failed is tried again at the next snapshot.
+    /// Records the results of releases. Failed ones are tried again at the next snapshot.
     pub(super) fn released(&mut self, slots: Vec<(Unit, Place, Reason)>, results: Vec<Written>) {
         for (result, (unit, place, reason)) in results.into_iter().zip(slots) {
             let slot = place.1.as_str();

@@ -1,4 +1,4 @@
-//! What the slot task shows.
+//! Report of the slot task for people.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,43 @@ use leafhost_core::instance::InstanceKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::unit::Unit;
 
-/// The slots of this node.
+/// Report of the slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotReport {
-    /// Tells that it is known who holds what. Until then an absent slot says nothing.
+    /// True once the holders are known. Until then a missing slot says nothing.
     pub is_known: bool,
-    /// Those this node has.
+    /// Slots that this node has.
     pub slots: Vec<SlotView>,
-    /// Whether a kubelet runs of which no registration socket is there.
+    /// True if a kubelet runs without a registration socket.
     pub socket_missing: bool,
-    /// What keeps devices from being offered or slots from coming back, with the remedy.
+    /// Problems that keep devices from being offered or slots from being released, with the remedy.
     pub problems: Vec<Problem>,
-    /// By resource, what was refused since its last allocation that was granted, for a while.
+    /// Refusals by resource since its last granted allocation; they expire after some time.
     pub refusals: BTreeMap<String, RefusalView>,
 }
 
-/// Allocations of one resource that were refused.
+/// Refused allocations of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalView {
-    /// Why the last one was.
+    /// Reason of the last refusal.
     pub reason: String,
-    /// How many were in a row.
+    /// Number of refusals in a row.
     pub count: u64,
-    /// When the last one was.
+    /// Time of the last refusal.
     pub last: Timestamp,
 }
 
-/// A slot of this node.
+/// Slot of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotView {
-    /// The slot's id.
+    /// Id of the slot.
     pub slot: String,
-    /// The Instance that it is of, where that is known.
+    /// Instance of the slot, if it is known.
     pub instance: Option<InstanceKey>,
-    /// What the kubelet calls it.
+    /// Resource and id that the kubelet uses.
     pub unit: Unit,
-    /// Who was seen to have it.
+    /// Pods that were seen to have it.
     pub holder: Option<String>,
-    /// Tells that `holder` has the names of pods: a kubelet that has not asked the API server since its start knows their uids alone.
+    /// True if `holder` has the names of pods: a kubelet that has not asked the API server since its start knows only their uids.
     pub is_named: bool,
 }

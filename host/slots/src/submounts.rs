@@ -1,17 +1,17 @@
-//! Read-only mounts that hold for what is mounted below them, too.
+//! Makes read-only mounts cover the file systems mounted below them, too.
 //!
-//! The kubelet's API says of a mount that it is read-only, and container runtimes take that for one file system: what is
-//! mounted below comes along as it is. So each of those becomes a read-only mount of its own.
+//! The kubelet's API marks a mount as read-only, and container runtimes apply that to one file system only: file systems mounted below stay
+//! writable. So each of them gets a read-only mount of its own.
 
 use std::collections::BTreeSet;
 
 use leafhost_core::mounts::{Mounts, TABLE};
 use leafhost_kubelet::{Allocation, Mount, Refusal};
 
-/// What the container gets, with those mounts as they are now.
+/// Adds to the answer a mount for each file system that is currently mounted below its read-only mounts.
 ///
 /// # Errors
-/// They cannot be told.
+/// The mount table cannot be read.
 pub fn hold(mut allocation: Allocation) -> Result<Allocation, Refusal> {
     if allocation.mounts.iter().any(|mount| mount.read_only) {
         let table = std::fs::read(TABLE).map_err(|error| {
@@ -24,7 +24,7 @@ pub fn hold(mut allocation: Allocation) -> Result<Allocation, Refusal> {
     Ok(allocation)
 }
 
-/// Adds them, but where the container gets something else anyway.
+/// Adds the mounts, except at container paths that the answer uses already.
 fn held(mounts: Vec<Mount>, table: &Mounts) -> Vec<Mount> {
     let mut taken: BTreeSet<String> = mounts
         .iter()

@@ -1,4 +1,4 @@
-//! The slot task, with a kubelet and a store that are driven by hand, on paused time.
+//! Tests of the slot task with a fake kubelet and a fake store, on paused time.
 
 use leafhost_core::instance::{Edit, Instance};
 use leafhost_core::ports::{Change, LedgerError};
@@ -24,7 +24,7 @@ mod undelivered;
 
 const GRACE: Duration = Duration::from_mins(5);
 
-/// A slot task that runs.
+/// Running slot task.
 struct Rig {
     store: Arc<Store>,
     kubelet: Arc<Kubelet>,
@@ -38,7 +38,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// An earlier agent has served the kubelet 1.
+    /// Starts a task whose earlier agent has served the kubelet 1.
     fn new(fixture: &Fixture, kubelet: Arc<Kubelet>) -> Self {
         let ledger = Ledger::default();
         *ledger.kubelet.lock().unwrap() = Some(fixture::kubelet(1).to_string());
@@ -88,7 +88,7 @@ impl Rig {
         }
     }
 
-    /// The agent is killed, if it was not yet, and another one is started.
+    /// Kills the agent, if it still runs, and starts another one.
     fn restart(&mut self) {
         self.task.abort();
         let (store, kubelet) = (Arc::clone(&self.store), Arc::clone(&self.kubelet));
@@ -96,7 +96,7 @@ impl Rig {
         *self = Self::start(store, kubelet, self.devices.clone(), ledger);
     }
 
-    /// One Instance `cams-a` and a kubelet; the first snapshot is over.
+    /// Starts with one Instance `cams-a` and a kubelet, and waits for the first snapshot.
     async fn cams(capacity: u32, usage: &[(u32, &str)]) -> Self {
         let fixture = Fixture::new(&[("cams", &[instance("cams", "a", capacity, usage)])]);
         let rig = Self::new(&fixture, Kubelet::new(Some(1)));
@@ -109,7 +109,7 @@ impl Rig {
         self.handle.allocate(&name, ids(asked)).await
     }
 
-    /// What the store says of a slot.
+    /// Returns the stored usage of a slot.
     fn usage(&self, slot: &str) -> String {
         let set = self.store.set();
         let mut all = set.instances.values();
@@ -131,7 +131,7 @@ impl Rig {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// What is stored of an Instance becomes this, as another writes it.
+    /// Replaces the stored Instance, as another writer would.
     fn put(&self, instance: Instance) {
         self.store
             .edit(|set| drop(set.instances.insert(instance.key(), Arc::new(instance))));
@@ -210,7 +210,7 @@ async fn a_claim_of_unknown_outcome_comes_back_when_the_store_shows_it() {
     idle().await;
     assert_eq!(rig.usage("cams-a-0"), "");
 
-    // Or when it shows up a minute later.
+    // A claim that shows up a minute later is released, too.
     *rig.store.broken.lock().unwrap() = true;
     assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
     *rig.store.broken.lock().unwrap() = false;
@@ -219,7 +219,7 @@ async fn a_claim_of_unknown_outcome_comes_back_when_the_store_shows_it() {
     idle().await;
     assert_eq!(rig.usage("cams-a-0"), "");
 
-    // But not once it was claimed again and answered.
+    // A claim that was made again and answered is kept.
     *rig.store.broken.lock().unwrap() = true;
     assert!(rig.allocate("cams-a", &["cams-a-0"]).await.is_err());
     *rig.store.broken.lock().unwrap() = false;
@@ -371,12 +371,12 @@ async fn what_a_pod_has_is_given_to_nobody_else() {
     assert!(refusal.contains("held by default/p"), "{refusal}");
     assert_eq!(rig.usage("cams-a-1"), "", "all or none");
 
-    // A kubelet that does not say.
+    // A kubelet that does not answer.
     rig.kubelet.state().number = Some(2);
     rig.kubelet.state().is_mute = true;
     let refusal = refused().await;
     assert!(refusal.contains("cannot be told"), "{refusal}");
-    // One that has lost its checkpoint.
+    // A kubelet that has lost its checkpoint.
     rig.kubelet.state().is_mute = false;
     rig.kubelet.state().held.clear();
     let refusal = refused().await;
@@ -384,7 +384,7 @@ async fn what_a_pod_has_is_given_to_nobody_else() {
     pass(3600).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1+");
-    // Its pod has ended.
+    // The pod has ended.
     rig.kubelet.end("p");
     pass(1).await;
     assert_eq!(rig.usage("cams-a-0"), "");
@@ -398,7 +398,7 @@ async fn what_an_ended_pod_had_is_given_to_the_next_before_it_came_back() {
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.kubelet.run("old", std::slice::from_ref(&held));
     pass(10).await;
-    // A snapshot is under way that still shows the old one.
+    // A running snapshot still shows the old one.
     rig.kubelet.state().slow = Duration::from_secs(2);
     rig.kubelet.tell();
     pass(1).await;
@@ -456,7 +456,7 @@ async fn devices_and_instances_are_followed() {
     assert!(refusal.to_string().contains("not there"), "{refusal}");
 }
 
-/// Fails until it is told not to.
+/// Ledger that fails until told otherwise.
 #[derive(Debug, Default)]
 struct Shaky {
     ledger: Ledger,
@@ -501,7 +501,7 @@ async fn names_are_written_down_when_that_is_possible_again() {
     ledger
         .is_well
         .store(true, std::sync::atomic::Ordering::Relaxed);
-    // Without another event.
+    // No other event happens.
     pass(10).await;
     assert_eq!(rig.problems(), Vec::<String>::new());
     assert_eq!(ledger.names(), ids(&["cams-a"]));

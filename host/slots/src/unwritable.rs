@@ -1,7 +1,7 @@
-//! Learns what cannot be written: single Instances, each for itself, or none at all. Pure; time is an argument.
+//! Tracks which Instances cannot be written: single ones, or all. Pure; time is an argument.
 //!
-//! An Instance whose write is denied, or of which no answer tells whether it was written, is barred alone. All are only when the store says
-//! that it takes no writes, or when another Instance fails before anything was written again.
+//! An Instance is barred alone if its write is denied or its outcome is unknown. All Instances are barred if the store takes no writes, or
+//! if another Instance fails before any write has succeeded again.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,59 +14,59 @@ use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
 use tokio::time::Instant;
 
-/// The longest time between two attempts while nothing can be written.
+/// Longest time between two attempts while nothing can be written.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The longest time between two attempts while one Instance cannot be written.
+/// Longest time between two attempts while one Instance cannot be written.
 const LONGEST_ALONE: Duration = Duration::from_mins(1);
-/// The least time after an attempt that told nothing.
+/// Delay after an attempt with no result.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Remembers what cannot be written.
+/// Instances that cannot be written.
 #[derive(Debug, Default)]
 pub struct Unwritable {
-    /// The Instances that failed. One whose attempt has succeeded keeps the number of its failures until something is written of it.
+    /// Instances that failed. After a successful attempt an Instance keeps its number of failures until it is written.
     instances: BTreeMap<InstanceKey, Failing>,
-    /// Those of them of which nothing is given.
+    /// Instances of which no slot is given.
     barred: BTreeSet<InstanceKey>,
-    /// Those that began to fail since something was written.
+    /// Instances that began to fail since the last successful write.
     fresh: BTreeSet<InstanceKey>,
-    /// The Instance that told that none can be written.
+    /// Instance whose error showed that nothing can be written.
     store: Option<(InstanceKey, Failing)>,
 }
 
 #[derive(Debug)]
 struct Failing {
-    /// Names the cause and the remedy.
+    /// Cause and remedy.
     problem: String,
-    /// Counts the writes in a row that have failed.
+    /// Number of failed writes in a row.
     failures: u32,
-    /// Sets the next attempt.
+    /// Time of the next attempt.
     next: Instant,
 }
 
-/// Tells what a write has changed.
+/// Effect of a write on what can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// Nothing.
+    /// No change.
     None,
-    /// Something can no longer be written.
+    /// An Instance can no longer be written.
     Worse,
-    /// Something can be written again.
+    /// An Instance can be written again.
     Better,
 }
 
 impl Unwritable {
-    /// The Instances of which nothing is given.
+    /// Returns the Instances of which no slot is given.
     pub fn barred(&self) -> &BTreeSet<InstanceKey> {
         &self.barred
     }
 
-    /// Tells that no Instance can be written.
+    /// Returns true if no Instance can be written.
     pub fn is_all(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Tells that this Instance cannot be written.
+    /// Returns true if this Instance cannot be written.
     pub fn has(&self, key: &InstanceKey) -> bool {
         self.is_all() || self.barred.contains(key)
     }
@@ -84,7 +84,7 @@ impl Unwritable {
         all.filter(|(key, _)| self.barred.contains(*key))
     }
 
-    /// Learns from what was written together. `is_trial`: nothing was to be changed, which is no proof that it could be.
+    /// Learns from the results of one batch. A trial changes nothing, so its success does not prove that a change can be written.
     pub fn learn(
         &mut self,
         keys: &[InstanceKey],
@@ -98,9 +98,9 @@ impl Unwritable {
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
             match error {
                 StoreError::Gone { key } => self.forget(key),
-                // The store has looked at what it has.
+                // The store has checked the current object.
                 StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } => {}
-                // The others may have come through while there was room: a full disk takes what fits.
+                // Other writes of the batch may have succeeded: a full disk takes what fits.
                 StoreError::Unavailable { .. } => unavailable = Some(error),
                 StoreError::Denied { key, .. } | StoreError::Unknown { key, .. } => {
                     if failed.insert(key) {
@@ -159,7 +159,7 @@ impl Unwritable {
         self.fresh.remove(key);
     }
 
-    /// Returns what is to be tried now, each for itself. `own` are the Instances of which this node may give slots.
+    /// Returns the trial writes that are due, each to be applied alone. `own` are the Instances of which this node may give slots.
     pub fn trials<'a>(
         &mut self,
         set: &InstanceSet,
@@ -176,7 +176,7 @@ impl Unwritable {
             if store.next > now {
                 return Vec::new();
             }
-            // Not again before this attempt has ended.
+            // No other attempt before this one has ended.
             store.next = now + LONGEST;
             let there: Vec<_> = own.filter(|key| set.instances.contains_key(*key)).collect();
             let sound = there.iter().copied();
@@ -185,7 +185,7 @@ impl Unwritable {
                 .collect();
             let turn = usize::try_from(store.failures).unwrap_or_default();
             let turn = turn.checked_rem(sound.len()).unwrap_or_default();
-            // The Instance that told it, unless it is one of those that fail alone; then another each time.
+            // The Instance that showed the failure, unless it fails alone; otherwise another one each time.
             let is_told = set.instances.contains_key(told) && !self.instances.contains_key(told);
             let next = is_told
                 .then_some(&*told)
@@ -193,7 +193,7 @@ impl Unwritable {
                 .or_else(|| there.first().copied());
             match next {
                 Some(key) => tried.push(key.clone()),
-                // There is nothing to claim.
+                // No Instance is left to claim.
                 None => self.store = None,
             }
         } else {
@@ -212,7 +212,7 @@ impl Unwritable {
         tried.into_iter().filter_map(change).collect()
     }
 
-    /// Returns the problem that is shown.
+    /// Returns the problem to show.
     pub fn problem(&self) -> Option<Problem> {
         if let Some((_, store)) = &self.store {
             let error = store.problem.clone();

@@ -1,5 +1,5 @@
-//! The slot task's writes. Each runs beside the task, which never waits for one: what needs no write is answered meanwhile. What is being
-//! written is reserved until it has ended.
+//! Writes of the slot task. They run beside the task, which never waits for one, so that allocations without a write are answered
+//! meanwhile. Units and slots that are being written stay reserved until the write has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use super::model::hold::{Place, Reason};
 use super::queue::Request;
 use super::unwritable::News;
 
-/// Time limit for the writes of one decision. Afterwards it is unknown whether they were made.
+/// Time limit of the writes of one decision. After it their outcome is unknown.
 const WRITE: Duration = Duration::from_secs(5);
 
-/// What a write is for.
+/// Purpose of a write.
 pub(super) enum Purpose {
-    /// The claims of an allocation.
+    /// Claims of an allocation.
     Claim {
         request: Request,
         chosen: Vec<Chosen>,
         /// Claims of refused allocations that this one takes over.
         redeemed: BTreeSet<Place>,
     },
-    /// Slots that come back, and the allocations that wait for it.
+    /// Slots to release, and the requests that wait for it.
     Release {
         slots: Vec<(Unit, Place, Reason)>,
         then: Vec<Request>,
     },
-    /// Claims of what the kubelet was seen to have.
+    /// Claims of slots that the kubelet was seen to have.
     Adopt { places: Vec<(Unit, Place)> },
-    /// Tries whether what could not be written can be again.
+    /// Tests whether Instances that failed can be written again.
     Trial,
 }
 
 impl Purpose {
-    /// The units and slots that nothing else may touch meanwhile.
+    /// Returns the units and slots that nothing else may change meanwhile.
     fn reserved(&self) -> (Vec<Unit>, Vec<Place>) {
         match self {
             Self::Claim { chosen, .. } => {
@@ -61,41 +61,41 @@ impl Purpose {
     }
 }
 
-/// A write that has ended.
+/// Write that has ended.
 pub(super) struct Done {
     purpose: Purpose,
-    /// Lists the Instances that were written, in the order of the results.
+    /// Instances that were written, in the order of the results.
     keys: Vec<InstanceKey>,
     results: Vec<Written>,
 }
 
-/// The writes that run.
+/// Writes that run.
 #[derive(Default)]
 pub(super) struct Writes {
     running: JoinSet<Done>,
     units: BTreeSet<Unit>,
     places: BTreeSet<Place>,
-    /// Claims whose allocation was answered with an error, until when: nobody can have them.
+    /// Claims whose allocation was answered with an error, with the time until which they are kept: no pod can have them.
     pub void: BTreeMap<Place, Instant>,
 }
 
 impl Writes {
-    /// Whether something is being written of that unit.
+    /// Returns true if the unit is being written.
     pub fn has_unit(&self, unit: &Unit) -> bool {
         self.units.contains(unit)
     }
 
-    /// Whether that slot is being written.
+    /// Returns true if the slot is being written.
     pub fn has_place(&self, place: &Place) -> bool {
         self.places.contains(place)
     }
 
-    /// The ids of the slots that are being written.
+    /// Returns the ids of the slots that are being written.
     pub fn slots(&self) -> BTreeSet<String> {
         self.places.iter().map(|(_, slot)| slot.clone()).collect()
     }
 
-    /// The next that ends.
+    /// Returns the next write that ends.
     pub async fn next(&mut self) -> Option<Result<Done, JoinError>> {
         self.running.join_next().await
     }
@@ -127,7 +127,7 @@ impl SlotTask {
         });
     }
 
-    /// Tries whether what could not be written can be again.
+    /// Begins the trial writes that are due.
     pub(super) fn try_to_write(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
         let own = self.owners.instances.values();
@@ -137,7 +137,7 @@ impl SlotTask {
         }
     }
 
-    /// Learns from what was written together whether slots can be claimed.
+    /// Learns from the results of one batch whether slots can be claimed.
     fn learn(&mut self, purpose: &Purpose, keys: &[InstanceKey], results: &[Written]) {
         let is_trial = matches!(purpose, Purpose::Trial);
         let news = self
@@ -153,7 +153,7 @@ impl SlotTask {
         }
     }
 
-    /// Takes in what came of a write.
+    /// Takes in the results of a write.
     pub(super) async fn written(
         &mut self,
         done: Result<Done, JoinError>,
@@ -170,7 +170,7 @@ impl SlotTask {
         for place in places {
             self.writes.places.remove(&place);
         }
-        // What was reserved may be free.
+        // Slots that were reserved may be free now.
         self.is_due |= !self.pending.patient.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
@@ -200,7 +200,7 @@ impl SlotTask {
         Ok(())
     }
 
-    /// Waits for the writes that run. Nothing else is decided any more.
+    /// Waits for the running writes. The task decides nothing more.
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.pending.clear();

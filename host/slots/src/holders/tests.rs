@@ -18,7 +18,7 @@ fn key() -> InstanceKey {
     }
 }
 
-/// The task of node n, and an Instance that m and n see, of which each has a slot.
+/// Starts the task of node n, with an Instance that m and n see and of which each has a slot.
 fn start(nodes: &[&str]) -> Bench {
     let instance: Instance = serde_json::from_value(json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance",
@@ -53,7 +53,7 @@ impl Bench {
         self.see(&held);
     }
 
-    /// Shows these slots as this node's, some without a pod that was seen to have it.
+    /// Shows these slots as this node's; some have no observed holder.
     fn see(&self, held: &[(&str, Option<&str>)]) {
         let slots = held.iter().map(|(slot, pod)| SlotView {
             slot: (*slot).into(),
@@ -72,7 +72,7 @@ impl Bench {
         }));
     }
 
-    /// The status once that many seconds have passed, and how many writes there were meanwhile.
+    /// Returns the status after that many seconds, and the number of writes meanwhile.
     async fn after(&self, seconds: u64) -> (serde_json::Value, usize) {
         sleep(Duration::from_secs(seconds)).await;
         let status = json!(self.store.server()[&key()].status);
@@ -122,12 +122,12 @@ async fn an_agent_that_starts_anew_writes_nothing_while_it_has_not_seen_who_has_
     assert_eq!(bench.after(30).await.1, 0, "nothing is known yet");
     bench.see(&[("a-1-0", None)]);
     assert_eq!(bench.after(30).await.1, 0);
-    // The kubelet has been started anew, too, and knows no names yet.
+    // The kubelet was restarted, too, and knows no names yet.
     bench.hold(&[("a-1-0", "pod 1234")]);
     assert_eq!(bench.after(30).await.1, 0);
     bench.hold(&[("a-1-0", "default/p")]);
     assert_eq!(bench.after(30).await.1, 0);
-    // It was given back and claimed for another pod.
+    // The slot was given back and claimed for another pod.
     bench.see(&[("a-1-0", None)]);
     let (status, writes) = bench.after(2).await;
     assert_eq!((status["nodes"]["n"].get("holders"), writes), (None, 1));

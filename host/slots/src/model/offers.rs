@@ -1,7 +1,6 @@
-//! What the kubelet is offered: one resource an Instance, one a Configuration, and how each of their ids is. Pure.
+//! Computes the offers to the kubelet: one resource for each Instance and each Configuration, and the health of their ids. Pure.
 //!
-//! Only what changed is computed again: an Instance that is the same object with the same device and the same holds keeps
-//! its list.
+//! Only changed offers are computed again: an Instance keeps its list while the object, its device and its holds are the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,26 +22,26 @@ use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 use super::context::SlotContext;
 use super::hold::Hold;
 
-/// Names of resources a node offers for Instances in its life: the Node object keeps every name, and is of a limited size.
+/// Upper bound of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
 pub const NAMES_EVER: usize = 1000;
 
-/// The attribute that says which NUMA node a device is near to, as Kubernetes names it.
+/// Standard Kubernetes attribute for the NUMA node of a device.
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// Computes offers and remembers what it computed.
+/// Computes offers and caches them.
 #[derive(Debug, Default)]
 pub struct Offerer {
-    /// The devices of the last time.
+    /// Devices of the last call.
     devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
-    /// Whether claims could be written then.
+    /// True if claims could be written at the last call.
     is_writable: bool,
-    /// The lists that are not of one Instance.
+    /// Lists of the last call that are not those of a single Instance.
     lists: BTreeMap<String, Arc<Devices>>,
     offered: BTreeSet<String>,
 }
 
-/// What follows from an Instance.
+/// Offer of one Instance, with the inputs it was computed from.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -51,21 +50,21 @@ pub struct Offerer {
 struct Computed {
     instance: Arc<Instance>,
     device: Option<Arc<Device>>,
-    /// Tells that no free slot of it is given for the time being.
+    /// True if no free slot of it is given for now.
     is_held_back: bool,
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
     holds: Vec<Held>,
-    /// Lists the slots that are in use although the Instance does not say so.
+    /// Slots that are in use although the Instance does not record it.
     taken: BTreeSet<String>,
     list: Arc<Devices>,
     has_free: bool,
-    /// The name of its resource, or why it can have none.
+    /// Name of its resource, or the problem that prevents one.
     name: Result<ResourceName, Box<Problem>>,
 }
 
-/// What of a hold shows in a list.
+/// Parts of a hold that affect a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     unit: Unit,
@@ -73,14 +72,14 @@ struct Held {
     availability: Availability,
 }
 
-/// Who may have what this node holds.
+/// Availability of a slot that this node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Availability {
-    /// A container may have it: it stays healthy for it, since the kubelet admits it again after a restart only then.
+    /// A container may have it. It stays healthy, since a restarted kubelet admits the container again only then.
     Kept,
     /// No container has it, and the next may get it.
     Idle,
-    /// Nobody may get it.
+    /// No container may get it.
     Barred,
 }
 
@@ -98,20 +97,20 @@ impl Availability {
     }
 }
 
-/// What is offered, and what is not.
+/// Resources that are offered, and problems that keep others from it.
 #[derive(Debug, Default)]
 pub struct Offered {
-    /// The lists.
+    /// Device lists by resource.
     pub offers: Offers,
-    /// Names that were not offered before.
+    /// Names of Instances that were not offered before.
     pub new_names: BTreeSet<String>,
-    /// What is not offered, and why.
+    /// Reasons why resources are not offered.
     pub problems: BTreeSet<Problem>,
-    /// The lists that are not of one Instance.
+    /// Lists that are not those of a single Instance.
     own: BTreeMap<String, Arc<Devices>>,
 }
 
-/// How many resources there may be.
+/// Upper bounds of the number of resources.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Resources of single Instances at one time.
@@ -121,7 +120,7 @@ pub struct Limits {
 }
 
 impl Offerer {
-    /// What is offered now. `known` are the names that were ever offered; while nothing `is_writable` no free slot is.
+    /// Computes the current offers. `known` are the names that were ever offered. Unless `is_writable`, no free slot is offered.
     pub fn offer(
         &mut self,
         context: SlotContext<'_>,
@@ -152,7 +151,7 @@ impl Offerer {
                 .or_default()
                 .push((unit, hold));
         }
-        // By Configuration: how many Instances can be had through it, and whether there is any.
+        // By Configuration: the number of Instances with a free slot, and true if it has any Instance.
         let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
         let mut numbers: BTreeMap<String, Vec<(Unit, bool)>> = BTreeMap::new();
         for key in owners.instances.values() {
@@ -195,7 +194,7 @@ impl Offerer {
                 !held.unit.resource.is_empty()
                     && resource_name(&held.unit.resource) != Some(key.name.as_str())
             }) {
-                // One id an Instance: a container that asks for two gets different ones.
+                // At most one idle id for each Instance, so that a container that asks for two gets different devices.
                 let is_second = held.availability == Availability::Idle
                     && std::mem::replace(&mut has_idle, true);
                 let healthy = computed.is_healthy(held) && !is_second;
@@ -208,7 +207,7 @@ impl Offerer {
             sum.0 += u32::from(computed.has_free && !has_idle);
             sum.1 = true;
         }
-        // Their Instances are gone; the kubelet still has them, and must not give them to anybody.
+        // The Instances of these are gone; the kubelet still has their ids and must not give them to any pod.
         let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
         for (unit, _) in by_instance.into_values().flatten() {
             if !unit.resource.is_empty() {
@@ -237,7 +236,7 @@ impl Offerer {
             let list = configuration_list(key, &used, free, any);
             self.put(&mut offered, resource, list);
         }
-        // The resource of a Configuration that is not in force, or not yet, or has none: what containers have stays.
+        // Configurations that are absent, not read yet or without a resource: the slots of containers stay listed.
         for (resource, units) in numbers {
             let gone = orphans.remove(&resource).unwrap_or_default();
             let gone = gone.into_iter().map(|unit| (unit, false));
@@ -247,7 +246,7 @@ impl Offerer {
             });
             self.put(&mut offered, resource, list.collect());
         }
-        // What is left has neither Instance nor Configuration.
+        // The rest has neither Instance nor Configuration.
         for (resource, units) in orphans {
             let list = units
                 .into_iter()
@@ -278,13 +277,13 @@ impl Offerer {
             candidates.sort_by_key(|(name, computed)| {
                 (
                     !self.offered.contains(*name),
-                    // After a restart those of before: each other one would use up a name.
+                    // After a restart the names offered before come first: any other would use up a new name.
                     is_new(name),
                     computed.instance.metadata.creation_timestamp.as_deref(),
                     *name,
                 )
             });
-            // The names of one namespace take no place of the others.
+            // Namespaces take turns, so that none uses up the names of the others.
             candidates = in_turns(candidates, |(_, computed)| {
                 computed.instance.metadata.namespace.as_str()
             });
@@ -351,7 +350,7 @@ impl Offerer {
         }
     }
 
-    /// Offers a list; one that is the same as before stays the same object.
+    /// Offers a list; an unchanged list stays the same object.
     fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
         if list.is_empty() {
             return;
@@ -368,12 +367,12 @@ impl Offerer {
     }
 }
 
-/// What the device of an Instance decides about its list.
+/// State of an Instance's device that affects its list.
 struct Seen {
     device: Option<Arc<Device>>,
-    /// Tells that a container that has it may go on.
+    /// True if a container that has it may keep it.
     kept: bool,
-    /// Tells that a container may get it.
+    /// True if a container may get it.
     offered: bool,
     resources: Option<Resources>,
 }
@@ -401,7 +400,7 @@ impl Seen {
 }
 
 impl Computed {
-    /// Whether the device is seen as it was.
+    /// Returns true if the device is seen as it was when this was computed.
     fn is_as(&self, node: &str, devices: &DeviceSnapshot) -> bool {
         let seen = Seen::new(node, devices, &self.instance);
         let same = match (&self.device, &seen.device) {
@@ -460,7 +459,7 @@ fn compute(
     let free: BTreeSet<String> = free_slots(instance, &taken).into_iter().collect();
     let own = resource(&instance.metadata.name);
     let mut list = Devices::new();
-    // Without a resource of its own, and while the Configuration is not known, only what containers have is listed.
+    // Without a resource of its own, or while the Configuration is unknown, only the slots of containers are listed.
     let capacity = if resources.is_some_and(Resources::has_instances) {
         spec.capacity.min(MAX_CAPACITY)
     } else {
@@ -496,8 +495,8 @@ fn compute(
     computed
 }
 
-/// The virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a
-/// container which asks for several gets different Instances.
+/// Returns the virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a container
+/// that asks for several gets different Instances.
 fn configuration_list(
     key: &ConfigurationKey,
     used: &[(Unit, bool)],
@@ -525,7 +524,7 @@ fn configuration_list(
         && any
         && let Some(number) = numbers.next()
     {
-        // The resource stays while all its slots are elsewhere.
+        // The resource stays listed while other nodes have all its slots.
         let id = virtual_id(key.name(), number);
         list.insert(id, device(Health::Unhealthy, None));
     }

@@ -1,4 +1,4 @@
-//! A snapshot of the kubelet's records: which pod has which device. Pure; how it is taken is in [`super::records`].
+//! Snapshot of the kubelet's records: which pod has which device. Pure; [`crate::records`] takes snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,18 +8,18 @@ use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
-/// The annotation that says which slots are behind virtual devices: `<this>/<configuration>`, with `<virtual>=<slot>` pairs.
-/// The kubelet's checkpoint keeps it, so that it outlives the agent and the Instance.
+/// Annotation prefix that maps virtual devices to slots: `<this>/<configuration>`, with `<virtual>=<slot>` pairs. The kubelet's checkpoint
+/// keeps it, so that it outlives the agent and the Instance.
 pub const SLOTS_ANNOTATION: &str = "slots.leafhost.dev";
 
-/// A container that has a device.
+/// Container that has a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pod {
-    /// `namespace/name`, where PodResources gave it.
+    /// `namespace/name` of the pod, if PodResources gave it.
     pub name: Option<String>,
-    /// The uid, where the checkpoint gave it.
+    /// Uid of the pod, if the checkpoint gave it.
     pub uid: Option<String>,
-    /// The container.
+    /// Name of the container.
     pub container: String,
 }
 
@@ -33,78 +33,78 @@ impl fmt::Display for Pod {
     }
 }
 
-/// What the kubelet said when it was read.
+/// State of the kubelet's records at one time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// When the reading began: what happened later it cannot have seen.
+    /// Start of the read; later events are not included.
     pub begun: Instant,
-    /// The kubelet that was read.
+    /// Kubelet that was read.
     pub kubelet_run: Option<KubeletRun>,
-    /// What PodResources lists, by unit; nothing if it could not be had.
+    /// Units that PodResources lists; `None` if it could not be read.
     pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
-    /// The pods PodResources lists, `namespace/name`, with devices or without.
+    /// All pods that PodResources lists, as `namespace/name`, with or without devices.
     pub active: BTreeSet<String>,
-    /// What the checkpoint says; nothing if it could not be had.
+    /// Content of the checkpoint; `None` if it could not be read.
     pub checkpoint: Option<Checked>,
-    /// By pod uid, whether the pod is still on this node; what cannot be told is not here.
+    /// Presence of pods on this node, by uid; pods of unknown state are missing.
     pub alive: BTreeMap<String, bool>,
-    /// Whether one of those pods has no volume, so that no event tells when its containers have ended.
+    /// True if one of those pods has no volume, so that the end of its containers causes no event.
     pub is_silent: bool,
-    /// What could not be read, and the remedy.
+    /// Records that could not be read, with the remedy.
     pub problems: Vec<Problem>,
 }
 
-/// The kubelet's checkpoint.
+/// Content of the kubelet's checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// By unit.
+    /// Containers by unit.
     pub entries: BTreeMap<Unit, BTreeSet<Pod>>,
-    /// By unit of a Configuration: the slot behind it.
+    /// Slots by unit of a Configuration.
     pub slots: BTreeMap<Unit, String>,
-    /// Whether it was written after PodResources had answered, which makes the kubelet sweep its records. Before that it may
-    /// still name pods that have ended.
+    /// True if it was written after PodResources had answered, which makes the kubelet drop stale records. An older one may still name pods
+    /// that have ended.
     pub fresh: bool,
-    /// Whether it was written in the course of this snapshot.
+    /// True if it was written in the course of this snapshot.
     pub anew: bool,
 }
 
-/// What a snapshot says of one unit.
+/// State of one unit in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// These have it.
+    /// These containers have it.
     Held(BTreeSet<Pod>),
-    /// Nobody has it; certain if the checkpoint says so, too, which alone knows init containers.
+    /// No container has it. Only the checkpoint knows init containers, so it must be read for certainty.
     Absent {
-        /// Whether all records were read.
+        /// True if the checkpoint was read, too.
         certain: bool,
-        /// Whether the checkpoint was written in the course of this snapshot, so that it has every answer the kubelet took in before.
+        /// True if the checkpoint was written in the course of this snapshot, so that it has every answer that the kubelet received before.
         anew: bool,
     },
-    /// Cannot be told.
+    /// The records do not tell.
     Unsure,
 }
 
-/// A unit that only the kubelet knows.
+/// Unit that only the kubelet knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Who has it.
+    /// Containers that have it.
     pub pods: BTreeSet<Pod>,
-    /// The slot, where it was written down.
+    /// Slot, if the checkpoint has it.
     pub slot: Option<String>,
 }
 
 impl Snapshot {
-    /// Whether it tells how things are: a kubelet answered, or none is there.
+    /// Returns true if it tells the state: a kubelet answered, or none runs.
     pub fn is_answer(&self) -> bool {
         self.listed.is_some() || self.kubelet_run.is_none()
     }
 
-    /// Whether a kubelet runs of which no socket is there, so that it can be told of no resource.
+    /// Returns true if a kubelet answers but has no registration socket, so that no resource can be registered.
     pub fn is_socket_missing(&self) -> bool {
         self.listed.is_some() && self.kubelet_run.is_none()
     }
 
-    /// What it says of a unit.
+    /// Returns the state of a unit.
     pub fn presence(&self, unit: &Unit) -> Presence {
         let Some(listed) = &self.listed else {
             return Presence::Unsure;
@@ -125,20 +125,21 @@ impl Snapshot {
         }
     }
 
-    /// Whether a pod is still on this node.
+    /// Returns true if the pod is still on this node, `None` if it is unknown.
     pub fn is_alive(&self, pod: &Pod) -> Option<bool> {
         self.alive.get(pod.uid.as_ref()?).copied()
     }
 
-    /// Whether a pod may still use what it had. One that has ended may keep its folder until it is deleted, and is not
-    /// among the active ones; of one whose name or uid is not known, the other decides.
+    /// Returns true if a pod may still use its devices. A pod that has ended may keep its folder until it is deleted, but is not active. If
+    /// the name or the uid is unknown, the other decides.
     pub fn is_running(&self, pod: &Pod) -> bool {
         let is_there = self.is_alive(pod) != Some(false);
         let is_active = |name: &String| self.active.contains(name);
         is_there && pod.name.as_ref().is_none_or(is_active)
     }
 
-    /// What the kubelet has of our resources and is not `known`. What the checkpoint alone says counts if the pod is there.
+    /// Returns the units of our resources that the kubelet has and that are not known. A unit that an older checkpoint alone names counts
+    /// if its pod is there.
     pub fn strangers(&self, is_known: impl Fn(&Unit) -> bool) -> Vec<(Unit, Found)> {
         let Some(listed) = &self.listed else {
             return Vec::new();
@@ -164,7 +165,7 @@ impl Snapshot {
     }
 }
 
-/// The names of the one with the uids of the other, container by container.
+/// Joins the names of `listed` with the uids of `booked`, container by container.
 fn join(listed: &BTreeSet<Pod>, booked: &BTreeSet<Pod>) -> BTreeSet<Pod> {
     let mut joined: BTreeSet<Pod> = BTreeSet::new();
     let mut left: Vec<&Pod> = booked.iter().collect();
@@ -178,7 +179,7 @@ fn join(listed: &BTreeSet<Pod>, booked: &BTreeSet<Pod>) -> BTreeSet<Pod> {
         };
         joined.insert(Pod { uid, ..pod.clone() });
     }
-    // An init container that shares the device with its pod's container is nobody else.
+    // An init container that shares the device with a container of its pod is not another holder.
     let uids: BTreeSet<_> = joined.iter().filter_map(|pod| pod.uid.clone()).collect();
     joined.extend(
         left.into_iter()
@@ -241,7 +242,7 @@ mod tests {
                 checked(&["a"], true),
                 Presence::Held(mk_pod(None, Some("u"))),
             ),
-            // Perhaps an init container, perhaps a pod that has ended.
+            // Either an init container or a pod that has ended.
             (listed(&[]), checked(&["a"], false), Presence::Unsure),
             (
                 listed(&[]),

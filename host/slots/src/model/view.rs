@@ -1,4 +1,4 @@
-//! Tells which Instance or Configuration a resource's name stands for. Pure.
+//! Maps resource names to the Instance or Configuration they stand for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
 
-/// Says which object a resource's name stands for. Objects of two namespaces may have one name: it is that of the namespace that
-/// [`NameOwners`] says. Of two whose age is not known the first has it, and a Configuration goes before an Instance.
+/// Owners of resource names. Objects of two namespaces may have one name: [`NameOwners`] decides which namespace owns it. If the ages are
+/// not known, the first object owns it, and Configurations come before Instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// By the name of the Instance.
+    /// Instances by name.
     pub instances: BTreeMap<String, InstanceKey>,
-    /// Lists the Instances of a name where they are not the one that has it alone: the kubelet, which knows no namespace, takes them for one.
+    /// Instances of a name that is not owned by its only Instance: the kubelet, which knows no namespace, takes them for one.
     pub namesakes: BTreeMap<String, Vec<InstanceKey>>,
-    /// By the name of the Configuration.
+    /// Configurations by name.
     pub configurations: BTreeMap<String, ConfigurationKey>,
-    /// What is not offered, and why.
+    /// Objects without a resource, with the owner of their name.
     pub problems: BTreeSet<Problem>,
 }
 
 impl Owners {
-    /// The objects that concern `node`: Instances it sees or has slots of, Configurations it discovers for.
+    /// Finds the owners among the objects that concern `node`: Instances it sees or has slots of, Configurations it runs discovery for.
     pub fn new(node: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> Self {
         let mut owners = Self::default();
         let mut since: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
@@ -110,13 +110,13 @@ impl Owners {
         owners
     }
 
-    /// The Instance that has this name, or else the first that is named so.
+    /// Returns the Instance that owns this name, or else the first with the name.
     pub fn named(&self, instance: &str) -> Option<&InstanceKey> {
         let first = || self.namesakes.get(instance)?.first();
         self.instances.get(instance).or_else(first)
     }
 
-    /// The Instance that has this name, or would have it if it were made.
+    /// Returns the Instance that owns this name, or would own it if it were created.
     pub fn key_of(&self, instance: &str) -> Option<InstanceKey> {
         let made = || {
             let (configuration, _) = instance.rsplit_once('-')?;
@@ -130,8 +130,8 @@ impl Owners {
     }
 }
 
-/// Whether `before` and `after` concern `node` alike, so that the owners are the same. An Instance that is the same object
-/// is not read.
+/// Returns true if `before` and `after` concern `node` in the same way, so that the owners are the same. Instances that are the same object
+/// are not compared.
 pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
     let (before, after) = (&before.instances, &after.instances);
     let place = |instance: &Instance| {

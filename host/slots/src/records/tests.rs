@@ -1,4 +1,4 @@
-//! Looks at a kubelet's folder.
+//! Reads a kubelet's folder.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -11,7 +11,7 @@ use super::*;
 use crate::AllocateQueue;
 use crate::fixture::unit;
 
-/// Answers with the annotation `slots.leafhost.dev/cams`, as the checkpoint has them.
+/// Answers with the annotation `slots.leafhost.dev/cams`, in the checkpoint's encoding.
 const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is no pair
 const TO_B: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTA9Y2Ftcy1iLTA="; // cams-0=cams-b-0
 const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA="; // cams-1=cams-c-0

@@ -1,4 +1,4 @@
-//! Allocations through a Configuration of which another node was quicker to claim what was chosen.
+//! Allocations through a Configuration whose chosen slots another node claims first.
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn rig(hashes: &[&str], capacity: u32) -> Rig {
     rig
 }
 
-/// Half a second later another node has what the task has chosen to claim.
+/// Half a second later lets another node claim the slots that the task has chosen.
 async fn is_quicker(rig: &Rig, free: &[&str]) {
     tokio::time::sleep(Duration::from_millis(500)).await;
     rig.store.edit(|set| {
@@ -101,7 +101,7 @@ async fn a_slot_is_claimed_four_times_in_vain_at_most() {
     let refusal = rig.allocate("cams", &["cams-1"]).await.unwrap_err();
     assert!(refusal.to_string().contains("was quicker"), "{refusal}");
     assert_eq!(*rig.store.conflicts.lock().unwrap(), 1);
-    // Of a certain Instance nothing else can be chosen.
+    // No other slot can be chosen for a certain Instance.
     assert!(rig.allocate("cams-a", &["cams-a-3"]).await.is_err());
     assert_eq!(*rig.store.conflicts.lock().unwrap(), 0);
 }
@@ -114,7 +114,7 @@ async fn whose_claim_gets_no_answer_gets_another_slot() {
     rig.allocate("cams", &["cams-0"]).await.unwrap();
     rig.kubelet.run("p", &[unit("cams", "cams-0")]);
     rig.kubelet.tell();
-    // What may have been written is given back.
+    // Claims that may have been written are released.
     pass(30).await;
     let usages = ["cams-a-0", "cams-b-0"].map(|slot| rig.usage(slot));
     let used = usages.iter().filter(|usage| !usage.is_empty()).count();

@@ -1,4 +1,4 @@
-//! What is listed and what is granted agree, over scenes made by chance from seeds.
+//! Lists and grants agree, in random states from seeds.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -27,12 +27,12 @@ const LIMITS: Limits = Limits {
     ever: 1000,
 };
 
-/// A node, the pods of its kubelet, and what the agent knows of both.
+/// Node, the pods of its kubelet, and the agent's state.
 struct World {
     fixture: Fixture,
     holds: Holds,
     offerer: Offerer,
-    /// What containers have.
+    /// Units that containers have.
     held: BTreeSet<Unit>,
 }
 
@@ -47,7 +47,7 @@ impl World {
             // The agent has just started and has read no Configuration.
             fixture.devices = DeviceSnapshot::default();
         }
-        // Which kubelet an earlier agent has served.
+        // Kubelet that an earlier agent has served.
         let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
         let mut holds = Holds::new(*earlier.iter().choose(rng).unwrap());
         holds.update(NODE, &fixture.owners(), &fixture.instances);
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// A snapshot; what comes back is free then, unless it cannot be written.
+    /// Takes in a snapshot; released slots are free then, unless the release cannot be written.
     fn see(&mut self, snapshot: &Snapshot, is_written: bool) {
         let back = self.holds.see(snapshot, GRACE);
         for (unit, _) in back.into_iter().filter(|_| is_written) {
@@ -80,7 +80,7 @@ impl World {
         self.holds.update(NODE, &owners, &self.fixture.instances);
     }
 
-    /// The ids of each resource that a kubelet takes for free and healthy.
+    /// Returns the ids of each resource that a kubelet takes for free and healthy.
     fn free(&mut self) -> BTreeMap<String, Vec<String>> {
         let devices = Arc::new(self.fixture.devices.clone());
         let owners = self.fixture.owners();
@@ -132,7 +132,7 @@ impl World {
     }
 }
 
-/// An Instance with slots used in any way.
+/// Returns an Instance with randomly used slots.
 fn made(hash: &str, rng: &mut SmallRng) -> Instance {
     let usages = [
         "",
@@ -181,7 +181,7 @@ fn change_device(fixture: &mut Fixture, hash: &str, rng: &mut SmallRng) {
     }
 }
 
-/// Some of the ids of some resource.
+/// Returns random ids of a random resource.
 fn some(
     free: &BTreeMap<String, Vec<String>>,
     rng: &mut SmallRng,
@@ -261,7 +261,7 @@ async fn what_a_container_has_stays_healthy_while_its_device_has_not_been_seen_y
     kubelet.run("p", &[own.clone(), through.clone()]);
     let rig = Rig::new(&fixture, kubelet);
     idle().await;
-    // Those that pods have had before the agent started, and nobody has now, wait for the device as the free one does.
+    // Slots that pods had before the agent started, and none has now, wait for the device like the free one.
     assert_eq!(
         rig.listed("cams-a"),
         "cams-a-0+ cams-a-1- cams-a-2- cams-a-3- cams-a-4-"

@@ -1,9 +1,9 @@
-//! A Configuration that is deleted in one namespace and applied in another: the kubelet knows no namespace, and its pods keep what they have.
+//! A Configuration that is deleted in one namespace and applied in another: the kubelet knows no namespace, and its pods keep their slots.
 
 use super::*;
 use leafhost_core::names::ConfigurationKey;
 
-/// `cams-a` of the second namespace.
+/// Returns `cams-a` of the second namespace.
 fn moved(usage: &[(u32, &str)]) -> Instance {
     let mut instance = instance("cams", "a", 2, usage);
     instance.metadata.namespace = "second".into();
@@ -11,7 +11,8 @@ fn moved(usage: &[(u32, &str)]) -> Instance {
     instance
 }
 
-/// A pod has `slot` through `resource`, and then the Configuration has moved. Its Instance is made before the first one is gone, or after.
+/// Starts with a pod that has `slot` through `resource`, then moves the Configuration. `is_early`: the new Instance is created before the
+/// old one is gone.
 async fn rig(resource: &str, id: &str, usage: &[(u32, &str)], is_early: bool) -> Rig {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate(resource, &[id]).await.unwrap();
@@ -54,7 +55,7 @@ async fn what_a_pod_has_is_claimed_of_the_instance_that_has_the_name_now() {
             let rig = rig(resource, id, &[], is_early).await;
             assert_eq!(rig.usage("cams-a-0"), usage);
             assert_eq!(rig.problems(), Vec::<String>::new());
-            // The other slot is the only one that another pod gets.
+            // Another pod can get only the other slot.
             rig.allocate("cams", &["cams-1"]).await.unwrap();
             assert_eq!(rig.usage("cams-a-1"), "C:cams-1:node-a");
             assert!(rig.allocate("cams", &["cams-2"]).await.is_err());

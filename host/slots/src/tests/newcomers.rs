@@ -1,10 +1,10 @@
-//! Instances that were made a moment ago, in a store to which other nodes write.
+//! Instances created moments ago, in a store to which other nodes write.
 
 use jiff::Timestamp;
 
 use super::*;
 
-/// `cams-a` as it was made just now, with this uid.
+/// Returns `cams-a` as created just now, with this uid.
 fn made_now(uid: &str) -> Instance {
     let mut instance = instance("cams", "a", 2, &[]);
     instance.metadata.uid = uid.to_owned();
@@ -16,7 +16,7 @@ async fn rig(first: Instance) -> Rig {
     rig_of(first, None).await
 }
 
-/// The same in a cluster with that many nodes.
+/// Starts the task in a cluster with that many nodes.
 async fn rig_of(first: Instance, nodes: Option<usize>) -> Rig {
     let fixture = Fixture::new(&[("cams", &[first])]);
     let mut store = Store::default();
@@ -43,7 +43,7 @@ async fn no_slot_of_a_new_instance_is_given_until_other_nodes_had_time_to_claim_
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1-");
     assert_eq!(rig.listed("cams"), "cams-0-");
     pass(1).await;
-    // Who asks for any device waits for that.
+    // A request for any device waits for that.
     let asked = Instant::now();
     rig.allocate("cams", &["cams-0"]).await.unwrap();
     assert_eq!(asked.elapsed().as_secs(), 4);

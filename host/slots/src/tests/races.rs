@@ -1,6 +1,5 @@
-//! Many things at once, by chance, from seeds: pods come and go, other nodes claim, stores fail, devices are unplugged, agents
-//! are killed, kubelets restart and lose their records, Instances are made anew. No slot is ever given twice, and in the end
-//! none is lost.
+//! Random concurrent events from seeds: pods come and go, other nodes claim, stores fail, devices are unplugged, agents are killed,
+//! kubelets restart and lose their records, Instances are created anew. No slot is ever given twice, and in the end none is lost.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -21,9 +20,9 @@ const CAPACITY: u32 = 3;
 struct World {
     rig: Rig,
     rng: SmallRng,
-    /// The slots that containers truly have, by pod.
+    /// Slots that containers really have, by pod.
     truth: BTreeMap<String, Vec<String>>,
-    /// Pods of whom the kubelet has lost its record.
+    /// Pods of which the kubelet has lost its record.
     lost: BTreeSet<String>,
     fixture: Fixture,
     pods: u32,
@@ -37,7 +36,7 @@ fn empty(hash: &str) -> Instance {
 }
 
 impl World {
-    /// The ids a kubelet would give: listed Healthy, and in nobody's hands by its own records.
+    /// Returns ids that a kubelet would give: listed Healthy and free by its own records.
     fn free(&mut self, resource: &str, count: usize) -> Option<Vec<String>> {
         let name = ResourceName::new(format!("akri.sh/{resource}")).unwrap();
         let offers = Arc::clone(&self.rig.offers.borrow());
@@ -49,8 +48,8 @@ impl World {
         (ids.len() == count).then_some(ids)
     }
 
-    /// Whether an agent that is killed can learn again what it knew: of a container that the kubelet has forgotten, too,
-    /// only the agent that saw it knows.
+    /// Returns true if an agent that starts now can learn everything the killed one knew: a container that the kubelet has forgotten is
+    /// known only to the agent that saw it.
     fn is_known(&self) -> bool {
         self.truth.keys().all(|pod| !self.lost.contains(pod))
     }
@@ -61,7 +60,7 @@ impl World {
         self.rig.restart();
     }
 
-    /// A device goes or comes.
+    /// Unplugs a device or plugs it in.
     fn plug(&mut self) {
         let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
         let view = self.fixture.view("cams", hash);
@@ -75,7 +74,7 @@ impl World {
         self.rig.devices.send_replace(devices);
     }
 
-    /// Some pods are admitted at once, and perhaps the agent is killed at it.
+    /// Admits some pods at once; may kill the agent meanwhile.
     async fn start(&mut self) {
         let mut asked: Vec<(String, Vec<String>)> = Vec::new();
         for _ in 0..self.rng.random_range(1..=3) {
@@ -170,7 +169,7 @@ impl World {
         if self.rng.random_bool(0.5) {
             self.rig.kubelet.end(&pod);
         } else {
-            // The kubelet has it back, the folder goes later, and nobody says so.
+            // The kubelet has the unit back, the folder goes later, and no event comes.
             let mut state = self.rig.kubelet.state();
             state.held.retain(|_, (holder, _)| *holder != pod);
             state.alive.remove(&pod);
@@ -207,7 +206,7 @@ impl World {
         );
     }
 
-    /// Made anew, with the slots the plan would fill in, or with none.
+    /// Creates an Instance anew, with the slots that the plan would fill in, or with none.
     async fn anew(&mut self) {
         let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
         let mut instance = empty(hash);
@@ -228,12 +227,12 @@ impl World {
             idle().await;
         }
         self.rig.put(instance);
-        // Other nodes wait until this one has claimed what it has.
+        // Other nodes wait until this one has claimed its slots.
         pass(20).await;
     }
 
     fn restart(&mut self) {
-        // Of a container that no snapshot has met, nobody but the kubelet knows anything.
+        // Only the kubelet knows a container that no snapshot has shown.
         let report = Arc::clone(&self.rig.report.borrow());
         let is_met = |(pod, slots): (&String, &Vec<String>)| {
             let holder = Some(format!("default/{pod}"));
@@ -273,7 +272,7 @@ impl World {
             }
             16 => self.rig.kubelet.state().is_mute ^= true,
             17 if !*store.broken.lock().unwrap() && store.slow.lock().unwrap().is_zero() => {
-                // What the kubelet cannot show is not known to anybody.
+                // Slots that the kubelet cannot show are unknown to the agent.
                 pass(20).await;
                 let is_mute = self.rig.kubelet.state().is_mute;
                 if !is_mute {
@@ -307,7 +306,7 @@ impl World {
         idle().await;
     }
 
-    /// No slot is in two hands.
+    /// Asserts that no slot is given twice.
     fn check(&self, seed: u64) {
         let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
         for (pod, slots) in &self.truth {
@@ -325,7 +324,7 @@ impl World {
         }
     }
 
-    /// When everything has calmed down, everything is free again.
+    /// Asserts that everything is free again once all faults have ended.
     async fn calm(mut self, seed: u64) {
         let store = &self.rig.store;
         *store.broken.lock().unwrap() = false;

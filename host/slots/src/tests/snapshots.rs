@@ -1,4 +1,4 @@
-//! What the slot task makes of its looks at the kubelet's records.
+//! Effects of snapshots of the kubelet's records on the slot task.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
         (3, Some(1), false, 3),
         (3600, Some(1), false, 10),
         (0, Some(1), true, 10),
-        // Without a kubelet there is nothing to wait for.
+        // Without a kubelet nothing is waited for.
         (0, None, false, 0),
     ] {
         let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
@@ -18,7 +18,7 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
         kubelet.state().is_mute = is_mute;
         let began = Instant::now();
         let rig = Rig::new(&fixture, kubelet);
-        // Events do not make it sooner.
+        // Events do not shorten the wait.
         rig.kubelet.tell();
         wait_for(&rig.offers, |offers| !offers.is_empty()).await;
         assert_eq!(began.elapsed().as_secs(), offered_after, "{slow} {is_mute}");
@@ -46,7 +46,7 @@ async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
 #[tokio::test(start_paused = true)]
 async fn a_slot_nobody_was_seen_to_have_comes_back_after_the_grace() {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[(0, NODE)])])]);
-    // No agent has written down which kubelet it served.
+    // No agent has noted which kubelet it served.
     let ledger = Arc::new(Ledger::default());
     let rig = Rig::with(&fixture, Kubelet::new(Some(1)), ledger);
     pass(GRACE.as_secs() - 15).await;
@@ -105,7 +105,7 @@ async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
     idle().await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     assert_eq!(rig.usage("cams-a-1"), "C:cams-0:node-a");
-    // Another node may have been quicker with a third one.
+    // Another node may have claimed a third one first.
     let mut taken = instance("cams", "a", 2, &[(0, "node-b"), (1, "C:cams-0:node-a")]);
     taken.metadata.uid = "third".into();
     rig.put(taken);
@@ -125,7 +125,7 @@ async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
     pass(3600).await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0+");
     assert_eq!((rig.snapshots(), rig.problems()), (1, vec![]));
-    // Slots of a kubelet that was here stay, at a snapshot every ten seconds.
+    // Slots of a kubelet that ran before stay, with a snapshot every ten seconds.
     rig.put(instance("cams", "a", 1, &[(0, NODE)]));
     rig.kubelet.tell();
     pass(3600).await;
@@ -138,7 +138,7 @@ async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[])])]);
     let rig = Rig::new(&fixture, Kubelet::new(None));
     pass(60).await;
-    // It comes with a pod of before, and is slow to answer.
+    // The kubelet starts with a pod of before, and is slow to answer.
     rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
     rig.kubelet.state().number = Some(1);
     rig.kubelet.state().is_mute = true;

@@ -1,4 +1,4 @@
-//! A store that takes no claims, and what is shown of refusals.
+//! Stores that take no claims, and the report of refusals.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
     let refusal = rig.allocate("cams-a", &["cams-a-1"]).await.unwrap_err();
     assert!(refusal.to_string().contains("read-only"), "{refusal}");
     idle().await;
-    // What a container has stays as it is.
+    // Slots of containers stay unchanged.
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1- cams-a-2-");
     assert_eq!(rig.listed("cams"), "cams-0-");
     let report = Arc::clone(&rig.report.borrow());
@@ -26,7 +26,7 @@ async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
         told.contains("the folder is read-only; make it writable"),
         "{told}"
     );
-    // It is tried again, ever more seldom.
+    // The write is tried again, less and less often.
     for (seconds, calls) in [(60, 6..=14), (600, 60..=81)] {
         let before = rig.store.calls();
         pass(seconds).await;
@@ -42,7 +42,7 @@ async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
     assert_eq!(rig.store.calls(), calls, "nothing is tried any more");
 }
 
-/// Four devices, of which the first may not be written.
+/// Starts with four devices, the first of which may not be written.
 async fn with_one_denied() -> Rig {
     let instances = ["a", "b", "c", "d"].map(|hash| instance("cams", hash, 2, &[]));
     let fixture = Fixture::new(&[("cams", &instances)]);
@@ -64,7 +64,7 @@ async fn an_instance_that_cannot_be_written_is_barred_alone() {
         "{refusal}"
     );
     idle().await;
-    // A container keeps its slot of it, and all others are offered.
+    // A container keeps its slot, and all others are offered.
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1+");
     assert_eq!(rig.listed("cams-b"), "cams-b-0+ cams-b-1+");
     assert_eq!(rig.listed("cams"), "cams-0+ cams-1+ cams-2+");
@@ -72,11 +72,11 @@ async fn an_instance_that_cannot_be_written_is_barred_alone() {
     let problem = report.problems.first().unwrap();
     assert_eq!(problem.reason(), "InstanceNotClaimed");
     assert_eq!(problem.subject().to_string(), "Instance default/cams-a");
-    // Through the Configuration each of the others can be had.
+    // Each of the others can be allocated through the Configuration.
     let given = rig.allocate("cams", &["cams-0", "cams-1", "cams-2"]).await;
     assert!(given.is_ok(), "{given:?}");
     assert!(rig.usage("cams-a-0").is_empty());
-    // A pod that ends gives back what it has of others.
+    // A pod that ends gives back its slots of other Instances.
     rig.kubelet.run(
         "q",
         &[0, 1, 2].map(|number| unit("cams", &format!("cams-{number}"))),
@@ -104,7 +104,7 @@ async fn two_instances_that_cannot_be_written_bar_all_until_another_can_be() {
     idle().await;
     assert_eq!(rig.listed("cams-c"), "cams-c-0- cams-c-1-");
     pass(3).await;
-    // One that is written tells that it is only those two.
+    // A successful write shows that only those two fail.
     assert_eq!(rig.listed("cams-c"), "cams-c-0+ cams-c-1+");
     assert_eq!(rig.listed("cams-b"), "cams-b-0- cams-b-1-");
     for _ in 0..60 {
@@ -176,7 +176,7 @@ async fn a_release_that_cannot_be_written_tells_that_no_claim_can() {
     *rig.store.broken.lock().unwrap() = true;
     rig.kubelet.end("p");
     pass(1).await;
-    // Its next pod needs no write.
+    // The next pod needs no write.
     assert_eq!(rig.listed("cams-a"), "cams-a-0+ cams-a-1-");
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
 }

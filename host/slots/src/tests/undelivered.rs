@@ -1,13 +1,13 @@
-//! Claims of which no pod has anything: their answer never came to the kubelet, or the kubelet has lost its record.
+//! Claims that no pod has: their answer never reached the kubelet, or the kubelet has lost its record.
 
 use super::*;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-/// So soon what nobody can have is free again.
+/// Seconds within which a slot that no pod can have is free again.
 const SOON: u64 = 15;
 
-/// The store says that this node has slot 0 of `cams-a`.
+/// Stores a claim of this node for slot 0 of `cams-a`.
 fn claim(store: &Store) {
     let claimed = instance("cams", "a", 2, &[(0, NODE)]);
     store.edit(|set| drop(set.instances.insert(claimed.key(), Arc::new(claimed))));
@@ -16,7 +16,7 @@ fn claim(store: &Store) {
 #[tokio::test(start_paused = true)]
 async fn what_an_agent_claimed_and_never_answered_is_free_soon_after_the_next_one_has_started() {
     let mut rig = Rig::cams(2, &[]).await;
-    // It was killed between the claim and the answer.
+    // The agent was killed between the claim and the answer.
     rig.task.abort();
     claim(&rig.store);
     rig.restart();
@@ -33,7 +33,7 @@ async fn what_an_ended_agent_gave_stays_with_who_has_it() {
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.restart();
     idle().await;
-    // The kubelet records the last answer when the next agent runs already.
+    // The kubelet records the last answer when the next agent already runs.
     tokio::time::sleep(Duration::from_secs(4)).await;
     rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
     pass(GRACE.as_secs() * 2).await;
@@ -136,7 +136,7 @@ fn as_many_nodes_as_an_instance_has_free_slots_prefer_different_ones() {
         watch::channel(Arc::new(Fixture::new(&[("cams", &[seen])]).instances));
     let two_each = free.iter().map(|slot| (slot.clone(), 2)).collect();
     assert_eq!(preferred(&instances), two_each);
-    // Of what a node does not know it begins somewhere.
+    // For an unknown Instance the node still has a starting point.
     let (_sender, unknown) = watch::channel(Arc::default());
     assert!(preferred(&unknown).len() > 2);
 }

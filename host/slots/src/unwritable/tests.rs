@@ -14,7 +14,7 @@ fn set() -> InstanceSet {
     InstanceSet::read(made.map(|one: Arc<Instance>| (one.key(), one)).into())
 }
 
-/// Learns what a store says of some Instances: `+` written, `-` denied, `?` no answer, `!` no writes at all, `~` somebody was quicker, `x` gone.
+/// Learns the results for some Instances: `+` written, `-` denied, `?` no answer, `!` no writes at all, `~` conflict, `x` gone.
 fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> News {
     let told: Vec<(InstanceKey, Written)> = told
         .split(' ')
@@ -47,7 +47,7 @@ fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> News {
     unwritable.learn(&keys, &results, is_trial, Instant::now())
 }
 
-/// `all` or the hashes of the Instances of which nothing is given.
+/// Returns `all` or the hashes of the barred Instances.
 fn barred(unwritable: &Unwritable) -> String {
     if unwritable.is_all() {
         return "all".to_owned();
@@ -75,7 +75,7 @@ async fn one_instance_is_barred_alone_and_all_only_when_two_fail_and_nothing_is_
         (&["a! b+"], "all"),
         (&["a!", "b+"], ""),
         (&["a-", "b-", "c+"], "ab"),
-        // Those that failed before tell nothing new.
+        // Instances that failed before prove nothing new.
         (&["a-", "c+", "b-", "c+", "a-", "b-"], "ab"),
         (&["a-", "a+"], ""),
         (&["a+ a-"], "a"),
@@ -114,7 +114,7 @@ async fn the_problem_names_the_instance_or_says_that_none_can_be_claimed() {
     assert!(told.contains("cams-b (and 1 more)"), "{told}");
 }
 
-/// The Instances that are tried, with the seconds after which each is.
+/// Returns the Instances that are tried, each with the seconds since the start.
 async fn tries(unwritable: &mut Unwritable, answer: &str, most: usize) -> Vec<(u64, String)> {
     let (set, begun) = (set(), Instant::now());
     let mut tried = Vec::new();
@@ -158,7 +158,7 @@ async fn an_instance_whose_trials_alone_succeed_is_barred_ever_longer() {
         assert_eq!(barred(&unwritable), "");
     }
     assert!(begun.elapsed().as_secs() > 150, "{:?}", begun.elapsed());
-    // A write of it that succeeds at last ends that.
+    // A successful write of it ends the failure.
     learn(&mut unwritable, "a+", false);
     learn(&mut unwritable, "a-", false);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What an allocation claims, and what the container gets.
+//! Slots that an allocation claims, and the answer for the container.
 
 use super::*;
 use crate::fixture::{Fixture, NODE, ids, instance, snapshot, unit};
@@ -44,7 +44,7 @@ fn choose(fixture: &Fixture, resource: &str, asked: &[&str]) -> Result<Vec<Chose
     choose_as(NODE, fixture, resource, asked, &mut BTreeSet::new())
 }
 
-/// `<id>=<slot> <value>`, in order.
+/// Formats each choice as `<id>=<slot> <value>`, in order.
 fn shown(chosen: &[Chosen]) -> Vec<String> {
     let shown = |one: &Chosen| {
         let claim = one.claim.as_ref().map(ToString::to_string);
@@ -64,7 +64,7 @@ fn an_instances_slots_are_claimed_for_the_node() {
         shown(&choose(&fixture, "cams-a", &["cams-a-0"]).unwrap()),
         ["cams-a-0=cams-a-0 node-a"]
     );
-    // What this node has already needs no claim.
+    // A slot that this node has already needs no claim.
     let both = choose(&fixture, "cams-a", &["cams-a-0", "cams-a-2"]).unwrap();
     assert_eq!(
         shown(&both),
@@ -146,7 +146,7 @@ fn one_id_that_cannot_be_had_refuses_all() {
     let mut reserved = BTreeSet::new();
     let asked = ["cams-a-0", "cams-a-1"];
     assert!(choose_as(NODE, &fixture, "cams-a", &asked, &mut reserved).is_err());
-    // Nor does it take anything from the others of the batch.
+    // A failed choice takes nothing from the rest of the batch.
     assert_eq!(reserved, ids(&[]));
     let asked = ["cams-0", "cams-1"];
     assert!(choose_as(NODE, &fixture, "cams", &asked, &mut reserved).is_err());
@@ -199,7 +199,7 @@ fn the_instance_with_the_most_free_slots_comes_first() {
     let fixture = Fixture::new(&[("cams", &[a, b])]);
     let chosen = choose(&fixture, "cams", &["cams-0"]).unwrap();
     assert_eq!(chosen[0].instance.metadata.name, "cams-b");
-    // What others of the batch get counts.
+    // Slots of other allocations in the batch count as used.
     let mut reserved = ids(&["cams-b-1", "cams-b-2"]);
     let chosen = choose_as(NODE, &fixture, "cams", &["cams-0"], &mut reserved).unwrap();
     assert_eq!(chosen[0].slot, "cams-a-2");
@@ -236,7 +236,7 @@ fn two_nodes_that_race_meet_only_at_the_last_free_slot() {
             assert_eq!(numbers, BTreeSet::from([0, capacity - 1]));
         }
     }
-    // Of many nodes most begin alone.
+    // Of many nodes most begin at an Instance of their own.
     let order = |place| in_order((0..50).collect(), place, 20)[0];
     let begun: BTreeSet<i32> = (0..20).map(order).collect();
     assert_eq!(begun.len(), 20);
@@ -261,7 +261,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
     let instances = hashes.map(|hash| instance("cams", hash, 1, &[]));
     let fixture = Fixture::new(&[("cams", &instances)]);
     let mut turns = Turns::new();
-    // What only one Instance is left for is nobody's turn.
+    // A choice among a single Instance does not count as a turn.
     let mut choose = |taken: &[&str]| {
         let context = SlotContext {
             node: NODE,
@@ -298,7 +298,7 @@ fn slots_beyond_a_lowered_capacity_use_it_up() {
     let refusal = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap_err();
     assert!(refusal.to_string().contains("all 2 slots"), "{refusal}");
     assert!(choose(&fixture, "cams", &["cams-0"]).is_err());
-    // Those that are used may be asked for again.
+    // Used slots may be requested again.
     assert!(choose(&fixture, "cams-a", &["cams-a-4"]).is_ok());
     let fixture = cams(2, &used[..1]);
     assert!(choose(&fixture, "cams-a", &["cams-a-0"]).is_ok());
@@ -324,7 +324,7 @@ async fn a_slot_that_is_claimed_in_another_namespace_is_not_asked_for_again_here
 
 #[tokio::test(start_paused = true)]
 async fn what_was_made_anew_is_claimed_anew() {
-    // Seen, and not stored: the Instance has just come back without its slots.
+    // Seen but not stored: the Instance has just been created again without its slots.
     let fixture = cams(1, &[]);
     let unit = unit("cams-a", "cams-a-0");
     let mut holds = Holds::default();
@@ -376,7 +376,7 @@ fn a_container_gets_everything_of_all_its_devices_in_one_answer() {
     assert_eq!(paths, BTreeSet::from(["/dev/a", "/dev/b"]));
     assert_eq!(given.mounts.len(), 2);
     assert!(given.mounts.iter().all(|mount| mount.read_only));
-    // The plain variable is that of the first id; the Configuration's own win.
+    // The variable without a suffix is that of the first id; properties of the Configuration win.
     assert_eq!(given.envs["ID"], first);
     assert_eq!(given.envs["ID_A"], "a");
     assert_eq!(given.envs["ID_B"], "b");
@@ -386,7 +386,7 @@ fn a_container_gets_everything_of_all_its_devices_in_one_answer() {
         given.annotations.into_iter().collect::<Vec<_>>(),
         [("slots.leafhost.dev/cams".to_owned(), pairs)]
     );
-    // The id of an Instance's own slot says which it is.
+    // The id of an Instance's own slot names the slot itself.
     let own = choose(&fixture, "cams-a", &["cams-a-0"]).unwrap();
     assert!(answer(None, &own).annotations.is_empty());
 }

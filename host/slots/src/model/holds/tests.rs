@@ -1,4 +1,4 @@
-//! Who has a slot, and when it comes back.
+//! Holders of slots, and the release of slots.
 
 use tokio::time::advance;
 
@@ -8,7 +8,7 @@ use crate::model::snapshot::Pod;
 
 const GRACE: Duration = Duration::from_mins(5);
 
-/// Slot 0 of `cams-a` is this node's, by its own resource.
+/// Returns holds in which slot 0 of `cams-a` is this node's, through its own resource.
 fn held() -> (Holds, Unit) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut holds = Holds::default();
@@ -23,7 +23,7 @@ fn a_slot_is_this_nodes_in_all_forms_akri_writes() {
     for (usage, resource, id) in [
         (NODE, "cams-a", "cams-a-0"),
         ("C:cams-3:node-a", "cams", "cams-3"),
-        // Older agents of Akri.
+        // Written by older agents of Akri.
         ("C:0:node-a", "cams", "cams-0"),
     ] {
         let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 1, &[(0, usage)])])]);
@@ -91,7 +91,7 @@ async fn a_look_that_told_nothing_frees_nothing() {
         mute.listed = None;
         assert_eq!(holds.see(&mute, GRACE), []);
     }
-    // An init container is in the checkpoint alone; one that was not written anew may be of a pod that has ended.
+    // Only the checkpoint has init containers; one that was not written anew may name a pod that has ended.
     let mut unsure = snapshot(1, &[(&unit, "p")]);
     unsure.listed = Some(BTreeMap::new());
     unsure.checkpoint.as_mut().unwrap().fresh = false;
@@ -234,7 +234,7 @@ async fn what_a_pod_has_of_an_instance_that_is_gone_is_that_of_the_one_that_has_
     let mut namesake = instance("cams", "a", 2, &[]);
     namesake.metadata.namespace = "second".into();
     fixture.put(namesake.clone());
-    // While the Instance is there, it is that one's.
+    // The slot belongs to the Instance while it exists.
     let gone = instance("cams", "a", 2, &[]);
     let mut both = fixture.clone();
     both.put(gone.clone());
@@ -247,7 +247,7 @@ async fn what_a_pod_has_of_an_instance_that_is_gone_is_that_of_the_one_that_has_
     assert_eq!(hold.owner(&fixture.owners()), Some(&namesake.key()));
     let by_instance = holds.held(&fixture.owners());
     assert_eq!(by_instance.keys().collect::<Vec<_>>(), [&namesake.key()]);
-    // Its claim under the same id is that slot.
+    // The claim of the other Instance under this id is that slot.
     let usage = &mut namesake.spec.device_usage;
     usage.insert("cams-a-0".into(), NODE.into());
     fixture.put(namesake.clone());
@@ -271,7 +271,7 @@ async fn a_look_that_a_later_one_overtook_gives_nothing_back_to_who_had_it() {
     assert_eq!(holds.see(&slow, GRACE), []);
     holds.adopt(NODE, &fixture.owners(), &slow);
     assert!(holds.by_unit.is_empty(), "{holds:?}");
-    // One that told nothing overtakes none.
+    // A snapshot without an answer overtakes no other.
     advance(Duration::from_secs(1)).await;
     let slow = snapshot(1, &[(&unit, "p")]);
     advance(Duration::from_secs(1)).await;
@@ -315,7 +315,7 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
             "akri.sh/gone-b gone-b-0 = gone-b-0 node-a",
         ]
     );
-    // A checkpoint that may be old is believed of pods that are there.
+    // An old checkpoint is believed about pods that are present.
     let mut old = snapshot.clone();
     old.listed = Some(BTreeMap::new());
     old.checkpoint.as_mut().unwrap().fresh = false;
@@ -325,7 +325,7 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
     assert!(holds.by_unit.is_empty());
 }
 
-/// `cams-0` stands before slots of `cams-a` and of `cams-b`.
+/// Returns a fixture in which `cams-0` maps to slots of both `cams-a` and `cams-b`.
 fn doubled() -> (Fixture, Unit) {
     let usage = [(0, "C:cams-0:node-a")];
     let (a, b) = (
@@ -349,7 +349,7 @@ async fn of_two_slots_with_one_id_the_one_the_kubelet_was_answered_stays() {
             seen
         };
         assert_eq!(holds.see(&seen(), GRACE), []);
-        // The store says it again, as it does after any change.
+        // The store repeats it, as it does after any change.
         holds.update(NODE, &fixture.owners(), &fixture.instances);
         assert_eq!(holds.by_unit[&unit].slot, answered);
         assert!(holds.by_unit[&unit].stored.is_some());
@@ -375,7 +375,7 @@ async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_
     holds.see(&snapshot(1, &[(&unit, "p")]), GRACE);
     holds.update(NODE, &fixture.owners(), &fixture.instances);
     assert_eq!(holds.by_unit[&unit].slot, "cams-b-0");
-    // Nor when the right one is gone for a while.
+    // Nor while the right Instance is gone for a time.
     let mut without = fixture.clone();
     without
         .instances
@@ -418,7 +418,7 @@ fn a_slots_id_tells_its_instance() {
     }
 }
 
-/// Slot 0 of `cams-a` is this node's, claimed by an earlier agent that has served the kubelet `trusted`.
+/// Returns holds in which slot 0 of `cams-a` is claimed by an earlier agent that has served the kubelet `trusted`.
 fn found(trusted: Option<KubeletRun>) -> (Holds, Unit) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut holds = Holds::new(trusted);
@@ -432,7 +432,7 @@ async fn a_claim_of_an_agent_that_has_ended_comes_back_when_the_same_kubelet_has
     let (mut holds, unit) = found(Some(kubelet(1)));
     assert_eq!(holds.see(&snapshot(1, &[]), GRACE), []);
     assert!(holds.open(Instant::now()).is_empty());
-    // What the ended agent has sent the kubelet records a little later.
+    // The kubelet records the last answer of the ended agent a little later.
     advance(RECORD_WAIT).await;
     assert_eq!(holds.open(Instant::now()), BTreeSet::from([unit.clone()]));
     let mut read = snapshot(1, &[]);

@@ -1,4 +1,4 @@
-//! What is offered, and how each id is.
+//! Offered resources and the health of their ids.
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::Resources;
@@ -57,7 +57,7 @@ fn again(
     maker.offer(context, true, known, limits)
 }
 
-/// `<id>+` for healthy, `<id>-` for not.
+/// Formats a list: `<id>+` for healthy, `<id>-` for unhealthy.
 fn list(offered: &Offered, name: &str) -> String {
     let name = ResourceName::new(resource(name)).unwrap();
     let list = offered.offers.get(&name);
@@ -118,7 +118,7 @@ fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
             vec![(0, NODE), (3, NODE)],
             "cams-a-0+ cams-a-1+ cams-a-2+ cams-a-3+ cams-a-4+",
         ),
-        // Used ones count against what is left.
+        // Used slots count against the capacity.
         (
             2,
             vec![(0, NODE), (3, NODE)],
@@ -135,7 +135,7 @@ fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
         let offered = offer(&fixture, &holds(&fixture));
         assert_eq!(list(&offered, "cams-a"), shown, "{capacity} {usage:?}");
     }
-    // One of two is left; which one is this node's order.
+    // One of two is left; the order of this node decides which.
     let fixture = cams(2, &[(3, NODE)]);
     let offered = offer(&fixture, &holds(&fixture));
     let shown = list(&offered, "cams-a");
@@ -157,7 +157,7 @@ fn a_device_that_is_not_there_is_offered_to_nobody() {
     let cases: [(Alter, &str); 3] = [
         (missing, "cams-a-0- cams-a-1-"),
         (unhealthy, "cams-a-0- cams-a-1-"),
-        // An agent that has just started keeps what is used.
+        // An agent that has just started keeps used slots healthy.
         (unreported, "cams-a-0- cams-a-1+"),
     ];
     for (change, shown) in cases {
@@ -213,7 +213,7 @@ fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of
             &BTreeSet::new(),
             LIMITS,
         );
-        // It counts as soon as the Configuration says so.
+        // The change counts as soon as the Configuration has it.
         fixture.resources("cams", resources);
         let offered = again(
             &mut maker,
@@ -300,14 +300,14 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
     );
     known.extend(offered.new_names);
 
-    // Those that are offered stay, though an older one comes.
+    // Offered Instances stay, even if an older one appears.
     let mut older = instance("cams", "older", 1, &[]);
     older.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
     fixture.put(older);
     fixture.see(&key("cams"), "older", |_| {});
     let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
-    // Also over a restart of the agent.
+    // Restarts of the agent keep them, too.
     let offered = offer_with(&fixture, &holds(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
 
@@ -482,7 +482,7 @@ fn a_list_that_stays_the_same_stays_the_same_object() {
         Arc::ptr_eq(&before.offers[&name], &after.offers[&name])
     };
     assert_eq!((same("cams-a"), same("cams-b")), (false, true));
-    // An object that is another and says the same.
+    // Another object with the same content.
     fixture.put(instance("cams", "b", 1, &[]));
     let last = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
     let name = ResourceName::new("akri.sh/cams-b").unwrap();

@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, instance};
 const EARLY: &str = "2026-01-01T00:00:00Z";
 const LATE: &str = "2026-02-01T00:00:00Z";
 
-/// The Configurations `default/echo`, which has the Instance `echo-a19705`, and `second/<name>`.
+/// Returns the Configurations `default/echo`, with the Instance `echo-a19705`, and `second/<name>`.
 fn fixture(name: &str, ages: Option<(&str, &str)>) -> Fixture {
     let instances = [instance("echo", "a19705", 1, &[])];
     let mut fixture = Fixture::new(&[("echo", &instances)]);
@@ -29,7 +29,7 @@ fn reserve(fixture: &mut Fixture, name: &str, namespace: &str, second: i64) {
     Arc::make_mut(&mut fixture.devices.names).insert(name.to_owned(), reservation);
 }
 
-/// The namespaces that have the Configuration's resource and the Instance's, and what is told.
+/// Returns the namespaces that own the Configuration's and the Instance's resource, and the problems.
 fn shown(fixture: &Fixture, name: &str) -> (Option<String>, Option<String>, Vec<String>) {
     let owners = fixture.owners();
     let configuration = owners.configurations.get(name);
@@ -47,7 +47,7 @@ fn a_configuration_that_is_named_like_anothers_instance_takes_nothing_from_it() 
     for (ages, reservation) in [
         (Some((EARLY, LATE)), None),
         (Some((EARLY, LATE)), Some("default")),
-        // It was there first, and was deleted and applied again.
+        // The Configuration existed first, and was deleted and applied again.
         (Some((LATE, EARLY)), Some("default")),
     ] {
         let mut fixture = fixture("echo-a19705", ages);
