@@ -1,4 +1,4 @@
-//! Takes in the sessions' answers: into their devices, the registry and the metrics.
+//! Applies the answers of sessions to their devices, the registry and the metrics.
 
 use leafhost_core::backoff;
 use leafhost_core::clock::later;
@@ -11,23 +11,23 @@ use super::session::{Answer, Said, SessionId};
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 
-/// The most bytes of explanations that are kept of all sessions.
+/// Upper bound of bytes of explanations kept for all sessions.
 const EXPLANATIONS: usize = 16 << 20;
 
 impl DiscoveryTask {
-    /// How many bytes of explanations a session may leave: all have the same part of [`EXPLANATIONS`].
+    /// Returns the bytes of explanations that a session may leave: an equal share of [`EXPLANATIONS`].
     pub(super) fn explanations(&self) -> usize {
         EXPLANATIONS / self.ids.len().max(1)
     }
 
-    /// What the devices of all sessions have.
+    /// Returns the text budget with the devices of all sessions.
     fn budget(&self) -> Budget {
         let served = self.served.values();
         let sessions = served.flat_map(|served| served.sessions.values());
         Budget::of(sessions.map(|session| &session.devices))
     }
 
-    /// A session has said something.
+    /// Applies an answer of a session.
     pub(super) fn answered(&mut self, answer: Answer) {
         let Answer {
             id,
@@ -54,7 +54,7 @@ impl DiscoveryTask {
                 if let Outcome::Discovered(discovery) = &report.outcome
                     && let Err(why) = budget.admit(&session.devices, discovery, grace)
                 {
-                    // No fault of the handler: others may have filled the budget.
+                    // Not a fault of the handler: others may have filled the budget.
                     report.outcome = Outcome::Unavailable(why);
                     session.refuse(now);
                 }
@@ -114,7 +114,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// A session's task panicked: a bug of ours, for which no other session pays.
+    /// Handles the panic of a session's task. It is a bug of the agent and does not affect other sessions.
     pub(super) fn broken(&mut self, id: &SessionId) {
         let now = self.now();
         let fault = Fault::new(

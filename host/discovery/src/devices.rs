@@ -1,6 +1,6 @@
-//! The devices of a session and of a Configuration: what answers say, folded with what was known before.
+//! The devices of a session and of a Configuration: folds each answer into what was known before.
 //!
-//! Pure: time is given. Withdrawal is by answers and grace alone; errors and faults never come here.
+//! Pure; time is an argument. Only answers and the grace withdraw devices; errors and faults are never passed to this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,15 +22,15 @@ pub use bucket::Bucket;
 pub use budget::Budget;
 pub use merge::{Lost, Part, SourceRank, merge};
 
-/// How long a missing device keeps its Instance.
+/// Time for which a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Grace(
-    /// What the Configuration says; nothing for the defaults.
+    /// Grace of the Configuration; `None` for the defaults.
     pub Option<Duration>,
 );
 
 impl Grace {
-    /// The grace of a shared or a local device.
+    /// Returns the grace of a shared or a local device.
     pub fn of(self, shared: bool) -> Duration {
         self.0.unwrap_or(if shared {
             timeouts::SHARED_GRACE
@@ -39,31 +39,31 @@ impl Grace {
         })
     }
 
-    /// When the grace of a device that is missing `since` then is over.
+    /// Returns the end of the grace of a device that is missing since `since`.
     pub fn end(self, shared: bool, since: Timestamp) -> Timestamp {
         later(since, self.of(shared))
     }
 }
 
-/// The most text that the devices of a session have in all, in bytes: partial answers add up.
+/// Upper bound of bytes of text that the devices of a session have together: partial answers add up.
 const MOST_TEXT: usize = 32 << 20;
 
-/// A device and whether the last complete answer had it.
+/// Device with its presence in the last complete answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracked {
-    /// As last reported.
+    /// Device as last reported.
     pub device: Arc<Device>,
-    /// Since when complete answers lack it.
+    /// Time since which complete answers lack it.
     pub missing_since: Option<Timestamp>,
 }
 
 impl Tracked {
-    /// When it goes, if it is missing.
+    /// Returns the time at which it is withdrawn, if it is missing.
     fn end(&self, grace: Grace) -> Option<Timestamp> {
         Some(grace.end(self.device.shared, self.missing_since?))
     }
 
-    /// It is not there; says whether it was.
+    /// Marks it as missing; returns true if it was present.
     fn miss(&mut self, now: Timestamp) -> bool {
         self.missing_since
             .replace(self.missing_since.unwrap_or(now))
@@ -71,38 +71,38 @@ impl Tracked {
     }
 }
 
-/// The devices of one session.
+/// Devices of one session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionDevices {
     tracked: BTreeMap<DeviceKey, Tracked>,
-    /// How many bytes of text they have.
+    /// Number of bytes of text of these devices.
     text: usize,
-    /// How many devices it may have at a time, if that is bounded.
+    /// Upper bound of devices at a time, if there is one.
     most: Option<usize>,
-    /// How many devices of the last answer were more, or had more text.
+    /// Number of devices in the last answer that exceeded `most` or the text limit.
     over: usize,
-    /// The handler has answered since it was opened as `first`.
+    /// True if the handler has answered since it was opened as `first`.
     answered: bool,
-    /// A complete answer has come: what it does not have is not there.
+    /// True once a complete answer has come: devices that it lacks are not present.
     settled: bool,
-    /// Ids that answers named as departed and have not named as present since; they count for devices of earlier runs, too.
+    /// Ids that answers named as departed and not as present since; they also apply to devices of earlier runs.
     departed: BTreeSet<String>,
-    /// The ids of devices that were in the last answer and were not taken.
+    /// Ids of devices in the last answer that were left out.
     left_out: BTreeSet<String>,
 }
 
 impl SessionDevices {
-    /// The handler is new to the session: it cannot mean "the same as last time" yet.
+    /// Resets the session for a new handler, which cannot refer to a previous answer yet.
     pub fn reopen(&mut self) {
         self.answered = false;
     }
 
-    /// From now on there are at most so many devices.
+    /// Sets the upper bound of devices.
     pub fn limit(&mut self, most: usize) {
         self.most = Some(most);
     }
 
-    /// Takes an answer in; says whether anything is different now.
+    /// Applies an answer; returns true if anything changed.
     pub fn fold(&mut self, discovery: Discovery, grace: Grace, now: Timestamp) -> bool {
         let Discovery {
             devices,
@@ -144,7 +144,7 @@ impl SessionDevices {
         differs
     }
 
-    /// Takes a device in that was reported, besides those that are `here`; says whether it is news.
+    /// Adds or updates a reported device. `here` counts the present devices. Returns true if anything changed.
     fn take(&mut self, device: Device, here: &mut usize) -> bool {
         let key = device.key();
         let most = self.most.unwrap_or(usize::MAX);
@@ -158,7 +158,7 @@ impl SessionDevices {
                 }
                 (returned, Some(held.device.text()))
             }
-            // For those that are missing as many others may have come.
+            // For each missing device another may have come.
             None if *here >= most || tracked >= most.saturating_mul(2) => {
                 self.over += 1;
                 return false;
@@ -180,7 +180,7 @@ impl SessionDevices {
         true
     }
 
-    /// Lets devices go; says whether there was one.
+    /// Removes the devices that `goes` selects; returns true if there were any.
     fn let_go(&mut self, goes: impl Fn(&DeviceKey, &Tracked) -> bool) -> bool {
         let before = self.tracked.len();
         let text = &mut self.text;
@@ -194,18 +194,18 @@ impl SessionDevices {
         self.tracked.len() != before
     }
 
-    /// Lets go what was missing for too long; says whether there was something.
+    /// Removes devices whose grace is over; returns true if there were any.
     pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
         self.let_go(|_, tracked| tracked.end(grace).is_some_and(|end| end <= now))
     }
 
-    /// When [`Self::expire`] has something to do next.
+    /// Returns the next time at which [`Self::expire`] removes a device.
     pub fn deadline(&self, grace: Grace) -> Option<Timestamp> {
         let tracked = self.tracked.values();
         tracked.filter_map(|tracked| tracked.end(grace)).min()
     }
 
-    /// The devices of the last answer that are more than the source may have.
+    /// Returns a problem if the last answer had more devices than the source may have.
     pub fn problem(&self, configuration: &ConfigurationKey, source: &str) -> Option<Problem> {
         (self.over > 0).then(|| Problem::TooManyDevices {
             configuration: configuration.clone(),
@@ -216,17 +216,17 @@ impl SessionDevices {
         })
     }
 
-    /// Keeps of the ids that departed those that still say something.
+    /// Keeps only the departed ids that are still in `unseen`.
     pub fn remember_departed(&mut self, unseen: &Unseen) {
         self.departed.retain(|id| unseen.has(id));
     }
 
-    /// Whether a complete answer has come.
+    /// Returns true once a complete answer has come.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// The devices, missing ones included.
+    /// Returns the devices, including missing ones.
     pub fn tracked(&self) -> &BTreeMap<DeviceKey, Tracked> {
         &self.tracked
     }
@@ -237,22 +237,22 @@ impl SessionDevices {
 pub struct Unseen(BTreeMap<DeviceKey, Option<Timestamp>>);
 
 impl Unseen {
-    /// Devices and since when they are missing, if they are.
+    /// Creates the set from devices and the time since which they are missing, if they are.
     pub fn new(devices: BTreeMap<DeviceKey, Option<Timestamp>>) -> Self {
         Self(devices)
     }
 
-    /// Adds devices that no session stands for any more.
+    /// Adds the devices of a session that has ended.
     pub fn adopt(&mut self, devices: &SessionDevices) {
         for (key, tracked) in &devices.tracked {
             self.0.insert(key.clone(), tracked.missing_since);
         }
     }
 
-    /// Compares with what the sessions have. A device that one has is seen. Of the others nothing is known before it is
-    /// known of every source which handler it is (`all_known`), and every session has either given a complete answer or named the
-    /// device as departed: then it is missing, and goes when its grace is over, or at once if a session named it as departed.
-    /// To be left out begins no grace and ends none.
+    /// Updates the set from the sessions. Devices that a session has are removed. The others stay unknown until the handler of every source
+    /// is known (`all_known`) and every session has either given a complete answer or named the device as departed. Then they are missing,
+    /// and are removed at the end of their grace, or at once if a session named them as departed. Leaving a device out neither begins nor
+    /// ends its grace.
     pub fn update(
         &mut self,
         sessions: &[&SessionDevices],
@@ -282,14 +282,14 @@ impl Unseen {
             if !left.is_empty() && !left_out {
                 return false;
             }
-            // A clock that was ahead when the agent last ran must not stretch the grace.
+            // A clock that was ahead when the agent last ran must not extend the grace.
             let since = missing_since.map_or(now, |since| since.min(now));
             *missing_since = Some(since);
             grace.end(key.shared, since) > now
         });
     }
 
-    /// Whether a device with that id is among them.
+    /// Returns true if it has a device with that id.
     fn has(&self, id: &str) -> bool {
         let key = |shared| DeviceKey {
             id: id.to_owned(),
@@ -300,7 +300,7 @@ impl Unseen {
             .any(|shared| self.0.contains_key(&key(shared)))
     }
 
-    /// When the next one goes. Only one that is known to be missing does.
+    /// Returns the next time at which a missing device is removed.
     pub fn deadline(&self, grace: Grace) -> Option<Timestamp> {
         self.0
             .iter()
@@ -308,12 +308,12 @@ impl Unseen {
             .min()
     }
 
-    /// Whether there is none.
+    /// Returns true if it has no device.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Lets all go.
+    /// Removes all devices.
     pub fn clear(&mut self) {
         self.0.clear();
     }

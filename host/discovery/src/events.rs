@@ -1,7 +1,7 @@
-//! What the log says of the devices of a Configuration: a line when one arrives, is missing, returns, is withdrawn, turns unhealthy or
-//! well, and a line for each reason for which devices are left out.
+//! Logs changes of a Configuration's devices: one line when a device arrives, is missing, returns, is withdrawn, or changes its health, and
+//! one line for each reason for which devices are left out.
 //!
-//! Pure but for the writing: time is given.
+//! Pure except for the logging; time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,24 +15,23 @@ use leafhost_core::names::ConfigurationKey;
 
 use crate::devices::Grace;
 
-/// So many lines of a Configuration are written in [`WINDOW`]; then one has the number of the others.
+/// Upper bound of log lines of a Configuration in each [`WINDOW`]; one more line counts the rest.
 const LINES: usize = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 
 type Devices = BTreeMap<DeviceKey, DeviceView>;
 
-/// Something that happened to a device.
+/// Change of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
-    /// The message.
+    /// Log message.
     what: &'static str,
-    /// The device's id.
+    /// Id of the device.
     device: String,
     why: String,
 }
 
-/// What happened between two lists of devices. Of devices that are withdrawn although they were not missing for the whole grace, `gone`
-/// says why.
+/// Returns the changes between two lists of devices. `gone` is the reason for devices that are withdrawn before the end of their grace.
 pub(super) fn changes(
     old: &Devices,
     new: &Devices,
@@ -50,7 +49,7 @@ pub(super) fn changes(
     };
     for (key, view) in new {
         let before = old.get(key);
-        // What only the store knows has arrived in an earlier run.
+        // A device that only the store knows has arrived in an earlier run.
         if before.is_none() && view.device.is_some() {
             add(key, "device arrived", "its handler reports it");
         }
@@ -94,7 +93,8 @@ pub(super) fn changes(
     events
 }
 
-/// The reasons that are in `new` and not in `old`, each with its first device. Paths make no reason another one.
+/// Returns an event for each reason that is in `new` and not in `old`, with its first device. Reasons that differ only in paths are the
+/// same.
 pub(super) fn left_out(old: &[LeftOut], new: &[LeftOut]) -> Vec<Event> {
     let reason = |one: &LeftOut| {
         let words = one.reason.split(' ').filter(|word| !word.starts_with('/'));
@@ -118,17 +118,17 @@ pub(super) fn left_out(old: &[LeftOut], new: &[LeftOut]) -> Vec<Event> {
     reasons.into_values().map(event).collect()
 }
 
-/// Writes the events of a Configuration, but not too many.
+/// Rate-limited log of a Configuration.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     since: Option<Timestamp>,
     written: usize,
-    /// How many were not written since then.
+    /// Number of events in this window that were not written.
     more: usize,
 }
 
 impl Log {
-    /// Writes what may be written now.
+    /// Writes the events that the limit admits.
     pub fn write(&mut self, configuration: &ConfigurationKey, events: Vec<Event>, now: Timestamp) {
         self.flush(configuration, now);
         for Event { what, device, why } in self.admit(events, now) {
@@ -136,7 +136,7 @@ impl Log {
         }
     }
 
-    /// Those of the events that are written.
+    /// Returns the events to write.
     fn admit(&mut self, mut events: Vec<Event>, now: Timestamp) -> Vec<Event> {
         if !events.is_empty() && self.end().is_none_or(|end| end <= now) {
             *self = Self {
@@ -155,19 +155,19 @@ impl Log {
         Some(later(self.since?, WINDOW))
     }
 
-    /// When [`Self::flush`] has something to write.
+    /// Returns the time at which [`Self::flush`] has something to write.
     pub fn due(&self) -> Option<Timestamp> {
         self.end().filter(|_| self.more > 0)
     }
 
-    /// Writes how many events were not written, once the time is over.
+    /// Writes the number of events that were not written, once the window is over.
     pub fn flush(&mut self, configuration: &ConfigurationKey, now: Timestamp) {
         if self.due().is_some_and(|due| due <= now) {
             self.close(configuration);
         }
     }
 
-    /// Writes at once how many events were not written.
+    /// Writes the number of events that were not written at once.
     pub fn close(&mut self, configuration: &ConfigurationKey) {
         let more = std::mem::take(&mut self.more);
         if more > 0 {
@@ -190,7 +190,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A device: `-` is none, `stored` is one that only the store knows, any other word is its health; `?` if it is missing since 0.
+    /// Returns a device list: `-` is empty, `stored` is a device that only the store knows, any other word is its health; `?` marks it as
+    /// missing since 0.
     fn devices(text: &str) -> Devices {
         let (health, missing) = match text.strip_suffix('?') {
             Some(health) => (health, true),

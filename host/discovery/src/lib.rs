@@ -1,7 +1,7 @@
-//! The discovery task: Configurations × handlers → sessions → devices. It owns the registry and everything known of
-//! sessions and devices; others read what it publishes.
+//! The discovery task: Configurations × handlers → sessions → devices. It owns the registry and all state of sessions and devices; other
+//! tasks read what it publishes.
 //!
-//! Knows neither names of Instances nor where they are kept.
+//! It knows neither the names of Instances nor where they are stored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -44,23 +44,23 @@ pub use published::{
 use served::Served;
 use session::{Answer, SessionId};
 
-/// Reports are at least this far apart: each is a document of all Configurations.
+/// Least time between two reports: each is a document of all Configurations.
 const SPACING: Duration = Duration::from_millis(200);
-/// So many answers are taken in before what came of them is published; as many wait while the task is busy.
+/// Upper bound of answers that are applied before the result is published, and capacity of their channel.
 const ANSWERS: usize = 64;
 
-/// What the task needs to know.
+/// Settings of the discovery task.
 #[derive(Debug, Clone)]
 pub struct DiscoveryConfig {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// How long a handler may be Offline before it is removed.
+    /// Time for which a handler may be Offline before it is removed.
     pub eviction: Duration,
-    /// The time.
+    /// Clock of the task.
     pub clock: Clock,
 }
 
-/// The task.
+/// Task that runs discovery.
 pub struct DiscoveryTask {
     config: DiscoveryConfig,
     started: Timestamp,
@@ -75,23 +75,23 @@ pub struct DiscoveryTask {
     registry: Registry,
     serving: BTreeMap<HandlerKey, Arc<dyn Handler>>,
     served: BTreeMap<ConfigurationKey, Served>,
-    /// Devices the store knew at the start, until their Configuration is first seen.
+    /// Devices that the store knew at the start, until their Configuration is first seen.
     known: BTreeMap<ConfigurationKey, Unseen>,
-    /// What was published goes by this.
+    /// Value of [`Self::all_known`] for the published state.
     all_known: bool,
-    /// When the next report is due, if something has changed since the last one.
+    /// Time of the next report, if anything has changed since the last one.
     report_at: Option<Instant>,
     generation: u64,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     tasks: JoinSet<()>,
     ids: HashMap<Id, SessionId>,
-    /// Names of handlers that are counted in the metrics.
+    /// Names of handlers that have metrics.
     counted: BTreeSet<String>,
 }
 
 impl DiscoveryTask {
-    /// The task and what it publishes. The devices of `instances`, as the store first has them, stay until an answer
-    /// says otherwise.
+    /// Creates the task; returns it with the receivers of devices and reports. Devices of the first `instances` stay until an answer
+    /// contradicts them.
     pub fn new(
         config: DiscoveryConfig,
         metrics: Arc<Metrics>,
@@ -131,9 +131,9 @@ impl DiscoveryTask {
         (task, devices_seen, report_seen)
     }
 
-    /// Runs until `shutdown`; then its sessions are dropped.
+    /// Runs until `shutdown`, then drops its sessions.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
-        // What an earlier run has found is known before anything is compared with it.
+        // The devices of an earlier run must be known before answers are compared with them.
         let stored = loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -141,7 +141,7 @@ impl DiscoveryTask {
                     Ok(stored) => break Arc::clone(&stored),
                     Err(_) => return Err(SourceEnded("Instances")),
                 },
-                // Nothing is served yet, but why may be what is wrong with the Configurations, too.
+                // Nothing is served yet; problems of the Configurations may be the reason.
                 changed = self.configurations.changed() => {
                     changed.map_err(|_| SourceEnded("Configurations"))?;
                     let problems = self.configurations.borrow_and_update().problems.clone();
@@ -213,8 +213,8 @@ impl DiscoveryTask {
         self.config.clock.now()
     }
 
-    /// There are other Configurations or handlers. Sessions of all there are come before what their devices are held against: until
-    /// a new source has answered, what the others lack is not missing.
+    /// Applies a change of Configurations or handlers. Sessions are opened before devices are compared: until a new source has answered,
+    /// devices that the other sources lack are not missing.
     fn sync_and_tick(&mut self) {
         self.sync();
         if self.tick(true) {
@@ -222,8 +222,8 @@ impl DiscoveryTask {
         }
     }
 
-    /// What time brought about: removals, returns, ends of grace; of `all` Configurations or of those that are due. Returns
-    /// whether registry and sessions are to be brought in line.
+    /// Applies the effects of time: removals, returns and ends of grace, for `all` Configurations or those that are due. Returns true if
+    /// registry and sessions have to be synchronized.
     fn tick(&mut self, all: bool) -> bool {
         let now = self.now();
         let events = self.registry.tick(now);
@@ -268,7 +268,7 @@ impl DiscoveryTask {
         look
     }
 
-    /// What is kept by the names of handlers goes with them.
+    /// Forgets the metrics of handlers that are gone.
     fn forget_handlers(&mut self) {
         let now: BTreeSet<String> = self.registry.keys().map(|key| key.name.clone()).collect();
         for name in self.counted.difference(&now) {
@@ -290,8 +290,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Whether the agent knows the handler of every source. It waits for a source that never loaded as long as a handler may be
-    /// Offline.
+    /// Returns true if the handler of every source is known, or the time is over for which the agent waits for sources that never loaded.
     fn all_known(&self, now: Timestamp) -> bool {
         let mut sources = self.handler_set.sources.values();
         self.handler_set.complete
@@ -318,7 +317,7 @@ impl DiscoveryTask {
             .min()
     }
 
-    /// Publishes the devices, if they differ.
+    /// Publishes the devices if they differ.
     fn publish(&mut self) {
         let (all_known, now) = (self.all_known, self.now());
         let set = &self.configuration_set;
@@ -351,7 +350,7 @@ impl DiscoveryTask {
     }
 }
 
-/// The devices that Instances of this node stand for.
+/// Returns the devices of this node's Instances.
 fn known(instances: &InstanceSet, node: &str, clock: &Clock) -> BTreeMap<ConfigurationKey, Unseen> {
     let mut known: BTreeMap<ConfigurationKey, BTreeMap<DeviceKey, Option<Timestamp>>> =
         BTreeMap::new();

@@ -1,7 +1,7 @@
-//! The loader task: handler files in, handlers that serve out.
+//! The loader task: turns handler files into handlers that serve.
 //!
-//! Any failure keeps what served before; after a restart that is the version accepted last. The bytes of a file are held
-//! until it is loaded and stored. Knows neither Configurations nor sessions.
+//! After any failure the previous version keeps serving; after a restart that is the version accepted last. The bytes of a file are held
+//! until it is loaded and stored. The task knows neither Configurations nor sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter;
@@ -29,32 +29,32 @@ use attempt::Attempt;
 use owners::{Candidate, Owners};
 pub use published::{HandlerSet, LoadedSource, TrustedSource};
 
-/// How many files are loaded at once, of those that have just begun.
+/// Upper bound of loads at once, not counting slow ones.
 const AT_ONCE: usize = 2;
-/// What takes longer than this does not keep others from being loaded: it waits for the compiler, or for a handler that is slow to say who it is.
+/// Time after which a load counts as slow and no longer delays others: it waits for the compiler, or for the handler's description.
 const SLOW: Duration = Duration::from_millis(500);
-/// How many files are loaded at once, the slow ones included.
+/// Upper bound of loads at once, including slow ones.
 const MOST_AT_ONCE: usize = 16;
 
-/// What is to be loaded.
+/// Version to load.
 #[derive(Debug, Clone)]
 struct Job {
     name: String,
     version: SourceVersion,
-    /// The version accepted before, not what lies there now.
+    /// True for the version accepted before, as opposed to the current file.
     fallback: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     newest: Attempt,
-    /// The version accepted before, until it or a newer one serves or it is known not to load.
+    /// Version accepted before, until it or a newer one serves or it is known not to load.
     fallback: Option<Attempt>,
     loaded: LoadedSource,
 }
 
 impl Entry {
-    /// Whether what comes of the job is still of use.
+    /// Returns true if the result of the job is still needed.
     fn wants(&self, job: &Job) -> bool {
         let attempt = if job.fallback {
             self.fallback.as_ref()
@@ -70,10 +70,10 @@ impl Entry {
     }
 }
 
-/// What was loaded, with the bytes it was made of.
+/// Loaded handler with the bytes it was made from.
 type Loaded = (Arc<dyn Handler>, SourceFile);
 
-/// The task.
+/// Task that loads handlers.
 pub struct LoaderTask {
     source: Arc<dyn HandlerSource>,
     store: Arc<dyn LoaderStore>,
@@ -82,27 +82,27 @@ pub struct LoaderTask {
     accepted: BTreeMap<String, AcceptedVersion>,
     /// Accepted files that are not in the store yet.
     unstored: BTreeMap<String, SourceFile>,
-    /// When the store is to be written, if it does not hold what was accepted.
+    /// Time of the next write to the store, if it lacks accepted versions.
     store_at: Option<Instant>,
-    /// Why the store could not be written.
+    /// Problem of the last write to the store.
     store_problem: Option<SourceProblem>,
     entries: BTreeMap<String, Entry>,
-    /// Accepted versions: they do not wait for new ones.
+    /// Jobs of accepted versions, which do not wait for new ones.
     proven: VecDeque<Job>,
     queue: VecDeque<Job>,
     running: JoinSet<Result<Loaded, LoadError>>,
-    /// What is being loaded, and since when.
+    /// Running loads, with the time they began.
     jobs: HashMap<Id, (Job, Instant)>,
     read: bool,
     owners: Owners,
-    /// The files that are there, as far as they can be read.
+    /// Files that exist, readable or not.
     there: BTreeSet<String>,
     objects: BTreeMap<String, ObjectName>,
     problems: Vec<SourceProblem>,
 }
 
 impl LoaderTask {
-    /// The task and what it publishes.
+    /// Creates the task; returns it with the receiver of its handlers.
     pub fn new(
         source: Arc<dyn HandlerSource>,
         store: Arc<dyn LoaderStore>,
@@ -132,7 +132,7 @@ impl LoaderTask {
         (task, receiver)
     }
 
-    /// Runs until `shutdown`, or until the source of files is gone.
+    /// Runs until `shutdown`, or until the source of files ends.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let store = Arc::clone(&self.store);
         let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
@@ -142,7 +142,7 @@ impl LoaderTask {
         } else {
             tracing::error!("reading accepted handlers panicked; this is a bug");
         }
-        // The first write removes what a crash has left.
+        // The first write removes leftovers of a crash.
         self.store_at = Some(Instant::now());
         let mut files = self.source.handlers();
         files.mark_changed();
@@ -169,7 +169,7 @@ impl LoaderTask {
                     }
                 }
                 () = until(retry) => self.retry(),
-                // Another may be loaded beside those that are slow.
+                // Another load may start besides the slow ones.
                 () = until(next_slow) => {}
                 () = until(self.store_at.filter(|_| self.read)) => self.store().await,
             }
@@ -183,11 +183,11 @@ impl LoaderTask {
         }
         self.running.shutdown().await;
         self.jobs.clear();
-        // A load that is stopped is no death.
+        // A load that is stopped must not count as a death.
         self.record(&[]).await;
     }
 
-    /// Queues the versions that are new.
+    /// Queues versions that are new.
     fn update(&mut self, set: &SourceSet) {
         self.problems.clone_from(&set.problems);
         self.objects.clone_from(&set.objects);
@@ -207,7 +207,7 @@ impl LoaderTask {
             self.store_at = Some(Instant::now());
         }
         let accepted = self.accepted.clone();
-        // A file that cannot be used now is loaded as it was last accepted.
+        // A file that cannot be used now is loaded in its last accepted version.
         let unused = accepted
             .iter()
             .filter(|(name, _)| !self.entries.contains_key(*name));
@@ -228,7 +228,7 @@ impl LoaderTask {
                 (known, accepted, name, version)
             })
             .collect();
-        // If there are too many, those that have never served are left out, and of those the ones of ConfigMaps first.
+        // Beyond the limit, sources that have never served are left out, those of ConfigMaps first.
         changed.sort_by_key(|(known, accepted, name, _)| {
             let is_of_object = set.objects.contains_key(*name);
             (!known, accepted.is_none(), is_of_object)
@@ -270,7 +270,7 @@ impl LoaderTask {
             if error.is_none() {
                 queue.push_back(job(version, false));
             }
-            // One that is given up is none to fall back on.
+            // A version that is given up is no fallback.
             let fallback = fallback.and_then(|(attempt, error)| {
                 let is_tried = error.is_none_or(|error| error.transient);
                 is_tried.then_some(attempt)
@@ -298,7 +298,7 @@ impl LoaderTask {
         }
     }
 
-    /// A version that was not there before; and why it is not loaded now, if the agent has died of it.
+    /// Returns the attempt for a new version, with an error if it is not loaded now because the agent has died while loading it.
     fn attempt(&self, name: &str, version: &SourceVersion) -> (Attempt, Option<LoadError>) {
         let deaths = self.store.deaths(version);
         if deaths == 0 {
@@ -309,7 +309,7 @@ impl LoaderTask {
         (attempt, Some(error))
     }
 
-    /// A load has ended.
+    /// Applies the result of a load.
     fn loaded(&mut self, job: Job, result: Result<Loaded, LoadError>) {
         let wanted = self.entries.get_mut(&job.name);
         let Some(entry) = wanted.filter(|entry| entry.wants(&job)) else {
@@ -353,7 +353,7 @@ impl LoaderTask {
         }
     }
 
-    /// Records a version that has been loaded and serves. A source keeps its registration while it is the same handler.
+    /// Records a version that was loaded and serves. A source keeps its registration while its handler is the same.
     fn accept(&mut self, version: SourceVersion, file: SourceFile, handler: &str) {
         let name = file.name.clone();
         let registrations = || {
@@ -383,7 +383,7 @@ impl LoaderTask {
         }
     }
 
-    /// Writes the accepted versions to the store. If that fails, it is tried again later.
+    /// Writes the accepted versions to the store; tries again later if that fails.
     async fn store(&mut self) {
         let (store, accepted) = (Arc::clone(&self.store), self.accepted.clone());
         let (files, owners) = (
@@ -391,7 +391,7 @@ impl LoaderTask {
             self.owners.kept().clone(),
         );
         let written = spawn_blocking(move || {
-            // A file that goes is not forgotten before it is kept whose name its handler's is.
+            // The owner of a handler's name must be stored before its file is forgotten.
             let owners = store.set_owners(&owners);
             let result = owners.and_then(|()| store.set_accepted(&accepted, &files));
             (files, result)
@@ -409,7 +409,7 @@ impl LoaderTask {
         }
     }
 
-    /// Queues again what failed for a reason that may have passed.
+    /// Queues failed versions whose time to retry has come.
     fn retry(&mut self) {
         let now = Instant::now();
         for (name, entry) in &mut self.entries {
@@ -434,8 +434,8 @@ impl LoaderTask {
         }
     }
 
-    /// Starts as many loads as may run at once. A version during whose load the agent died is loaded alone, so that another death
-    /// shows that it is the cause.
+    /// Starts as many loads as may run at once. A version during whose load the agent died is loaded alone, so that another death proves it
+    /// to be the cause.
     async fn start(&mut self) {
         let mut next = Vec::new();
         let slow = self
@@ -469,7 +469,7 @@ impl LoaderTask {
         }
     }
 
-    /// When the next of what is being loaded becomes slow, if others wait.
+    /// Returns the time at which the next running load becomes slow, if others wait.
     fn next_slow(&self) -> Option<Instant> {
         if self.proven.is_empty() && self.queue.is_empty() {
             return None;
@@ -479,7 +479,7 @@ impl LoaderTask {
         slow.filter(|at| *at > now).min()
     }
 
-    /// The sources that have said which handler they are.
+    /// Returns the sources whose handler is known.
     fn candidates(&self) -> Vec<Candidate<'_>> {
         let entries = self.entries.iter();
         let candidates = entries.filter_map(|(source, entry)| {
@@ -492,7 +492,7 @@ impl LoaderTask {
         candidates.collect()
     }
 
-    /// Where a source is, if that is known.
+    /// Returns the place of a source, if it is known.
     fn place(&self, source: &str, entry: &Entry) -> Option<Place> {
         if entry.loaded.handler.as_ref()?.endpoint().is_some() {
             return Some(Place::External);
@@ -506,7 +506,7 @@ impl LoaderTask {
         }
     }
 
-    /// Records what is being loaded now, for the case that the agent dies.
+    /// Records the running loads in case the agent dies.
     async fn record(&self, next: &[Job]) {
         let jobs = self.jobs.values().map(|(job, _)| job).chain(next);
         let versions: Vec<_> = jobs.map(|job| job.version.clone()).collect();
@@ -553,7 +553,7 @@ impl LoaderTask {
     }
 }
 
-/// Reads a version from its source, or as it was stored, and loads it.
+/// Reads a version from its source, or else from the store, and loads it.
 async fn load(
     source: Arc<dyn HandlerSource>,
     store: Arc<dyn LoaderStore>,

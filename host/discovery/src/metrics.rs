@@ -1,4 +1,4 @@
-//! The metrics of discovery. Names and labels of the first ones are Akri's.
+//! Prometheus metrics of discovery. Names and labels of the first ones are Akri's.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use strum::VariantArray as _;
 
 /// Akri's buckets, in seconds.
 const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
-/// Calls of components take from microseconds to their wall limit.
+/// Buckets for calls of components, from microseconds to their wall clock limit.
 const CALL_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0];
-/// A call that is due waits for the machine, or for calls that last up to their wall limit.
+/// Buckets for the delay of a call, which waits for the machine or for calls that last up to their wall clock limit.
 const LATE_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 30.0];
 
-/// The metrics of discovery.
+/// Metrics of discovery.
 #[derive(Debug)]
 pub struct Metrics {
     devices: Counts,
@@ -32,7 +32,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(all: &mut Registry) -> Self {
         let times = |buckets| Family::new_with_constructor(Buckets(buckets));
         Self {
@@ -127,13 +127,13 @@ impl Metrics {
         }
     }
 
-    /// Removes what is counted of a name that no Configuration has any more.
+    /// Removes the series of a name that no Configuration has any more.
     pub(crate) fn forget_configuration(&self, name: &str) {
         self.response_time
             .remove(&labels([("configuration", name)]));
     }
 
-    /// Removes what is counted of a name that no handler has any more.
+    /// Removes the series of a name that no handler has any more.
     pub(crate) fn forget_handler(&self, name: &str) {
         let handler = labels([("handler", name)]);
         self.calls.remove(&handler);
@@ -150,7 +150,7 @@ impl Metrics {
         }
     }
 
-    /// Counts the devices by Configuration and health; of each Configuration also the healths that no device has.
+    /// Counts the devices by Configuration and health, including the healths without a device.
     pub fn count_devices(&self, snapshot: &DeviceSnapshot) {
         let mut counts = BTreeMap::<Labels, i64>::new();
         for (key, view) in &snapshot.configurations {
@@ -170,10 +170,10 @@ impl Metrics {
     }
 }
 
-/// How Akri calls what came of a call; the second is our own.
+/// Akri's words for the results of a call; `Partial` is our own.
 const RESULTS: [&str; 3] = ["Success", "Partial", "Fail"];
 
-/// All that [`health`] says.
+/// All values of [`health`].
 const HEALTHS: [&str; 4] = ["healthy", "unhealthy", "unknown", "missing"];
 
 fn health(view: &DeviceView) -> &'static str {
@@ -188,28 +188,28 @@ fn health(view: &DeviceView) -> &'static str {
     }
 }
 
-/// What is counted of a call.
+/// Facts about a call to count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub handler: &'a str,
     pub configuration: &'a str,
     pub seconds: f64,
-    /// From when it was due until it began.
+    /// Seconds from the time it was due to its start.
     pub late: f64,
     pub result: CallResult<'a>,
     pub denied: usize,
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CallResult<'a> {
-    /// With all devices, be they none.
+    /// All devices, perhaps none.
     Discovered,
-    /// With devices that are perhaps not all.
+    /// Devices that may not be all.
     Partial,
-    /// With an error of the handler's own.
+    /// Error that the handler returned.
     Refused,
-    /// Without an answer.
+    /// No answer.
     Faulted(&'a Fault),
 }
 

@@ -1,4 +1,4 @@
-//! What the discovery task publishes: devices for those who act on them, the course of things for those who show it.
+//! Published state of the discovery task: devices for the tasks that act on them, a report for people.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use leafhost_core::ports::{LeftOutConfiguration, SourceProblem};
 use leafhost_core::problem::Problem;
 use leafhost_core::session::{CallStats, Explanation};
 
-/// The course of discovery.
+/// Report on discovery.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiscoveryReport {
-    /// By handler name and source.
+    /// Handlers, ordered by name and source.
     pub handlers: Vec<HandlerReport>,
-    /// By Configuration.
+    /// Configurations.
     pub configurations: BTreeMap<ConfigurationKey, ConfigurationReport>,
-    /// What cannot be used among the Configurations.
+    /// Configurations that cannot be used.
     pub problems: Vec<SourceProblem>,
-    /// What has no effect in them.
+    /// Parts of Configurations that have no effect.
     pub warnings: Vec<SourceProblem>,
-    /// The Configurations that are not taken because there are too many.
+    /// Configurations that are not accepted because there are too many.
     pub left_out: BTreeMap<ConfigurationKey, LeftOutConfiguration>,
 }
 
 impl DiscoveryReport {
-    /// What is said of the Configurations that are left out.
+    /// Returns a problem for each Configuration that is left out.
     pub fn too_many(&self) -> impl Iterator<Item = Problem> {
         let left_out = self.left_out.iter();
         left_out.map(|(key, one)| Problem::TooManyConfigurations {
@@ -37,7 +37,7 @@ impl DiscoveryReport {
         })
     }
 
-    /// The sessions whose last call brought no devices.
+    /// Returns a problem for each session whose last call brought no devices.
     pub fn failures(&self) -> Vec<Problem> {
         let mut failures = Vec::new();
         for (configuration, report) in &self.configurations {
@@ -62,74 +62,74 @@ impl DiscoveryReport {
     }
 }
 
-/// A handler in the registry.
+/// Handler in the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerReport {
-    /// The handler's name.
+    /// Name of the handler.
     pub name: String,
-    /// The source.
+    /// Source of the handler.
     pub source: String,
     /// `Waiting`, `Active`, `Offline` or `Removed`.
     pub status: &'static str,
-    /// Since when.
+    /// Time since which it has that status.
     pub since: Timestamp,
-    /// How many devices its sessions have.
+    /// Number of devices of its sessions.
     pub devices: usize,
-    /// What a failing session says.
+    /// Error of a failing session.
     pub last_error: Option<String>,
 }
 
-/// A Configuration.
+/// Report on a Configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigurationReport {
-    /// The handler it names.
+    /// Name of its handler.
     pub handler: String,
-    /// What is wrong.
+    /// Problems of the Configuration.
     pub problems: Vec<Problem>,
-    /// What the handler says of the details.
+    /// Errors that the handler found in the details.
     pub invalid_details: Vec<FieldProblem>,
-    /// One entry a session, by source.
+    /// Sessions by source.
     pub sessions: Vec<Arc<SessionReport>>,
 }
 
-/// A session: one Configuration × one source of its handler.
+/// Session: one Configuration × one source of its handler.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SessionReport {
-    /// The source; empty before the first call.
+    /// Name of the source; empty before the first call.
     pub source: String,
-    /// When the last call ended.
+    /// End of the last call.
     pub last_call: Option<Timestamp>,
-    /// What that call took, and what it asked for in vain.
+    /// Resource usage and denied requests of that call.
     pub call: CallStats,
-    /// What came of it.
+    /// Result of that call.
     pub result: CallResult,
-    /// What went wrong, if something did.
+    /// Error of that call, if it failed.
     pub error: Option<String>,
-    /// How many calls failed in a row.
+    /// Number of failed calls in a row.
     pub failures: u64,
-    /// How many devices the session has.
+    /// Number of devices of the session.
     pub devices: usize,
-    /// Devices that were in the answer and were not taken.
+    /// Devices of the answer that were left out.
     pub left_out: Vec<LeftOut>,
-    /// How many more there were.
+    /// Number of further ones.
     pub left_out_dropped: u64,
-    /// Things seen that are no devices, and why.
+    /// Findings that are not devices, with the reason.
     pub skipped: Vec<Explanation>,
-    /// How many more there were.
+    /// Number of further ones.
     pub skipped_dropped: u64,
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallResult {
-    /// There was none yet.
+    /// No call yet.
     #[default]
     None,
-    /// All devices there are.
+    /// All devices.
     Ok,
-    /// Devices, perhaps not all.
+    /// Devices that may not be all.
     Partial,
-    /// The handler refuses the details.
+    /// The handler rejects the details.
     InvalidDetails,
     /// The handler cannot tell for now.
     Unavailable,
@@ -138,7 +138,7 @@ pub enum CallResult {
 }
 
 impl CallResult {
-    /// The word in the log and in the status.
+    /// Returns the label in the log and in the status.
     pub fn label(self) -> &'static str {
         match self {
             Self::None => "",

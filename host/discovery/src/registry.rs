@@ -1,4 +1,4 @@
-//! The registry: which handlers there are and how they fare, one entry a handler name and source.
+//! The registry: all handlers and their status, one entry for each handler name and source.
 //!
 //! ```text
 //!              first answer                 every session failed, or the source is gone
@@ -9,7 +9,7 @@
 //!     └───────── bytes still there: five minutes later, or new bytes ──── removed
 //! ```
 //!
-//! A pure state machine: knows no task, no device and no clock; whoever owns it says what happened and when.
+//! A pure state machine without tasks, devices or a clock; its owner passes events and the time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,37 +20,37 @@ use leafhost_core::handler::HandlerStatus;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::timeouts;
 
-/// A handler's name and the source that serves it.
+/// Name of a handler and the source that serves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandlerKey {
-    /// The name Configurations use.
+    /// Name that Configurations use.
     pub name: String,
-    /// The source: a file name.
+    /// Source: a file name.
     pub source: String,
 }
 
-/// Where an entry stands.
+/// Phase of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// In the registry.
     Registered(HandlerStatus),
-    /// Out of it until then; its bytes are still there.
+    /// Removed from the registry for a time; the source still exists.
     Removed {
-        /// When it is tried again.
+        /// Time of the next attempt.
         retry: Timestamp,
     },
 }
 
-/// What time brought about.
+/// Effect of time on a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The handler was Offline for too long: its sessions end, its devices are withdrawn.
+    /// The handler was Offline for too long: its sessions end and its devices are withdrawn.
     Removed(HandlerKey),
     /// The handler is Waiting again and its sessions may be opened.
     Returned(HandlerKey),
 }
 
-/// How a session fares. Unavailability and refused details are answers.
+/// State of a session. Unavailability and rejected details count as answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionOutcome {
     Pending,
@@ -74,7 +74,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// An empty registry that removes what was Offline for `eviction`.
+    /// Creates an empty registry that removes handlers after they were Offline for `eviction`.
     pub fn new(eviction: Duration) -> Self {
         Self {
             eviction,
@@ -82,7 +82,7 @@ impl Registry {
         }
     }
 
-    /// The source serves, or serves new bytes. One that was Offline or removed is Waiting again.
+    /// Registers a source that serves, or that serves new bytes. A handler that was Offline or removed is Waiting again.
     pub fn register(&mut self, key: &HandlerKey, now: Timestamp) {
         let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
             phase: Phase::Registered(HandlerStatus::Waiting),
@@ -104,7 +104,7 @@ impl Registry {
         }
     }
 
-    /// The source is no longer there, or serves another handler.
+    /// Records that the source is gone or serves another handler.
     pub fn source_gone(&mut self, key: &HandlerKey, now: Timestamp) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -118,7 +118,7 @@ impl Registry {
         entry.settle(now);
     }
 
-    /// A Configuration uses the handler: its session is opened, or opened anew because something changed.
+    /// Opens the session of a Configuration, or opens it again after a change.
     pub fn open(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
         if let Some(entry) = self.entries.get_mut(key) {
             let fare = entry
@@ -132,7 +132,7 @@ impl Registry {
         }
     }
 
-    /// A Configuration uses the handler no more, or cannot for now.
+    /// Closes the session of a Configuration that no longer uses the handler, or cannot for now.
     pub fn close(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
         if let Some(entry) = self.entries.get_mut(key)
             && entry.sessions.remove(configuration).is_some()
@@ -141,12 +141,12 @@ impl Registry {
         }
     }
 
-    /// A session answered: with devices, with what is wrong in the details, or with what is unavailable.
+    /// Records an answer of a session: devices, errors in the details, or unavailability.
     pub fn answered(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
         self.fare(key, configuration, SessionOutcome::Answering, now);
     }
 
-    /// A session failed: a fault, or a lost connection.
+    /// Records a failure of a session: a fault or a lost connection.
     pub fn failed(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
         self.fare(key, configuration, SessionOutcome::Failed, now);
     }
@@ -166,7 +166,7 @@ impl Registry {
         }
     }
 
-    /// Removes and brings back what is due.
+    /// Removes and returns the handlers that are due.
     pub fn tick(&mut self, now: Timestamp) -> Vec<Event> {
         let due: Vec<HandlerKey> = self
             .entries
@@ -199,7 +199,7 @@ impl Registry {
             .collect()
     }
 
-    /// When [`Self::tick`] has something to do next.
+    /// Returns the next time at which [`Self::tick`] has something to do.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.entries
             .values()
@@ -207,25 +207,25 @@ impl Registry {
             .min()
     }
 
-    /// Where a handler stands and since when; nothing for one that is not known.
+    /// Returns the phase of a handler and its begin; `None` if the handler is unknown.
     pub fn phase(&self, key: &HandlerKey) -> Option<(Phase, Timestamp)> {
         self.entries
             .get(key)
             .map(|entry| (entry.phase, entry.since))
     }
 
-    /// Whether the handler is in the registry.
+    /// Returns true if the handler is in the registry.
     pub fn is_registered(&self, key: &HandlerKey) -> bool {
         matches!(self.phase(key), Some((Phase::Registered(_), _)))
     }
 
-    /// Whether some source of that handler is in the registry.
+    /// Returns true if a source of that handler is in the registry.
     pub fn serves(&self, name: &str) -> bool {
         let mut keys = self.entries.keys().filter(|key| key.name == name);
         keys.any(|key| self.is_registered(key))
     }
 
-    /// All that is known, removed ones included, in order.
+    /// Returns all known handlers in order, including removed ones.
     pub fn keys(&self) -> impl Iterator<Item = &HandlerKey> {
         self.entries.keys()
     }
@@ -263,7 +263,7 @@ impl Entry {
         self.since = now;
     }
 
-    /// A session that has not been heard yet may still bring an answer: removal waits for it.
+    /// Returns the time of the next transition. Removal waits for sessions that have not answered yet.
     fn deadline(&self, eviction: Duration) -> Option<Timestamp> {
         match self.phase {
             Phase::Removed { retry } => Some(retry),

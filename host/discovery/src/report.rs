@@ -1,4 +1,4 @@
-//! The report on discovery, for the status document.
+//! Builds the report on discovery for the status document.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Whether the source of Configurations says what is wrong with that field, and in which file.
+    /// Returns true if the source of Configurations reports a problem of that field already, with its file.
     fn is_told(&self, key: &ConfigurationKey, path: &str) -> bool {
         let mut told = self.configuration_set.problems.iter();
         told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)

@@ -1,6 +1,6 @@
-//! A Configuration as it is served: its sessions, their devices, and the devices only the store knows.
+//! A served Configuration: its sessions, their devices, and the devices that only the store knows.
 //!
-//! Knows no task and no registry.
+//! Knows neither tasks nor the registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,68 +25,68 @@ use super::published::{CallResult, SessionReport};
 use super::session::Order;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
 
-/// The most devices that are remembered as gone. What is gone beyond that stays until a complete answer.
+/// Upper bound of devices that are remembered as gone. Further ones stay until a complete answer.
 const MOST_GONE: usize = 10_000;
 
-/// A Configuration.
+/// Configuration that is served.
 #[derive(Debug)]
 pub(super) struct Served {
     pub configured: Arc<ConfiguredDiscovery>,
-    /// By source. An entry without a running task keeps its devices.
+    /// Sessions by source. A session without a running task keeps its devices.
     pub sessions: BTreeMap<String, Box<SourceSession>>,
-    /// The source of its handler that was accepted first, loaded or not.
+    /// Source of its handler that was accepted first, loaded or not.
     pub first: Option<String>,
     pub unseen: Unseen,
-    /// Since when no handler of the name is registered.
+    /// Time since which no handler of the name is registered.
     pub without_handler: Option<Timestamp>,
-    /// What is published of it.
+    /// Devices that were last published.
     published: Option<Arc<ConfigurationDevices>>,
-    /// Whether something may differ from that.
+    /// True if the published devices may have to change.
     pub stale: bool,
-    /// Whether [`Self::due`] may differ.
+    /// True if [`Self::due`] may have to change.
     pub touched: bool,
-    /// When there is something to do next, as of when it was published.
+    /// Time of the next step, computed when the devices were published.
     pub due: Option<Timestamp>,
     pub lost: Vec<Lost>,
-    /// Bounds how often what is published may be another thing.
+    /// Limits the rate of published changes.
     pub bucket: Bucket,
     log: events::Log,
 }
 
-/// One source of its handler.
+/// Session with one source of the handler.
 #[derive(Debug, Default)]
 pub(super) struct SourceSession {
     pub rank: SourceRank,
     pub devices: SessionDevices,
     pub running: Option<Running>,
-    /// Whether its devices count.
+    /// True if its devices count.
     counted: bool,
-    /// The bytes that were opened last.
+    /// Digest of the bytes that were opened last.
     pub digest: Option<Digest>,
-    /// Before then the task is not started again.
+    /// Time before which the task is not started again.
     pub restart: Option<Timestamp>,
-    /// How many answers in a row were not taken in, since all sessions together have too much.
+    /// Number of answers in a row that were rejected because all sessions together have too much text.
     refusals: u32,
     pub invalid: Vec<FieldProblem>,
-    /// Whether the last answer with devices was partial.
+    /// True if the last answer with devices was partial.
     partial: bool,
-    /// What the last call failed of, if it was a fault.
+    /// Fault of the last call.
     pub fault: Option<String>,
     pub view: Arc<SessionReport>,
 }
 
-/// What came of taking in a report.
+/// Result of applying a report.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Whether the handler answered, that is, did not fault.
+    /// True if the handler answered, that is, did not fault.
     pub answered: bool,
-    /// Whether the devices are others now.
+    /// True if the devices have changed.
     pub differs: bool,
     /// Devices that were left out for a new reason.
     pub left_out: Vec<Event>,
 }
 
-/// How many explanations have so many bytes, and how many more there are.
+/// Returns how many explanations fit into `most` bytes, and how many do not.
 fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
     let mut size = 0;
     let fits = |one: &&Explanation| {
@@ -99,7 +99,7 @@ fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
     (fitting, u64::try_from(more).unwrap_or(u64::MAX))
 }
 
-/// The task of a session; it ends when this is dropped.
+/// Task of a session; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     pub generation: u64,
@@ -107,7 +107,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Whether the task already does that.
+    /// Returns true if the task already runs this handler with these details and properties.
     pub fn is_on(
         &self,
         handler: &Arc<dyn Handler>,
@@ -147,8 +147,8 @@ impl Served {
         Grace(self.configured.configuration.grace)
     }
 
-    /// Has the devices of more sessions count: a newcomer's do once it is known what the first source has, or that it has
-    /// no session. They still do when the first source fails later: what is in use is not withdrawn for that.
+    /// Includes the devices of further sessions: those of a newcomer count once the devices of the first source are known, or it has no
+    /// session. They still count if the first source fails later: devices in use are not withdrawn for that.
     fn count(&mut self, all_known: bool) {
         let first = self.first.as_ref();
         let first = first.and_then(|first| self.sessions.get(first));
@@ -161,7 +161,7 @@ impl Served {
         }
     }
 
-    /// The sessions whose devices count.
+    /// Returns the sessions whose devices count.
     fn counting(&self) -> impl Iterator<Item = (&String, &SourceSession)> {
         let sessions = self.sessions.iter();
         sessions
@@ -169,7 +169,7 @@ impl Served {
             .map(|(source, session)| (source, &**session))
     }
 
-    /// Whether what no session has is not there.
+    /// Returns true if a device that no session has is known to be absent.
     fn is_settled(&self, all_known: bool) -> bool {
         let mut counting = self.counting().peekable();
         all_known
@@ -177,7 +177,7 @@ impl Served {
             && counting.all(|(_, session)| session.devices.is_settled())
     }
 
-    /// Lets go whose grace is over; says whether the time of a session that was to rest has come.
+    /// Removes devices whose grace is over; returns true if a paused session may be opened again.
     pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
         self.touched = true;
         self.count(all_known);
@@ -203,7 +203,7 @@ impl Served {
         rested
     }
 
-    /// All devices it has, for when its sessions have ended.
+    /// Returns all its devices, to keep them after its sessions have ended.
     pub fn into_unseen(mut self) -> Unseen {
         for session in self.sessions.values() {
             self.unseen.adopt(&session.devices);
@@ -211,7 +211,7 @@ impl Served {
         self.unseen
     }
 
-    /// When there is something to do next.
+    /// Returns the time of the next step.
     fn deadline(&self, all_known: bool) -> Option<Timestamp> {
         let grace = self.grace();
         let settled = self.is_settled(all_known);
@@ -230,7 +230,7 @@ impl Served {
             .min()
     }
 
-    /// What is published, the same as last time if nothing differs.
+    /// Returns the devices to publish; the same object as last time if nothing differs.
     pub fn publish(&mut self, all_known: bool, now: Timestamp) -> Arc<ConfigurationDevices> {
         self.log.flush(&self.configured.configuration.key, now);
         if let Some(published) = &self.published
@@ -286,7 +286,7 @@ impl Served {
 }
 
 impl Served {
-    /// Logs what happened to the devices since they were published last.
+    /// Logs the changes of devices since the last publication.
     fn log_changes(&mut self, devices: &BTreeMap<DeviceKey, DeviceView>, now: Timestamp) {
         let none = BTreeMap::new();
         let old = self.published.as_ref().map_or(&none, |old| &old.devices);
@@ -299,7 +299,7 @@ impl Served {
         self.log(events, now);
     }
 
-    /// Logs what happened to devices.
+    /// Logs events of devices.
     pub fn log(&mut self, events: Vec<Event>, now: Timestamp) {
         let key = &self.configured.configuration.key;
         self.log.write(key, events, now);
@@ -317,8 +317,7 @@ impl Served {
         self.log.close(&old.configured.configuration.key);
     }
 
-    /// What is known of the devices that are not among these, while the sessions have not said all: those that were published before
-    /// are gone.
+    /// Returns the state of absent devices before the sessions have reported everything: those that were published before are gone.
     fn unsettled(&self, devices: &BTreeMap<DeviceKey, DeviceView>) -> Absent<DeviceKey> {
         let mut gone = BTreeSet::new();
         if let Some(old) = &self.published {
@@ -336,7 +335,7 @@ impl Served {
 }
 
 impl SourceSession {
-    /// What the handler is told of why it is opened.
+    /// Returns the reason of opening that the handler is told.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
         if self.digest.as_ref() == Some(handler.digest()) {
             Opening::Changed
@@ -345,7 +344,7 @@ impl SourceSession {
         }
     }
 
-    /// The details or the handler are others now; what was said of the old ones is void.
+    /// Prepares the session for new details or a new handler, and clears the results of the old ones.
     pub fn reopened(&mut self, handler: &Arc<dyn Handler>) {
         if self.opening(handler) == Opening::First {
             self.devices.reopen();
@@ -358,7 +357,7 @@ impl SourceSession {
         Arc::make_mut(&mut self.view).failures = 0;
     }
 
-    /// Whether there may be more devices than those of that answer.
+    /// Returns true if there may be more devices than those of the answer.
     pub fn is_partial(&self, answer: &Discovery) -> bool {
         match answer.devices {
             Devices::Complete(_) => false,
@@ -367,14 +366,14 @@ impl SourceSession {
         }
     }
 
-    /// Ends the session because its answer is not taken in: what it says next would be said of that answer. It is opened again after a while.
+    /// Ends the session because its answer was rejected: later answers would refer to it. The session is opened again after a pause.
     pub fn refuse(&mut self, now: Timestamp) {
         self.running = None;
         self.refusals = self.refusals.saturating_add(1);
         self.restart = Some(later(now, backoff::wait(self.refusals)));
     }
 
-    /// Takes in what came of a call, with at most so many bytes of explanations.
+    /// Applies the report of a call. At most `explanations` bytes of explanations are kept.
     pub fn take(
         &mut self,
         source: &str,
@@ -456,7 +455,7 @@ impl SourceSession {
         taken
     }
 
-    /// The handler refuses the details before it is called.
+    /// Records that the handler rejects the details before any call.
     pub fn refused(&mut self, source: &str, problems: Vec<FieldProblem>, now: Timestamp) {
         self.invalid = problems;
         self.fault = None;
@@ -474,7 +473,7 @@ impl SourceSession {
         });
     }
 
-    /// The task panicked, or the handler could not be called at all.
+    /// Records that the task panicked, or that the handler could not be called.
     pub fn failed(&mut self, source: &str, fault: &Fault, now: Timestamp) {
         let message = fault.to_string();
         self.view = Arc::new(SessionReport {

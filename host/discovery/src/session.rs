@@ -1,4 +1,4 @@
-//! The session task: one Configuration × one source, called for as long as the discovery task orders it.
+//! The session task: one Configuration × one source, called as long as the discovery task orders it.
 //!
 //! Only one session of the pair is open at a time, because one task opens them one after the other.
 
@@ -17,23 +17,23 @@ use tokio::time::Instant;
 
 use crate::registry::HandlerKey;
 
-/// A Configuration and the handler it is served by.
+/// Configuration and the handler that serves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SessionId {
     pub configuration: ConfigurationKey,
     pub handler: HandlerKey,
 }
 
-/// What the task is to do.
+/// Order for a session task.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// Goes with every answer, so that one to an older order is known.
+    /// Number returned with every answer, so that answers to an older order are recognized.
     pub generation: u64,
     pub handler: Arc<dyn Handler>,
     pub spec: SessionSpec,
 }
 
-/// What came of it.
+/// Answer of a session task.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub id: SessionId,
@@ -45,13 +45,13 @@ pub(super) struct Answer {
 pub(super) enum Said {
     /// A call ended.
     Report(Box<Report>),
-    /// The handler refuses the details; it is not called.
+    /// The handler rejects the details and is not called.
     Refused(Vec<FieldProblem>),
-    /// The handler failed to look at the details.
+    /// The handler failed to validate the details.
     NotValidated { fault: Fault, took: Duration },
 }
 
-/// Runs until nobody orders any more.
+/// Runs until the sender of orders is dropped.
 pub(super) async fn run(
     id: SessionId,
     mut orders: watch::Receiver<Arc<Order>>,
@@ -69,7 +69,7 @@ pub(super) async fn run(
     }
 }
 
-/// Ends when nobody listens any more.
+/// Serves one order; returns when the receiver of answers is gone.
 async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
     let say = async |said| {
         let answer = Answer {
@@ -85,7 +85,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
         match order.handler.validate(&order.spec.details).await {
             Ok(problems) if problems.is_empty() => break,
             Ok(problems) => {
-                // The details are this order's: there is nothing to do until the next one.
+                // The details belong to this order: nothing can be done before the next one.
                 if say(Said::Refused(problems)).await {
                     answers.closed().await;
                 }
@@ -110,7 +110,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
     }
 }
 
-/// What failed costs at most a hundredth of a core: its wall clock bounds what it computed.
+/// Returns the pause after a failure, which limits its cost to a hundredth of a core: the wall clock time bounds the computation.
 fn rest(failures: u32, took: Duration) -> Duration {
     backoff::wait(failures).max((took * 100).min(timeouts::BACKOFF_LAST))
 }

@@ -1,4 +1,4 @@
-//! Bringing registry and sessions in line with the Configurations and handlers there are.
+//! Synchronizes registry and sessions with the current Configurations and handlers.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,7 +18,7 @@ use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
 
 impl DiscoveryTask {
-    /// Brings registry and sessions in line with what there is now.
+    /// Synchronizes registry and sessions with the current Configurations and handlers.
     pub(super) fn sync(&mut self) {
         let now = self.now();
         let serving: BTreeMap<HandlerKey, Arc<dyn Handler>> = self
@@ -74,8 +74,7 @@ impl DiscoveryTask {
         self.forget_handlers();
     }
 
-    /// The Configuration was deleted; or it is `spared`: it cannot be used as it is now written, and its devices wait
-    /// for it.
+    /// Forgets a Configuration that was deleted. If it is `spared`, it cannot be used in its present form, and its devices are kept for it.
     fn forget(&mut self, key: ConfigurationKey, spared: bool, now: Timestamp) {
         if let Some(served) = self.served.remove(&key) {
             for source in served.sessions.keys() {
@@ -96,7 +95,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Brings one Configuration's sessions in line.
+    /// Synchronizes the sessions of one Configuration.
     fn serve(
         &mut self,
         key: &ConfigurationKey,
@@ -147,7 +146,7 @@ impl DiscoveryTask {
             };
             let session = served.sessions.entry(handler.source.clone()).or_default();
             session.rank = rank(&self.handler_set, handler, component);
-            // Whoever puts a file there has not been trusted with what the first one was.
+            // A newcomer is not trusted with the properties that the first source got.
             let properties = if session.rank.newcomer {
                 &[]
             } else {
@@ -174,7 +173,7 @@ impl DiscoveryTask {
                 (details, properties),
             );
             session.reopened(component);
-            // What was restless need not be so any more.
+            // A new session may be stable.
             served.bucket = Bucket::default();
             let running = match session.running.take() {
                 Some(running) if running.orders.send(Arc::clone(&order)).is_ok() => Running {
@@ -200,7 +199,7 @@ impl DiscoveryTask {
     }
 }
 
-/// The source of that handler that is trusted: the first that was accepted, also if it is gone and no other has its place.
+/// Returns the trusted source of a handler: the first that was accepted, even if it is gone, unless another has inherited its place.
 fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
     if let Some(trusted) = set.trusted.get(handler) {
         return Some(trusted.source.clone());
@@ -212,13 +211,13 @@ fn first_source(set: &HandlerSet, handler: &str) -> Option<String> {
     registered.min().map(|(_, source)| source.clone())
 }
 
-/// Whether the source that is trusted is not there, and no other has its place.
+/// Returns true if the trusted source is gone and no other has inherited its place.
 pub(super) fn is_gone(set: &HandlerSet, handler: &str) -> bool {
     let trusted = set.trusted.get(handler);
     trusted.is_some_and(|trusted| !trusted.is_there)
 }
 
-/// How a source stands among those of its handler.
+/// Returns the order of a source among those of its handler.
 pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler>) -> SourceRank {
     let loaded = set.sources.get(&key.source);
     let registration = loaded.and_then(|loaded| loaded.registration.as_ref());

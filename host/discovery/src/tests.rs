@@ -1,4 +1,4 @@
-//! The discovery task on paused time, with sessions that say what they are told.
+//! Tests of the discovery task on paused time, with sessions that answer as told.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::Device;
@@ -74,7 +74,7 @@ fn start_at(
     }
 }
 
-/// Shared devices of an earlier run.
+/// Returns Instances of shared devices of an earlier run.
 fn earlier(configuration: &str, ids: &[&str]) -> InstanceSet {
     let instance = |id: &&str| {
         let instance: leafhost_core::instance::Instance = serde_json::from_value(serde_json::json!({
@@ -96,7 +96,7 @@ fn handler_set(handlers: &[(&str, &Arc<FakeHandler>)]) -> Arc<HandlerSet> {
     registered(&sources)
 }
 
-/// Sources with the numbers under which they were accepted; those without a handler, as `udev`, are not loaded yet.
+/// Returns sources with their numbers of acceptance; sources without a handler belong to `udev` and are not loaded yet.
 fn registered(sources: &[(&str, Option<&Arc<FakeHandler>>, u64)]) -> Arc<HandlerSet> {
     let source = |(source, handler, number): &(&str, Option<&Arc<FakeHandler>>, u64)| {
         let name = handler.map_or("udev", |handler| &handler.description().name);
@@ -128,7 +128,7 @@ impl Bench {
         self.handlers.send_replace(handler_set(handlers));
     }
 
-    /// `<handler source>: <status>`, each.
+    /// Waits for handlers in the form `<source>: <status>`.
     async fn statuses(&self, expected: &[&str]) {
         wait_for(&self.report, |report| {
             let shown = |handler: &HandlerReport| format!("{}: {}", handler.source, handler.status);
@@ -137,7 +137,7 @@ impl Bench {
         .await;
     }
 
-    /// The ids of a Configuration's devices, `?` behind those that are missing, `*` behind those not seen since the start.
+    /// Waits for the ids of a Configuration's devices, with `?` after missing ones and `*` after those not seen since the start.
     async fn has(&self, configuration: &str, expected: &[&str]) {
         wait_for(&self.devices, |snapshot| {
             shown(snapshot, configuration) == expected
@@ -466,7 +466,7 @@ async fn without_its_properties_the_handler_is_not_called_and_devices_stay() {
     bench.configure(std::slice::from_ref(&lacking));
     bench.problem("a", "Secret x is missing").await;
     idle().await;
-    // Where the source says it, with the file, it is not said again.
+    // A problem that the source reports with its file is not repeated.
     let mut told = ConfigurationSet::clone(&configuration_set([lacking]));
     told.problems.push(leafhost_core::ports::SourceProblem {
         source: "a.yaml".into(),

@@ -1,7 +1,7 @@
-//! How many changes of a Configuration's devices are passed on: many at once, but only so many an hour.
+//! Limits how many changes of a Configuration's devices are passed on: a burst at once, and a fixed number each hour.
 //!
-//! Instances, CDI specs and resources are made, changed and removed as devices are, and the kubelet forgets no name. What is beyond the
-//! bucket waits, who has waited longest first; but that a device is gone or ill is passed on at once. Pure: time is given.
+//! Instances, CDI specs and resources follow the devices, and the kubelet never forgets a name. Changes beyond the limit wait, and the
+//! oldest come first; but a device that is gone or unhealthy is reported at once. Pure; time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use leafhost_core::device_view::DeviceView;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 
-/// So many changes at once for each device there is, and so many in an hour…
+/// Changes for each device, both at once and in an hour.
 const FOR_EACH: f64 = 4.0;
-/// …and so many more: a few devices may be plugged in one after the other.
+/// Additional changes for each Configuration: a few devices may be plugged in one after the other.
 const MORE: f64 = 64.0;
 const HOUR: f64 = 3600.0;
 
 type Devices = BTreeMap<DeviceKey, DeviceView>;
 
-/// The bucket of one Configuration.
+/// Token bucket of one Configuration.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// What was taken and has not come back.
+    /// Tokens taken and not refilled.
     taken: f64,
-    /// How much it holds.
+    /// Capacity.
     most: f64,
-    /// As of then.
+    /// Time of the last refill.
     since: Option<Timestamp>,
-    /// What has to wait, since when.
+    /// Changes that wait, with the time since when.
     waiting: BTreeMap<DeviceKey, Timestamp>,
-    /// Something had to wait, and the bucket has not been half full since.
+    /// True if a change had to wait and the bucket has not been half full since.
     strained: bool,
 }
 
-/// What there is to do about a device.
+/// Cost of a device's change.
 enum Step {
     Nothing,
-    /// It was known from the store alone until now.
+    /// The device was known only from the store until now.
     Free,
     Taken,
 }
@@ -62,7 +62,7 @@ fn step(shown: Option<&DeviceView>, wanted: Option<&DeviceView>) -> Step {
 }
 
 impl Bucket {
-    /// What is passed on of the devices that are `wanted`, after those that were `shown` before.
+    /// Returns the devices to publish: `wanted`, with changes beyond the limit left as in `shown`, the list that was published before.
     pub fn pass(&mut self, shown: &Devices, mut wanted: Devices, now: Timestamp) -> Devices {
         let number = u32::try_from(shown.len().max(wanted.len())).unwrap_or(u32::MAX);
         self.most = MORE + FOR_EACH * f64::from(number);
@@ -77,7 +77,7 @@ impl Bucket {
                 Step::Taken => {
                     changed.insert(key.clone());
                 }
-                // Since when it is missing is what was said first.
+                // The time that was published first remains.
                 Step::Nothing => drop(wanted.insert(key.clone(), shown.clone())),
                 Step::Free => {}
             }
@@ -120,7 +120,7 @@ impl Bucket {
         whole(self.most - self.taken)
     }
 
-    /// When [`Self::pass`] has something to do although nothing has changed.
+    /// Returns the time at which [`Self::pass`] has to run although no device has changed.
     pub fn due(&self) -> Option<Timestamp> {
         let left = if self.waiting.is_empty() {
             self.most / 2.0
@@ -133,7 +133,7 @@ impl Bucket {
         self.strained.then_some(due)
     }
 
-    /// Whether changes had to wait, and which.
+    /// Returns a problem while changes have to wait.
     pub fn problem(&self, configuration: &ConfigurationKey) -> Option<Problem> {
         self.strained.then(|| Problem::DevicesUnstable {
             configuration: configuration.clone(),
@@ -153,7 +153,7 @@ fn whole(number: f64) -> usize {
     number.max(0.0) as usize
 }
 
-/// A device as it stays for now: what it was, but not there if it is not, and ill if it is.
+/// Returns the published device, marked as missing or unhealthy if it is so now.
 fn held(shown: &DeviceView, wanted: Option<&DeviceView>, now: Timestamp) -> DeviceView {
     let mut held = shown.clone();
     match wanted {

@@ -1,6 +1,6 @@
-//! How much text the devices of all sessions have: what handlers make the agent keep has a sum, whichever handlers they are. Pure.
+//! Limits the text of the devices of all sessions together, whichever handlers report them. Pure.
 //!
-//! A text of a device is in memory some times: here, in its Instance, and while it is written or read.
+//! The agent holds the text of a device several times: here, in its Instance, and while it is written or read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use leafhost_core::session::{Devices, Discovery};
 
 use super::{Grace, SessionDevices};
 
-/// The most bytes of text of all sessions together.
+/// Upper bound of bytes of text of all sessions together.
 const MOST: usize = 64 << 20;
-/// What each session may have whatever the others have, in bytes, as long as there are not so many that it adds up to more than [`MOST`].
+/// Bytes that each session may have whatever the others have, unless the shares of all sessions exceed [`MOST`].
 const SHARE: usize = 1 << 20;
 
-/// What the sessions have.
+/// Text of all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     sessions: usize,
@@ -22,7 +22,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Counts what these sessions have.
+    /// Counts the text of these sessions.
     pub fn of<'a>(sessions: impl Iterator<Item = &'a SessionDevices>) -> Self {
         let empty = Self {
             sessions: 0,
@@ -34,11 +34,11 @@ impl Budget {
         })
     }
 
-    /// Tells whether an answer of one of the sessions may be taken in: if it is within the session's share, there is room, or the session
-    /// has no more after it.
+    /// Admits an answer of one of the sessions if it stays within the session's share, if there is room, or if the session has no more text
+    /// after it.
     ///
     /// # Errors
-    /// What there would be too much of, with the remedy.
+    /// Says by how much the limit is exceeded, with the remedy.
     pub fn admit(
         self,
         session: &SessionDevices,
@@ -63,12 +63,12 @@ impl Budget {
 }
 
 impl SessionDevices {
-    /// Counts the bytes of text that are kept of the session.
+    /// Returns the bytes of text that are kept for the session.
     fn held(&self) -> usize {
         self.text + bytes(&self.left_out) + bytes(&self.departed)
     }
 
-    /// Counts what would be kept after an answer: its devices, and those that it does not have and that stay.
+    /// Returns the bytes that would be kept after an answer: its devices, and the tracked devices that stay without being in it.
     fn held_after(&self, answer: &Discovery, grace: Grace) -> usize {
         let Discovery {
             devices,
@@ -136,7 +136,7 @@ mod tests {
         answer(Devices::Complete(devices(name, mebibytes)))
     }
 
-    /// Takes an answer in if that is allowed.
+    /// Applies an answer if it is admitted.
     fn take(
         sessions: &mut [SessionDevices],
         index: usize,
@@ -165,7 +165,7 @@ mod tests {
         assert!(sessions[8].tracked().is_empty(), "refused whole");
         take(&mut sessions, 8, complete("a", 1)).unwrap();
         take(&mut sessions, 9, complete("a", 1)).unwrap();
-        // What has no more than before is taken, also beyond the sum, and what goes makes room.
+        // An answer without more text is taken even above the limit, and devices that go make room.
         take(&mut sessions, 0, complete("b", 8)).unwrap();
         take(&mut sessions, 0, complete("b", 5)).unwrap();
         take(&mut sessions, 9, complete("a", 2)).unwrap();
@@ -188,7 +188,7 @@ mod tests {
         take(&mut sessions, 0, others.clone()).unwrap_err();
         others.departed = others.left_out.ids.iter().cloned().collect();
         take(&mut sessions, 0, others).unwrap();
-        // With a grace, what a complete answer lacks stays for a while.
+        // With a grace, devices that a complete answer lacks stay for a time.
         let (budget, grace) = (
             Budget::of(sessions.iter()),
             Grace(Some(Duration::from_secs(1))),

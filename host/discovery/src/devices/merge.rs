@@ -1,4 +1,4 @@
-//! The devices of all sessions of a Configuration, made one list.
+//! Merges the devices of all sessions of a Configuration into one list.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,30 +9,30 @@ use leafhost_core::device_view::DeviceView;
 
 use super::{SessionDevices, Unseen};
 
-/// How a source stands among those of its handler.
+/// Order of a source among those of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRank {
-    /// Another source had the name before, and the grants do not name this one.
+    /// True if another source had the handler's name before and the grants do not name this one.
     pub newcomer: bool,
-    /// The source that was accepted first has the lowest.
+    /// Position in the order of acceptance; the first source has the lowest.
     pub number: u64,
 }
 
-/// What a session brings in.
+/// Session to merge.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// The source.
+    /// Name of the source.
     pub source: &'a str,
-    /// Whether the source is still there. One that is gone only fills gaps.
+    /// True if the source still serves. A source that is gone only fills gaps.
     pub live: bool,
-    /// How it stands among the sources.
+    /// Order among the sources.
     pub rank: SourceRank,
-    /// Its devices.
+    /// Devices of the session.
     pub devices: &'a SessionDevices,
 }
 
-/// The devices of all sessions of a Configuration, by source: the first that has a device now wins, then the first that
-/// had it. A newcomer only adds what no other has or had. Also says which source lost which device.
+/// Merges the devices of all sessions. For each device the first source that has it now wins, then the first that had it; a newcomer only
+/// adds devices that no other source has or had. Also returns the devices that sources lost to others.
 pub fn merge(
     mut parts: Vec<Part<'_>>,
     unseen: &Unseen,
@@ -88,15 +88,15 @@ pub fn merge(
     (devices, lost)
 }
 
-/// A source whose devices another one has, too.
+/// Devices of a source that another source has, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// The source whose devices count.
+    /// Source whose devices are used.
     pub winner: String,
-    /// The source whose devices do not.
+    /// Source whose devices are not used.
     pub loser: String,
-    /// How many.
+    /// Number of devices.
     pub devices: usize,
-    /// The id of one.
+    /// Id of one of them.
     pub example: String,
 }

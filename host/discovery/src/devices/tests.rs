@@ -1,4 +1,4 @@
-//! Answers and grace.
+//! Tests of answers and grace.
 
 use std::iter;
 
@@ -27,7 +27,7 @@ fn answer(devices: Devices) -> Discovery {
     }
 }
 
-/// One, shown as short as it may be.
+/// Returns a single device that was left out, with a shortened id.
 fn left_out(id: &str) -> LeftOuts {
     let mut collector = Collector::default();
     collector.add(id, || LeftOut {
@@ -41,7 +41,7 @@ fn complete(devices: &[Device]) -> Discovery {
     answer(Devices::Complete(devices.to_vec()))
 }
 
-/// `id` where present, `id?second` where missing since then.
+/// Formats devices: `id` if present, `id?second` if missing since then.
 fn shown(session: &SessionDevices) -> Vec<String> {
     session
         .tracked
@@ -273,7 +273,7 @@ fn a_device_of_an_earlier_run_that_departed_goes_once_every_other_source_has_ans
         known.update(&sessions, all_known, DEFAULTS, at(1));
         assert_eq!(known.is_empty(), !stays, "{sessions:?} {all_known}");
     }
-    // Seen: no matter what the other one says, the device is there.
+    // The device is present, whatever the other session says.
     let (devices, _) = merge(
         vec![part("1", &session), part("2", &with_it)],
         &Unseen::default(),
@@ -326,7 +326,7 @@ fn a_device_of_an_earlier_run_that_is_left_out_while_its_grace_runs_goes_when_it
     known.update(&[&session], true, DEFAULTS, at(10));
     assert_eq!(known.deadline(DEFAULTS), Some(at(300)));
     known.update(&[&session], true, DEFAULTS, at(310));
-    // What is past is due no more: a deadline that stays would be met for ever.
+    // A past time is no longer due: a deadline that stays would be met for ever.
     assert!(known.deadline(DEFAULTS).is_none_or(|then| then > at(310)));
     assert!(known.is_empty());
 }
@@ -371,7 +371,7 @@ fn partial_answers_fill_a_session_up_to_its_devices_and_its_text() {
         .map(|one| one.device.text())
         .sum();
     assert!(text <= MOST_TEXT && text > MOST_TEXT - (61 << 10), "{text}");
-    // What is there does not grow either, and what goes makes room.
+    // An existing device does not grow either, and devices that go make room.
     let grown = vec![large("0", 100 << 10), large("1", 1)];
     let held = session.tracked().len();
     session.fold(answer(Devices::Partial(grown)), DEFAULTS, at(1000));

@@ -1,19 +1,19 @@
-//! One version that is to serve: how often it failed, and when it is tried again. Knows no file.
+//! Failures and retries of one version. Knows no file.
 
 use leafhost_core::backoff;
 use leafhost_core::ports::{LoadError, SourceVersion};
 use tokio::time::Instant;
 
-/// So many deaths of the agent while it was being loaded are no coincidence.
+/// Number of deaths of the agent during loads of a version from which it is no longer loaded.
 const MOST_DEATHS: u32 = 3;
 
-/// A version that is to serve.
+/// Version that is to serve.
 #[derive(Debug)]
 pub struct Attempt {
     pub version: SourceVersion,
-    /// In a row.
+    /// Number of failures in a row.
     failures: u32,
-    /// When it is tried again, if that may help.
+    /// Time of the next attempt, if one may help.
     pub retry: Option<Instant>,
 }
 
@@ -26,8 +26,8 @@ impl Attempt {
         }
     }
 
-    /// Of a version that the agent has died of so many times while it was being loaded. Then it is loaded after others and alone, after
-    /// [`MOST_DEATHS`] not at all.
+    /// Creates the attempt for a version during whose loads the agent has died `deaths` times in a row. It is loaded later and alone, and
+    /// from [`MOST_DEATHS`] on not at all.
     pub fn after_deaths(version: SourceVersion, name: &str, deaths: u32) -> (Self, LoadError) {
         let attempt = Self {
             retry: (deaths < MOST_DEATHS)
@@ -51,7 +51,7 @@ impl Attempt {
         (attempt, error)
     }
 
-    /// Takes note of a failure. Returns whether it is worth a line in the log.
+    /// Records a failure; returns true if it is to be logged.
     pub fn failed(&mut self, error: &LoadError) -> bool {
         self.failures = self.failures.saturating_add(1);
         if error.transient {
@@ -60,12 +60,12 @@ impl Attempt {
         backoff::is_told(self.failures.into())
     }
 
-    /// It loads.
+    /// Resets the failures after a successful load.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// Whether it is time to try again; then it is said once.
+    /// Returns true if it is time to try again, once for each retry.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.retry.take_if(|at| *at <= now).is_some()
     }

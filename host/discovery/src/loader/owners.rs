@@ -1,7 +1,8 @@
-//! Which source a handler's name belongs to. Pure.
+//! Ownership of handler names by sources. Pure.
 //!
-//! The first source of a name is trusted with what Configurations keep secret. If it goes, a source that somebody else may have put there does
-//! not inherit that: only one of the node's own folders does, or one that its grants name. The same file that comes back has the name again.
+//! The first source of a name is trusted with the secrets of Configurations. If it goes, a source that others may have added does not
+//! inherit the trust: only a source in one of the node's own folders does, or one that its grants name. The same file that comes back owns
+//! the name again.
 
 use std::collections::BTreeMap;
 
@@ -10,36 +11,36 @@ use leafhost_core::ports::{Owner, Place};
 
 use super::TrustedSource;
 
-/// The most names that are kept. Each is the name of a handler that was loaded once.
+/// Upper bound of stored names, each of a handler that was loaded once.
 const MAX_NAMES: usize = 1_000;
 
-/// Who has which name.
+/// Owners by handler name.
 #[derive(Debug, Default)]
 pub struct Owners(BTreeMap<String, Owner>);
 
-/// A source that has said which handler it is.
+/// Source whose handler is known.
 #[derive(Debug)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// Name of the source.
     pub source: &'a str,
-    /// The handler, and the place of the source among those of it.
+    /// Handler and position of the source among those of this handler.
     pub registration: &'a Registration,
-    /// Where it is, if that is known.
+    /// Place of the source, if it is known.
     pub place: Option<Place>,
 }
 
 impl Owners {
-    /// As they were kept.
+    /// Creates the owners from the stored ones.
     pub fn new(kept: BTreeMap<String, Owner>) -> Self {
         Self(kept)
     }
 
-    /// What is to be kept.
+    /// Returns the owners to store.
     pub fn kept(&self) -> &BTreeMap<String, Owner> {
         &self.0
     }
 
-    /// Gives each name that belongs to nobody yet to its first source. Returns whether there is such a name.
+    /// Gives each name without an owner to its first source; returns true if there was one.
     pub fn record(&mut self, candidates: &[Candidate<'_>]) -> bool {
         let mut differs = false;
         for (handler, first) in firsts(candidates) {
@@ -58,7 +59,7 @@ impl Owners {
         differs
     }
 
-    /// The source of each name that is trusted.
+    /// Returns the trusted source of each handler name.
     pub fn trusted(&self, candidates: &[Candidate<'_>]) -> BTreeMap<String, TrustedSource> {
         let all = firsts(candidates).into_iter().map(|(handler, first)| {
             let trusted = |source: &str, is_there| TrustedSource {
@@ -92,7 +93,7 @@ impl Owners {
     }
 }
 
-/// The first source of each handler.
+/// Returns the first source of each handler.
 fn firsts<'a>(candidates: &'a [Candidate<'a>]) -> BTreeMap<&'a str, &'a Candidate<'a>> {
     let mut firsts: BTreeMap<&str, &Candidate<'_>> = BTreeMap::new();
     for one in candidates {
@@ -105,7 +106,8 @@ fn firsts<'a>(candidates: &'a [Candidate<'a>]) -> BTreeMap<&'a str, &'a Candidat
     firsts
 }
 
-/// Whether a file of the owner's name is the owner. One of a ConfigMap takes the place of a folder's with its name, and the other way round.
+/// Returns true if a file of the owner's name at `place` is the owner. A ConfigMap's file replaces a folder's file of that name, and vice
+/// versa.
 fn is_same(owner: &Place, place: &Place) -> bool {
     match (owner, place) {
         (Place::Folder, Place::Folder | Place::ConfigMap { .. })
@@ -114,7 +116,7 @@ fn is_same(owner: &Place, place: &Place) -> bool {
     }
 }
 
-/// Whether another file has the name once the owner is gone. Handlers that serve elsewhere may come back under another address.
+/// Returns true if a source at `place` inherits the name once the owner is gone. External handlers may come back under another address.
 fn inherits(owner: &Place, place: &Place) -> bool {
     match place {
         Place::Folder => true,
@@ -127,7 +129,7 @@ fn inherits(owner: &Place, place: &Place) -> bool {
 mod tests {
     use super::*;
 
-    /// The trusted source if the `owner` had the name `udev` and these are there now, each with its place.
+    /// Returns the trusted source if `owner` had the name `udev` and the sources in `there` exist now, each with its place.
     fn trusted(owner: (&str, Option<Place>), there: &[(&str, Option<Place>)]) -> (String, bool) {
         let registrations: Vec<Registration> = (0..10)
             .map(|number| Registration {
@@ -168,7 +170,7 @@ mod tests {
         let folder = || Some(Place::Folder);
         let external = || Some(Place::External);
         for (owner, there, expected, is_there) in [
-            // The owner is there, whatever else is.
+            // The owner exists, whatever else does.
             (
                 ("b.wasm", folder()),
                 vec![("a.wasm", folder()), ("b.wasm", folder())],
@@ -193,14 +195,14 @@ mod tests {
                 "b.wasm",
                 true,
             ),
-            // What is not loaded yet has no place.
+            // A source that is not loaded yet has no place.
             (
                 ("b.wasm", of_object("x")),
                 vec![("a.wasm", of_object("y")), ("b.wasm", None)],
                 "b.wasm",
                 true,
             ),
-            // It is gone.
+            // The owner is gone.
             (
                 ("b.wasm", of_object("x")),
                 vec![("a.wasm", of_object("x"))],
@@ -237,7 +239,7 @@ mod tests {
                 "udev@a.sock",
                 false,
             ),
-            // A file of the node, or another address of a handler that serves elsewhere.
+            // A file of the node, or another address of an external handler.
             (
                 ("b.wasm", folder()),
                 vec![("a.wasm", of_object("y")), ("c.wasm", folder())],

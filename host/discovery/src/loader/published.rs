@@ -1,4 +1,4 @@
-//! What the loader task publishes.
+//! Published state of the loader task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use leafhost_core::handler::Registration;
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{Handler, LoadError, SourceProblem};
 
-/// All sources of handlers and what each serves.
+/// All sources of handlers and their handlers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HandlerSet {
-    /// Whether every file has been tried once. Until then an absent handler says nothing.
+    /// True once every file has been tried. Until then a missing handler says nothing.
     pub complete: bool,
-    /// By source name.
+    /// Sources by name.
     pub sources: BTreeMap<String, LoadedSource>,
-    /// Which source is trusted with what Configurations keep secret, by handler name.
+    /// Sources that are trusted with the secrets of Configurations, by handler name.
     pub trusted: BTreeMap<String, TrustedSource>,
-    /// The objects that have the sources, as in [`SourceSet`](leafhost_core::ports::SourceSet).
+    /// Objects of the sources, as in [`SourceSet`](leafhost_core::ports::SourceSet).
     pub objects: BTreeMap<String, ObjectName>,
-    /// What cannot be read, sorted.
+    /// Sources that cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
 }
 
 impl HandlerSet {
-    /// The handlers that serve, by name. Of several sources of one it is the first by its own name.
+    /// Returns the handlers that serve, by name. If several sources have one handler, the first by source name counts.
     pub fn by_name(&self) -> BTreeMap<&str, &Arc<dyn Handler>> {
-        // Of those with one name the last stays in the map.
+        // The last entry of a name stays in the map.
         let sources = self.sources.values().rev();
         let handlers = sources.filter_map(|source| source.handler.as_ref());
         handlers
@@ -34,25 +34,25 @@ impl HandlerSet {
     }
 }
 
-/// The source that is trusted with what Configurations keep secret, beside those that their grants name.
+/// Source that is trusted with the secrets of Configurations, besides those that their grants name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedSource {
-    /// Its name.
+    /// Name of the source.
     pub source: String,
-    /// Whether it is there.
+    /// True if it exists.
     pub is_there: bool,
 }
 
-/// A source.
+/// State of a source.
 #[derive(Debug, Clone, Default)]
 pub struct LoadedSource {
-    /// What serves, perhaps an earlier version.
+    /// Handler that serves, perhaps of an earlier version.
     pub handler: Option<Arc<dyn Handler>>,
-    /// Why the newest version does not serve, if it does not.
+    /// Reason why the newest version does not serve.
     pub error: Option<LoadError>,
-    /// Which handler the accepted version is, loaded or not, and its place among the sources of that handler.
+    /// Handler of the accepted version, loaded or not, and its position among the sources of that handler.
     pub registration: Option<Registration>,
-    /// Whether it is not tried any more, since the agent has died of it.
+    /// True if it is no longer tried because the agent has died while loading it.
     pub given_up: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The loader task with fake files.
+//! Tests of the loader task with fake files.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn start(files: Files) -> Bench {
     }
 }
 
-/// `<source>: <what serves>[, <error>]`.
+/// Formats each source as `<source>: <handler>[, <error>]`.
 fn shown(set: &HandlerSet) -> Vec<String> {
     set.sources
         .iter()
@@ -272,7 +272,7 @@ async fn the_bytes_of_a_file_are_held_no_longer_than_it_is_loaded() {
         }
     };
     wait_for(&bench.handlers, |set| set.complete).await;
-    // One waits to be tried again.
+    // One waits for its retry.
     released().await;
     bench
         .serves(&[
@@ -472,7 +472,7 @@ async fn a_file_that_cannot_be_used_serves_as_it_was_accepted_also_after_a_start
     for partial in [false, true] {
         let files = Files::new(&[]);
         files.accept(&file("a.wasm", "udev@1"), "udev");
-        // In a folder that is missing no file is listed.
+        // If the folder is missing, no file is listed.
         let listed = (!partial).then(|| ("a.wasm".to_owned(), None));
         files.set.send_replace(Arc::new(SourceSet {
             complete: true,
@@ -484,7 +484,7 @@ async fn a_file_that_cannot_be_used_serves_as_it_was_accepted_also_after_a_start
         bench.serves(&["a.wasm: udev@1"]).await;
         bench.accepts(&["udev@1"]).await;
         if partial {
-            // It was elsewhere, and is there no more.
+            // It was elsewhere, and is gone.
             bench.files.set.send_replace(Arc::new(SourceSet {
                 complete: true,
                 partial,

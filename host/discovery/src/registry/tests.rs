@@ -1,4 +1,4 @@
-//! Every transition.
+//! Tests of every transition.
 
 use super::*;
 
@@ -17,10 +17,10 @@ fn handler() -> HandlerKey {
     }
 }
 
-/// What it is about, what happens when, and where the handler stands then.
+/// Subject, events with their times, and resulting phase of the handler.
 type Row = (&'static str, &'static [(i64, Do)], &'static str);
 
-/// What happens, to which Configuration's session.
+/// Event, with the Configuration of its session.
 #[derive(Clone, Copy)]
 enum Do {
     Register,

@@ -1,4 +1,4 @@
-//! What all sessions have together is bounded.
+//! Limits on the text of all sessions together.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn wordy(mebibytes: usize) -> Vec<Device> {
     (0..mebibytes << 2).map(device).collect()
 }
 
-/// Waits until the last answer of `i` is beyond the budget.
+/// Waits until the last answer of `i` exceeds the budget.
 async fn is_told(bench: &Bench) {
     wait_for(&bench.report, |report| {
         let told = report.failures().into_iter().map(|one| one.to_string());

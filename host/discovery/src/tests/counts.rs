@@ -1,4 +1,4 @@
-//! What is counted of answers and devices.
+//! Counted answers and devices.
 
 use super::*;
 

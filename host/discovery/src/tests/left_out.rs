@@ -1,4 +1,4 @@
-//! Configurations that are not taken because there are too many.
+//! Configurations that are not accepted because there are too many.
 
 use super::*;
 

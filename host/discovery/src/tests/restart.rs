@@ -1,4 +1,4 @@
-//! What the store knows of an earlier run.
+//! Devices that the store knows from an earlier run.
 
 use super::*;
 

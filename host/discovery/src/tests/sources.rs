@@ -1,4 +1,4 @@
-//! Sources of handlers that come, go, change, and meet.
+//! Sources of handlers that come, go, change, and share a handler.
 
 use super::*;
 use crate::loader::TrustedSource;
@@ -30,7 +30,7 @@ async fn two_sources_of_a_handler_both_serve_and_the_warning_names_them() {
     bench.statuses(&["1.wasm: Offline", "2.wasm: Active"]).await;
 }
 
-/// A Configuration of `udev` with a secret.
+/// Returns a Configuration of `udev` with a secret.
 fn with_secret() -> ConfiguredDiscovery {
     ConfiguredDiscovery {
         properties: Ok(vec![Property {
@@ -42,7 +42,7 @@ fn with_secret() -> ConfiguredDiscovery {
     }
 }
 
-/// How many properties each session that was opened was given.
+/// Returns the number of properties that each opened session got.
 fn properties(handler: &FakeHandler) -> Vec<usize> {
     let opened = handler.opened.lock().unwrap();
     let given = opened.iter().map(|opened| opened.spec.properties.len());
@@ -68,7 +68,7 @@ async fn a_newcomer_whose_file_sorts_first_gets_no_secret_and_adds_only_what_the
     other.physical_id = Some("another".to_owned());
     newcomer.say("a", complete(&[other, shared("y"), shared("z")]));
     bench.has("a", &["x", "y", "z"]).await;
-    // Not even while the first one misses the device.
+    // Not even while the first source misses the device.
     first.say("a", complete(&[shared("x")]));
     bench.has("a", &["x", "y", "z?"]).await;
     let snapshot = Arc::clone(&bench.devices.borrow());
@@ -204,7 +204,7 @@ async fn a_source_that_is_left_alone_gets_no_secret_if_the_name_belongs_to_anoth
     bench.problem("a", told).await;
     second.say("a", complete(&[shared("x")]));
     bench.has("a", &["x"]).await;
-    // Not even where it has that name: it is another file.
+    // Not even if it has that name: it is another file.
     let same = TrustedSource {
         source: "a.wasm".to_owned(),
         is_there: false,
@@ -328,7 +328,7 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
     );
 }
 
-/// A source that does not load.
+/// Returns a source that does not load.
 fn broken(source: &str) -> (String, LoadedSource) {
     let error = LoadError {
         source_name: source.to_owned(),
@@ -404,7 +404,7 @@ async fn a_file_that_never_loads_keeps_devices_of_an_earlier_run_for_five_minute
     bench.has("b", &["x*", "y"]).await;
     tokio::time::advance(Duration::from_secs(299)).await;
     idle().await;
-    // Its answer and the end of the five minutes come at once.
+    // The answer and the end of the five minutes come at once.
     udev.say("a", complete(&[shared("y")]));
     tokio::time::advance(Duration::from_millis(1002)).await;
     idle().await;
@@ -430,7 +430,7 @@ async fn explanations_of_all_sessions_share_their_room() {
             ..complete(&[])
         }
     };
-    // How many are kept, and how many more there were.
+    // Waits for the number of kept explanations and of further ones.
     let kept = async |configuration: &'static str, expected: (usize, u64)| {
         wait_for(&bench.report, |report| {
             let view = report.configurations.get(&key(configuration));

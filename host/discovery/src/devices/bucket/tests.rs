@@ -1,4 +1,4 @@
-//! Handlers that never answer the same twice, and those that do nothing wrong.
+//! Handlers that never answer the same twice, and handlers without faults.
 
 use leafhost_core::device::Device;
 use leafhost_core::left_out::LeftOuts;
@@ -7,16 +7,16 @@ use leafhost_core::session::{Devices as Answer, Discovery};
 use super::*;
 use crate::devices::{Grace, Part, SessionDevices, SourceRank, Unseen, merge};
 
-/// A Configuration with one session, and what is passed on of it.
+/// Configuration with one session, and its published devices.
 #[derive(Default)]
 struct World {
     session: SessionDevices,
     bucket: Bucket,
     shown: Devices,
     grace: Grace,
-    /// Differences that were passed on: devices that came up, were withdrawn, went missing, came back, or changed.
+    /// Number of published changes: devices that arrived, were withdrawn, went missing, returned or changed.
     changes: usize,
-    /// The time, in milliseconds.
+    /// Time in milliseconds.
     now: i64,
 }
 
@@ -25,7 +25,7 @@ impl World {
         Timestamp::from_millisecond(self.now).unwrap()
     }
 
-    /// The handler answers, then this much time passes.
+    /// Applies an answer of the handler, then lets `wait` pass.
     fn step(&mut self, devices: Answer, wait: Duration) {
         let discovery = Discovery {
             devices,
@@ -43,7 +43,7 @@ impl World {
             if then.as_millisecond() > end {
                 break;
             }
-            // What is past is due no more.
+            // A past time is no longer due.
             assert!(then > self.time(), "{then} is due for ever");
             self.now = then.as_millisecond();
             self.session.expire(self.grace, then);
@@ -73,7 +73,7 @@ impl World {
         problem.map_or_else(String::new, |problem| problem.to_string())
     }
 
-    /// The ids of those that are there, missing ones aside.
+    /// Returns the ids of published devices that are present.
     fn here(&self) -> Vec<&str> {
         let shown = self.shown.iter();
         let here = shown.filter(|(_, view)| view.missing_since.is_none());
@@ -92,14 +92,14 @@ fn complete(ids: &[&str]) -> Answer {
     Answer::Complete(devices(ids.iter().map(|&id| id.to_owned())))
 }
 
-/// Ids that were never there before.
+/// Returns devices with ids that were never used before.
 fn fresh(call: usize, count: usize) -> Vec<Device> {
     devices((0..count).map(|n| format!("{call}-{n}")))
 }
 
 #[test]
 fn new_ids_at_every_call_are_few_changes() {
-    // Each is a change, and one more when it goes missing before it is withdrawn.
+    // Each is a change, and another one when it goes missing before it is withdrawn.
     for (count, calls, most) in [(1, 7200, 330), (10, 7200, 650), (300, 300, 3500)] {
         let mut world = World::default();
         for call in 0..calls {
@@ -176,7 +176,7 @@ fn that_a_device_is_gone_or_ill_does_not_wait() {
     );
     world.step(complete(&[]), SECOND);
     assert_eq!(world.here(), Vec::<&str>::new());
-    // Who has waited longest is first.
+    // The change that has waited longest comes first.
     world.step(with(201, Health::Healthy), 2 * MINUTE);
     assert_eq!(world.here(), ["a"]);
 }
@@ -194,7 +194,7 @@ fn a_value_that_is_another_one_at_every_call_is_passed_on_now_and_then() {
         world.step(Answer::Complete(vec![device]), SECOND);
     }
     assert!((100..=140).contains(&world.changes), "{}", world.changes);
-    // The last one is not forgotten.
+    // The last change is not lost.
     world.step(Answer::Unchanged, MINUTE);
     assert_eq!(value(&world).as_deref(), Some("3599"));
 }
@@ -236,14 +236,14 @@ fn those_who_do_nothing_wrong_are_left_alone() {
         assert_eq!(world.problem(), "");
     }
     assert_eq!((world.shown.len(), world.changes), (1000, 1000));
-    // All go at once, and come again.
+    // All go at once, and return.
     world.grace = Grace(Some(Duration::ZERO));
     world.step(complete(&[]), MINUTE);
     assert_eq!(world.here(), Vec::<&str>::new());
     world.step(Answer::Complete(devices(ids(0..1000))), MINUTE);
     assert_eq!(world.here().len(), 1000);
     assert_eq!(world.problem(), "");
-    // A plug that is put in and pulled out, beside others.
+    // A plug that is inserted and removed, besides another device.
     let mut world = World::default();
     for call in 0..20 {
         let plug = ["disk", "plug"];
@@ -254,13 +254,13 @@ fn those_who_do_nothing_wrong_are_left_alone() {
         assert_eq!(world.here().len(), 2 - call % 2);
         assert_eq!(world.shown.len(), 2 - call % 2, "{call}");
     }
-    // Thirty different ones, one after the other.
+    // Thirty different devices, one after the other.
     let mut world = World::default();
     for call in 0..30 {
         world.step(Answer::Complete(fresh(call, 1)), SECOND);
         assert_eq!(world.here().len(), 1, "{call}");
     }
-    // A laptop that is carried through five networks.
+    // A laptop that moves through five networks.
     let mut world = World::default();
     for call in 0..4 {
         world.step(Answer::Complete(fresh(call, 10)), 10 * MINUTE);

@@ -1,4 +1,4 @@
-//! What one handler file means for the others.
+//! Effects of one handler file on the others.
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn handlers_that_are_slow_to_load_hold_up_no_others() {
         good.filter(|(_, one)| one.handler.is_some()).count() == 5
     })
     .await;
-    // One after the other the slow ones would have taken half a minute.
+    // One after the other, the slow ones would have taken half a minute.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(4), "{took:?}");
     let set = wait_for(&bench.handlers, |set| set.complete).await;
