@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Services whose earlier version has the same messages: file, the packages of both, and whose code has the messages.
+/// Services with an earlier version that has the same messages: file, packages of both versions, and module with the messages.
 const EARLIER: [(&str, &str, &str, &str); 2] = [
     (
         "dra",
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 const PROST: &str = "tonic_prost::ProstCodec";
 
-/// Compiles a file of a folder. If a package is named, its messages are those of a module.
+/// Compiles a file of a folder. If `messages` is given, the messages of that package are those of that module.
 fn compile(
     name: &str,
     folder: &Path,
@@ -55,7 +55,7 @@ fn compile(
 ) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out)?;
     let descriptors = protox::compile([folder.join(format!("{name}.proto"))], [folder])?;
-    // Both sides: a kubelet stand-in is the other end of what a plugin speaks.
+    // Both sides: the fake kubelet of the tests is the other end of the protocol.
     let mut config = tonic_prost_build::configure()
         .btree_map(".")
         .codec_path(codec)

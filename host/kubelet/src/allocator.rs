@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::ResourceName;
 
-/// What a container gets.
+/// Resources that a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// Environment variables.
@@ -15,39 +15,39 @@ pub struct Allocation {
     pub mounts: Vec<Mount>,
     /// Device nodes.
     pub devices: Vec<DeviceSpec>,
-    /// Annotations of the container in its runtime; the kubelet's checkpoint keeps them.
+    /// Annotations for the container runtime; the kubelet's checkpoint keeps them.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A file or folder of the node that the container sees.
+/// File or folder of the node that is mounted into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub container_path: String,
-    /// The absolute path on the node.
+    /// Absolute path on the node.
     pub host_path: String,
-    /// Whether the container may not write.
+    /// True if the container may not write.
     pub read_only: bool,
 }
 
-/// A device node that the container gets.
+/// Device node that the container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// The absolute path in the container.
+    /// Absolute path in the container.
     pub container_path: String,
-    /// The absolute path on the node.
+    /// Absolute path on the node.
     pub host_path: String,
-    /// Some of `r`, `w`, `m`.
+    /// Subset of `r`, `w`, `m`.
     pub permissions: String,
 }
 
-/// Why an allocation is refused. The text ends up in the pod's status.
+/// Reason why an allocation is refused. The text is shown in the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such device here.
+    /// The device does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// The device is here, but cannot be given now.
+    /// The device exists, but cannot be given now.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -55,14 +55,14 @@ pub enum Refusal {
 /// Decides which container gets which devices.
 #[async_trait]
 pub trait Allocator: Send + Sync {
-    /// Gives all of `ids` to one container, or none of them. Runs in a task of its own: the kubelet hanging up does not
-    /// end it. Never asked for no id, nor for one that is not listed.
+    /// Allocates all of `ids` to one container, or none of them. The call runs in a task of its own and continues if the kubelet hangs up.
+    /// `ids` is never empty and has only listed ids.
     async fn allocate(
         &self,
         resource: &ResourceName,
         ids: BTreeSet<String>,
     ) -> Result<Allocation, Refusal>;
 
-    /// Orders `available` ids, the best first. What is left out comes last.
+    /// Orders `available` ids, the best first. Ids that are left out come last.
     fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String>;
 }

@@ -1,21 +1,21 @@
-//! Looks through the causes of an error.
+//! Searches the causes of an error.
 
 use std::error::Error;
 use std::io;
 
-/// All causes of an error, the nearest first, without the error itself.
+/// Returns all causes of an error, the nearest first, without the error itself.
 pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// The error of the operating system among the causes of an error.
+/// Returns the I/O error among the causes of an error.
 pub(crate) fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
-/// An error of the operating system that outlives its owner.
+/// Copies an I/O error, so that the copy outlives the error it is part of.
 pub(crate) fn owned(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),

@@ -1,22 +1,21 @@
-//! Where the kubelet is, and all durations, each with its reason.
+//! Location of the kubelet, and all durations, each with its reason.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where and how devices are offered.
+/// Settings of the device plugins.
 #[derive(Debug, Clone)]
 pub struct PluginConfig {
-    /// The kubelet's folder of device plugins, `/var/lib/kubelet/device-plugins`.
+    /// Folder of device plugins of the kubelet, `/var/lib/kubelet/device-plugins`.
     pub folder: PathBuf,
-    /// The beginning of the names of the plugin's sockets, before a `-`: letters, digits, `-` and `_`. No two plugins of a
-    /// node may share it.
+    /// Prefix of the plugin's socket names, before a `-`: letters, digits, `-` and `_`. No two plugins of a node may share it.
     pub prefix: String,
-    /// The durations.
+    /// Durations.
     pub times: Times,
 }
 
 impl PluginConfig {
-    /// With the default durations.
+    /// Creates a configuration with the default durations.
     pub fn new(folder: impl Into<PathBuf>, prefix: impl Into<String>) -> Self {
         Self {
             folder: folder.into(),
@@ -26,34 +25,33 @@ impl PluginConfig {
     }
 }
 
-/// All durations.
+/// Durations of the device plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// How often the folder is read although inotify reported nothing. 30 s.
+    /// Interval at which the folder is read although inotify reported nothing. 30 s.
     pub backstop: Duration,
-    /// How long a list, an Allocate or its answer may be under way. An id stays listed meanwhile. 30 s.
+    /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed meanwhile. 30 s.
     pub linger: Duration,
-    /// The longest time until an Allocate is answered, whatever the allocator does: the kubelet has no limit of its own
-    /// and admits one pod at a time. 10 s.
+    /// Time limit for the answer to an Allocate, whatever the allocator does: the kubelet has no limit of its own and admits one pod at a
+    /// time. 10 s.
     pub allocate: Duration,
-    /// How long the kubelet has to answer Register. It connects to the plugin meanwhile, for up to 10 s. 15 s.
+    /// Time limit for the kubelet's answer to Register. It connects to the plugin meanwhile, for up to 10 s. 15 s.
     pub register: Duration,
-    /// How long the kubelet has to ask for the list after it took a registration. 10 s.
+    /// Time limit for the kubelet to request the list after it accepted a registration. 10 s.
     pub list: Duration,
-    /// The time between the end of a list's stream and the next Register with the same kubelet. Up to 1.36 the end of an
-    /// old stream disconnects the newest client, so the kubelet must have seen that end. Also the shortest wait after a
-    /// Register that the kubelet may have taken. 1 s.
+    /// Pause between the end of a list's stream and the next Register with the same kubelet. Up to 1.36 the end of an old stream
+    /// disconnects the newest client, so the kubelet must have seen that end. Also the least pause after a Register that the kubelet may
+    /// have accepted. 1 s.
     pub quiet: Duration,
-    /// The first wait after a failure; it doubles. Short, because a kubelet that starts makes its socket just before it
-    /// listens on it. 10 ms.
+    /// First pause after a failure; it doubles. Short, because a starting kubelet creates its socket just before it listens on it. 10 ms.
     pub backoff: Duration,
-    /// The longest wait after the kubelet refused. 5 min.
+    /// Longest pause after the kubelet refused. 5 min.
     pub backoff_refused: Duration,
-    /// The longest wait after any other failure. 30 s.
+    /// Longest pause after any other failure. 30 s.
     pub backoff_other: Duration,
-    /// How long the end of a session waits for open connections to send what is under way and close. 1 s.
+    /// Time that the end of a session waits for open connections to send pending answers and close. 1 s.
     pub drain: Duration,
-    /// The shortest time between two reports. 100 ms.
+    /// Least time between two reports. 100 ms.
     pub report: Duration,
 }
 

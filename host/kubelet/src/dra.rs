@@ -1,7 +1,7 @@
-//! The driver's side of Dynamic Resource Allocation: registers a driver with the kubelet, passes on the kubelet's calls for claims, and tells it
-//! the health of devices.
+//! The driver's side of Dynamic Resource Allocation: registers a driver with the kubelet, passes on the kubelet's calls for claims, and
+//! reports the health of devices to it.
 //!
-//! Knows no claim object, device or slice: a claim is a name with a uid, a device is a name in a pool.
+//! Knows no claim objects, devices or slices: a claim is a name with a uid, a device is a name in a pool.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,28 +22,28 @@ mod sockets;
 use registration::Book;
 use sockets::Serving;
 
-/// Separates two attempts to serve the sockets.
+/// Pause between two attempts to serve the sockets.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Says where a driver is served, and for how long its end waits.
+/// Settings of a driver.
 #[derive(Debug, Clone)]
 pub struct DraConfig {
-    /// Names the driver: a DNS subdomain of at most 63 bytes.
+    /// Name of the driver: a DNS subdomain of at most 63 bytes.
     pub driver: String,
-    /// Is the kubelet's folder, usually `/var/lib/kubelet`.
+    /// Folder of the kubelet, usually `/var/lib/kubelet`.
     pub kubelet_dir: PathBuf,
-    /// Limits how long calls under way are waited for at the end.
+    /// Time limit for running calls when the driver stops.
     pub drain: Duration,
 }
 
 impl DraConfig {
-    /// Returns the path of the socket where the kubelet learns of the driver.
+    /// Returns the path of the socket by which the kubelet discovers the driver.
     pub fn registration_socket(&self) -> PathBuf {
         let name = format!("{}-reg.sock", self.driver);
         self.kubelet_dir.join("plugins_registry").join(name)
     }
 
-    /// Returns the path of the socket where the kubelet calls the driver.
+    /// Returns the path of the socket on which the kubelet calls the driver.
     pub fn plugin_socket(&self) -> PathBuf {
         self.kubelet_dir
             .join("plugins")
@@ -52,83 +52,83 @@ impl DraConfig {
     }
 }
 
-/// Names a claim.
+/// Reference to a claim.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimRef {
-    /// Its namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// Its name in the namespace.
+    /// Name of the claim.
     pub name: String,
-    /// The uid of the object. Another claim may have the name later.
+    /// Uid of the object. Another claim may have the name later.
     pub uid: String,
 }
 
-/// Says what containers get of a device of a claim.
+/// Prepared device of a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreparedDevice {
-    /// The requests of the claim that it is for, without what follows a slash; none means all.
+    /// Requests of the claim that it is for, without the part after a slash; empty for all.
     pub requests: Vec<String>,
-    /// The pool of the device.
+    /// Pool of the device.
     pub pool: String,
-    /// Its name in the pool.
+    /// Name of the device in its pool.
     pub device: String,
-    /// The names of the CDI devices that containers get.
+    /// Names of the CDI devices that containers get.
     pub cdi: Vec<String>,
-    /// Names the share of the device.
+    /// Share of the device.
     pub share: Option<String>,
 }
 
 /// Makes devices of claims usable on this node. Calls overlap, also for one claim.
 #[async_trait]
 pub trait ClaimPreparer: Send + Sync {
-    /// Prepares a claim that a pod of this node is about to use. Prepared already, it returns the same again. The kubelet gives up after 45
-    /// seconds and asks again some 30 to 90 seconds after an error, which is told to people.
+    /// Prepares a claim that a pod of this node is about to use. Returns the same devices again if it is prepared already. The kubelet
+    /// gives up after 45 seconds, and asks again some 30 to 90 seconds after an error, which users see.
     async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String>;
 
-    /// Gives back what a claim has that no pod of this node uses any more. A claim that is not prepared is no error. The kubelet asks again
-    /// after an error, and the pod is not deleted before.
+    /// Releases the devices of a claim that no pod of this node uses any more. A claim that is not prepared is no error. After an error the
+    /// kubelet asks again, and does not delete the pod before.
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String>;
 }
 
-/// Names a device: its pool and its name there.
+/// Pool and name of a device.
 pub type DeviceName = (String, String);
 
-/// Says how a device is. One that is not known is not in the list.
+/// Health of a device. Devices of unknown health are not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceHealth {
-    /// True if it works.
+    /// True if the device works.
     pub is_healthy: bool,
-    /// Says why, for people.
+    /// Reason, for people.
     pub message: String,
 }
 
-/// Maps devices to their health.
+/// Health of devices by name.
 pub type HealthList = BTreeMap<DeviceName, DeviceHealth>;
 
-/// Says whether the kubelet uses the driver.
+/// State of the driver at the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DraReport {
-    /// Says how far the registration is.
+    /// Progress of the registration.
     pub registration: Registration,
-    /// Says what keeps the sockets from being served, with the remedy.
+    /// Problem that keeps the sockets from being served, with the remedy.
     pub problem: Option<String>,
 }
 
-/// Says how far the registration with the kubelet is.
+/// Progress of the registration with the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Registration {
-    /// No kubelet has said anything.
+    /// No kubelet has called.
     #[default]
     Awaited,
-    /// The kubelet has said that it does not take the driver, and why.
+    /// The kubelet has refused the driver, with this reason.
     Refused(String),
-    /// The kubelet has taken the driver.
+    /// The kubelet has accepted the driver.
     Registered,
-    /// The kubelet had taken the driver, and its connections have ended.
+    /// The kubelet had accepted the driver, and its connections have ended.
     Lost,
 }
 
-/// Serves a driver.
+/// Task that serves a driver.
 pub struct DraTask {
     config: DraConfig,
     preparer: Arc<dyn ClaimPreparer>,
@@ -138,7 +138,7 @@ pub struct DraTask {
 }
 
 impl DraTask {
-    /// Makes a task, and what it reports. Nothing is served before it runs.
+    /// Creates the task; returns it with the receiver of its reports. Nothing is served before the task runs.
     pub fn new(
         config: DraConfig,
         preparer: Arc<dyn ClaimPreparer>,
@@ -155,8 +155,8 @@ impl DraTask {
         (task, report)
     }
 
-    /// Serves until `stop`; then calls under way are answered, and the sockets are removed. While the sockets cannot be served, that is reported,
-    /// and tried again.
+    /// Serves until `stop`, then answers running calls and removes the sockets. If the sockets cannot be served, reports it and tries
+    /// again.
     pub async fn run(self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             match Serving::start(&self).await {
@@ -171,7 +171,7 @@ impl DraTask {
             }
         }
         self.calls.close();
-        // A call that goes on is the preparer's; whoever runs it decides when that ends.
+        // A call that goes on belongs to the preparer, whose owner decides when it ends.
         let _ = tokio::time::timeout(self.config.drain, self.calls.wait()).await;
     }
 }

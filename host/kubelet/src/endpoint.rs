@@ -1,6 +1,6 @@
 //! Serves one resource and registers it with the kubelet, again whenever the kubelet has lost it.
 //!
-//! One task does this for a resource, one step after the other. So no two attempts overlap.
+//! Each resource has one task, which makes one step after the other, so that attempts never overlap.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::session::{Followed, Session};
 use crate::sockets;
 use crate::{Allocator, KubeletRun, State};
 
-/// What all resources share.
+/// State shared by all resources.
 pub(crate) struct Shared {
     pub config: PluginConfig,
     pub allocator: Arc<dyn Allocator>,
@@ -30,30 +30,30 @@ pub(crate) struct Shared {
     pub registrar: Registrar,
 }
 
-/// No Register is sent before this time, because a stream of the resource has ended.
+/// Pause before the next Register, because a stream of the resource has ended.
 #[derive(Debug, Clone, Copy)]
 struct RegisterPause {
     until: Instant,
-    /// The kubelet that this holds for; every kubelet, if `None`.
+    /// Kubelet to which the pause applies; `None` for every kubelet.
     kubelet: Option<KubeletRun>,
 }
 
-/// One resource. Its list and the quiet time outlive the task.
+/// Resource. Its list and the pause before the next Register outlive the task.
 pub(crate) struct Endpoint {
     pub offered: Arc<Offered>,
     pub shared: Arc<Shared>,
     quiet: Mutex<Option<RegisterPause>>,
 }
 
-/// How an attempt ended.
+/// End of an attempt.
 enum Attempt {
-    /// There is another kubelet.
+    /// Another kubelet runs.
     Replaced,
     /// The kubelet ended the list's stream, which was open for this long.
     Dropped(Duration),
     NoAnswer(String),
     Refused(String),
-    /// The kubelet may have taken the registration, and did not ask for the list.
+    /// The kubelet may have accepted the registration, and did not request the list.
     NotFollowed(String),
     Other(String),
 }
@@ -146,7 +146,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits until there is a kubelet.
+    /// Waits until a kubelet runs.
     async fn kubelet(
         &self,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
@@ -160,7 +160,7 @@ impl Endpoint {
         }
     }
 
-    /// Serves, registers, and waits until that is over.
+    /// Serves and registers the resource; returns when the attempt has ended.
     async fn attempt(
         &self,
         kubelet: KubeletRun,
@@ -178,7 +178,7 @@ impl Endpoint {
                 () = another(folder_state, kubelet) => return Attempt::Replaced,
             }
         }
-        // Boxed, because the task spends most of its time after this step, and would keep the room for it.
+        // Boxed, because the task is in the next step most of the time, and would keep the memory for this one.
         let mut followed = match Box::pin(self.begin(kubelet, folder_state, serving)).await {
             Ok(followed) => followed,
             Err(attempt) => return attempt,
@@ -189,13 +189,13 @@ impl Endpoint {
             _ = followed.wait_for(|followed| *followed == Followed::Ended) => return Attempt::Dropped(since.elapsed()),
             () = another(folder_state, kubelet) => {}
         }
-        // The streams of a kubelet that has ended end by themselves. Then no quiet time is needed.
+        // The streams of a kubelet that has ended end by themselves. Then no pause is needed.
         let ended = followed.wait_for(|followed| *followed == Followed::Ended);
         drop(tokio::time::timeout(times.quiet, ended).await);
         Attempt::Replaced
     }
 
-    /// Serves and registers, until the kubelet follows the list.
+    /// Serves and registers the resource until the kubelet follows the list.
     async fn begin(
         &self,
         kubelet: KubeletRun,
@@ -203,7 +203,7 @@ impl Endpoint {
         serving: &mut Option<(Serving, KubeletRun)>,
     ) -> Result<watch::Receiver<Followed>, Attempt> {
         let times = &self.shared.config.times;
-        // Before anything is served: while no kubelet answers, no sockets are made and removed.
+        // Connects before anything is served: while no kubelet answers, no sockets are created and removed.
         let channel = tokio::select! {
             connected = self.shared.registrar.connect(kubelet) => connected.map_err(|error| unregistered(&error))?,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
@@ -260,7 +260,7 @@ impl Endpoint {
         Ok(Serving::start(listener, socket, service, drain))
     }
 
-    /// Ends a session, and begins the quiet time if the kubelet knew of it.
+    /// Ends a session, and begins the pause before the next Register if the kubelet knew of the session.
     async fn end(&self, serving: Serving, kubelet: KubeletRun) {
         let is_known = serving.session.is_known();
         let ended_by_us = serving.session.is_open();
@@ -308,7 +308,7 @@ fn unregistered(error: &registration::Error) -> Attempt {
     }
 }
 
-/// Waits until there is a kubelet that is not `known`.
+/// Waits until a kubelet other than `known` runs.
 async fn another(folder_state: &mut watch::Receiver<Arc<FolderState>>, known: KubeletRun) {
     let is_another = |folder_state: &Arc<FolderState>| {
         folder_state.kubelet.is_some_and(|kubelet| kubelet != known)

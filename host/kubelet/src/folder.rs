@@ -1,5 +1,5 @@
-//! Watches the kubelet's folder: which kubelet is there, whether its checkpoint was replaced, and what is wrong with the
-//! folder. inotify reports changes; the folder is also read from time to time, for changes that inotify lost.
+//! Watches the kubelet's folder: which kubelet runs, whether its checkpoint was replaced, and problems of the folder. inotify reports
+//! changes; the folder is also read at intervals, for changes that inotify lost.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -15,13 +15,13 @@ use tokio::sync::watch;
 use crate::records::Stamp;
 use crate::{KubeletRun, sockets};
 
-/// The kubelet's socket in the folder.
+/// Socket of the kubelet in the folder.
 pub(crate) const KUBELET: &str = "kubelet.sock";
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
-/// How often the folder is read where inotify does not work.
+/// Interval at which the folder is read if inotify does not work.
 const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 
-/// What is in the folder.
+/// State of the folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FolderState {
     pub kubelet: Option<KubeletRun>,
@@ -46,7 +46,7 @@ impl Folder {
             watcher.watch(&self.path);
             let mut state = self.read();
             state.problems.extend(watcher.problem.clone());
-            // Before this process serves anything there: a socket that is bound and not listened on yet would seem stale.
+            // Before this process serves sockets here: a socket that is bound but does not listen yet would look stale.
             if !is_swept && self.path.is_dir() {
                 sockets::sweep(&self.path, &self.prefix).await;
                 is_swept = true;
@@ -132,9 +132,9 @@ impl Folder {
 struct Watcher {
     stream: Option<(EventStream<[u8; 4096]>, Watches)>,
     watched: Option<(PathBuf, WatchDescriptor)>,
-    /// The names that matter there.
+    /// Names of relevant files in the watched folder.
     names: Vec<std::ffi::OsString>,
-    /// Why inotify does not work.
+    /// Reason why inotify does not work.
     problem: Option<String>,
 }
 
@@ -157,7 +157,7 @@ impl Watcher {
         watcher
     }
 
-    /// Watches the deepest existing folder on the path to `wanted`. It tries again for a folder that is made meanwhile.
+    /// Watches the deepest existing folder on the path to `wanted`. Tries again if a folder is created meanwhile.
     fn watch(&mut self, wanted: &Path) {
         loop {
             let mut names = vec![KUBELET.into(), CHECKPOINT.into()];
@@ -201,7 +201,7 @@ impl Watcher {
                     self.names = names;
                     self.problem = None;
                 }
-                // Somebody removed it just now.
+                // Removed just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     self.fail(&error);
@@ -211,14 +211,14 @@ impl Watcher {
         }
     }
 
-    /// Makes [`Watcher::watch`] begin anew: there may be another folder of the same name by now.
+    /// Makes [`Watcher::watch`] start again: another folder may have the same name now.
     fn forget(&mut self) {
         if let Some((path, _)) = &mut self.watched {
             path.clear();
         }
     }
 
-    /// Waits for a change of a file that matters.
+    /// Waits for a change of a relevant file.
     async fn changed(&mut self) {
         loop {
             let Some((stream, _)) = &mut self.stream else {

@@ -1,9 +1,9 @@
-//! The plugin's side of the kubelet's device-plugin API and of Dynamic Resource Allocation: sockets and registration that outlive restarts of
-//! either side, the PodResources client, and a reader of the kubelet's checkpoint.
+//! The plugin's side of the kubelet's device-plugin API and of Dynamic Resource Allocation: sockets and registration that survive restarts
+//! of either side, a PodResources client, and a reader of the kubelet's checkpoint.
 //!
-//! The API prevents mistakes that a kubelet does not forgive: a device id cannot leave a list while an allocation of it may
-//! be under way, an empty list cannot be sent, and a resource is registered once with each kubelet. The crate knows nothing
-//! of what a device is, and depends on no other crate of this workspace but `leafhost-uds`.
+//! The API prevents mistakes from which a kubelet does not recover: a device id cannot leave a list while an allocation of it may be in
+//! flight, an empty list cannot be sent, and a resource is registered once with each kubelet. The crate knows nothing about devices, and
+//! depends on no other crate of this workspace but `leafhost-uds`.
 
 pub mod allocator;
 mod causes;

@@ -1,8 +1,7 @@
-//! What is listed for one resource, given what is wanted and which ids may be in flight.
+//! Computes the list of one resource from the wanted devices and the ids that may be in flight.
 //!
-//! The kubelet crashes if an id leaves the list between its sending of Allocate and its taking in of our answer, and the
-//! list and the answer travel on streams of their own. So an id leaves only when no Allocate of it can be under way any
-//! more. Does no I/O and reads no clock.
+//! The kubelet crashes if an id leaves the list between its sending of Allocate and its receipt of our answer, and the list and the answer
+//! travel on separate streams. So an id leaves only when no Allocate of it can be in flight any more. Does no I/O and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,17 +11,17 @@ use tokio::time::Instant;
 
 use crate::{Device, Devices, Health};
 
-/// A list that may be sent: it has at least one id. They are in order.
+/// List that may be sent: it has at least one id. The ids are sorted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List(Arc<Devices>);
 
 impl List {
-    /// None if there is nothing to list: then the stream ends.
+    /// Returns the list; `None` if it is empty, which ends the stream.
     pub fn new(devices: Arc<Devices>) -> Option<Self> {
         (!devices.is_empty()).then_some(Self(devices))
     }
 
-    /// The ids.
+    /// Returns the devices by id.
     pub fn devices(&self) -> &Devices {
         &self.0
     }
@@ -32,11 +31,11 @@ impl List {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the agent does not offer: {}", first(.ids))]
 pub struct NotListed {
-    /// The ids.
+    /// Ids that are not listed.
     pub ids: BTreeSet<String>,
 }
 
-/// The first few, so that a text stays short.
+/// Formats the first few ids, to keep the text short.
 fn first(ids: &BTreeSet<String>) -> String {
     let some: Vec<String> = ids.iter().take(3).map(|id| shown(id)).collect();
     let more = ids.len().saturating_sub(some.len());
@@ -48,29 +47,29 @@ fn shown(id: &str) -> String {
     format!("{:?}", id.chars().take(80).collect::<String>())
 }
 
-/// One resource: what is wanted, and what must stay.
+/// State of one resource: wanted devices, and ids that must stay.
 #[derive(Debug, Clone)]
 pub struct Listing {
     linger: Duration,
     wanted: Arc<Devices>,
-    /// Ids of which an Allocate may be under way; those that are wanted Healthy need no record of that.
+    /// Ids of which an Allocate may be in flight; wanted Healthy ids need no trace.
     traces: BTreeMap<String, Trace>,
 }
 
-/// Why an id may not leave.
+/// Reasons why an id may not leave.
 #[derive(Debug, Clone)]
 struct Trace {
     numa: Option<i64>,
-    /// When it was last listed Healthy, if that has ended.
+    /// Time when it was last listed Healthy, if that has ended.
     healthy: Option<Instant>,
-    /// Allocates that name it and are not answered.
+    /// Number of unanswered Allocates that name it.
     flights: usize,
-    /// When the last of them was answered.
+    /// Time of the last answer.
     answered: Option<Instant>,
 }
 
 impl Trace {
-    /// Until when it stays; `None` while that is not known.
+    /// Returns the time until which it stays; `None` while that is unknown.
     fn until(&self, linger: Duration) -> Option<Instant> {
         if self.flights > 0 {
             return None;
@@ -84,7 +83,7 @@ impl Trace {
 }
 
 impl Listing {
-    /// Nothing yet. `linger` is how long an Allocate, its answer or a list may be on its way.
+    /// Creates an empty listing. `linger` is the longest time that an Allocate, its answer or a list may be in flight.
     pub fn new(linger: Duration) -> Self {
         Self {
             linger,
@@ -93,7 +92,7 @@ impl Listing {
         }
     }
 
-    /// Wants these from `now` on. None at all withdraws the resource.
+    /// Sets the wanted devices from `now` on. An empty map withdraws the resource.
     pub fn want(&mut self, devices: Arc<Devices>, now: Instant) {
         self.forget(now);
         for (id, before) in self.wanted.iter() {
@@ -109,7 +108,7 @@ impl Listing {
         self.wanted = devices;
     }
 
-    /// What is listed. None ends the stream: the resource is withdrawn and no Allocate is unanswered.
+    /// Returns the current list. `None` ends the stream: the resource is withdrawn and every Allocate is answered.
     pub fn list(&mut self, now: Instant) -> Option<List> {
         self.forget(now);
         if self.has_ended() {
@@ -135,7 +134,7 @@ impl Listing {
         List::new(Arc::new(devices))
     }
 
-    /// When the list changes next by itself.
+    /// Returns the time at which the list next changes by itself.
     pub fn next(&self) -> Option<Instant> {
         self.untils()
             .filter(|(id, _)| !self.wanted.contains_key(*id))
@@ -143,13 +142,13 @@ impl Listing {
             .min()
     }
 
-    /// When nothing has to be remembered any more: `None` while something is wanted or unanswered.
+    /// Returns the time at which all traces have expired; `None` while devices are wanted or an Allocate is unanswered.
     pub fn over(&self, now: Instant) -> Option<Instant> {
         self.has_ended()
             .then(|| self.untils().map(|(_, until)| until).max().unwrap_or(now))
     }
 
-    /// An Allocate names these: they stay until [`Listing::answered`] and the linger time after it.
+    /// Records an Allocate of these ids: they stay until [`Listing::answered`] and the linger time after it.
     pub fn asked(&mut self, ids: &BTreeSet<String>, now: Instant) -> Result<(), NotListed> {
         self.forget(now);
         let ended = self.has_ended();
@@ -167,7 +166,7 @@ impl Listing {
         Ok(())
     }
 
-    /// An Allocate that [`Listing::asked`] took has been answered.
+    /// Records the answer to an Allocate that [`Listing::asked`] accepted.
     pub fn answered(&mut self, ids: &BTreeSet<String>, now: Instant) {
         for id in ids {
             if let Some(trace) = self.traces.get_mut(id) {

@@ -1,4 +1,4 @@
-//! The state of one resource that its tasks share: what is wanted, what is listed, and the report.
+//! State of one resource that its tasks share: wanted devices, current list, and report.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(crate) struct Offered {
     pub name: ResourceName,
     listing: Mutex<Listing>,
     lists: watch::Sender<Option<List>>,
-    /// The time of the list's next change by itself may have changed.
+    /// Notified when the time of the list's next change may differ.
     retimed: Notify,
     report: Mutex<ResourceReport>,
     reports: Arc<Notify>,
@@ -38,7 +38,7 @@ impl Offered {
         }
     }
 
-    /// The lists to send; `None` ends the stream.
+    /// Returns the lists to send; `None` ends the stream.
     pub fn lists(&self) -> watch::Receiver<Option<List>> {
         self.lists.subscribe()
     }
@@ -47,7 +47,7 @@ impl Offered {
         self.change(|listing, now| listing.want(devices, now));
     }
 
-    /// Records an Allocate. The ids stay listed until the flight is dropped, and for the linger time after that.
+    /// Records an Allocate. The ids stay listed until the returned flight is dropped, and for the linger time after that.
     pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<Flight, NotListed> {
         self.change(|listing, now| listing.asked(&ids, now))?;
         Ok(Flight {
@@ -80,12 +80,12 @@ impl Offered {
         self.lists.borrow().is_none()
     }
 
-    /// When the resource may be forgotten.
+    /// Returns the time at which the resource may be forgotten.
     pub fn over(&self, now: Instant) -> Option<Instant> {
         locked(&self.listing).over(now)
     }
 
-    /// Sends the unchanged list once more.
+    /// Sends the unchanged list again.
     pub fn resend(&self) {
         self.lists.send_modify(|_| {});
     }
@@ -99,7 +99,7 @@ impl Offered {
         locked(&self.report).clone()
     }
 
-    /// Changes the report, and has it published if something differs.
+    /// Changes the report, and has it published if it differs.
     pub fn tell(&self, change: impl FnOnce(&mut ResourceReport)) {
         let mut report = locked(&self.report);
         let before = report.clone();
@@ -109,7 +109,7 @@ impl Offered {
         }
     }
 
-    /// Every change of the listing is published before the next one, so lists go out in the order they were made.
+    /// Changes the listing and publishes its list before the next change, so that lists are sent in order.
     fn change<T>(&self, change: impl FnOnce(&mut Listing, Instant) -> T) -> T {
         let mut listing = locked(&self.listing);
         let now = Instant::now();
@@ -130,7 +130,7 @@ impl Offered {
     }
 }
 
-/// An Allocate under way.
+/// Allocate in flight.
 pub(crate) struct Flight {
     offered: Arc<Offered>,
     ids: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! All resources: starts and ends their tasks as the offers change, and publishes the report.
+//! Starts and ends the tasks of all resources as the offers change, and publishes the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::offered::Offered;
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
 
-/// Why devices are offered no longer.
+/// Reason why devices are no longer offered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The prefix of the sockets is not usable.
@@ -27,9 +27,9 @@ pub enum Error {
     /// A task panicked.
     #[error("task {task} of the device plugins panicked; this is a bug, see the log")]
     Broken {
-        /// Which one.
+        /// Name of the task.
         task: &'static str,
-        /// How.
+        /// Panic of the task.
         #[source]
         source: JoinError,
     },
@@ -40,7 +40,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Resources = Arc<Mutex<BTreeMap<ResourceName, Arc<Offered>>>>;
 
-/// A handle to the running device plugins.
+/// Handle to the running device plugins.
 #[derive(Clone)]
 pub struct DevicePlugins {
     report: watch::Receiver<Arc<Report>>,
@@ -49,18 +49,17 @@ pub struct DevicePlugins {
 }
 
 impl DevicePlugins {
-    /// The report, at most every 100 ms.
+    /// Returns the receiver of reports, which come at most every 100 ms.
     pub fn report(&self) -> watch::Receiver<Arc<Report>> {
         self.report.clone()
     }
 
-    /// How many times the kubelet was seen to replace its checkpoint.
+    /// Returns the receiver of the number of times that the kubelet was seen to replace its checkpoint.
     pub fn checkpoint_changes(&self) -> watch::Receiver<u64> {
         self.checkpoints.clone()
     }
 
-    /// Sends the shortest of the lists once more, unchanged: the kubelet writes its checkpoint at every list. Returns
-    /// whether it follows any.
+    /// Sends the shortest of the lists again, unchanged: the kubelet writes its checkpoint at every list. Returns true if it follows any.
     pub fn resend(&self) -> bool {
         let resources = locked(&self.resources);
         let shortest = resources
@@ -74,7 +73,7 @@ impl DevicePlugins {
     }
 }
 
-/// Offers devices until it is stopped.
+/// Task that offers devices until it is stopped.
 pub struct DevicePluginsTask {
     config: PluginConfig,
     offers: watch::Receiver<Arc<Offers>>,
@@ -85,7 +84,7 @@ pub struct DevicePluginsTask {
 }
 
 impl DevicePluginsTask {
-    /// `offers` always contains everything that is wanted.
+    /// Creates the task and its handle. `offers` always contains everything that is wanted.
     pub fn new(
         config: PluginConfig,
         offers: watch::Receiver<Arc<Offers>>,
@@ -107,8 +106,7 @@ impl DevicePluginsTask {
         (task, handle)
     }
 
-    /// Runs until `shutdown`. Then everything is withdrawn: Allocates under way are still answered, streams end, sockets
-    /// are removed.
+    /// Runs until `shutdown`. Then everything is withdrawn: running Allocates are still answered, streams end, and sockets are removed.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
         let prefix = &self.config.prefix;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -186,7 +184,7 @@ impl DevicePluginsTask {
     }
 }
 
-/// A resource that is offered, or was until recently.
+/// Resource that is offered, or was until recently.
 struct Known {
     endpoint: Arc<Endpoint>,
     wanted: Option<Arc<Devices>>,
@@ -201,7 +199,7 @@ struct Plugins {
     over: CancellationToken,
     known: BTreeMap<ResourceName, Known>,
     tasks: JoinSet<ResourceName>,
-    /// The socket names in use.
+    /// Socket names in use.
     taken: BTreeSet<String>,
 }
 
@@ -277,7 +275,7 @@ impl Plugins {
         self.known.insert(name.clone(), known);
     }
 
-    /// Starts the task of a resource that has none. A resource whose task is just ending gets a new one afterwards.
+    /// Starts the task of a resource that has none. If its task is about to end, a new one starts afterwards.
     fn start(&mut self, name: &ResourceName) {
         let Some(known) = self.known.get_mut(name) else {
             return;
@@ -306,7 +304,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// Forgets resources that have ended and whose ids no Allocate can name any more. Returns when to do so next.
+    /// Forgets resources that have ended and whose ids no Allocate can name any more; returns the time of the next call.
     fn forget(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;

@@ -1,4 +1,4 @@
-//! The kubelet's protocols as generated, both sides of each.
+//! Generated code of the kubelet's protocols, both sides of each.
 #![allow(
     missing_docs,
     clippy::pedantic,
@@ -6,17 +6,17 @@
     reason = "generated code"
 )]
 
-/// The device-plugin API, v1beta1.
+/// Device-plugin API, v1beta1.
 pub mod device_plugin {
     include!(concat!(env!("OUT_DIR"), "/deviceplugin/v1beta1.rs"));
 }
 
-/// The PodResources API, v1.
+/// PodResources API, v1.
 pub mod pod_resources {
     include!(concat!(env!("OUT_DIR"), "/podresources/v1.rs"));
 }
 
-/// The registration of plugins by their sockets, v1.
+/// Registration of plugins by their sockets, v1.
 pub mod plugin_registration {
     include!(concat!(
         env!("OUT_DIR"),
@@ -32,7 +32,7 @@ pub mod dra {
     ));
 }
 
-/// Dynamic Resource Allocation, v1beta1: the service alone, with the messages of v1.
+/// Dynamic Resource Allocation, v1beta1: only the service, with the messages of v1.
 pub mod dra_v1beta1 {
     include!(concat!(
         env!("OUT_DIR"),
@@ -40,12 +40,12 @@ pub mod dra_v1beta1 {
     ));
 }
 
-/// The health of devices that claims have, v1.
+/// Health of the devices of claims, v1.
 pub mod dra_health {
     include!(concat!(env!("OUT_DIR"), "/dra_health/v1.rs"));
 }
 
-/// The same, v1alpha1: the service alone, with the messages of v1.
+/// Health of the devices of claims, v1alpha1: only the service, with the messages of v1.
 pub mod dra_health_v1alpha1 {
     include!(concat!(env!("OUT_DIR"), "/dra_health-v1alpha1/v1alpha1.rs"));
 }

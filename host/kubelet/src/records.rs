@@ -1,7 +1,7 @@
-//! Which device ids the kubelet says its containers have: PodResources, the checkpoint for what that leaves out, and the
-//! folders of the pods for when the kubelet is done with one.
+//! The kubelet's records of the device ids of containers: PodResources, the checkpoint for ids that PodResources leaves out, and the
+//! folders of pods, which show when the kubelet has finished with a pod.
 //!
-//! Only reads. What is made of it is the caller's: nothing here knows whether an id is free.
+//! Only reads: nothing here decides whether an id is free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,48 +13,48 @@ pub use checkpoint::{CheckpointError, Stamp, read_checkpoint};
 pub use pod_resources::{Error, PodResources};
 pub use pods::{PodsFolder, pod_exists, pod_has_volumes};
 
-/// What PodResources answered.
+/// Answer of PodResources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// By resource and device id: who has it. More than one container of a pod may.
+    /// Holders by resource and device id. Several containers of a pod may hold one id.
     pub holders: BTreeMap<(String, String), Vec<ListedHolder>>,
-    /// The active pods, with devices or without, as (namespace, name).
+    /// Active pods, with or without devices, as (namespace, name).
     pub pods: BTreeSet<(String, String)>,
-    /// Names the claims that containers of active pods use, as (namespace, name).
+    /// Claims that containers of active pods use, as (namespace, name).
     pub claims: BTreeSet<(String, String)>,
 }
 
-/// A container in PodResources.
+/// Container in PodResources.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListedHolder {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// The container.
+    /// Name of the container.
     pub container: String,
 }
 
-/// The kubelet's own record. It is written at every allocation and at every list a plugin sends, so it may lag behind.
+/// Checkpoint of the kubelet. It is written at every allocation and at every list that a plugin sends, so it may lag behind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The entries.
+    /// Entries of the checkpoint.
     pub entries: Vec<CheckpointEntry>,
-    /// Which file that was.
+    /// Stamp of the file that was read.
     pub stamp: Stamp,
 }
 
-/// What one container has of one resource.
+/// Devices of one resource that a container has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointEntry {
-    /// The pod.
+    /// Uid of the pod.
     pub pod_uid: String,
-    /// The container, ordinary init containers included.
+    /// Name of the container, which may be an ordinary init container.
     pub container: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// The device ids.
+    /// Device ids.
     pub ids: BTreeSet<String>,
-    /// The annotations of the answer that was given to the allocation.
+    /// Annotations of the answer to the allocation.
     pub annotations: BTreeMap<String, String>,
 }

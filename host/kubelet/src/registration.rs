@@ -1,4 +1,4 @@
-//! Register: one resource made known to one life of the kubelet.
+//! Registers a resource with one run of the kubelet.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,29 +15,29 @@ use crate::proto::device_plugin as proto;
 use crate::service;
 use crate::{KubeletRun, ResourceName};
 
-/// The most Register calls at a time. More make a kubelet slower, not faster.
+/// Upper bound of concurrent Register calls. More make a kubelet slower, not faster.
 const AT_ONCE: usize = 16;
-/// The most characters that are kept of the kubelet's message.
+/// Upper bound of characters kept of the kubelet's message.
 const MAX_MESSAGE: usize = 400;
 
-/// Why the kubelet does not know a resource.
+/// Reason why a resource is not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No process answers on its socket. That is no failure: the kubelet is about to start or to end.
+    /// No process answers on the kubelet's socket. That is no failure: the kubelet is about to start or to end.
     #[error("nobody answers on {}: the kubelet is stopped or starting", .0.display())]
     NoAnswer(PathBuf),
-    /// No more files may be open.
+    /// The limit of open files is reached.
     #[error("cannot connect to {} ({source}): {MORE_FILES}", path.display())]
     Files {
-        /// The kubelet's socket.
+        /// Path of the kubelet's socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The kubelet refused.
     #[error("the kubelet refused the registration, {0}")]
     Refused(String),
-    /// The kubelet did not answer.
+    /// The kubelet did not answer in time.
     #[error(
         "the kubelet has not answered the registration within {} s: it is tried again; look at the kubelet's log",
         .0.as_secs()
@@ -48,16 +48,16 @@ pub enum Error {
 /// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Registers resources with whichever kubelet there is.
+/// Registers resources with the current kubelet.
 pub(crate) struct Registrar {
     socket: PathBuf,
     limit: Duration,
     permits: Semaphore,
-    /// One connection for all resources, for as long as a kubelet lives.
+    /// Connection for all resources, for one run of the kubelet.
     connection: Mutex<Option<(KubeletRun, Connection)>>,
 }
 
-/// A connection, once it is made.
+/// Connection, once it is open.
 type Connection = Arc<OnceCell<Channel>>;
 
 impl Registrar {
@@ -70,8 +70,8 @@ impl Registrar {
         }
     }
 
-    /// Connects to the kubelet, unless there is a connection. One task connects at a time; the others wait for its
-    /// connection. A kubelet makes its socket before it listens on it, so this may fail for a moment.
+    /// Connects to the kubelet, unless a connection exists. One task connects at a time; the others wait for its connection. A kubelet
+    /// creates its socket before it listens on it, so this may fail for a moment.
     pub async fn connect(&self, kubelet: KubeletRun) -> Result<Channel> {
         let connection = self.connection(kubelet);
         let channel = connection.get_or_try_init(|| async {
@@ -94,8 +94,7 @@ impl Registrar {
         channel.await.cloned()
     }
 
-    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. `sending` is
-    /// called just before.
+    /// Registers `resource`, which is served on the socket named `endpoint`, over a connection to `kubelet`. Calls `sending` just before.
     pub async fn register(
         &self,
         (kubelet, channel): (KubeletRun, Channel),
@@ -141,7 +140,7 @@ impl Registrar {
         }
     }
 
-    /// Drops a connection that broke. So a resource connects again before it serves anything for that kubelet.
+    /// Drops a broken connection, so that a resource connects again before it serves anything for that kubelet.
     fn forget(&self, kubelet: KubeletRun) {
         self.locked().take_if(|(known, _)| *known == kubelet);
     }
@@ -153,12 +152,12 @@ impl Registrar {
     }
 }
 
-/// Whether the call never came to the kubelet, or its connection broke.
+/// Returns true if the call never reached the kubelet, or its connection broke.
 fn is_unreachable(status: &Status) -> bool {
     causes(status).any(|cause| cause.is::<tonic::transport::Error>() || cause.is::<io::Error>())
 }
 
-/// What the kubelet said and what to do about it.
+/// Returns the kubelet's message with a remedy.
 fn words(status: &Status) -> String {
     let said: String = status
         .message()
@@ -175,7 +174,7 @@ fn words(status: &Status) -> String {
     format!("it says {said:?}: {remedy}")
 }
 
-/// Waits between attempts, each twice as long as the one before.
+/// Pauses between attempts, each twice as long as the one before.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -187,7 +186,7 @@ impl Backoff {
         Self { first, next: first }
     }
 
-    /// The next wait, from `least` to `longest`.
+    /// Returns the next pause, from `least` to `longest`.
     pub fn wait(&mut self, least: Duration, longest: Duration) -> Duration {
         let wait = self.next.max(least).min(longest);
         self.next = wait.saturating_mul(2);

@@ -1,4 +1,4 @@
-//! The report for a plugin's operator: the kubelet, the folder, and each resource.
+//! Report for a plugin's operator: the kubelet, the folder, and each resource.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,30 +9,29 @@ use std::time::UNIX_EPOCH;
 
 use crate::ResourceName;
 
-/// The whole report.
+/// Report on all resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The kubelet that runs now, if its socket is there.
+    /// Kubelet that runs now, if its socket exists.
     pub kubelet: Option<KubeletRun>,
     /// Problems of the folder as a whole, with the remedy.
     pub problems: Vec<String>,
-    /// By resource.
+    /// Reports by resource.
     pub resources: BTreeMap<ResourceName, ResourceReport>,
 }
 
-/// One life of a kubelet, identified by the socket file it made. A change of that file's permissions, label or name makes no
-/// other one.
+/// Run of a kubelet, identified by the socket file it created. A change of that file's permissions, label or name does not change the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KubeletRun {
-    /// The inode of `kubelet.sock`.
+    /// Inode of `kubelet.sock`.
     pub inode: u64,
-    /// When that file was created, in nanoseconds since 1970: a file system may reuse the inode.
+    /// Creation time of that file, in nanoseconds since 1970: a file system may reuse the inode.
     pub created: i128,
 }
 
 impl KubeletRun {
-    /// Of a socket file. Where the file system records no time of birth, the time of the last modification stands for it:
-    /// only a program that sets it, such as `touch`, changes that of a socket.
+    /// Returns the run of a socket file. If the file system records no creation time, the modification time is used: only a program that
+    /// sets it, such as `touch`, changes that of a socket.
     pub fn of(found: &Metadata) -> Self {
         let created = found.created().or_else(|_| found.modified()).ok();
         let since = created.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -44,7 +43,7 @@ impl KubeletRun {
     }
 }
 
-/// For files; [`FromStr`] reads it.
+/// Format for files; [`FromStr`] parses it.
 impl fmt::Display for KubeletRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.inode, self.created)
@@ -63,29 +62,29 @@ impl FromStr for KubeletRun {
     }
 }
 
-/// One resource.
+/// Report on one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceReport {
-    /// The file name of its socket.
+    /// File name of its socket.
     pub socket: String,
-    /// The progress of its registration.
+    /// Progress of its registration.
     pub state: State,
-    /// How many times it was registered, with or without success.
+    /// Number of registrations, successful or not.
     pub registrations: u64,
-    /// What is wrong, with the remedy.
+    /// Problem, with the remedy.
     pub problem: Option<String>,
 }
 
-/// The progress of a resource's registration.
+/// Progress of a resource's registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// There is no kubelet, or it has not answered yet.
+    /// No kubelet runs, or it has not answered yet.
     Waiting,
-    /// The kubelet took the registration and did not ask for the list yet.
+    /// The kubelet accepted the registration and has not requested the list yet.
     Registered,
     /// The kubelet follows the list.
     Listed,
-    /// Something is wrong. The plugin tries again.
+    /// The registration failed. The plugin tries again.
     Failed,
 }
 
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_the_same_after_a_change_of_its_permissions_and_another_when_it_is_made_again() {
-        // The second one most likely gives a new file the inode of the removed one.
+        // On the second one a new file most likely gets the inode of the removed one.
         for above in ["/tmp", "/dev/shm"] {
             let folder = tempfile::tempdir_in(above).unwrap();
             let path = folder.path().join("kubelet.sock");

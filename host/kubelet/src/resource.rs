@@ -1,25 +1,25 @@
-//! The name of an extended resource, checked as the kubelet checks it.
+//! Name of an extended resource, checked as the kubelet checks it.
 
 use std::fmt;
 
-/// Why a text cannot be the name of an extended resource.
+/// Error of a text that is not the name of an extended resource.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} can be no extended resource: {rule}")]
 pub struct InvalidResource {
-    /// The text.
+    /// Invalid text.
     pub text: String,
-    /// The rule it breaks.
+    /// Rule that it breaks.
     pub rule: &'static str,
 }
 
-/// `domain/name`, such as `akri.sh/cameras`.
+/// Name of an extended resource: `domain/name`, such as `akri.sh/cameras`.
 ///
 /// Source: `IsExtendedResourceName` of Kubernetes 1.37.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 
 impl ResourceName {
-    /// Checks `text`: a domain that is not Kubernetes' own, and a name of at most 63 characters.
+    /// Parses `text`: a domain that is not Kubernetes' own, and a name of at most 63 characters.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidResource> {
         let text = text.into();
         match broken(&text) {
@@ -28,7 +28,7 @@ impl ResourceName {
         }
     }
 
-    /// The text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,7 +51,7 @@ fn broken(text: &str) -> Option<&'static str> {
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
-    // The quota of a resource is named `requests.` and the resource, and that must be a name, too.
+    // The quota of a resource is named `requests.` and the resource, and that must be a valid name, too.
     if domain.len() > 253 - "requests.".len() || !domain.split('.').all(label) {
         return Some("the domain must be a DNS subdomain in lower case");
     }

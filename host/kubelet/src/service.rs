@@ -1,4 +1,4 @@
-//! The calls of the kubelet for one resource. Each request is checked before the allocator gets it.
+//! Serves the kubelet's calls for one resource. Each request is checked before the allocator gets it.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use crate::proto::device_plugin as proto;
 use crate::session::{OpenStream, Session};
 use crate::{Allocation, Allocator, Refusal};
 
-/// The most ids for one container.
+/// Upper bound of ids for one container.
 const MAX_IDS: usize = 4096;
-/// The most containers in one call. The kubelet sends one.
+/// Upper bound of containers in one call. The kubelet sends one.
 const MAX_CONTAINERS: usize = 16;
 
-/// One resource as it is served in one session.
+/// Service of one resource in one session.
 pub(crate) struct Service {
     pub offered: Arc<Offered>,
     pub session: Arc<Session>,
     pub allocator: Arc<dyn Allocator>,
-    /// The tasks of allocations. They outlive the call that asked for them, and the session.
+    /// Tasks of allocations, which outlive the call and the session.
     pub allocations: TaskTracker,
     pub limit: Duration,
 }
@@ -125,7 +125,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
 }
 
 impl Service {
-    /// Answers with the ids that must be included, then those that the allocator prefers, then the others.
+    /// Returns the ids that must be included, then those that the allocator prefers, then the others.
     fn prefer(
         &self,
         request: proto::ContainerPreferredAllocationRequest,
@@ -147,7 +147,7 @@ impl Service {
     }
 }
 
-/// The plugin's abilities, for the kubelet.
+/// Returns the plugin's options for the kubelet.
 pub(crate) fn options() -> proto::DevicePluginOptions {
     proto::DevicePluginOptions {
         pre_start_required: false,
@@ -155,7 +155,7 @@ pub(crate) fn options() -> proto::DevicePluginOptions {
     }
 }
 
-/// A list as a message.
+/// Converts a list to a message.
 pub(crate) fn message(list: &List) -> proto::ListAndWatchResponse {
     let device = |(id, device): (&String, &crate::Device)| proto::Device {
         id: id.clone(),
@@ -220,7 +220,7 @@ fn response(allocation: Allocation) -> proto::ContainerAllocateResponse {
     }
 }
 
-/// One stream of lists. It keeps only the latest, however slowly the client reads.
+/// Stream of lists. It holds only the latest, however slowly the client reads.
 struct Following {
     lists: watch::Receiver<Option<List>>,
     session: Arc<Session>,

@@ -1,7 +1,7 @@
-//! Serves one resource on one socket, with tonic's server.
+//! Serves one resource on one socket with tonic's server.
 //!
-//! Only root can reach the socket, since the kubelet makes its folder with mode 0750. So the limits bound what one faulty
-//! client costs; they do not fend off an attacker.
+//! Only root can reach the socket, since the kubelet creates its folder with mode 0750. So the limits bound the cost of one faulty client;
+//! they do not stop an attacker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::service::Service;
 use crate::session::Session;
 use crate::sockets::Socket;
 
-/// The longest message the kubelet takes.
+/// Longest message that the kubelet accepts.
 pub(crate) const MAX_LIST: usize = 4 << 20;
-/// The kubelet has one list open on its connection, and makes few other calls at a time.
+/// Upper bound of concurrent calls. The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
 
-/// A resource that is being served.
+/// Running server of a resource.
 pub(crate) struct Serving {
     pub session: Arc<Session>,
     pub socket: Socket,
@@ -39,9 +39,9 @@ impl Serving {
         drain: Duration,
     ) -> Self {
         let session = Arc::clone(&service.session);
-        // The kubelet names all ids of a list when it asks which of them to prefer.
+        // The kubelet names all ids of a list when it asks for preferred ids.
         let service = DevicePluginServer::new(service).max_decoding_message_size(MAX_LIST);
-        // Without tonic's router, which would serve nothing else and takes memory for each resource.
+        // Without tonic's router, which would add nothing and needs memory for each resource.
         let server = Server::builder()
             .max_concurrent_streams(MAX_CALLS)
             .serve_with_incoming_shutdown(
@@ -58,7 +58,7 @@ impl Serving {
         }
     }
 
-    /// Ends all streams and connections, and removes the socket. Answers under way are sent first, within the drain time.
+    /// Ends all streams and connections, and removes the socket. Pending answers are sent first, within the drain time.
     pub async fn end(mut self) {
         self.session.end.cancel();
         if tokio::time::timeout(self.drain, &mut self.server)

@@ -1,23 +1,23 @@
-//! One registration of one resource: whether the kubelet follows the list, and the signal that ends all streams.
+//! State of one registration of a resource: whether the kubelet follows the list, and the signal that ends all streams.
 //!
-//! A session ends as a whole before the next one begins: up to 1.36 the kubelet disconnects its newest client when a stream
-//! of an older one ends.
+//! A session ends as a whole before the next one begins: up to 1.36 the kubelet disconnects its newest client when a stream of an older one
+//! ends.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How far the kubelet is with the list.
+/// Progress of the kubelet with the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Followed {
-    /// Register was not sent, or was refused: a client that asks for the list is not the kubelet.
+    /// Register was not sent, or was refused: a client that requests the list is not the kubelet.
     NotAsked,
     /// Register was sent: the next stream is the kubelet's.
     Awaited,
-    /// Its stream is open.
+    /// The kubelet's stream is open.
     Open,
-    /// Its stream has ended. A kubelet never opens another by itself.
+    /// The kubelet's stream has ended. A kubelet never opens another by itself.
     Ended,
 }
 
@@ -35,12 +35,12 @@ impl Session {
         })
     }
 
-    /// Register is being sent.
+    /// Records that Register is being sent.
     pub fn await_stream(&self) {
         self.followed.send_replace(Followed::Awaited);
     }
 
-    /// Register was refused: the kubelet does not know of the session.
+    /// Records that Register was refused: the kubelet does not know of the session.
     pub fn refused(&self) {
         self.followed.send_if_modified(|followed| {
             let is_awaited = *followed == Followed::Awaited;
@@ -51,7 +51,7 @@ impl Session {
         });
     }
 
-    /// Whether the kubelet may know of the session.
+    /// Returns true if the kubelet may know of the session.
     pub fn is_known(&self) -> bool {
         *self.followed.borrow() != Followed::NotAsked
     }
@@ -64,7 +64,7 @@ impl Session {
         *self.followed.borrow() == Followed::Open
     }
 
-    /// A stream begins. The first one after Register is the kubelet's; no other one counts.
+    /// Records a new stream. The first one after Register is the kubelet's; no other one counts.
     pub fn open(self: &Arc<Self>) -> Option<OpenStream> {
         let is_awaited = self.followed.send_if_modified(|followed| {
             let is_awaited = *followed == Followed::Awaited;
@@ -77,7 +77,7 @@ impl Session {
     }
 }
 
-/// The kubelet's stream, while it is open.
+/// Open stream of the kubelet.
 pub(crate) struct OpenStream(Arc<Session>);
 
 impl Drop for OpenStream {

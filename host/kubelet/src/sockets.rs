@@ -1,10 +1,10 @@
-//! The plugin's sockets in the kubelet's folder: names them, makes them, and removes those that an earlier process left.
-//! Files of others are never touched.
+//! The plugin's sockets in the kubelet's folder: names them, creates them, and removes those that an earlier process left. Files of other
+//! programs are never touched.
 //!
-//! A socket has two names: its own, by which other processes see that the resource is served, and one that no other session
-//! has, which the kubelet is told. From 1.37 on a kubelet knows the plugins of a resource by the paths of their sockets. If
-//! a plugin registers a path just when the stream of an earlier one with that path ends, the kubelet never sees that end,
-//! and refuses the path until it is restarted.
+//! A socket has two names: a fixed one, by which other processes see that the resource is served, and one that is unique to the session,
+//! which is sent to the kubelet. From 1.37 on a kubelet identifies the plugins of a resource by the paths of their sockets. If a plugin
+//! registers a path just when the stream of an earlier one with that path ends, the kubelet never sees that end, and refuses the path until
+//! it is restarted.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::fs::FileTypeExt as _;
@@ -16,10 +16,10 @@ use tokio::net::UnixListener;
 
 use crate::ResourceName;
 
-/// The length of what is added to a socket's name for a session: `.` and eight hexadecimal digits.
+/// Length of the suffix of a session in a socket's name: `.` and eight hexadecimal digits.
 const SESSION: usize = 9;
 
-/// Why a socket could not be made.
+/// Reason why a socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", told(path, why))]
 pub struct Error {
@@ -51,7 +51,8 @@ fn told(path: &Path, why: &leafhost_uds::Error) -> String {
 /// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The file name of a resource's socket, with room for that of a session. `is_taken` tells whether another resource has it.
+/// Returns the file name of a resource's socket, with room for the suffix of a session. `is_taken` returns true if another resource has the
+/// name.
 pub(crate) fn name(
     folder: &Path,
     prefix: &str,
@@ -75,15 +76,15 @@ fn has_room(path: &Path) -> bool {
     path.as_os_str().len() + SESSION <= MAX_PATH
 }
 
-/// Holds the names of a socket that this process made. They are removed when this is dropped, unless other files have them by then.
+/// Files of a socket that this process created. They are removed when this is dropped, unless other files have their names by then.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Is the file name for this session, which the kubelet is told.
+    /// File name for this session, which is sent to the kubelet.
     pub session: String,
     _files: [RemovedOnDrop; 2],
 }
 
-/// Makes a socket and listens on it. A socket that no process serves is replaced.
+/// Creates a socket and listens on it. A socket that no process serves is replaced.
 pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
     let bound = async {
         if !has_room(&path) {
@@ -91,7 +92,7 @@ pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
         }
         let (listener, file) = leafhost_uds::bind(&path).await?;
         let file = RemovedOnDrop(file);
-        // A hash of nothing is as random as its keys.
+        // The hash of an empty input is as random as its keys.
         let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
         let session = path.with_extension(format!("{random:08x}.sock"));
         std::fs::hard_link(&path, &session)?;
@@ -108,7 +109,7 @@ pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
     }
 }
 
-/// Removes the plugin's sockets that no process serves. What cannot be removed stays.
+/// Removes the plugin's sockets that no process serves. Sockets that cannot be removed stay.
 pub(crate) async fn sweep(folder: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;

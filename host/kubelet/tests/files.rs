@@ -1,4 +1,4 @@
-//! Out of file descriptors. Alone in a process: the limit is the whole process's.
+//! Behaviour without free file descriptors. A process of its own: the limit applies to the whole process.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -45,13 +45,13 @@ async fn a_want_of_file_descriptors_is_named_and_passes() {
         .wait_for(|report| report.kubelet.is_some())
         .await
         .unwrap();
-    // Nobody serves it, which cannot be told without a descriptor.
+    // No process serves it, which cannot be found out without a descriptor.
     drop(UnixListener::bind(&socket).unwrap());
 
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 128, most).unwrap();
     let mut offers = Offers::new();
-    // For the first resource the kubelet is not yet connected to.
+    // For the first resource the kubelet is not yet connected.
     for (resource, what) in [
         ("example.com/first", "cannot connect to"),
         ("example.com/serial", "cannot make the socket"),

@@ -1,4 +1,4 @@
-//! A connection of the kubelet, with what is to be kept as long as it is open.
+//! Connection of the kubelet with a value that is dropped at its end.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// Holds a stream and what is dropped with it.
+/// Stream with a value that is dropped with it.
 pub struct Connection<S, K> {
     stream: S,
     _kept: K,

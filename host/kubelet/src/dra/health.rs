@@ -1,6 +1,6 @@
-//! The health of devices as the kubelet follows it, in the version of today and the one before. They have the same messages.
+//! Streams the health of devices to the kubelet, in the current version of the service and the one before. Both have the same messages.
 //!
-//! Each message has all devices: the kubelet takes one that it has not heard of for 30 seconds as unknown.
+//! Each message has all devices: the kubelet treats a device that no message has had for 30 seconds as unknown.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::{DeviceHealth, DeviceName, HealthList};
 use crate::proto::dra_health as proto;
 use crate::proto::dra_health_v1alpha1 as earlier;
 
-/// Separates two messages without a change.
+/// Longest pause between two messages.
 const REPEAT: Duration = Duration::from_secs(10);
-/// Bounds the text of a device, in bytes.
+/// Upper bound of a device's message in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// Answers on the driver's socket.
+/// Health service on the driver's socket.
 #[derive(Clone)]
 pub struct Service {
     pub health: watch::Receiver<Arc<HealthList>>,
@@ -59,7 +59,7 @@ fn message(list: &HealthList) -> proto::NodeWatchResourcesResponse {
     }
 }
 
-/// Cuts a text where it gets too long, between two characters.
+/// Cuts a text at the limit, between two characters.
 fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_TEXT))
         .unwrap_or(text)

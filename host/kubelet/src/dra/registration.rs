@@ -1,6 +1,7 @@
-//! Answers the kubelet on the registration socket, and notes what it says of the registration.
+//! Answers the kubelet on the registration socket, and records the state of the registration.
 //!
-//! The kubelet has one connection open to a driver that it uses, from 1.34 on. When it restarts, that ends, and it registers the driver anew.
+//! From 1.34 on, the kubelet keeps one connection to a driver open. A restart of the kubelet ends it, and the new kubelet registers the
+//! driver again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,17 +12,17 @@ use tonic::{Request, Response, Status};
 use super::{DraReport, Registration};
 use crate::proto::plugin_registration as proto;
 
-/// Names the services, the best one first: the kubelet takes the first of each kind that it knows.
+/// Supported services, the best first: the kubelet uses the first of each kind that it knows.
 const SERVICES: [&str; 4] = [
     "v1.DRAPlugin",
     "v1beta1.DRAPlugin",
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 ];
-/// Bounds the kubelet's text that is shown, in characters.
+/// Upper bound of characters shown of the kubelet's error.
 const MAX_TEXT: usize = 512;
 
-/// Holds what is known of the registration.
+/// State of the registration, with the sender of its reports.
 #[derive(Debug)]
 pub struct Book {
     known: Mutex<Known>,
@@ -30,10 +31,10 @@ pub struct Book {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Is what the kubelet said last.
+    /// Last status from the kubelet.
     told: Option<Result<(), String>>,
     connections: usize,
-    /// True if there was a connection since it said so.
+    /// True if a connection was open at or after that status.
     was_connected: bool,
     problem: Option<String>,
 }
@@ -70,12 +71,12 @@ impl Book {
         });
     }
 
-    /// Notes what keeps the sockets from being served.
+    /// Records the problem that keeps the sockets from being served.
     pub fn problem(&self, problem: Option<String>) {
         self.edit(|known| known.problem = problem);
     }
 
-    /// Notes a connection of the kubelet, which ends when what is returned is dropped.
+    /// Counts a connection of the kubelet until the returned value is dropped.
     pub fn connected(self: &Arc<Self>) -> Open {
         self.edit(|known| {
             known.connections += 1;
@@ -92,7 +93,7 @@ impl Book {
     }
 }
 
-/// Is a connection of the kubelet that is open.
+/// Open connection of the kubelet.
 pub struct Open(Arc<Book>);
 
 impl Drop for Open {
@@ -102,10 +103,10 @@ impl Drop for Open {
     }
 }
 
-/// Answers on the registration socket.
+/// Registration service.
 pub struct Service {
     pub driver: String,
-    /// Is the path of the socket where the driver is called.
+    /// Path of the socket on which the driver is called.
     pub endpoint: String,
     pub book: Arc<Book>,
 }

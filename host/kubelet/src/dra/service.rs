@@ -1,4 +1,4 @@
-//! The kubelet's calls for claims, in the version of today and the one before. They have the same messages.
+//! Serves the kubelet's calls for claims, in the current version of the service and the one before. Both have the same messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::{ClaimPreparer, ClaimRef, PreparedDevice};
 use crate::proto::dra as proto;
 use crate::proto::{dra::dra_plugin_server, dra_v1beta1};
 
-/// Bounds the claims of one call: a pod has at most some dozens.
+/// Upper bound of claims in one call: a pod has at most some dozens.
 const MAX_CLAIMS: usize = 1_000;
 
-/// Answers on the driver's socket.
+/// Claim service on the driver's socket.
 #[derive(Clone)]
 pub struct Service {
     pub preparer: Arc<dyn ClaimPreparer>,
-    /// Holds the tasks of calls, which go on when the kubelet hangs up.
+    /// Tasks of calls, which continue if the kubelet hangs up.
     pub calls: TaskTracker,
 }
 
@@ -67,7 +67,7 @@ impl Service {
         }))
     }
 
-    /// Does something for each claim, all at once, and returns what came of it by uid.
+    /// Calls `call` for all claims at once; returns the results by uid.
     async fn each<T, F>(
         &self,
         claims: Vec<proto::Claim>,
@@ -105,7 +105,7 @@ impl Service {
     }
 }
 
-/// Makes an error of a text that the kubelet would take for none.
+/// Replaces an empty error text, which the kubelet would take for success.
 fn not_empty(error: String) -> String {
     if error.is_empty() {
         "the driver did not say why".to_owned()

@@ -1,4 +1,4 @@
-//! The two sockets of a driver: the one where it is called is served before the one where the kubelet learns of it.
+//! Serves the two sockets of a driver: the socket for calls starts before the one by which the kubelet discovers the driver.
 
 use std::convert::Infallible;
 use std::fs::DirBuilder;
@@ -24,29 +24,29 @@ use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServe
 use crate::proto::plugin_registration::registration_server::RegistrationServer;
 use crate::proto::{dra_health_v1alpha1, dra_v1beta1};
 
-/// Limits the calls of one connection at a time. The kubelet prepares pods side by side.
+/// Upper bound of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
 
-/// Says why the sockets are not served.
+/// Reason why the sockets are not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kubelet's folder of plugins is not there.
+    /// The kubelet's folder of plugins does not exist.
     #[error("cannot register the DRA driver: {} is not there; mount it into the agent's container, or name the kubelet's folder with --kubelet-dir", .0.display())]
     NoFolder(PathBuf),
-    /// The driver's own folder cannot be made.
+    /// The driver's own folder cannot be created.
     #[error("cannot make the folder {} ({source}): run as root", path.display())]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A socket cannot be made.
+    /// A socket cannot be created.
     #[error("{}", told(path, why))]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         why: leafhost_uds::Error,
     },
 }
@@ -71,7 +71,7 @@ fn told(path: &Path, why: &leafhost_uds::Error) -> String {
     }
 }
 
-/// Serves both sockets.
+/// Servers of both sockets.
 pub struct Serving {
     end: CancellationToken,
     servers: JoinSet<Result<(), transport::Error>>,
@@ -139,8 +139,8 @@ impl Serving {
         })
     }
 
-    /// Serves until `stop`, or until a server ends or a socket has lost its file. Then no more connections are taken, and calls under way are
-    /// waited for.
+    /// Serves until `stop`, or until a server ends or a socket file is gone. Then accepts no more connections, and waits for running calls
+    /// for at most `drain`.
     pub async fn until(mut self, stop: &CancellationToken, drain: Duration) {
         let [registered, called] = &self.files;
         tokio::select! {
@@ -168,13 +168,13 @@ async fn bind(path: &Path) -> Result<(UnixListener, leafhost_uds::SocketFile), E
     })
 }
 
-/// Returns the connections of clients that name the path of the socket as the host they call, as the kubelet does.
+/// Returns the connections of clients that send the socket's path as the host, as the kubelet does.
 fn localhost(listener: UnixListener) -> impl Stream<Item = Result<impl Client, Infallible>> {
     let connections = Accepting::new(listener, "the kubelet").connections();
     connections.map(|stream| stream.map(|stream| Connection::new(Localhost::new(stream), ())))
 }
 
-/// Returns connections that are counted while they are open.
+/// Returns connections that `book` counts while they are open.
 fn counted(
     listener: UnixListener,
     book: Arc<Book>,
@@ -183,7 +183,7 @@ fn counted(
     connections.map(move |stream| stream.map(|stream| Connection::new(stream, book.connected())))
 }
 
-/// Is what tonic serves.
+/// Connection that tonic can serve.
 trait Client:
     tokio::io::AsyncRead
     + tokio::io::AsyncWrite

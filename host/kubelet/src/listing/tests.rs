@@ -1,4 +1,4 @@
-//! What is listed, as tables, and against a kubelet whose messages take their time.
+//! Tests of the list, as tables, and against a kubelet whose messages are delayed.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const LINGER: Duration = Duration::from_secs(30);
 
-/// `a` is Healthy, `-a` Unhealthy.
+/// Parses devices: `a` is Healthy, `-a` Unhealthy.
 fn mk_devices(text: &str) -> Arc<Devices> {
     let device = |word: &str| {
         let (id, health) = match word.strip_prefix('-') {
@@ -50,7 +50,7 @@ use Step::{Answer, Ask, Want};
 
 #[test]
 fn an_id_leaves_when_no_allocate_of_it_can_be_under_way() {
-    // What happens at which second, and what is listed right after.
+    // Event in each second, and the list right after it.
     let tables: &[(&str, &[Row])] = &[
         (
             "an id that was Healthy",
@@ -208,7 +208,7 @@ fn an_allocate_must_name_what_is_listed() {
     listing.want(mk_devices("a b"), now);
     let error = listing.asked(&mk_ids("a x y"), now).unwrap_err();
     assert_eq!(error.to_string(), r#"the agent does not offer: "x", "y""#);
-    // What was named beside it is not held.
+    // A listed id of the refused call is not kept.
     listing.want(mk_devices(""), now);
     assert_eq!(shown(listing.list(now)), "end");
     assert!(listing.asked(&mk_ids("a"), now).is_err());
@@ -220,18 +220,18 @@ fn an_allocate_must_name_what_is_listed() {
     );
 }
 
-/// The kubelet and the two streams between it and us. No message takes longer than fourteen seconds, steps included.
+/// Kubelet and the two streams between it and the plugin. No message takes longer than fourteen seconds, including its steps.
 #[derive(Default)]
 struct Kubelet {
-    /// What it knows of the resource; it forgets nothing when a stream ends.
+    /// Devices that it knows; it keeps them when a stream ends.
     list: Devices,
-    /// Lists on their way to it.
+    /// Lists on their way to the kubelet.
     lists: VecDeque<(Instant, Devices)>,
-    /// Allocates on their way to us.
+    /// Allocates on their way to the plugin.
     requests: Vec<(Instant, BTreeSet<String>)>,
-    /// Allocates that we have not answered, with the time at which we will.
+    /// Unanswered Allocates, with the time of the answer.
     unanswered: Vec<(Instant, BTreeSet<String>)>,
-    /// Answers on their way to it.
+    /// Answers on their way to the kubelet.
     answers: Vec<(Instant, BTreeSet<String>)>,
 }
 
@@ -284,7 +284,7 @@ fn the_kubelet_never_misses_an_id_it_has_named() {
                 asked += 1;
             }
             for ids in due(&mut kubelet.requests, now) {
-                // Withdrawn in this moment: its connection is about to end.
+                // Withdrawn at this moment: the connection is about to end.
                 if listing.list(now).is_none() {
                     continue;
                 }
@@ -300,14 +300,14 @@ fn the_kubelet_never_misses_an_id_it_has_named() {
             if list != sent {
                 if let Some(list) = &list {
                     let after = kubelet.lists.back().map_or(now, |(at, _)| *at);
-                    // The first list of a stream is there before anything can be asked for by it.
+                    // The first list of a stream arrives before anything can be requested by it.
                     let at = match &sent {
                         Some(_) => after.max(now + travel(&mut random)),
                         None => now,
                     };
                     kubelet.lists.push_back((at, list.devices().clone()));
                 } else {
-                    // The connection ends, and what was on its way to us with it.
+                    // The connection ends, and drops the requests on their way.
                     assert!(kubelet.unanswered.is_empty());
                     kubelet.requests.clear();
                     kubelet.lists.clear();

@@ -1,7 +1,7 @@
-//! Reads the kubelet's own record of what it has given to whom: `kubelet_internal_checkpoint`.
+//! Reads the kubelet's checkpoint of allocated devices: `kubelet_internal_checkpoint`.
 //!
-//! No promised interface, but the same since 1.20, and the only place that names a pod's UID and init containers. Whoever
-//! uses it must get along without.
+//! Its format is not a documented interface, but unchanged since 1.20, and nothing else names a pod's UID and init containers. Callers must
+//! work without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
@@ -21,54 +21,54 @@ use crate::proto::device_plugin::ContainerAllocateResponse;
 #[cfg(test)]
 mod tests;
 
-/// A node of 10,000 allocations with 4 KiB of answer each.
+/// Size for a node of 10,000 allocations with answers of 4 KiB.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// Why the checkpoint says nothing.
+/// Reason why the checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot read the kubelet's checkpoint {}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it said.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
-    /// Something else has its name.
+    /// The path is not a file.
     #[error("the kubelet's checkpoint {} is no file: remove what is there and restart the kubelet", path.display())]
     NoFile {
-        /// The path.
+        /// Path of the checkpoint.
         path: PathBuf,
     },
-    /// More than any kubelet writes.
+    /// The file is larger than any kubelet writes.
     #[error("the kubelet's checkpoint {} is larger than {} MiB: refused", path.display(), LARGEST_FILE >> 20)]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Not what a kubelet writes, or of a version to come.
+    /// The file is malformed, or of a future version.
     #[error("the kubelet's checkpoint {} is not in the form kubelets from 1.18 to 1.37 write", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// Tells one file under a path from the next: the kubelet replaces its checkpoint, it never changes one.
+/// Identity of a file under a path: the kubelet replaces its checkpoint, and never changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// The inode.
+    /// Inode of the file.
     pub inode: u64,
-    /// When it was written, by the clock of the file system.
+    /// Time of writing, by the clock of the file system.
     pub modified: SystemTime,
 }
 
-/// No file's.
+/// Stamp of no file.
 impl Default for Stamp {
     fn default() -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Default for Stamp {
 }
 
 impl Stamp {
-    /// Of the file at `path` now; `None` if there is none. The content is not read.
+    /// Returns the stamp of the file at `path`; `None` if it does not exist. The content is not read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         match fs::metadata(path) {
             Ok(metadata) => Ok(Some(Self::from(&metadata))),
@@ -88,10 +88,10 @@ impl Stamp {
         }
     }
 
-    /// Whether the file was written after `moment`. A file system's clock may be some milliseconds behind, never ahead, so
-    /// a file of the same instant counts as written before.
+    /// Returns true if the file was written after `moment`. The clock of a file system may be some milliseconds behind, never ahead, so a
+    /// file of the same instant counts as written before.
     ///
-    /// The kubelet gathers what it writes shortly before it writes it, so a fact of `moment` itself may be missing.
+    /// The kubelet collects the content shortly before it writes it, so a fact of `moment` itself may be missing.
     pub fn is_after(&self, moment: SystemTime) -> bool {
         self.modified > moment
     }
@@ -112,18 +112,17 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Reads the checkpoint at `path`, usually `/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint`; `None` if there
-/// is none. Blocks; reads at most 64 MiB.
+/// Reads the checkpoint at `path`, usually `/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint`; `None` if it does not exist.
+/// Blocks; reads at most 64 MiB.
 ///
-/// Its checksum is not verified: it is a hash over Go's printed form of the kubelet's own structures, names of types and
-/// packages included, which no other program can make for every version. It guards against half a file, which is
-/// found by its form.
+/// The checksum is not verified: it is a hash over Go's printed form of the kubelet's own structures, including names of types and
+/// packages, which no other program can compute for every version. It guards against partial files, which parsing detects.
 pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
     let unreadable = |source| CheckpointError::Unreadable {
         path: path.to_owned(),
         source,
     };
-    // Before it is opened: to open a pipe is to wait for its other end.
+    // Checked before opening: opening a pipe waits for its other end.
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => {}
         Ok(_) => {
@@ -194,7 +193,7 @@ struct Entry {
 )]
 enum Ids {
     ByNuma(BTreeMap<String, Option<Vec<String>>>),
-    /// Up to 1.19.
+    /// Format up to 1.19.
     Plain(Vec<String>),
 }
 
@@ -205,7 +204,7 @@ impl From<Entry> for CheckpointEntry {
             Some(Ids::Plain(ids)) => ids.into_iter().collect(),
             None => BTreeSet::new(),
         };
-        // The ids matter even where the answer cannot be read.
+        // The ids matter even if the answer cannot be read.
         let annotations = entry
             .alloc_resp
             .and_then(|text| STANDARD.decode(text).ok())

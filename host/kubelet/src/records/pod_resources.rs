@@ -18,92 +18,92 @@ use crate::proto::pod_resources::{ListPodResourcesRequest, ListPodResourcesRespo
 #[cfg(test)]
 mod tests;
 
-/// How long one List may take.
+/// Time limit of a List call.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// What the kubelet's own client takes at most; a gRPC client takes 4 MiB unless told.
+/// Limit of the kubelet's own client; a gRPC client accepts 4 MiB by default.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// A node has at most some hundred pods.
+/// Upper bound of pods in one answer; a node has at most some hundred.
 const MOST_PODS: usize = 10_000;
-/// Device ids in one answer, over all containers.
+/// Upper bound of device ids in one answer, over all containers.
 const MOST_IDS: usize = 500_000;
-/// Limits the claims of one answer, over all containers.
+/// Upper bound of claims in one answer, over all containers.
 const MOST_CLAIMS: usize = 100_000;
 
-/// Why there is no answer. None of these says that an id is free.
+/// Reason why there is no answer. No variant implies that an id is free.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens there.
+    /// No process listens on the socket.
     #[error(
         "cannot reach PodResources at {}: no kubelet runs, or its folder is another one; name it with --kubelet-dir", socket.display()
     )]
     NotThere {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the connect said.
+        /// Error of the connection attempt.
         #[source]
         source: io::Error,
     },
-    /// The socket is there and not for us.
+    /// Access to the socket is denied.
     #[error("cannot open the PodResources socket {}: run as root", socket.display())]
     Denied {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the connect said.
+        /// Error of the connection attempt.
         #[source]
         source: io::Error,
     },
-    /// The connection cannot be made for another reason.
+    /// The connection failed for another reason.
     #[error("cannot connect to PodResources at {}", socket.display())]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the connect said.
+        /// Error of the connection attempt.
         #[source]
         source: io::Error,
     },
-    /// This kubelet does not serve the version asked.
+    /// The kubelet does not serve v1.
     #[error("the kubelet at {} serves no v1.PodResourcesLister: it must be 1.28 or newer", socket.display())]
     Unimplemented {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// Asked too often, by us or by others.
+    /// Too many requests, by this or other clients.
     #[error("the kubelet at {} limits how often PodResources is asked: ask again in a second", socket.display())]
     Limited {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// No answer in time.
+    /// The kubelet did not answer in time.
     #[error("the kubelet at {} did not answer PodResources within {} s: it may be overloaded", socket.display(), ANSWER_TIMEOUT.as_secs())]
     Slow {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// More than a node can have.
+    /// The answer has more items than a node can have.
     #[error("the kubelet at {} listed {what}: refused, at most {limit} are taken", socket.display())]
     TooMuch {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What and how many.
+        /// Kind and number of items.
         what: String,
-        /// How many are taken.
+        /// Upper bound of items.
         limit: usize,
     },
-    /// Anything else the kubelet said.
+    /// The kubelet returned another error.
     #[error("the kubelet at {} refused PodResources List: {code:?}: {message}", socket.display())]
     Failed {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The code.
+        /// Status code.
         code: Code,
-        /// The kubelet's words, cut at 512 characters.
+        /// Message of the kubelet, cut at 512 characters.
         message: String,
     },
 }
 
-/// A client of the kubelet's PodResources API, v1.
+/// Client of the kubelet's PodResources API, v1.
 ///
-/// One connection, made at the first question and again after the kubelet was restarted.
+/// Uses one connection, opened at the first request and again after a restart of the kubelet.
 #[derive(Debug)]
 pub struct PodResources {
     socket: PathBuf,
@@ -111,7 +111,7 @@ pub struct PodResources {
 }
 
 impl PodResources {
-    /// Of the kubelet that listens at `socket`, usually `/var/lib/kubelet/pod-resources/kubelet.sock`. Does not connect.
+    /// Creates a client of the kubelet that listens at `socket`, usually `/var/lib/kubelet/pod-resources/kubelet.sock`. Does not connect.
     pub fn new(socket: PathBuf) -> Self {
         Self {
             socket,
@@ -119,10 +119,10 @@ impl PodResources {
         }
     }
 
-    /// The active pods and what their containers have; ordinary init containers and pods that have ended are not in it.
-    /// Answers within five seconds.
+    /// Returns the active pods and the devices of their containers, without ordinary init containers and pods that have ended. Returns
+    /// within five seconds.
     ///
-    /// The kubelet sweeps its records of pods that have ended when it is asked.
+    /// The request makes the kubelet drop its records of pods that have ended.
     pub async fn list(&self) -> Result<Listed, Error> {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask())
             .await
@@ -137,7 +137,7 @@ impl PodResources {
             .max_decoding_message_size(LARGEST_ANSWER);
         let first = client.list(ListPodResourcesRequest {}).await;
         let answer = match first {
-            // The kubelet that this connection was to has just gone; there may be a new one.
+            // The kubelet of this connection has just ended; a new one may run.
             Err(status) if connect_error(&status).is_none() && is_broken(&status) => {
                 client.list(ListPodResourcesRequest {}).await
             }
@@ -208,7 +208,7 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
             claims.extend(used.map(|claim| (claim.claim_namespace, claim.claim_name)));
             for devices in container.devices {
                 for id in devices.device_ids {
-                    // The same id comes once per NUMA node it is near to.
+                    // An id that is near several NUMA nodes is listed once for each.
                     holders
                         .entry((devices.resource_name.clone(), id))
                         .or_default()
@@ -228,12 +228,12 @@ fn fold(answer: ListPodResourcesResponse) -> Listed {
     }
 }
 
-/// Whether the connection ended under the call: then the code is one of several, but it was not the kubelet that sent it.
+/// Returns true if the connection ended during the call: then the code varies, but it was not sent by the kubelet.
 fn is_broken(status: &Status) -> bool {
     status.source().is_some()
 }
 
-/// What the operating system said to the attempt to connect.
+/// Returns the I/O error of the attempt to connect.
 fn connect_error(status: &Status) -> Option<io::Error> {
     let connecting = causes(status).find(|cause| cause.is::<tonic::ConnectError>())?;
     io_cause(connecting).map(owned)

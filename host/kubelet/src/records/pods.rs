@@ -1,5 +1,5 @@
-//! The folders of the pods, `<kubelet's folder>/pods/<uid>`: a folder goes when the kubelet has stopped a pod's containers
-//! and let go of its volumes. Those go first, and the folder up to two seconds later.
+//! Watches the folders of pods, `<kubelet's folder>/pods/<uid>`: the kubelet removes a folder when it has stopped the pod's containers and
+//! released its volumes. The volumes go first, and the folder up to two seconds later.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,16 +19,17 @@ use tracing::{debug, warn};
 #[cfg(test)]
 mod tests;
 
-/// How often the folder is watched anew, for what inotify does not report: it was missing, or something was mounted over it.
+/// Interval at which the watch is renewed, for changes that inotify does not report: the folder was missing, or something was mounted over
+/// it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
-/// The folder of a pod's volumes, below the pod's; in it is a folder for each kind of volume.
+/// Name of the folder of a pod's volumes; it has a folder for each kind of volume.
 const VOLUMES: &str = "volumes";
-/// The most folders that are watched below that of all pods.
+/// Upper bound of watched folders below that of all pods.
 const MOST: usize = 4096;
 
-/// Whether the kubelet still has a folder for the pod. `None` where that cannot be told: the folder of all pods cannot be
-/// read, or `uid` is not 1 to 64 letters, digits and `-`. Blocks.
+/// Returns true if the kubelet still has a folder for the pod. `None` if that is unknown: the folder of all pods cannot be read, or `uid`
+/// is not 1 to 64 letters, digits and `-`. Blocks.
 pub fn pod_exists(kubelet_root: &Path, uid: &str) -> Option<bool> {
     if !is_uid(uid) {
         return None;
@@ -49,7 +50,7 @@ pub fn pod_exists(kubelet_root: &Path, uid: &str) -> Option<bool> {
     }
 }
 
-/// Whether a pod has a volume, whose end tells that the pod's containers have ended. Blocks.
+/// Returns true if a pod has a volume; the removal of its volumes shows that its containers have ended. Blocks.
 pub fn pod_has_volumes(kubelet_root: &Path, uid: &str) -> bool {
     let volumes = kubelet_root.join("pods").join(uid).join(VOLUMES);
     let kinds = folders(&volumes).into_iter();
@@ -63,7 +64,7 @@ fn is_uid(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Watches the folder of the pods.
+/// Watcher of the folder of all pods.
 #[derive(Debug)]
 pub struct PodsFolder {
     path: PathBuf,
@@ -71,7 +72,7 @@ pub struct PodsFolder {
 }
 
 impl PodsFolder {
-    /// Of the kubelet whose folder is `kubelet_root`, usually `/var/lib/kubelet`. It need not be there yet.
+    /// Creates the watcher for the kubelet whose folder is `kubelet_root`, usually `/var/lib/kubelet`. The folder need not exist yet.
     pub fn new(kubelet_root: &Path) -> Self {
         Self {
             path: kubelet_root.join("pods"),
@@ -79,13 +80,13 @@ impl PodsFolder {
         }
     }
 
-    /// A number that grows when pods' folders come or go or lose a volume, and when that may have happened unseen: the folder of all pods
-    /// comes, goes, or cannot be watched. Several at once may count as one.
+    /// Returns a counter that grows when folders of pods are added or removed or lose a volume, and when that may have gone unnoticed: the
+    /// folder of all pods is added, removed, or cannot be watched. Several changes at once may count as one.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Watches until `stop`. Never fails: what cannot be watched is tried again every 30 seconds.
+    /// Watches until `stop`. Never fails: folders that cannot be watched are tried again every 30 seconds.
     pub async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(self.watch()).await;
     }
@@ -99,7 +100,7 @@ impl PodsFolder {
                     "cannot watch the pods' folders: raise fs.inotify.max_user_instances; the folder is read every 30 s until then"
                 ),
             }
-            // Something may have happened unseen.
+            // Changes may have gone unnoticed.
             self.count();
             tokio::time::sleep(BACKSTOP).await;
         }
@@ -136,12 +137,12 @@ impl PodsFolder {
 }
 
 enum Change {
-    /// A pod's folder came or went, or events were lost.
+    /// A pod's folder was added or removed, or events were lost.
     Pod,
-    /// The folder of all pods is not the one that was watched.
+    /// The folder of all pods is no longer the watched one.
     Moved,
     Nothing,
-    /// No event will ever come.
+    /// No further event will come.
     End,
 }
 
@@ -149,30 +150,30 @@ struct Watcher {
     stream: EventStream<[u8; 1024]>,
     watches: Watches,
     watched: Option<WatchDescriptor>,
-    /// The folder of all pods.
+    /// Folder of all pods.
     pods: Option<PathBuf>,
     below: HashMap<WatchDescriptor, Below>,
 }
 
-/// A folder below that of all pods.
+/// Folder below that of all pods.
 struct Below {
     path: PathBuf,
     level: Level,
 }
 
-/// What a folder is.
+/// Level of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// A pod's.
+    /// Folder of a pod.
     Pod,
-    /// That of its volumes.
+    /// Folder of a pod's volumes.
     Volumes,
-    /// That of its volumes of one kind.
+    /// Folder of volumes of one kind.
     Kind,
 }
 
 impl Level {
-    /// What the folder of that name in it is, if it matters.
+    /// Returns the level of the subfolder `name`, if it is watched.
     fn below(self, name: &OsStr) -> Option<Self> {
         match self {
             Self::Pod => (name == VOLUMES).then_some(Self::Volumes),
@@ -195,7 +196,7 @@ impl Watcher {
         })
     }
 
-    /// Watches what is at `path` now. Returns whether that is another folder than before, or none where one was.
+    /// Watches the folder at `path`. Returns true if it is another folder than before, or if there is none and there was one.
     fn watch(&mut self, path: &Path) -> bool {
         let mask = WatchMask::ONLYDIR
             | WatchMask::CREATE
@@ -204,7 +205,7 @@ impl Watcher {
             | WatchMask::MOVED_TO
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        // The same folder gives the same descriptor again.
+        // The same folder gets the same descriptor again.
         let now = match self.watches.add(path, mask) {
             Ok(now) => Some(now),
             Err(error) => {
@@ -216,7 +217,7 @@ impl Watcher {
             return false;
         }
         if let Some(before) = std::mem::replace(&mut self.watched, now) {
-            // The kernel has dropped it already where the folder is gone.
+            // If the folder is gone, the kernel has dropped it already.
             drop(self.watches.remove(before));
         }
         for (before, _) in self.below.drain() {
@@ -231,7 +232,8 @@ impl Watcher {
         true
     }
 
-    /// Watches a folder below that of all pods, with what is in it. What cannot be watched, tells nothing: the pod's folder goes later.
+    /// Watches a folder below that of all pods, with its subfolders. A folder that cannot be watched is skipped: the pod's own folder goes
+    /// later.
     fn enter(&mut self, path: PathBuf, level: Level) {
         let mask = WatchMask::ONLYDIR
             | WatchMask::DONT_FOLLOW
@@ -253,7 +255,7 @@ impl Watcher {
         self.below.insert(watch, Below { path, level });
     }
 
-    /// Cancel-safe.
+    /// Returns the next change. Cancel-safe.
     async fn next(&mut self) -> Change {
         let event = match self.stream.next().await {
             Some(Ok(event)) => event,
@@ -303,7 +305,7 @@ impl Watcher {
     }
 }
 
-/// The names of the folders in a folder.
+/// Returns the names of the subfolders.
 fn folders(path: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -1,4 +1,4 @@
-//! What one client can make a plugin take in.
+//! Bounds of what a plugin accepts from one client.
 
 use std::time::Duration;
 

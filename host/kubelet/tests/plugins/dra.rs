@@ -27,7 +27,7 @@ use tonic::transport::{Channel, Endpoint};
 
 const DRIVER: &str = "devices.example.com";
 
-/// Prepares each claim as one device; fails for those that are called `bad`.
+/// Prepares each claim as one device; fails for claims named `bad`.
 #[derive(Default)]
 struct Preparer {
     prepared: Mutex<Vec<String>>,
@@ -101,7 +101,7 @@ impl Driver {
     }
 }
 
-/// Connects as soon as the socket is there.
+/// Connects as soon as the socket exists.
 async fn connect(socket: &Path) -> Channel {
     let path = format!("unix:{}", socket.display());
     let connected = async {
@@ -209,11 +209,11 @@ async fn a_kubelet_whose_calls_broke_off_registers_the_driver_when_it_calls_agai
     let mut driver = Driver::start(folder.path());
     let socket = driver.config.registration_socket();
     connect(&socket).await;
-    // It hangs up in the middle of its greeting.
+    // The kubelet hangs up in the middle of its preface.
     let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
     drop(stream);
-    // It gives GetInfo up before the answer, and does not come to tell what it thinks.
+    // The kubelet gives GetInfo up before the answer, and never sends the status.
     let mut registry = RegistrationClient::new(connect(&socket).await);
     let call = registry.get_info(InfoRequest {});
     tokio::select! {
@@ -222,7 +222,7 @@ async fn a_kubelet_whose_calls_broke_off_registers_the_driver_when_it_calls_agai
         _ = call => {}
     }
     drop(registry);
-    // It takes the driver, and hangs up before it knows that it was heard.
+    // The kubelet accepts the driver, and hangs up before it gets the answer.
     let registered = RegistrationStatus {
         plugin_registered: true,
         error: String::new(),
@@ -236,7 +236,7 @@ async fn a_kubelet_whose_calls_broke_off_registers_the_driver_when_it_calls_agai
         () = tokio::time::sleep(Duration::from_millis(1)) => {}
     }
     drop((registry, channel));
-    // It calls again from the start.
+    // The kubelet calls again from the start.
     let mut registry = RegistrationClient::new(connect(&socket).await);
     let info = registry.get_info(InfoRequest {}).await.unwrap();
     assert_eq!(info.into_inner().name, DRIVER);
@@ -314,7 +314,7 @@ async fn sockets_that_are_left_are_replaced_and_those_that_vanish_are_made_again
         drop(connect(&registry).await);
         drop(connect(&plugin).await);
     }
-    // As after a kill: nobody listens.
+    // As after a kill: no process listens.
     driver.task.abort();
     let _ = (&mut driver.task).await;
     for socket in [&registry, &plugin] {

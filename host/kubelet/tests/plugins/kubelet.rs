@@ -1,6 +1,6 @@
-//! A kubelet as far as a plugin notices: the folder it clears, Register, one list stream a resource, and its habits: up to
-//! 1.36 it disconnects the newest client when a stream of any earlier one ends, from 1.37 on it may refuse a path for ever
-//! that is registered twice.
+//! Fake kubelet with the behaviour that a plugin sees: it clears the folder, serves Register, and opens one list stream for each resource.
+//! Up to 1.36 it disconnects the newest client when a stream of an earlier one ends; from 1.37 on it may refuse a path for ever that is
+//! registered twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
@@ -16,7 +16,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-/// Resource to device id to health.
+/// Health by resource and device id.
 pub type Lists = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Default)]
@@ -25,9 +25,9 @@ pub struct State {
     pub lists: watch::Sender<Lists>,
     pub registered: watch::Sender<BTreeMap<String, u32>>,
     paths: Mutex<BTreeSet<String>>,
-    /// The answer of Register, if it refuses.
+    /// Answer to Register, if it refuses.
     pub refusal: Mutex<Option<Status>>,
-    /// Takes registrations and does not ask for lists.
+    /// Accepts registrations and does not request lists.
     pub asks_no_lists: std::sync::atomic::AtomicBool,
     number: std::sync::atomic::AtomicU64,
 }
@@ -49,7 +49,7 @@ impl Kubelet {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
             if entry.file_type().unwrap().is_socket() {
-                // A plugin may be quicker to remove its own.
+                // A plugin may remove its own first.
                 drop(std::fs::remove_file(entry.path()));
             }
             tokio::task::yield_now().await;
@@ -78,7 +78,7 @@ impl Kubelet {
         }
     }
 
-    /// Dies; its socket's file stays.
+    /// Kills it; its socket file stays.
     pub async fn kill(self) {
         self.server.abort();
         drop(self.server.await);
@@ -107,7 +107,7 @@ impl Kubelet {
         answer.map(Response::into_inner)
     }
 
-    /// Waits until a resource is listed so.
+    /// Waits until a resource has this list.
     pub async fn listed(&self, resource: &str, wanted: &[(&str, &str)]) {
         let wanted: BTreeMap<String, String> = wanted
             .iter()
@@ -131,7 +131,7 @@ impl Kubelet {
     }
 }
 
-/// A kubelet that has made its socket and does not listen yet.
+/// Kubelet that has created its socket and does not listen yet.
 pub struct NotListening {
     folder: PathBuf,
     socket: UnixSocket,
@@ -201,7 +201,7 @@ impl Registration for Service {
             let run = run(Arc::clone(state), resource.clone(), number, api.clone());
             tokio::spawn(run).abort_handle()
         });
-        // The one before is not ended: its stream goes on.
+        // The stream of the previous client goes on.
         let client = Client { number, api, run };
         clients.insert(resource, client);
         Ok(Response::new(proto::Empty {}))

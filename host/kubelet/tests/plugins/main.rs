@@ -1,4 +1,4 @@
-//! The device-plugin side against a kubelet, over real sockets.
+//! Device plugins against a kubelet, over real sockets.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -182,7 +182,7 @@ async fn what_is_not_ours_is_never_touched() {
 async fn a_folder_may_appear_later_and_be_replaced() {
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("kubelet/device-plugins");
-    // Nothing but what the kernel tells may be of help.
+    // Only inotify may help.
     let plugin = Plugin::start(&folder, |config| config.times.backstop = Duration::MAX / 4);
     plugin.offer(CAMERAS, &[("a", Health::Healthy)]);
     let report = plugin.reports(|report| !report.problems.is_empty()).await;
@@ -233,7 +233,7 @@ async fn an_id_withdrawn_during_a_late_allocate_stays_listed() {
     drop(may);
     let answer = call.await.unwrap().unwrap().into_inner();
     assert_eq!(answer.container_responses[0].envs[CAMERAS], "a");
-    // It ends, is forgotten when nothing can be under way, and its socket is gone.
+    // The resource ends, is forgotten when nothing can be in flight, and its socket is gone.
     plugin.reports(|report| report.resources.is_empty()).await;
     assert_eq!(files(folder.path()), ["kubelet.sock"]);
     plugin.stop().await;
@@ -330,7 +330,7 @@ async fn what_an_allocate_may_not_name_is_refused_before_the_allocator() {
     plugin.stop().await;
 }
 
-/// What is available, what must be included, how many, and the answer.
+/// Available ids, ids that must be included, number of ids, and the answer.
 type Preference = (
     &'static [&'static str],
     &'static [&'static str],
@@ -445,7 +445,7 @@ async fn a_relabelled_kubelet_socket_changes_nothing() {
     let before = plugin.is(CAMERAS, State::Listed).await.kubelet;
     let socket = folder.path().join("kubelet.sock");
     std::fs::set_permissions(&socket, Permissions::from_mode(0o700)).unwrap();
-    // Each checkpoint that is noticed shows that the folder was read again.
+    // Each noticed checkpoint shows that the folder was read again.
     let mut changes = plugin.handle.checkpoint_changes();
     for _ in 0..3 {
         changes.borrow_and_update();
@@ -459,7 +459,7 @@ async fn a_relabelled_kubelet_socket_changes_nothing() {
     plugin.stop().await;
 }
 
-/// A kubelet that hangs: its streams stay open. This is the one case in which the plugin ends them.
+/// The kubelet hangs, and its streams stay open. In this case alone the plugin ends them.
 #[tokio::test]
 async fn a_kubelet_whose_predecessor_keeps_its_streams_gets_one_registration() {
     let folder = tempfile::tempdir().unwrap();

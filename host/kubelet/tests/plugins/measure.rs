@@ -1,4 +1,4 @@
-//! What many resources cost, printed: `cargo test -p leafhost-kubelet --test plugins -- --ignored --nocapture measure`.
+//! Prints the cost of many resources: `cargo test -p leafhost-kubelet --test plugins -- --ignored --nocapture measure`.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn kilobytes_of(pid: u32) -> u64 {
     number.parse().unwrap()
 }
 
-/// The plugin alone in a process, so that its memory can be told from the kubelet's.
+/// Runs the plugin alone in a process, so that its memory can be told from the kubelet's.
 #[tokio::test]
 #[ignore = "is started by measure::many_resources"]
 async fn serve_many() {
@@ -29,7 +29,7 @@ async fn serve_many() {
         return;
     };
     let plugin = Plugin::start(Path::new(&folder), |_| {});
-    // What the process has before it does anything.
+    // Memory of the process before it does anything.
     println!("empty {}", kilobytes_of(std::process::id()));
     let mut offers = Offers::new();
     for n in 0..count.parse::<u32>().unwrap() {

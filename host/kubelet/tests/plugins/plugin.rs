@@ -1,4 +1,4 @@
-//! A plugin that runs, with an allocator that can be held up.
+//! Running plugin with an allocator that tests can block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub const CAMERAS: &str = "akri.sh/cameras";
 
-/// Answers with the ids it was asked for, when it is let.
+/// Allocator that answers with the requested ids when it may.
 pub struct Answers {
     pub may: Semaphore,
     pub done: AtomicU32,

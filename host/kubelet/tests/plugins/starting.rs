@@ -1,5 +1,5 @@
-//! A kubelet that is not ready at once. The quiet time after the end of a stream is an hour here: a resource that waits for
-//! it although there was no stream is never listed.
+//! A kubelet that is not ready at once. The pause after the end of a stream is an hour here: a resource that waits for it without a stream
+//! is never listed.
 
 use std::time::Duration;
 

@@ -31,7 +31,7 @@ fn entry(
     }
 }
 
-/// `A=1`, `/dev/video0` and one annotation.
+/// Answer with `A=1`, `/dev/video0` and one annotation.
 const RECORDED: &str = "CgYKAUESATEaHgoLL2Rldi92aWRlbzASCy9kZXYvdmlkZW8wGgJydyIsChhha3JpLnNoL2NhbWVyYXMtODEyMGZlLTASEGNhbWVyYXMtODEyMGZlLTA=";
 
 #[test]
@@ -75,7 +75,7 @@ fn what_kubelets_write_is_read() {
             one("null", "null"),
             vec![entry("4a5d", "init", &[], &[])],
         ),
-        // An answer of which nothing can be made: the ids stay.
+        // The ids stay even if the answer cannot be decoded.
         (
             one(r#"{"-1":["c-0"]}"#, r#""%%%""#),
             vec![entry("4a5d", "init", &["c-0"], &[])],

@@ -18,7 +18,7 @@ use crate::proto::pod_resources::{
 
 type Answer = dyn Fn() -> Option<Result<ListPodResourcesResponse, Status>> + Send + Sync;
 
-/// Answers as told; `None` is never.
+/// PodResources server with a given answer; `None` never answers.
 struct Kubelet(Arc<Answer>);
 
 #[tonic::async_trait]
@@ -40,7 +40,7 @@ struct Served {
 }
 
 impl Served {
-    /// As a process that ends: its connections end with it.
+    /// Ends like a process: its connections end with it.
     async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
@@ -127,7 +127,7 @@ async fn devices_come_with_their_holders_and_pods_without_any_are_named() {
     let (_folder, socket) = place();
     let _served = serve(&socket, || {
         Some(Ok(listed(vec![
-            // An id near to two NUMA nodes comes twice.
+            // An id near two NUMA nodes comes twice.
             pod(
                 "a",
                 &[

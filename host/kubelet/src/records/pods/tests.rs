@@ -42,7 +42,7 @@ fn absence_is_not_believed_in_a_folder_that_cannot_be_searched() {
     let pods = root.path().join("pods");
     fs::create_dir(&pods).unwrap();
     fs::set_permissions(&pods, fs::Permissions::from_mode(0o0)).unwrap();
-    // Root may search everything.
+    // Root may search every folder.
     let expected = fs::read_dir(&pods).ok().map(|_| false);
     assert_eq!(pod_exists(root.path(), "a"), expected);
 }
@@ -98,7 +98,7 @@ async fn a_pods_folder_that_comes_or_goes_counts_and_nothing_else_does() {
     fs::remove_dir(it.pod("4a5d-1")).unwrap();
     it.changed().await;
     let before = *it.changes.borrow();
-    // What the kernel tells in order: had these counted, the last would be more than one away.
+    // The kernel reports events in order: if these counted, the last count would differ by more than one.
     fs::write(it.pod("file"), "").unwrap();
     fs::create_dir(it.pod("no_uid")).unwrap();
     fs::create_dir(it.pod("4a5d-2")).unwrap();
@@ -123,7 +123,7 @@ async fn a_folder_that_appears_or_is_made_anew_is_watched_within_thirty_seconds(
     fs::remove_dir(it.root.path().join("pods")).unwrap();
     it.changes.changed().await.unwrap();
     fs::create_dir(it.root.path().join("pods")).unwrap();
-    // Found again at once or at the next attempt; then its events are reported.
+    // The folder is found at once or at the next attempt; then its events are reported.
     fs::create_dir(it.pod("4a5d-1")).unwrap();
     let before = *it.changes.borrow_and_update();
     it.changes.wait_for(|count| *count > before).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_volume_that_a_pod_loses_counts_before_its_folder_goes() {
         it.changed().await;
         fs::create_dir_all(kind.join("token")).unwrap();
         fs::create_dir_all(it.pod(uid).join("containers/main")).unwrap();
-        // Another pod's is told later.
+        // Events of another pod come later.
         let other = it.pod(&format!("{uid}-other"));
         fs::create_dir(other).unwrap();
         it.changed().await;
