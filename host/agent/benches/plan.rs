@@ -1,5 +1,5 @@
-//! What a plan costs: for devices that are all new, and for a world in which nothing changed. Throughput is devices a second,
-//! so a cost that grows faster than the devices shows as a number that falls.
+//! Benchmarks a plan for devices that are all new, and for unchanged devices. Throughput is devices a second, so a cost that grows faster
+//! than the number of devices shows as a falling number.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::collections::BTreeMap;

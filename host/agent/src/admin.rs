@@ -3,10 +3,10 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 while the agent runs |
-//! | `/readyz` | 200 once Configurations and handlers were read and the Instances said so; 503 before, with what is waited for, and while no slot can be claimed, with the reason |
+//! | `/readyz` | 200 once Configurations and handlers were read and the Instances written; else 503 with the reason, also while no slot can be claimed |
 //! | `/metrics` | the metrics, Prometheus text format 0.0.4 |
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
-//! | `/status?after=V` | the same as soon as its version is not `V`; 304 when it still is after 30 seconds |
+//! | `/status?after=V` | the status document as soon as its version is not `V`; 304 if it still is after 30 seconds |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,20 +27,20 @@ use tokio_util::sync::CancellationToken;
 use crate::document::AgentState;
 use crate::metrics::Metrics;
 
-/// The header of `/status` that says which version of the document it is: a number that is another one after every change.
+/// Header of `/status` with the version of the document: a number that differs after every change.
 pub const VERSION_HEADER: &str = "leafhost-status-version";
-/// How long `/status?after=` waits for another version.
+/// Longest time that `/status?after=` waits for another version.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// Versions of the document are at least this far apart.
+/// Least time between two versions of the document.
 const SPACING: Duration = Duration::from_millis(100);
-/// What the endpoint shows.
+/// State that the endpoint shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
     board: AgentState,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     lost_log_lines: fn() -> u64,
-    /// Lets one listener make one document at a time.
+    /// Limits each listener to one document at a time.
     making: Arc<Semaphore>,
     shutdown: CancellationToken,
 }
@@ -63,7 +63,7 @@ impl Admin {
         }
     }
 
-    /// All paths, for one listener.
+    /// Returns all routes, for one listener.
     pub fn routes(mut self) -> Router {
         self.making = Arc::new(Semaphore::new(1));
         Router::new()
@@ -74,7 +74,7 @@ impl Admin {
             .with_state(self)
     }
 
-    /// `/metrics` alone.
+    /// Returns the route `/metrics` alone.
     pub fn metrics_route(self) -> Router {
         Router::new()
             .route("/metrics", get(metrics))
@@ -82,7 +82,7 @@ impl Admin {
     }
 }
 
-/// Serves for an agent that has not started, whose handlers and devices are not known yet: it says what is waited for.
+/// Serves for an agent that has not started, whose handlers and devices are not known yet: answers with what it waits for.
 pub async fn serve_waiting(listener: TcpListener, waits: watch::Receiver<Option<String>>) {
     let routes = Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -138,7 +138,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
             () = admin.shutdown.cancelled() => {}
         }
     }
-    // Read before the document is made: what changes meanwhile belongs to another version.
+    // Read before the document is built: later changes belong to another version.
     let now = *version.borrow();
     let header = (
         HeaderName::from_static(VERSION_HEADER),
@@ -149,7 +149,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     }
     let board = admin.board.clone();
     let permit = Arc::clone(&admin.making).acquire_owned().await;
-    // Made on another thread, so that it delays no other task. It goes on if the client hangs up, and keeps the permit.
+    // Built on another thread, so that it delays no other task. The thread continues if the client hangs up, and keeps the permit.
     let made = spawn_blocking(move || {
         let _permit = permit;
         Json(board.status()).into_response()
@@ -162,7 +162,7 @@ async fn status(State(admin): State<Admin>, Query(After { after }): Query<After>
     ([header], document).into_response()
 }
 
-/// Counts the versions of the status document, until it is dropped.
+/// Increments the version of the status document after each change; runs until it is dropped.
 pub(crate) async fn count_versions(mut board: AgentState, version: watch::Sender<u64>) {
     loop {
         board.changed().await;

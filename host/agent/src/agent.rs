@@ -1,4 +1,4 @@
-//! The agent: its parts put together, started, and joined.
+//! The agent: builds, starts and joins its parts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,37 +37,37 @@ mod kubelet;
 pub use claims::ClaimHome;
 pub use kubelet::KubeletConfig;
 
-/// How the agent runs.
+/// Settings of the agent.
 #[derive(Debug)]
 pub struct AgentConfig {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// The agent's version, for the status document.
+    /// Version of the agent, for the status document.
     pub version: String,
-    /// `standalone`.
+    /// `standalone` or `cluster`, for the status document.
     pub mode: String,
-    /// Where CDI specs are written; nothing for none. The folder need not exist.
+    /// Folder for CDI specs; `None` to write none. The folder need not exist.
     pub cdi_dir: Option<PathBuf>,
-    /// Who reads them.
+    /// Users who may read the specs.
     pub cdi_readers: Readers,
-    /// The kubelet of this machine; nothing to offer it nothing. It need not be there.
+    /// Kubelet of this machine, which need not run; `None` to offer it nothing.
     pub kubelet: Option<KubeletConfig>,
-    /// How long a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
+    /// Time for which a handler may be Offline before it is removed; by default [`timeouts::HANDLER_EVICTION`].
     pub handler_eviction: Duration,
-    /// What is known to be missing on this machine; shown in the status document.
+    /// Problems of this machine, shown in the status document.
     pub problems: Vec<Problem>,
-    /// Where the admin endpoint listens, already bound.
+    /// Listener of the admin endpoint.
     pub listener: Option<TcpListener>,
-    /// Where it listens besides for those who may open a file, already bound.
+    /// Second listener of the admin endpoint, for users who may open its file.
     pub socket: Option<UnixListener>,
-    /// Where `/metrics` is served alone, already bound.
+    /// Listener of the endpoint that serves only `/metrics`.
     pub metrics_listener: Option<TcpListener>,
-    /// How many lines of the log have been dropped.
+    /// Returns the number of log lines that were dropped.
     pub lost_log_lines: fn() -> u64,
 }
 
 impl AgentConfig {
-    /// A node in standalone mode with the default times, no CDI specs and no endpoint.
+    /// Creates a configuration in standalone mode with the default times, no CDI specs and no endpoint.
     pub fn new(node: impl Into<String>, version: impl Into<String>) -> Self {
         Self {
             node: node.into(),
@@ -86,26 +86,26 @@ impl AgentConfig {
     }
 }
 
-/// How the agent reaches the world.
+/// Ports of the agent.
 #[derive(Clone)]
 pub struct Ports {
-    /// Where Configurations come from.
+    /// Source of Configurations.
     pub configurations: Arc<dyn ConfigurationSource>,
-    /// Where handlers come from.
+    /// Source of handlers.
     pub handlers: Arc<dyn HandlerSource>,
-    /// What the loader keeps over restarts.
+    /// State of the loader that survives restarts.
     pub accepted: Arc<dyn LoaderStore>,
-    /// What makes handlers of files.
+    /// Makes handlers of files.
     pub loader: Arc<dyn Loader>,
-    /// Where Instances are kept. Those of an earlier run are in it when the agent is built.
+    /// Store of Instances. When the agent is built it has those of an earlier run.
     pub instances: Arc<dyn InstanceStore>,
-    /// The names of resources that were ever offered.
+    /// Ledger of all resource names that were ever offered.
     pub ledger: Arc<dyn ResourceLedger>,
-    /// What the scheduler's claims need; nothing where there is no scheduler.
+    /// Ports for the scheduler's claims; `None` without a scheduler.
     pub claims: Option<ClaimHome>,
 }
 
-/// Why the agent cannot be built, or ended although nobody asked it to.
+/// Reason why the agent cannot be built, or ended without a shutdown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The CDI folder cannot be used under its name.
@@ -129,7 +129,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Puts the parts together, holds the folder of CDI specs, and starts all tasks, which work from when this is awaited for.
+    /// Connects the parts, locks the folder of CDI specs, and adds all tasks, which run while [`Self::run`] is awaited.
     pub fn build(config: AgentConfig, ports: Ports) -> Result<Self, Error> {
         let node = config.node;
         let metrics = Arc::new(Metrics::default());
@@ -175,7 +175,7 @@ impl Agent {
                     Err(error @ leafhost_cdi::Error::InUse { .. }) => {
                         return Err(Error::CdiInUse(error));
                     }
-                    // The task tries again, and says what it cannot write.
+                    // The task tries again, and reports what it cannot write.
                     Err(_) => None,
                 };
                 let folder = (folder, lock);
@@ -259,7 +259,7 @@ impl Agent {
         })
     }
 
-    /// Reports to people who are not on the node, too.
+    /// Adds the tasks that report to people who are not on the node.
     pub fn report_to(&mut self, sink: Arc<dyn ReportSink>) {
         let (sender, reports) = watch::channel(Arc::default());
         let report = node_report::publish(self.board.clone(), sender);
@@ -269,12 +269,12 @@ impl Agent {
         self.tasks.add_loop("report sink", sink);
     }
 
-    /// What the agent publishes, for those in the same process.
+    /// Returns the published state, for users in this process.
     pub fn board(&self) -> AgentState {
         self.board.clone()
     }
 
-    /// Runs until `shutdown`; then everything has five seconds to finish. Returns earlier only with an error.
+    /// Runs until `shutdown`; then the tasks have five seconds to finish. Returns earlier only with an error.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let ended = self.tasks.run(shutdown).await;
         drop((self.configurations, self.unreported));

@@ -1,8 +1,8 @@
-//! The offer task: Instances and devices → one CDI spec a Configuration, for container runtimes without a kubelet.
+//! The offer task: Instances and devices → one CDI spec for each Configuration, for container runtimes without a kubelet.
 //!
-//! Every pass starts from the files in the folder. So the entries of devices that were not reported since the agent's start
-//! stay, and a file that somebody removed is written again. The files stay when the agent stops. Only one agent uses a folder
-//! at a time: it takes the specs of another for those of deleted Configurations.
+//! Every pass starts from the files in the folder. So entries of devices that were not reported since the agent's start stay, and a file
+//! that was removed is written again. The files stay when the agent stops. Only one agent may use a folder at a time: it would take the
+//! specs of another agent for those of deleted Configurations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use tokio_util::sync::CancellationToken;
 
 pub mod spec;
 
-/// How often the folder is read although nothing changed, because others write there, too.
+/// Interval at which the folder is read although nothing changed, because other programs write there, too.
 const BACKSTOP: Duration = Duration::from_mins(1);
 
-/// What is offered.
+/// Report of the offer task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CdiReport {
-    /// The CDI kinds whose spec is written.
+    /// CDI kinds with a written spec, by Configuration.
     pub kinds: BTreeMap<ConfigurationKey, String>,
-    /// What keeps devices from being offered.
+    /// Problems that keep devices from being offered.
     pub problems: Vec<Problem>,
 }
 
-/// The task.
+/// Task that writes CDI specs.
 pub struct CdiTask {
     node: String,
     folder: SpecDir,
-    /// Held from the first pass on that gets it.
+    /// Lock of the folder, held from the first pass that gets it.
     lock: Option<SpecLock>,
     devices: watch::Receiver<Arc<DeviceSnapshot>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
@@ -50,7 +50,7 @@ pub struct CdiTask {
 }
 
 impl CdiTask {
-    /// Makes the task, with the lock of its folder if it could be had, and what it publishes.
+    /// Creates the task, with the lock of its folder if it could be locked; returns it with the receiver of its reports.
     pub fn new(
         node: String,
         (folder, lock): (SpecDir, Option<SpecLock>),
@@ -71,7 +71,7 @@ impl CdiTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. The file that is being written is finished first.
+    /// Runs until `shutdown`. A file that is being written is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         loop {
             tokio::select! {
@@ -105,7 +105,7 @@ impl CdiTask {
                     };
                     return (report, true, None);
                 }
-                // Where no lock can be, nothing can be written either, and the pass says so if it must.
+                // If no lock can be created, nothing can be written either, and the pass reports that.
                 Err(_) => None,
             };
             let (report, is_failed) = pass(&node, &folder, &devices, &instances, &stop);
@@ -138,7 +138,7 @@ impl CdiTask {
     }
 }
 
-/// One pass. Returns also whether another attempt may repair something.
+/// Makes one pass; returns its report, and true if another attempt may succeed.
 fn pass(
     node: &str,
     folder: &SpecDir,
@@ -161,7 +161,7 @@ fn pass(
             return (report, true);
         }
     };
-    // One after the other, so that of all specs only one is in memory.
+    // One after the other, so that only one spec is in memory.
     for (class, offer) in &wanted.offers {
         if stop.is_cancelled() {
             return (report, is_failed);
@@ -176,7 +176,7 @@ fn pass(
             }
             Err(error) => {
                 report.problems.push(unwritten(Some(offer.key), &error));
-                // Another attempt with a name that is too long would end the same way.
+                // Another attempt with a name that is too long would fail again.
                 is_failed |= !matches!(error, Error::LongClass { .. });
             }
         }
@@ -194,7 +194,7 @@ fn pass(
     (report, is_failed)
 }
 
-/// Writes or removes the spec of a Configuration. Returns whether there is one, and what is not in it.
+/// Writes or removes the spec of a Configuration. Returns true if there is one, and the problem if it lacks devices.
 fn written(
     folder: &SpecDir,
     class: &str,

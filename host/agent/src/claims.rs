@@ -1,4 +1,4 @@
-//! The scheduler's side of the agent: what it is offered, and the claims that it has allocated.
+//! The agent's interface to the scheduler: offered devices, and allocated claims.
 
 pub mod board;
 pub mod offer;

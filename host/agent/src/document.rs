@@ -1,4 +1,4 @@
-//! The board: everything the tasks publish, and the status document made of it on demand.
+//! The published state of all tasks, and the status document that is built from it on demand.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,38 +30,38 @@ use crate::status::{
     Status,
 };
 
-/// The most bytes of properties that the document has: it is made and read within seconds.
+/// Upper bound of bytes of properties in the document, which must be built and read within seconds.
 const MOST_PROPERTIES: usize = 8 << 20;
-/// The most handlers that one message names.
+/// Upper bound of handlers that one message names.
 const NAMED: usize = 3;
 
-/// What does not change while the agent runs.
+/// Facts that do not change while the agent runs.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// The agent's version.
+    /// Version of the agent.
     pub version: String,
-    /// `standalone`.
+    /// `standalone` or `cluster`.
     pub mode: String,
-    /// Where the CDI specs are, if any are written.
+    /// Folder of the CDI specs, if any are written.
     pub cdi_dir: Option<String>,
-    /// What is known to be missing on this machine: no udev, not root.
+    /// Problems of this machine: no udev, not root.
     pub problems: Vec<Problem>,
 }
 
-/// What the kubelet's side of the agent publishes.
+/// Published state of the tasks for the kubelet.
 #[derive(Debug, Clone)]
 pub struct KubeletBoard {
-    /// The kubelet's folder.
+    /// Folder of the kubelet.
     pub root: PathBuf,
-    /// The resources.
+    /// Report on resources.
     pub plugins: watch::Receiver<Arc<Report>>,
-    /// The slots.
+    /// Report on slots.
     pub slots: watch::Receiver<Arc<SlotReport>>,
 }
 
-/// What the tasks publish.
+/// Published state of all tasks.
 #[derive(Debug, Clone)]
 pub struct AgentState {
     pub(crate) identity: Arc<Identity>,
@@ -73,13 +73,12 @@ pub struct AgentState {
     pub(crate) kubelet: Option<KubeletBoard>,
     pub(crate) claims: Option<ClaimBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Why the report of this node is not written, if there is one.
+    /// Reason why the report of this node is not written, if there is a report.
     pub(crate) unreported: Option<watch::Receiver<Option<String>>>,
 }
 
 impl AgentState {
-    /// Waits until something is published that this board has not seen. Waits for ever when a publisher has ended: whoever joins
-    /// its task decides what follows.
+    /// Waits until anything new is published. Waits for ever if a publisher has ended: the owner of its task decides what follows.
     pub async fn changed(&mut self) {
         let offers = async {
             match &mut self.offers {
@@ -124,7 +123,8 @@ impl AgentState {
         }
     }
 
-    /// Waits until the agent is ready: Configurations and handlers were read and the Instances said so. False: it ended before.
+    /// Waits until the agent is ready: Configurations and handlers were read and the Instances written. Returns false if the agent ended
+    /// before.
     pub async fn ready(&mut self) -> bool {
         self.reconcile
             .wait_for(|report| report.done_once)
@@ -132,14 +132,14 @@ impl AgentState {
             .is_ok()
     }
 
-    /// Why the agent, which has been ready, can give no device; nothing if it can.
+    /// Returns the reason if the agent cannot claim any slot.
     pub(crate) fn cannot(&self) -> Option<String> {
         let slots = self.kubelet.as_ref()?.slots.borrow();
         let is_it = |problem: &&Problem| matches!(problem, Problem::SlotsNotClaimed { .. });
         slots.problems.iter().find(is_it).map(Problem::to_string)
     }
 
-    /// What is waited for until the agent is ready; nothing if it is.
+    /// Returns what the agent waits for until it is ready; `None` once it is.
     pub(crate) fn waits_for(&self) -> Option<String> {
         if self.reconcile.borrow().done_once {
             return None;
@@ -159,7 +159,7 @@ impl AgentState {
         })
     }
 
-    /// Configurations whose resource the kubelet does not get.
+    /// Returns problems of Configurations whose resource cannot be registered with the kubelet.
     fn unserved(&self, report: &DiscoveryReport) -> Vec<Problem> {
         let Some(kubelet) = &self.kubelet else {
             return Vec::new();
@@ -184,13 +184,13 @@ impl AgentState {
         report.configurations.keys().filter_map(problem).collect()
     }
 
-    /// Returns how the slices of this node are; nothing where there can be none.
+    /// Returns the state of this node's slices; `None` if it cannot have any.
     pub(crate) fn slices(&self) -> Option<SliceReport> {
         let claims = self.claims.as_ref()?;
         Some(claims.slices.borrow().clone())
     }
 
-    /// All problems but those of the kubelet.
+    /// Returns all problems except those of the kubelet.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -219,14 +219,14 @@ impl AgentState {
         problems
     }
 
-    /// What has no effect in Configurations: it is shown and logged, and counts as no problem.
+    /// Returns the parts of Configurations without effect, which are shown and logged but do not count as problems.
     pub(crate) fn warnings(&self) -> Vec<Problem> {
         let report = self.report.borrow();
         let warnings = report.warnings.iter().cloned();
         warnings.map(Problem::NoEffect).collect()
     }
 
-    /// What this machine lacks. Without udevd only a handler that is in use and asks for udev's devices lacks something.
+    /// Returns the problems of this machine. A missing udevd counts only if a handler in use asks for udev's devices.
     pub(crate) fn machine_problems(&self) -> Vec<Problem> {
         let handlers = Arc::clone(&self.handlers.borrow());
         let report = Arc::clone(&self.report.borrow());
@@ -246,7 +246,7 @@ impl AgentState {
         problems.cloned().collect()
     }
 
-    /// The document as of now.
+    /// Returns the current document.
     pub fn status(&self) -> Status {
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -317,7 +317,7 @@ impl AgentState {
     }
 }
 
-/// What an Instance has that grows with what a handler reports, in bytes.
+/// Returns the bytes of an Instance that grow with the reports of a handler.
 fn properties_size(instance: &Instance) -> usize {
     let properties = instance.spec.broker_properties.iter();
     let properties = properties.map(|(name, value)| name.len() + value.len());
@@ -456,7 +456,7 @@ fn configuration_views(
     report.configurations.iter().map(view).collect()
 }
 
-/// A Configuration of which nothing but the name is known.
+/// Returns the view of a Configuration of which only the name is known.
 fn configuration_view(key: &ConfigurationKey) -> ConfigurationView {
     ConfigurationView {
         name: key.name().to_owned(),
@@ -498,7 +498,7 @@ fn unhealthy(view: &ConfigurationDevices) -> usize {
     bad.count()
 }
 
-/// Hardware that several Configurations have found: for each of them the first device and how many there are.
+/// Returns a problem for each Configuration that shares hardware with others, with the first device and the number of devices.
 fn found_twice(devices: &DeviceSnapshot) -> impl Iterator<Item = Problem> {
     let mut found: BTreeMap<&str, BTreeMap<&ConfigurationKey, &str>> = BTreeMap::new();
     for (key, view) in &devices.configurations {

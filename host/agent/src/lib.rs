@@ -1,5 +1,4 @@
-//! The node agent as a library: discovery, plan, reconcile, offers, slots, admin endpoint. Joins the adapters; no
-//! adapter knows it.
+//! The node agent as a library: discovery, plan, reconcile, offers, slots, admin endpoint. It joins the adapters, none of which knows it.
 //!
 //! ```text
 //!  handler files ─► loader ─► handlers ─┐
@@ -8,8 +7,8 @@
 //!                                                                 └─► offer ◄─────────────────┘
 //!                                                                       └─► CDI specs
 //! ```
-//! Each box is one task, which owns its state; each arrow between them a `watch` channel. What they publish beside it is
-//! read by [`document`] and served by [`admin`].
+//! Each box is one task, which owns its state; each arrow between them is a `watch` channel. [`document`] reads their other published
+//! state, and [`admin`] serves it.
 
 pub mod admin;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! The metrics of the agent, with those of its parts. Name and labels of the first are Akri's.
+//! Prometheus metrics of the agent and its parts. Name and labels of the first are Akri's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// How far a resource is, in a word.
+/// Returns the label of a resource's state.
 pub(crate) fn resource_state(state: State) -> &'static str {
     match state {
         State::Waiting => "waiting",
@@ -26,11 +26,11 @@ pub(crate) fn resource_state(state: State) -> &'static str {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Those of discovery.
+    /// Metrics of discovery.
     pub discovery: Arc<leafhost_discovery::Metrics>,
-    /// Those of slots.
+    /// Metrics of slots.
     pub slots: Arc<leafhost_slots::Metrics>,
-    /// Those of claims.
+    /// Metrics of claims.
     pub claims: Arc<leafhost_claims::Metrics>,
     instances: Counts,
     writes: Family<Labels, Count>,
@@ -105,12 +105,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns the text of all.
+    /// Returns all metrics as text.
     pub fn render(&self) -> String {
         leafhost_metrics::render(&self.registry)
     }
 
-    /// Sets how many lines of the log were dropped since the agent started.
+    /// Sets the number of log lines dropped since the agent started.
     pub(crate) fn lost_log_lines(&self, lines: u64) {
         self.lost_lines.0.inner().store(lines, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ impl Metrics {
             .set(i64::try_from(registrations).unwrap_or(i64::MAX));
     }
 
-    /// Counts what is wrong now, by part.
+    /// Sets the number of current problems by part.
     pub(crate) fn count_problems(&self, parts: &BTreeMap<&'static str, usize>) {
         for (part, count) in parts {
             self.problems
@@ -155,7 +155,7 @@ impl Metrics {
         }
     }
 
-    /// Sets what is counted of slices.
+    /// Sets the metrics of slices.
     pub(crate) fn count_slices(&self, report: &SliceReport) {
         self.slices
             .set(i64::try_from(report.slices).unwrap_or(i64::MAX));

@@ -1,4 +1,4 @@
-//! The node's report: how its handlers stand, made of what the tasks publish.
+//! Builds the report of this node on its handlers from the published state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,13 +21,13 @@ use tokio::time::timeout;
 
 use crate::document::AgentState;
 
-/// Changes that come together are reported together.
+/// Changes within this time are reported together.
 const SPACING: Duration = Duration::from_secs(1);
-/// How long the first calls are waited for: one may take 30 seconds.
+/// Time limit for the first calls, of which one may take 30 seconds.
 const FIRST_CALLS: Duration = Duration::from_secs(40);
 
-/// Publishes the report after each change. Until every handler was loaded and called once there is none: an agent that was restarted
-/// and finds everything as it was has nothing to report. Runs until it is dropped.
+/// Publishes the report after each change. There is none until every handler was loaded and called once: an agent that restarts without a
+/// change has nothing to report. Runs until it is dropped.
 pub(crate) async fn publish(mut board: AgentState, reports: watch::Sender<Arc<NodeReport>>) {
     while !board.is_loaded() {
         board.changed().await;
@@ -37,7 +37,7 @@ pub(crate) async fn publish(mut board: AgentState, reports: watch::Sender<Arc<No
             board.changed().await;
         }
     };
-    // What is not called by then is reported as it stands.
+    // Handlers without a call by then are reported as they are.
     let _ = timeout(FIRST_CALLS, called).await;
     loop {
         let report = board.node_report();
@@ -54,12 +54,12 @@ pub(crate) async fn publish(mut board: AgentState, reports: watch::Sender<Arc<No
 }
 
 impl AgentState {
-    /// Whether every handler was tried and the Configurations were read.
+    /// Returns true once every handler was tried and the Configurations were read.
     fn is_loaded(&self) -> bool {
         self.handlers.borrow().complete && self.devices.borrow().read
     }
 
-    /// Whether every handler that was loaded is registered, and called once for each Configuration that names it.
+    /// Returns true once every loaded handler is registered, and was called for each Configuration that names it.
     fn is_called(&self) -> bool {
         let report = Arc::clone(&self.report.borrow());
         let serves = |name: &str| report.handlers.iter().any(|one| one.name == name);
@@ -71,7 +71,7 @@ impl AgentState {
             && configurations.all(|one| !one.sessions.is_empty() || !serves(&one.handler))
     }
 
-    /// The report as of now.
+    /// Returns the current report.
     fn node_report(&self) -> NodeReport {
         let report = Arc::clone(&self.report.borrow());
         let mut problems = report.failures();
@@ -94,7 +94,7 @@ impl AgentState {
             reported.object = object.cloned();
             handler.sources.insert(source.clone(), reported);
         }
-        // What was never accepted is no source: a component as text, or grants of none.
+        // Problems of files that were never accepted as a source: a component as text, or grants without a component.
         for (source, problem) in &problems.sources {
             if loaded
                 .sources
@@ -138,7 +138,7 @@ impl AgentState {
             handler.configurations.insert(key.clone(), reported);
         }
         for (key, one) in &report.left_out {
-            // Without a name of a handler nobody looks for it.
+            // Without the name of a handler no report would show it.
             if one.handler.is_empty() {
                 continue;
             }
@@ -157,7 +157,7 @@ impl AgentState {
     }
 }
 
-/// So many handlers at most. Those that have a source go first; of the names that only Configurations have, each namespace has its turn.
+/// Limits the number of handlers. Those with a source come first; among names that only Configurations have, namespaces take turns.
 fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, ReportedHandler> {
     if handlers.len() <= MAX_REPORTS {
         return handlers;
@@ -173,12 +173,12 @@ fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, R
     all.take(MAX_REPORTS).collect()
 }
 
-/// The first problem of each Configuration, of each source, and of each ConfigMap if it is no source's.
+/// First problem of each Configuration, of each source, and of each ConfigMap without a source.
 #[derive(Default)]
 struct Problems {
     configurations: BTreeMap<ConfigurationKey, ReportedProblem>,
     sources: BTreeMap<String, SourceProblem>,
-    /// By the name of the ConfigMap, which most likely is the handler's.
+    /// Problems by the name of the ConfigMap, which usually is that of the handler.
     objects: BTreeMap<String, SourceProblem>,
 }
 
@@ -227,7 +227,7 @@ fn told(problem: &Problem) -> ReportedProblem {
     }
 }
 
-/// The source that a file of handlers is, whether it is gzipped or not.
+/// Returns the source of a handler's file, gzipped or not.
 fn source_name(file: &str) -> Option<String> {
     let file = Path::new(file).file_name()?.to_str()?;
     let stem = [".wasm", ".wasm.gz", ".grants.yaml"]
@@ -236,8 +236,8 @@ fn source_name(file: &str) -> Option<String> {
     Some(format!("{stem}.wasm"))
 }
 
-/// The handler that a source is. One that was never loaded has not said so: its file most likely has the handler's name, and the name
-/// of an external one's source begins with it.
+/// Returns the handler of a source. If it was never loaded, the name is taken from its file, or from the beginning of an external source's
+/// name.
 fn name_of(source: &str, loaded: &LoadedSource) -> String {
     let described = loaded.handler.as_ref().map(|one| &one.description().name);
     let registered = loaded.registration.as_ref().map(|one| &one.handler);
@@ -268,7 +268,7 @@ fn reported_source(loaded: &LoadedSource) -> ReportedSource {
     }
 }
 
-/// Of several sources the one that does most says what the handler does.
+/// Adds a source from the registry. Of several sources the most active one determines the phase of the handler.
 fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
     let phase = match registered.status {
         "Active" => HandlerPhase::Active,
@@ -293,7 +293,8 @@ fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
     }
 }
 
-/// Counts what is no device although it was seen, and names the first in the order of the alphabet, which is the same after each call.
+/// Counts the findings that are not devices and the denied devices and requests, and names the first of each in alphabetical order, which
+/// does not change from call to call.
 fn left_out(report: &ConfigurationReport) -> ReportedConfiguration {
     let count = |shown: usize, more: u64| {
         let more = usize::try_from(more).unwrap_or(usize::MAX);

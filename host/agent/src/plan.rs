@@ -1,7 +1,7 @@
-//! The plan: what has to be written so that the Instances say what this node sees. Pure; every plan starts from nothing.
+//! Plans the writes that make the Instances match the devices of this node. Pure; every plan starts from nothing.
 //!
-//! A write is caused by a difference alone, and never touches what another node or the kubelet owns: `deviceUsage` is
-//! filled in at creation and left alone, `nodes` and `status.nodes` are edited in this node's own entry.
+//! Only a difference causes a write, and a write never touches what another node or the kubelet owns: `deviceUsage` is filled in at
+//! creation only, and `nodes` and `status.nodes` are edited in this node's own entry.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,18 +32,18 @@ pub struct Reservations {
     pub held: Arc<HeldSlots>,
 }
 
-/// What a plan comes to.
+/// Result of planning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// What has to be written.
+    /// Writes to make.
     pub changes: Vec<Change>,
     /// Devices for which no name of an Instance is free.
     pub problems: Vec<Problem>,
 }
 
-/// What has to be written: first for the Configurations of which it is least, so that none waits for another's thousands. Nothing while the
-/// store has not been read. Only what is gone is withdrawn, never what is unknown. Where the store `collects` what belongs to deleted
-/// Configurations, that is left to it.
+/// Plans the writes, beginning with the Configurations that need the fewest, so that none waits for another's thousands. Plans nothing
+/// before the store has been read. Withdraws only devices that are gone, never unknown ones. If the store `collects` objects of deleted
+/// Configurations, their removal is left to it.
 pub fn plan(
     node: &str,
     snapshot: &DeviceSnapshot,
@@ -124,7 +124,7 @@ impl Planner<'_> {
             match self.device(instance) {
                 Some(key) => match matched.entry(key) {
                     Entry::Vacant(free) => drop(free.insert(instance)),
-                    // Two nodes were quicker than their watches: every node keeps the one that was first.
+                    // Two nodes created one at the same time: every node keeps the earlier one.
                     Entry::Occupied(mut held) => {
                         let later = if is_before(instance, held.get()) {
                             held.insert(instance)
@@ -134,7 +134,7 @@ impl Planner<'_> {
                         changes.extend(withdraw(self.node, later));
                     }
                 },
-                // Its id is that of another device: it must not take the place of that device's own Instance.
+                // Its name belongs to another device: it must not replace that device's own Instance.
                 None if instance.device_id().is_some() => misnamed.push(instance),
                 None => drop(unidentified.insert(&instance.metadata.name, instance)),
             }
@@ -142,7 +142,7 @@ impl Planner<'_> {
         let mut names: BTreeSet<InstanceKey> = BTreeSet::new();
         for (key, device) in &view.devices {
             let instance = matched.get(key).copied().or_else(|| {
-                // Akri's agent wrote no id: its name says which device it is.
+                // Akri's agent wrote no id: the name tells which device it is.
                 let instance = *unidentified.get(self.name(key, DigestLength::Three).0.as_str())?;
                 (instance.spec.shared == key.shared).then_some(instance)
             });
@@ -200,7 +200,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The device of an Instance, if its name stands for the id that it has.
+    /// Returns the device of an Instance if its name matches its id.
     fn device(&self, instance: &Instance) -> Option<DeviceKey> {
         let key = DeviceKey {
             id: instance.device_id()?.to_owned(),
@@ -267,7 +267,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What the watches of the nodes select by.
+    /// Returns the labels that the watches of the nodes select by.
     fn labels(&self, shared: bool) -> BTreeMap<String, String> {
         if shared {
             let owner = label_value(self.configuration.key.name());
@@ -290,7 +290,7 @@ impl Planner<'_> {
         }
     }
 
-    /// All slots free, but for those that containers have: of an Instance that was here before.
+    /// Returns all slots as free, except those that containers have from an earlier Instance.
     fn device_usage(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
         let key = InstanceKey {
             namespace: namespace.to_owned(),
@@ -303,7 +303,7 @@ impl Planner<'_> {
         free.chain(held).collect()
     }
 
-    /// This node's entry in the status. `held` is the one that is there: of the same moment it keeps what it says.
+    /// Returns this node's entry in the status. `held` is the stored one, whose `missing_uptime` is kept for the same `missing_since`.
     fn status(&self, health: Health, view: &DeviceView, held: Option<&NodeStatus>) -> NodeStatus {
         let missing_since = view.missing_since.map(|since| since.to_string());
         let stored = held.filter(|held| held.missing_since == missing_since);
@@ -312,7 +312,7 @@ impl Planner<'_> {
         NodeStatus {
             missing_uptime: stored.or_else(uptime),
             missing_since,
-            // Who has the slots is another task's matter.
+            // Another task writes the holders of slots.
             holders: held.map_or_else(BTreeMap::new, |held| held.holders.clone()),
             ..NodeStatus::new(bounded(health))
         }
@@ -324,7 +324,7 @@ impl Planner<'_> {
         let own = &self.configuration.uid;
         let is_others = !own.is_empty() && !owners.iter().any(|owner| owner.uid == *own);
         if is_others && !self.configuration.deleting && view.device.is_some() {
-            // The Configuration was deleted and created again: what belongs to the deleted one is removed.
+            // The Configuration was deleted and created again: objects of the deleted one would be removed.
             edits.push(Edit::Owner(self.owner()));
         }
         let is_taken_over = !edits.is_empty();
@@ -344,7 +344,7 @@ impl Planner<'_> {
         let health = known.or(held.map(|held| &held.health));
         let health = health.unwrap_or(&Health::Unknown).clone();
         let status = self.status(health, view, held);
-        // A device of an earlier run about which nothing is known is not worth a write.
+        // A device of an earlier run of which nothing is known needs no write.
         let silent = view.device.is_none() && view.missing_since.is_none();
         if held != Some(&status) && !silent {
             edits.push(Edit::Status {
@@ -359,9 +359,9 @@ impl Planner<'_> {
         })
     }
 
-    /// The common fields, if they differ. What is of a newer generation is left to the nodes that know it. Where other nodes see the device,
-    /// too, and have written the same generation, only what the Configuration says is compared: each node's own view of the
-    /// properties would be a write for ever. An Instance of a Configuration before this one `is_taken_over` whatever its generation.
+    /// Returns the common fields if they differ. Fields of a newer generation are left to the nodes that know it. If other nodes see the
+    /// device, too, and have written the same generation, only values of the Configuration are compared: otherwise each node would for ever
+    /// write its own view of the properties. An Instance of an earlier Configuration `is_taken_over` whatever its generation.
     fn common(&self, instance: &Instance, device: &Device, is_taken_over: bool) -> Option<Edit> {
         let spec = &instance.spec;
         let replaces = instance.generation().filter(|_| !is_taken_over);
@@ -390,7 +390,7 @@ impl Planner<'_> {
     }
 }
 
-/// As much of a reason as an Instance may have.
+/// Cuts the reason to the length that an Instance may have.
 fn bounded(mut health: Health) -> Health {
     if let Health::Unhealthy(why) = &mut health {
         why.truncate(why.floor_char_boundary(MAX_REASON));
@@ -408,7 +408,7 @@ fn leafhost(device: &Device) -> Leafhost {
     }
 }
 
-/// Whether a local Instance is of that node.
+/// Returns true if a local Instance is of that node.
 pub fn is_local_to(node: &str, instance: &Instance) -> bool {
     sees(node, instance)
         || (instance.spec.nodes.is_empty()
@@ -419,7 +419,7 @@ fn sees(node: &str, instance: &Instance) -> bool {
     instance.spec.nodes.iter().any(|seen| seen == node)
 }
 
-/// Whether an Instance was created before another one. Times have seconds, as text they sort as they are.
+/// Returns true if an Instance was created before another one. Times are compared as text, to the second.
 fn is_before(one: &Instance, other: &Instance) -> bool {
     let created = |instance: &Instance| {
         let metadata = &instance.metadata;
@@ -428,7 +428,7 @@ fn is_before(one: &Instance, other: &Instance) -> bool {
     created(one) < created(other)
 }
 
-/// Takes this node out of an Instance, and the Instance away if no other node is left in it.
+/// Removes this node from an Instance, or deletes the Instance if no other node is left in it.
 fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
     let (key, uid) = (instance.key(), instance.metadata.uid.clone());
     let own_label = instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node));

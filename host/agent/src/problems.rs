@@ -1,4 +1,4 @@
-//! What is wrong at this moment: counted for the metrics, and logged.
+//! Counts current problems for the metrics, and logs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use leafhost_core::problem::Problem;
 
 use crate::document::AgentState;
 
-/// The log follows the board at most this often: handlers can cause problems that come and go.
+/// Least time between two updates of the log: handlers can cause problems that come and go.
 const SPACING: Duration = Duration::from_secs(10);
 
 impl AgentState {
-    /// How many problems each part of the agent has; all parts, also those that have none.
+    /// Returns the number of problems of each part of the agent, including parts without any.
     pub(crate) fn count_problems(&self) -> BTreeMap<&'static str, usize> {
-        // Nothing is borrowed meanwhile: who borrows the same again waits for ever if a change waits in between.
+        // Nothing stays borrowed: borrowing the same value again would wait for ever if a change waits in between.
         let handlers = Arc::clone(&self.handlers.borrow());
         let refused = handlers.sources.values();
         let refused = refused.filter(|loaded| loaded.error.is_some()).count();
@@ -49,8 +49,7 @@ impl AgentState {
     }
 }
 
-/// Logs each problem when it comes up and when it is solved. The slot task and the loader log their own. Runs until
-/// it is dropped.
+/// Logs each problem when it appears and when it is solved. The slot task and the loader log their own. Runs until it is dropped.
 pub(crate) async fn log(mut board: AgentState) {
     let mut logged = BTreeSet::new();
     loop {

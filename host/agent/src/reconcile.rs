@@ -1,4 +1,4 @@
-//! The reconcile task: devices and Instances → plan → writes. All that is written of an Instance but its slots is written here.
+//! The reconcile task: devices and Instances → plan → writes. It writes everything of an Instance except its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -22,22 +22,22 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::plan::{Plan, Reservations, is_local_to, plan};
 
-/// After this many conflicts in a row the next attempt waits for the backoff.
+/// Number of conflicts in a row after which the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
 
-/// What failed is tried again after this at the latest: nothing tells that a right was given back or a folder made writable.
+/// Longest pause after a failure: no event tells that a right was granted or a folder made writable.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// How reconciling goes.
+/// Report of the reconcile task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReconcileReport {
-    /// Whether the Instances have once said what was found after Configurations and handlers had been read.
+    /// True once the Instances have matched the devices after Configurations and handlers were read.
     pub done_once: bool,
-    /// What cannot be written, and devices for which no name is free.
+    /// Failed writes, and devices for which no name is free.
     pub problems: Vec<Problem>,
 }
 
-/// The task.
+/// Task that writes Instances.
 pub struct ReconcileTask {
     node: String,
     store: Arc<dyn InstanceStore>,
@@ -46,28 +46,28 @@ pub struct ReconcileTask {
     report: watch::Sender<ReconcileReport>,
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
-    /// The Instances that this node has created or joined.
+    /// Instances that this node has created or joined.
     joins: Repeats<InstanceKey>,
-    /// When a join that waits is due.
+    /// Time of the next join that waits.
     next_join: Option<Instant>,
-    /// The Instances whose last write failed. Each is left alone for a time of its own, whatever else changes.
+    /// Instances whose last write failed. Each is paused separately, whatever else changes.
     failing: BTreeMap<InstanceKey, Failing>,
 }
 
-/// An Instance that could not be written.
+/// Instance that could not be written.
 struct Failing {
-    /// Names the cause and the remedy.
+    /// Cause and remedy.
     error: String,
-    /// Counts the writes in a row that have failed.
+    /// Number of failed writes in a row.
     failures: u32,
-    /// Sets the next attempt.
+    /// Time of the next attempt.
     retry: Instant,
-    /// Tells that the store takes no writes at all.
+    /// True if the store takes no writes at all.
     is_unavailable: bool,
 }
 
 impl ReconcileTask {
-    /// The task and what it publishes.
+    /// Creates the task; returns it with the receiver of its reports.
     pub fn new(
         node: String,
         store: Arc<dyn InstanceStore>,
@@ -91,7 +91,7 @@ impl ReconcileTask {
         (task, seen)
     }
 
-    /// Runs until `shutdown`. The batch that is being written is finished first.
+    /// Runs until `shutdown`. A batch that is being written is finished first.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.devices.mark_changed();
         self.instances.mark_changed();
@@ -108,7 +108,7 @@ impl ReconcileTask {
         }
     }
 
-    /// Returns the time of what is due and no event tells.
+    /// Returns the time of the next step that no event announces.
     fn next(&self) -> Option<Instant> {
         let retries = self.failing.values().map(|failing| failing.retry);
         retries.chain(self.next_join).min()
@@ -148,12 +148,12 @@ impl ReconcileTask {
             if changes.is_empty() {
                 break;
             }
-            // Many Instances of one namespace delay none of another.
+            // Many Instances of one namespace must not delay those of another.
             let changes = in_turns(changes, |change| change.key().namespace);
             let (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
-            // What is left is planned anew: at the next turn, if devices are others now.
+            // The rest is planned again, in the next round if the devices have changed.
             read &= whole;
-            // What is unavailable does not become available by asking again at once.
+            // Retrying an unavailable store at once does not help.
             let failed;
             (outdated, failed) = errors
                 .into_iter()
@@ -164,7 +164,7 @@ impl ReconcileTask {
             }
         }
         self.leave_alone(&outdated);
-        // Not marked as seen: besides our own write it may have what another wrote since.
+        // Not marked as seen: besides our own writes it may have those of others.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
         let interrupted = instances.interrupted.clone();
@@ -172,13 +172,13 @@ impl ReconcileTask {
         self.conclude(read && !self.is_barred(&instances), problems);
     }
 
-    /// Tells of an Instance that failed before this turn and is not tried again in it.
+    /// Returns true for an Instance that failed before this round and whose pause is not over.
     fn is_left_alone(&self, key: &InstanceKey, begun: Instant) -> bool {
         let failing = self.failing.get(key);
         failing.is_some_and(|failing| failing.retry > begun)
     }
 
-    /// Leaves what has failed alone for a while. What fails together is tried again together.
+    /// Pauses the Instances that failed. Those that failed together are tried again together.
     fn leave_alone(&mut self, errors: &[Failed]) {
         let mut waits: BTreeMap<u32, Duration> = BTreeMap::new();
         let now = Instant::now();
@@ -203,8 +203,8 @@ impl ReconcileTask {
         }
     }
 
-    /// Tells that the Instances as a whole cannot be written: the store says so, or several fail and none of this node is as it should be. One
-    /// that fails alone is shown, and keeps the agent from nothing.
+    /// Returns true if the Instances as a whole cannot be written: the store says so, or several fail and none of this node is up to date.
+    /// A single failing Instance is reported, and does not keep the agent from being ready.
     fn is_barred(&self, instances: &InstanceSet) -> bool {
         let is_well = |(key, instance): (&InstanceKey, &Arc<Instance>)| {
             !self.failing.contains_key(key) && instance.concerns(&self.node)
@@ -213,8 +213,8 @@ impl ReconcileTask {
             || (self.failing.len() > 1 && !instances.instances.iter().any(is_well))
     }
 
-    /// Makes the changes, a batch after the other; returns what failed, and whether all were made. They are not when devices are
-    /// others meanwhile: then all is planned anew. Nor are they at `shutdown`.
+    /// Applies the changes in batches; returns the failures, and true if all changes were applied. Stops early at `shutdown`, or if the
+    /// devices change, since everything is then planned again.
     async fn apply(
         &mut self,
         changes: Vec<Change>,
@@ -222,7 +222,7 @@ impl ReconcileTask {
         shutdown: &CancellationToken,
     ) -> (Vec<Failed>, bool) {
         let mut errors = Vec::new();
-        // An Instance that has failed before may hang, so it is in a batch without others. It has its turn however often devices change.
+        // An Instance that failed before may hang, so it is not in a batch with others. It gets its turn however often devices change.
         let (again, first): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .partition(|change| self.failing.contains_key(&change.key()));
@@ -244,7 +244,7 @@ impl ReconcileTask {
         }
     }
 
-    /// Makes some changes; returns what failed. Names that another device has are added to `taken`.
+    /// Applies some changes; returns the failures. Adds names that another device has to `taken`.
     async fn apply_batch(
         &mut self,
         changes: Vec<Change>,
@@ -276,7 +276,7 @@ impl ReconcileTask {
                 && let Some(device) = meant.local_device
                 && !is_ours(&self.node, found, &device)
             {
-                // Another device has the name; ours takes a longer one. What is ours, after an answer that was lost, is waited for.
+                // Another device has the name; ours gets a longer one. If it is ours, after a lost answer, its event is awaited.
                 taken.insert(key.clone());
             }
             errors.push((meant.key, error));
@@ -287,8 +287,8 @@ impl ReconcileTask {
         errors
     }
 
-    /// Removes Instances that this node was the last to leave: the others have left at the same moment. A node that has joined since then
-    /// makes it fail, as it should.
+    /// Deletes Instances that this node was the last to leave, because others left at the same moment. Fails, as it must, if a node has
+    /// joined since.
     async fn remove(&mut self, left: Vec<Arc<Instance>>) {
         let delete = |instance: Arc<Instance>| Change::Delete {
             key: instance.key(),
@@ -323,7 +323,7 @@ impl ReconcileTask {
     }
 }
 
-/// Cuts changes into batches.
+/// Splits changes into batches.
 fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = Vec<Change>>> {
     let mut left = changes.into_iter();
     let batches = std::iter::from_fn(move || {
@@ -333,16 +333,16 @@ fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = V
     batches.peekable()
 }
 
-/// A change that failed.
+/// Change that failed.
 type Failed = (InstanceKey, StoreError);
 
-/// What a change is, when it has been made.
+/// Facts about a change, for when it was applied.
 struct Meant {
     kind: &'static str,
     key: InstanceKey,
-    /// Whether it enters this node or takes it out.
+    /// True if it adds this node, false if it removes it.
     enters: Option<bool>,
-    /// The local device that is created.
+    /// Id of the local device that is created.
     local_device: Option<String>,
 }
 
@@ -373,7 +373,7 @@ impl Meant {
     }
 }
 
-/// Whether an Instance is of that local device of this node. Akri's agent wrote no id: the name says it.
+/// Returns true if an Instance is of that local device of this node. Akri's agent wrote no id: then the name tells.
 fn is_ours(node: &str, found: &Instance, device: &str) -> bool {
     is_local_to(node, found) && found.device_id().is_none_or(|id| id == device)
 }

@@ -1,7 +1,7 @@
-//! The status document: what `/status` serves, `leafhost status -o json` prints and the tables are made from.
+//! The status document: served at `/status`, printed by `leafhost status -o json`, and source of the tables.
 //!
-//! Knows nothing of how it comes about; fields are only ever added, and absent ones are read as empty, so that a newer program
-//! reads an older agent's document.
+//! Knows nothing of how it is built. Fields are only ever added, and missing ones are read as empty, so that a newer program reads the
+//! document of an older agent.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::Instance;
@@ -10,39 +10,39 @@ use leafhost_core::problem::Problem;
 use leafhost_core::session::Explanation;
 use serde::{Deserialize, Serialize};
 
-/// The whole document.
+/// Status document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// The agent's version.
+    /// Version of the agent.
     pub version: String,
-    /// `standalone`.
+    /// `standalone` or `cluster`.
     pub mode: String,
-    /// Where the CDI specs are, if any are written.
+    /// Folder of the CDI specs, if any are written.
     pub cdi_dir: Option<String>,
-    /// One entry a handler and source, sorted by name and source.
+    /// Handlers by source, sorted by name and source.
     pub handlers: Vec<HandlerView>,
-    /// Sorted by namespace and name.
+    /// Configurations, sorted by namespace and name.
     pub configurations: Vec<ConfigurationView>,
     /// The `akri.sh/v0` objects, sorted by namespace and name.
     pub instances: Vec<Instance>,
-    /// The kubelet and what it is offered; absent if it is offered nothing.
+    /// Kubelet and its resources; absent if nothing is offered to it.
     pub kubelet: Option<KubeletView>,
-    /// What concerns no single Configuration: broken files, folders that cannot be read, no udev, no root.
+    /// Problems of no single Configuration: broken files, folders that cannot be read, no udev, no root.
     pub problems: Vec<ProblemView>,
 }
 
-/// Something that is wrong.
+/// Problem.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProblemView {
-    /// The reason, in CamelCase: for programs.
+    /// Reason in CamelCase, for programs.
     pub reason: String,
-    /// What is affected: `Configuration default/cameras`.
+    /// Affected object: `Configuration default/cameras`.
     pub subject: String,
-    /// What is wrong, with the remedy: for people.
+    /// Problem with its remedy, for people.
     pub message: String,
 }
 
@@ -56,177 +56,176 @@ impl From<&Problem> for ProblemView {
     }
 }
 
-/// The kubelet of this machine.
+/// Kubelet of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeletView {
-    /// Its folder.
+    /// Folder of the kubelet.
     pub dir: String,
-    /// Whether its registration socket is there.
+    /// True if its registration socket exists.
     pub present: bool,
-    /// Whether it runs all the same, and must be restarted to make it again.
+    /// True if it runs without the socket, and must be restarted to create it again.
     pub socket_missing: bool,
-    /// One entry a resource, sorted by name.
+    /// Resources, sorted by name.
     pub resources: Vec<ResourceView>,
-    /// The slots this node has, sorted by resource and device id.
+    /// Slots of this node, sorted by resource and device id.
     pub slots: Vec<SlotView>,
-    /// What keeps devices from being offered or slots from coming back, with the remedy.
+    /// Problems that keep devices from being offered or slots from being released, with the remedy.
     pub problems: Vec<ProblemView>,
 }
 
-/// A resource the kubelet is offered.
+/// Resource offered to the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceView {
     /// `akri.sh/<instance>` or `akri.sh/<configuration>`.
     pub name: String,
-    /// The file name of its socket.
+    /// File name of its socket.
     pub socket: String,
-    /// `waiting` for the kubelet; `registered`; `listed` when the kubelet follows it; `failed`.
+    /// `waiting` for the kubelet; `registered`; `listed` once the kubelet follows it; `failed`.
     pub state: String,
-    /// How often it was registered.
+    /// Number of registrations.
     pub registrations: u64,
-    /// What is wrong, with the remedy.
+    /// Problem, with the remedy.
     pub problem: Option<String>,
-    /// Allocations that were refused since the last that was granted; absent when there was none for ten minutes.
+    /// Refused allocations since the last that was granted; absent if there was none for ten minutes.
     pub refused: Option<RefusedView>,
 }
 
-/// Allocations of a resource that were refused.
+/// Refused allocations of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RefusedView {
-    /// How many.
+    /// Number of refusals.
     pub count: u64,
-    /// When the last one was, RFC 3339.
+    /// Time of the last refusal, RFC 3339.
     pub last: String,
-    /// Why the last one was: what stands in the pod's status.
+    /// Reason of the last refusal, as in the pod's status.
     pub reason: String,
 }
 
-/// A slot this node has.
+/// Slot of this node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlotView {
-    /// The slot's id.
+    /// Id of the slot.
     pub slot: String,
-    /// The resource it was allocated through.
+    /// Resource through which it was allocated.
     pub resource: String,
-    /// The device id there.
+    /// Device id in that resource.
     pub device: String,
-    /// The pods that were seen to have it, `namespace/name`; absent while nobody was.
+    /// Pods that were seen to have it, as `namespace/name`; absent if there are none.
     pub holder: Option<String>,
 }
 
-/// A handler and source.
+/// Handler of one source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HandlerView {
-    /// The handler's name; empty while the source never loaded.
+    /// Name of the handler; empty if the source never loaded.
     pub name: String,
-    /// The source: a file name, or an external handler's name and where it serves.
+    /// Source: a file name, or an external handler's name and address.
     pub source: String,
-    /// `component`, or `external` for a handler that runs elsewhere and has registered; empty while the source never loaded.
+    /// `component`, or `external` for a handler that runs elsewhere and has registered; empty if the source never loaded.
     pub kind: String,
-    /// Where an external handler serves.
+    /// Address of an external handler.
     pub endpoint: Option<String>,
-    /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a
-    /// source is loaded for the first time, `Refused` if it never loaded, `Offline` if it is not loaded any more because the agent has died of
-    /// it.
+    /// `Waiting`, `Active`, `Offline`; `Removed` after it was Offline for too long, until it is tried again; `Loading` while a source is
+    /// loaded for the first time, `Refused` if it never loaded, `Offline` if it is no longer loaded because the agent has died of it.
     pub status: String,
-    /// Since when, RFC 3339.
+    /// Time since which it has that status, RFC 3339.
     pub since: Option<String>,
-    /// The handler's own version.
+    /// Version of the handler.
     pub version: String,
-    /// The sha256 of its bytes.
+    /// SHA-256 of its bytes.
     pub digest: String,
-    /// How many devices it has.
+    /// Number of its devices.
     pub devices: usize,
-    /// Why the newest bytes do not serve, or what the last failed session said.
+    /// Reason why the newest bytes do not serve, or error of the last failed session.
     pub last_error: Option<String>,
-    /// Grants the newest bytes need and do not have.
+    /// Grants that the newest bytes need and do not have.
     pub missing_grants: Vec<String>,
-    /// What an operator should know although it serves.
+    /// Warnings for the operator, although it serves.
     pub warnings: Vec<String>,
 }
 
-/// A Configuration.
+/// Configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationView {
-    /// The name.
+    /// Name of the Configuration.
     pub name: String,
-    /// The namespace.
+    /// Namespace of the Configuration.
     pub namespace: String,
-    /// The handler it names.
+    /// Handler that it names.
     pub handler: String,
-    /// How many devices it has now, those in grace included.
+    /// Number of its devices, including those in grace.
     pub devices: usize,
-    /// How many of them are unhealthy or missing.
+    /// Number of its devices that are unhealthy or missing.
     pub unhealthy: usize,
-    /// What is wrong.
+    /// Problems of the Configuration.
     pub problems: Vec<ProblemView>,
-    /// What has no effect although it serves, such as a misspelt field.
+    /// Parts without effect, such as a misspelt field.
     pub warnings: Vec<ProblemView>,
-    /// What the handler says of the details.
+    /// Errors that the handler found in the details.
     pub invalid_details: Vec<FieldProblem>,
-    /// One entry a session.
+    /// Sessions of the Configuration.
     pub sessions: Vec<SessionView>,
-    /// The CDI kind, `akri.sh/<name>`, if the specs are written.
+    /// CDI kind, `akri.sh/<name>`, if the specs are written.
     pub cdi_kind: Option<String>,
-    /// Says how the scheduler is offered its devices; absent where device plugins give them.
+    /// Offer of its devices to the scheduler; absent if device plugins allocate them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationView>,
 }
 
-/// Says how the scheduler is offered the devices of a Configuration.
+/// Offer of a Configuration's devices to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationView {
     /// `dra`.
     pub by: String,
-    /// Counts the local devices that this node offers; the controller offers shared ones.
+    /// Number of local devices that this node offers; the controller offers shared ones.
     pub local_devices: usize,
-    /// Says how claims share a device of several slots: `shares` of one device, or `slots` that are devices each. Absent until it is known.
+    /// Sharing of a device with several slots: `shares` of one device, or `slots` that are devices each. Absent until it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sharing: Option<String>,
 }
 
-/// A session: one Configuration × one source of its handler.
+/// Session: one Configuration × one source of its handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionView {
-    /// The source.
+    /// Name of the source.
     pub source: String,
-    /// When the last call ended, RFC 3339.
+    /// End of the last call, RFC 3339.
     pub last_call: Option<String>,
-    /// Why it was made.
+    /// Reasons of the call.
     pub events: Vec<String>,
-    /// How long it took, in milliseconds.
+    /// Duration of the call in milliseconds.
     pub wall_ms: f64,
-    /// How much of that the guest computed.
+    /// CPU time of the guest in milliseconds.
     pub cpu_ms: f64,
-    /// The guest's memory at its largest, with what the host kept for it, in bytes.
+    /// Peak memory of the guest and of the host for it, in bytes.
     pub memory_bytes: u64,
     /// `ok`, `partial`, `unavailable`, `invalid-details`, or the fault's reason.
     pub result: String,
-    /// What went wrong at the last call, if something did.
+    /// Error of the last call, if it failed.
     pub error: Option<String>,
-    /// How many calls failed in a row.
+    /// Number of failed calls in a row.
     pub failures: u64,
-    /// How long the handler waits if nothing wakes it, in milliseconds.
+    /// Time until the next call if nothing wakes the handler, in milliseconds.
     pub next_ms: Option<u64>,
-    /// How many devices the session has.
+    /// Number of devices of the session.
     pub devices: usize,
-    /// Devices that were in the answer and were not taken.
+    /// Devices of the answer that were left out.
     pub left_out: Vec<LeftOut>,
-    /// How many more there were.
+    /// Number of further ones.
     pub left_out_dropped: u64,
-    /// Things seen that are no devices, and why.
+    /// Findings that are not devices, with the reason.
     pub skipped: Vec<Explanation>,
-    /// How many more there were.
+    /// Number of further ones.
     pub skipped_dropped: u64,
-    /// Capabilities that were asked for and denied.
+    /// Capabilities that were requested and denied.
     pub denied: Vec<String>,
     /// Wakes that could not be served.
     pub wakes_refused: Vec<String>,

@@ -1,4 +1,4 @@
-//! The clock of this machine, and the boot in which it runs.
+//! Clock of this machine, with the current boot.
 
 use std::time::Duration;
 

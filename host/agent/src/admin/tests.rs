@@ -1,4 +1,4 @@
-//! The endpoint as a client sees it.
+//! Tests of the endpoint through a client.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -99,10 +99,10 @@ async fn start() -> Bench {
     }
 }
 
-/// What comes back for these bytes until the other side closes.
+/// Returns the answer to these bytes, read until the server closes.
 async fn send(address: std::net::SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // The other side may hang up before it has read all.
+    // The server may hang up before it has read everything.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -259,7 +259,7 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     assert!(started.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1));
 }
 
-/// A status of many bytes, asked for by somebody who takes none of them.
+/// Requests a large status and does not read it.
 async fn unread(address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
@@ -270,7 +270,7 @@ async fn unread(address: std::net::SocketAddr) -> TcpStream {
     stream
 }
 
-/// Waits until the other side has closed it.
+/// Waits until the server has closed the connection.
 async fn closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest).await;
@@ -344,7 +344,7 @@ fn a_document_whose_client_hung_up_is_the_only_one_until_it_is_made() {
     runtime.block_on(async {
         let bench = start().await;
         let making = Arc::clone(&bench.admin.making);
-        // The only thread for what blocks is taken.
+        // The only blocking thread is busy.
         let (free, freed) = std::sync::mpsc::channel::<()>();
         let taken = spawn_blocking(move || freed.recv());
         let mut asked = Box::pin(status(

@@ -1,4 +1,4 @@
-//! The claims of the agent: the driver that the kubelet calls, the claims themselves, and what the scheduler is offered.
+//! Builds the tasks for claims: the driver that the kubelet calls, the claims themselves, and the offer to the scheduler.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::claims::specs::CdiClaimSpecs;
 use crate::claims::users::KubeletClaims;
 use crate::metrics::Metrics;
 
-/// Reaches the cluster for claims.
+/// Ports to the cluster for claims.
 #[derive(Clone)]
 pub struct ClaimHome {
     /// Reads the scheduler's decisions.
     pub reader: Arc<dyn ClaimReader>,
-    /// Offers devices to the scheduler.
+    /// Publishes devices to the scheduler.
     pub slices: Arc<dyn SliceStore>,
-    /// Remembers claims.
+    /// Stores claims.
     pub records: Arc<dyn ClaimRecords>,
 }
 
-/// Names the folders of this node.
+/// Folders of this node.
 pub(super) struct Places {
-    /// Is the kubelet's folder.
+    /// Folder of the kubelet.
     pub kubelet_dir: PathBuf,
-    /// Is the folder of CDI specs.
+    /// Folder of CDI specs.
     pub specs: SpecDir,
 }
 
-/// Adds the tasks of claims; returns what they publish.
+/// Adds the tasks of claims; returns their published state.
 pub(super) fn add(
     tasks: &mut Tasks,
     node: &str,
@@ -64,7 +64,7 @@ pub(super) fn add(
     let config = DraConfig {
         driver: DRIVER.to_owned(),
         kubelet_dir: places.kubelet_dir,
-        // It waits twice: for the sockets, and for calls under way.
+        // The driver waits twice: for the sockets, and for running calls.
         drain: timeouts::DRAIN / 4,
     };
     let (driver, registration) = DraTask::new(config, Arc::new(claims.clone()), healths);

@@ -1,4 +1,4 @@
-//! The kubelet's side of the agent: device-plugin sockets, its records, and the slot task between them.
+//! Builds the tasks for the kubelet: device-plugin sockets, its records, and the slot task between them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,23 +22,23 @@ use tokio::sync::watch;
 use crate::document::KubeletBoard;
 use crate::metrics::Metrics;
 
-/// What the names of our sockets begin with.
+/// Prefix of the names of our sockets.
 const SOCKET_PREFIX: &str = "leafhost";
 
-/// The kubelet of this machine.
+/// Settings for the kubelet of this machine.
 #[derive(Debug, Clone)]
 pub struct KubeletConfig {
-    /// Its folder, `/var/lib/kubelet` as a rule.
+    /// Folder of the kubelet, usually `/var/lib/kubelet`.
     pub root: PathBuf,
-    /// How slots are offered and come back.
+    /// Settings of slots.
     pub slots: SlotConfig,
-    /// How many tickets are offered, with which containers get what a scheduler has reserved for them.
+    /// Number of tickets to offer, by which containers get devices that a scheduler has reserved for them.
     pub tickets: u32,
-    /// The lock of the node, if schedulers lock it.
+    /// Lock of the node, if schedulers lock it.
     pub lock: Option<LockPort>,
 }
 
-/// Adds the tasks of the kubelet's side; returns what they publish.
+/// Adds the tasks for the kubelet; returns their published state.
 pub(super) fn add(
     tasks: &mut Tasks,
     node: &str,
@@ -72,7 +72,7 @@ pub(super) fn add(
         admissions: ticket_records,
         lock,
     };
-    // Also without tickets: pods may still have slots from when there were some.
+    // Added even without tickets: pods may still have slots from an earlier configuration.
     let slots_metrics = Arc::clone(&metrics.slots);
     let ticket_config = TicketConfig {
         grace: slots.grace,
@@ -80,7 +80,7 @@ pub(super) fn add(
     };
     let (task, ticket_handle, ticket_report) =
         TicketTask::new(node, ticket_config, ticket_ports, slots_metrics);
-    // It is set once.
+    // Set only once.
     drop(given.set(ticket_handle));
     tasks.add("tickets", task.run(stop.clone()));
     let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
@@ -88,7 +88,7 @@ pub(super) fn add(
     let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
     let (slots, slots_report) =
         SlotTask::new(queue, slots, ports, records, Arc::clone(&metrics.slots));
-    // On a machine of its own `leafhost status slots` says it.
+    // Without other nodes `leafhost status slots` shows the holders.
     if store.has_other_nodes() {
         let holders = HoldersTask::new(node.into(), store, slots_report.clone(), ticket_report);
         tasks.add_loop("holders", holders.run());
@@ -106,14 +106,14 @@ pub(super) fn add(
     }
 }
 
-/// Passes the kubelet's calls on: those for tickets, and those for slots.
+/// Routes the kubelet's calls for tickets and for slots.
 struct Router {
     slots: SlotHandle,
     tickets: Arc<OnceLock<TicketHandle>>,
 }
 
 impl Router {
-    /// Makes one that knows nobody yet who answers for tickets.
+    /// Creates a router, and the cell for the handle of the ticket task.
     fn new(slots: SlotHandle) -> (Self, Arc<OnceLock<TicketHandle>>) {
         let tickets = Arc::<OnceLock<TicketHandle>>::default();
         let given = Arc::clone(&tickets);
@@ -139,7 +139,7 @@ impl Allocator for Router {
     }
 }
 
-/// Offers what the slot task does, and tickets once the kubelet's records can be read.
+/// Publishes the offers of the slot task, with tickets once the kubelet's records can be read.
 async fn join_offers(
     mut slots: watch::Receiver<Arc<Offers>>,
     mut report: watch::Receiver<Arc<TicketReport>>,
@@ -161,13 +161,13 @@ async fn join_offers(
         tokio::select! {
             Ok(()) = slots.changed() => {}
             Ok(()) = report.changed() => {}
-            // The others end together with this one.
+            // The senders are dropped when the agent stops, which drops this task, too.
             else => std::future::pending().await,
         }
     }
 }
 
-/// Says when a look at the kubelet's records is worth while: pods came or went, or another kubelet runs.
+/// Sends an event when the kubelet's records are worth reading: pods came or went, or another kubelet runs.
 async fn tell(
     mut pods: watch::Receiver<u64>,
     mut report: watch::Receiver<Arc<Report>>,
@@ -189,7 +189,7 @@ async fn tell(
             }
         };
         if changed.is_err() {
-            // The others end together with this one.
+            // The senders are dropped when the agent stops, which drops this task, too.
             std::future::pending::<()>().await;
         }
         events.send_modify(|count| *count += 1);

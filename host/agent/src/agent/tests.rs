@@ -1,4 +1,4 @@
-//! The whole agent, with fakes for the ports.
+//! Tests of the whole agent, with fakes for the ports.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,7 @@ impl Bench {
         (code, headers, body.to_owned())
     }
 
-    /// Lets the handler say what it sees, once its session is open.
+    /// Makes the handler report devices, once its session is open.
     async fn sees(&self, devices: &[Device]) {
         loop {
             let handler = self
@@ -301,7 +301,7 @@ async fn the_status_is_handed_out_when_it_changes() {
     bench.instances(1).await;
     let mut version = String::new();
     let mut path = "/status".to_owned();
-    // Until the last change of the first device has come through.
+    // Until the last change of the first device has arrived.
     while let Ok((code, headers, _)) =
         tokio::time::timeout(Duration::from_secs(1), bench.get(&path)).await
     {

@@ -1,4 +1,4 @@
-//! What the CDI specs should say. Pure.
+//! Computes the CDI specs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,25 +11,25 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameOwners;
 
-/// The device that stands for all devices of its Configuration.
+/// Name of the CDI device with all devices of its Configuration.
 pub const ALL: &str = "all";
 
-/// The most bytes of a spec, as far as they can be told before it is written: runtimes read all specs when a container starts.
+/// Upper bound of bytes of a spec, estimated before it is written: runtimes read all specs when a container starts.
 const MAX_SPEC: usize = 32 << 20;
 
-/// What should lie in the folder.
+/// Specs to write.
 #[derive(Debug, Default)]
 pub struct Wanted<'a> {
-    /// By class.
+    /// Offers by class.
     pub offers: BTreeMap<String, Offer<'a>>,
-    /// What keeps a Configuration from being offered.
+    /// Problems that keep a Configuration from being offered.
     pub problems: Vec<Problem>,
 }
 
-/// A Configuration whose devices are offered. Its spec is made when it is asked for, since it may be large.
+/// Configuration whose devices are offered. Its spec is built on demand, since it may be large.
 #[derive(Debug)]
 pub struct Offer<'a> {
-    /// The Configuration.
+    /// Key of the Configuration.
     pub key: &'a ConfigurationKey,
     view: &'a ConfigurationDevices,
     hashes: Hashes<'a>,
@@ -40,7 +40,7 @@ pub fn kind(class: &str) -> String {
     format!("{GROUP}/{class}")
 }
 
-/// Returns what should lie in the folder.
+/// Returns the specs to write.
 pub fn wanted<'a>(
     node: &str,
     devices: &'a DeviceSnapshot,
@@ -48,7 +48,7 @@ pub fn wanted<'a>(
 ) -> Wanted<'a> {
     let mut wanted = Wanted::default();
     let mut held = held(node, instances);
-    // Of two with one class the one whose name it is has it: a newcomer must not put its device into a container of the other's.
+    // Of two Configurations with one class the owner of the name gets it: a newer one must not add its device to containers of the other.
     let mut configurations: Vec<_> = devices
         .configurations
         .iter()
@@ -90,12 +90,12 @@ pub fn wanted<'a>(
 
 type Hashes<'a> = BTreeMap<DeviceKey, &'a str>;
 
-/// What this node's Instances say of a Configuration.
+/// Instances of this node for one Configuration.
 #[derive(Debug, Default)]
 struct Held<'a> {
-    /// When its oldest Instance was made.
+    /// Creation time of the oldest Instance.
     since: Option<&'a str>,
-    /// The hashes in their names.
+    /// Hashes in the names of Instances, by device.
     hashes: Hashes<'a>,
 }
 
@@ -124,32 +124,32 @@ fn held<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey
 }
 
 impl Offer<'_> {
-    /// The devices that have an Instance, with the hash in its name, in the order of ids.
+    /// Returns the devices that have an Instance, with the hash in its name, ordered by id.
     fn devices(&self) -> impl Iterator<Item = (&str, &DeviceView)> {
         let devices = self.view.devices.iter();
         devices.filter_map(|(key, device)| Some((*self.hashes.get(key)?, device)))
     }
 
-    /// Whether there is no device.
+    /// Returns true if it has no device.
     pub fn is_empty(&self) -> bool {
         self.devices().next().is_none()
     }
 
-    /// Whether there is a device whose entry is only in the spec that was written before.
+    /// Returns true if it has a device whose entry is only in the spec that was written before.
     pub fn needs_published(&self) -> bool {
         self.devices().any(|(_, device)| device.device.is_none())
     }
 
-    /// Makes the spec, given the one that was written before; nothing if it has no device. Says which devices are not in it because it
-    /// would be too large.
+    /// Builds the spec from the devices and the spec that was written before; `None` without devices. Also returns a problem if devices are
+    /// left out because the spec would be too large.
     pub fn spec(&self, class: &str, published: Option<&Spec>) -> (Option<Spec>, Option<Problem>) {
         let own = &self.view.configured.configuration.broker_properties;
         let mut all = All::default();
         let mut devices = Vec::new();
         let (mut size, mut over) = (0, 0);
-        // In the order of ids, in which the first gives `all` its plain variables.
+        // Ordered by id; the first device sets the variables without a suffix in `all`.
         for (hash, device) in self.devices() {
-            // Those behind the first that finds no room have none either: which ones are there depends on no size behind them.
+            // After the first device without room all are left out: which ones are included must not depend on the sizes that follow.
             if over > 0 {
                 over += 1;
                 continue;
@@ -198,7 +198,7 @@ impl Offer<'_> {
     }
 }
 
-/// What a container gets with one device.
+/// Returns the edits of a container with one device.
 fn edits(
     class: &str,
     hash: &str,
@@ -210,7 +210,7 @@ fn edits(
     container_edits(&Edits::of(hash, device, own), name)
 }
 
-/// Returns edits as a spec has them. Runtimes refuse a device that does nothing, which gets the variable `name`.
+/// Converts edits to those of a spec. Runtimes reject a device without edits, which therefore gets the variable `name`.
 pub fn container_edits(edits: &Edits, name: String) -> ContainerEdits {
     let variables = edits.env.iter();
     let nodes = edits.nodes.values();
@@ -232,18 +232,18 @@ pub fn container_edits(edits: &Edits, name: String) -> ContainerEdits {
     container
 }
 
-/// The edits of all devices together, with what finds one of them: a Configuration may have thousands of devices.
+/// Edits of all devices together, with indexes: a Configuration may have thousands of devices.
 #[derive(Default)]
 struct All {
     edits: ContainerEdits,
     variables: BTreeSet<String>,
-    /// Where in the edits the node with that path in the container is.
+    /// Index in the edits by the node's path in the container.
     nodes: BTreeMap<String, usize>,
     mounts: BTreeSet<String>,
 }
 
 impl All {
-    /// Adds what is not there yet: variables by name, nodes and mounts by their path in the container.
+    /// Adds the edits that are not present yet: variables by name, nodes and mounts by their path in the container.
     fn add(&mut self, edits: &ContainerEdits) {
         for variable in &edits.env {
             let name = variable.split('=').next().unwrap_or_default();
@@ -274,7 +274,7 @@ impl All {
     }
 }
 
-/// The permissions of both, where absent means all.
+/// Returns the permissions of both; `None` means all.
 fn union(one: Option<&str>, two: Option<&str>) -> Option<String> {
     Some(leafhost_core::edits::union(one?, two?))
 }

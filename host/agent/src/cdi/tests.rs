@@ -1,4 +1,4 @@
-//! CDI specs, as computed and as they lie in the folder.
+//! CDI specs, as computed and as written to the folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,7 +18,7 @@ use crate::plan::plan;
 
 const NODE: &str = "node-a";
 
-/// The snapshot, and the Instances that are planned for it.
+/// Returns the snapshot, and the Instances that are planned for it.
 fn home(views: Vec<(ConfiguredDiscovery, Vec<Device>)>) -> (DeviceSnapshot, InstanceSet) {
     let mut snapshot = DeviceSnapshot {
         read: true,
@@ -92,7 +92,7 @@ fn specs(folder: &SpecDir) -> BTreeMap<String, Spec> {
         .collect()
 }
 
-/// One pass and what lies in the folder then.
+/// Makes one pass; returns its report and the specs in the folder.
 fn passed(
     folder: &SpecDir,
     home: &(DeviceSnapshot, InstanceSet),

@@ -1,4 +1,4 @@
-//! Collects what the agent's claims publish, and what is wrong with it.
+//! Collects the published state of claims, and its problems.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use tokio::sync::watch;
 
 use crate::claims::offer::OfferReport;
 
-/// Shows what the agent's claims publish.
+/// Published state of claims.
 #[derive(Debug, Clone)]
 pub struct ClaimBoard {
-    /// Shows the claims.
+    /// Claims of this node.
     pub claims: watch::Receiver<Arc<ClaimReport>>,
-    /// Says what keeps devices from being offered.
+    /// Offer to the scheduler, with its problems.
     pub offer: watch::Receiver<Arc<OfferReport>>,
-    /// Says how the slices are.
+    /// State of the slices.
     pub slices: watch::Receiver<SliceReport>,
 }
 
 impl ClaimBoard {
-    /// Returns what is wrong with what the scheduler is offered, and with claims.
+    /// Returns the problems of the offer to the scheduler and of claims.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let offer = Arc::clone(&self.offer.borrow());
@@ -47,7 +47,7 @@ impl ClaimBoard {
         problems
     }
 
-    /// Waits until something else is published.
+    /// Waits until anything is published.
     pub(crate) async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
         tokio::select! {
             changed = self.claims.changed() => changed,

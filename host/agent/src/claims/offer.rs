@@ -1,4 +1,4 @@
-//! Offers this node's local devices to the scheduler: those of Configurations whose devices it gives.
+//! Offers this node's local devices to the scheduler, for Configurations with backend `Dra`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use tokio::sync::watch;
 
 use crate::status::AllocationView;
 
-/// Separates two questions what the API server keeps of slices: it may be another version by now.
+/// Interval at which the API server is asked which features of slices it keeps: its version may change.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
-/// Limits how long a kubelet may take to know the driver before that is told: it does after each start.
+/// Time within which a kubelet registers the driver; it registers it after each start. Only later is the lack reported.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Says what keeps devices from being offered.
+/// Report on the offer to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfferReport {
-    /// Tells why nothing is offered although a Configuration wants it, with the remedy.
+    /// Reason why nothing is offered although a Configuration wants it, with the remedy.
     pub problem: Option<String>,
-    /// Counts the local devices that are offered, by the Configurations that want it.
+    /// Number of local devices offered, by Configuration with backend `Dra`.
     pub offered: BTreeMap<ConfigurationKey, usize>,
-    /// Says how claims share a device with several slots, once that is known.
+    /// Sharing of a device with several slots among claims, once it is known.
     pub sharing: Option<Sharing>,
-    /// Names attributes and capacities that found no room in a slice, as `<instance>: <name>`.
+    /// Attributes and capacities that do not fit into a slice, as `<instance>: <name>`.
     pub left_out: BTreeSet<String>,
 }
 
 impl OfferReport {
-    /// Shows how the scheduler is offered the devices of a Configuration, if it is.
+    /// Returns how the devices of a Configuration are offered to the scheduler, if they are.
     pub fn view(&self, key: &ConfigurationKey) -> Option<AllocationView> {
         let sharing = self.sharing.map(|sharing| match sharing {
             Sharing::Shares => "shares",
@@ -54,26 +54,26 @@ impl OfferReport {
     }
 }
 
-/// Offers local devices to the scheduler, as they are seen and used.
+/// Task that offers local devices to the scheduler by their state and use.
 pub struct OfferTask {
-    /// Names this node.
+    /// Name of this node.
     pub node: String,
-    /// Shows the devices.
+    /// Devices as discovery sees them.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// Shows who has which slots.
+    /// Instances, with the use of their slots.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Tells whether the kubelet uses the driver.
+    /// State of the driver at the kubelet.
     pub registration: watch::Receiver<DraReport>,
-    /// Keeps the slices.
+    /// Store of slices.
     pub store: Arc<dyn SliceStore>,
-    /// Gets what is offered.
+    /// Receives the offered devices.
     pub offered: watch::Sender<Offered>,
-    /// Gets what is wrong with it.
+    /// Receives the report.
     pub report: watch::Sender<Arc<OfferReport>>,
 }
 
 impl OfferTask {
-    /// Runs without end.
+    /// Runs until it is dropped.
     pub async fn run(mut self) {
         let mut features: Option<SliceFeatures> = None;
         let mut failures = 0;
@@ -84,13 +84,13 @@ impl OfferTask {
         loop {
             let wanted = self.wanted();
             let registered = self.registered();
-            // How long it has not been registered.
+            // The report of a missing registration is delayed.
             if registered.is_ok() {
                 told_at = None;
             }
             let now = tokio::time::Instant::now();
             let waits = registered.is_err() && *told_at.get_or_insert(now + PATIENCE) > now;
-            // Once in any case: what an earlier run has offered may have to go.
+            // Asked at least once: offers of an earlier run may have to be removed.
             let is_due = ask_at <= tokio::time::Instant::now();
             if (!wanted.is_empty() || !was_asked) && registered.is_ok() && is_due {
                 let asked = self.store.features().await;
@@ -122,13 +122,13 @@ impl OfferTask {
                 () = tokio::time::sleep_until(told_at.unwrap_or(now)), if waits => true,
             };
             if !changed {
-                // The others end together with this one.
+                // The senders are dropped when the agent stops, which drops this task, too.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Returns the Configurations whose devices the scheduler gives.
+    /// Returns the Configurations whose devices the scheduler allocates.
     fn wanted(&mut self) -> BTreeSet<ConfigurationKey> {
         let devices = self.devices.borrow_and_update();
         let all = devices.configurations.iter();
@@ -136,7 +136,7 @@ impl OfferTask {
         wanted.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Says why the kubelet cannot use what is offered.
+    /// Returns the reason if the kubelet cannot use the offer.
     fn registered(&mut self) -> Result<(), String> {
         let report = self.registration.borrow_and_update();
         match (&report.problem, &report.registration) {
@@ -172,7 +172,7 @@ impl OfferTask {
         };
         let offered = match features.filter(|_| is_known) {
             None => Offered::Unknown,
-            // Nothing is looked up on a node whose Configurations want nothing of it.
+            // Without such Configurations no existing slices are looked up.
             Some(_) if wanted.is_empty() => Offered::Unwanted,
             Some(features) => {
                 let devices = offers(&self.node, &view, &instances, features, &mut report);
@@ -196,7 +196,8 @@ impl OfferTask {
     }
 }
 
-/// Says that an agent offers the scheduler nothing although Configurations want it: it has no cluster, no kubelet or no folder of CDI specs.
+/// Returns a problem for each Configuration with backend `Dra` on an agent without a cluster, a kubelet or a folder of CDI specs, which
+/// offers nothing to the scheduler.
 pub fn unavailable(view: &DeviceSnapshot) -> Vec<Problem> {
     let all = view.configurations.iter();
     let wanted = all.filter(|(_, view)| view.configured.configuration.backend == Backend::Dra);
@@ -208,7 +209,7 @@ pub fn unavailable(view: &DeviceSnapshot) -> Vec<Problem> {
     wanted.map(problem).collect()
 }
 
-/// Returns the local devices that are offered; the report gets how many, and what found no room.
+/// Returns the local devices to offer; adds their number, and the attributes without room, to the report.
 fn offers(
     node: &str,
     view: &DeviceSnapshot,
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(offered.keys().collect::<Vec<_>>(), ["gpu-a1-1"]);
     }
 
-    /// An API server whose answers are given by hand.
+    /// API server with given answers.
     struct Server(std::sync::Mutex<Vec<Result<SliceFeatures, bool>>>);
 
     #[async_trait::async_trait]
@@ -374,7 +375,7 @@ mod tests {
         let (_instances, seen) = watch::channel(Arc::new(instances));
         let (offered, mut offers) = watch::channel(Offered::Unknown);
         let (report, mut reports) = watch::channel(Arc::default());
-        // From the last to the first.
+        // The last one comes first.
         let answers = vec![Ok(ALL), Ok(ALL), Err(true)];
         let server = Arc::new(Server(std::sync::Mutex::new(answers)));
         let task = OfferTask {
@@ -401,7 +402,7 @@ mod tests {
             });
         };
         register(&registration, Registration::Registered);
-        // What an earlier run has offered goes, although nothing is wanted.
+        // Offers of an earlier run are removed, although nothing is wanted.
         let is_unwanted = |offered: &Offered| *offered == Offered::Unwanted;
         drop(offers.wait_for(is_unwanted).await.unwrap());
         assert_eq!(server.0.lock().unwrap().len(), 1);

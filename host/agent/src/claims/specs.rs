@@ -1,4 +1,4 @@
-//! The CDI specs of claims: a class for each claim, in the folder of those of Configurations.
+//! CDI specs of claims: one class for each claim, in the folder of the specs of Configurations.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::cdi::spec::container_edits;
 
-/// Begins the names of the classes of claims.
+/// Prefix of the classes of claims.
 const CLASS: &str = "claim-";
 
 /// Returns the vendor of the specs.
@@ -21,16 +21,16 @@ pub fn vendor() -> String {
     format!("k8s.{DRIVER}")
 }
 
-/// Writes the specs of claims into a folder.
+/// Writer of the specs of claims.
 #[derive(Debug)]
 pub struct CdiClaimSpecs {
     folder: SpecDir,
-    /// Is held while the folder is used: a list of it removes temporary files.
+    /// Held while the folder is used: listing it removes temporary files.
     turn: Mutex<()>,
 }
 
 impl CdiClaimSpecs {
-    /// Makes them for a folder of that [`vendor`].
+    /// Creates a writer for a folder of that [`vendor`].
     pub fn new(folder: SpecDir) -> Self {
         let turn = Mutex::default();
         Self { folder, turn }

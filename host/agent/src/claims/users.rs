@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use leafhost_core::claim::ports::ClaimUsers;
 use leafhost_kubelet::records::PodResources;
 
-/// Asks PodResources.
+/// Client of PodResources.
 pub struct KubeletClaims(PodResources);
 
 impl KubeletClaims {
-    /// Asks the kubelet with this folder.
+    /// Creates a client for the kubelet with this folder.
     pub fn new(kubelet_dir: &Path) -> Self {
         Self(PodResources::new(
             kubelet_dir.join("pod-resources/kubelet.sock"),

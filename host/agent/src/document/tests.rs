@@ -1,4 +1,4 @@
-//! The status document.
+//! Tests of the status document.
 
 use jiff::Timestamp;
 use leafhost_core::device::Device;
@@ -40,7 +40,7 @@ fn document(parts: Parts) -> Status {
     board.status()
 }
 
-/// A reader that borrows the same twice waits for ever if a change waits in between.
+/// A reader that borrows the same value twice waits for ever if a change waits in between.
 #[test]
 fn problems_are_counted_while_handlers_and_reports_change() {
     let (handlers, report) = (
@@ -74,7 +74,7 @@ fn problems_are_counted_while_handlers_and_reports_change() {
             limit > std::time::Instant::now(),
             "the reader waits for ever"
         );
-        // From a thread of its own, so that a lock that is never free does not keep this one.
+        // On a thread of its own, so that a lock that is never released does not block this one.
         let (handlers, report) = (handlers.clone(), report.clone());
         let changed = std::thread::spawn(move || {
             for _ in 0..1_000 {

@@ -13,7 +13,7 @@ use super::*;
 use crate::document::Identity;
 use crate::reconcile::ReconcileReport;
 
-/// The board, and the senders of what it shows.
+/// Board, with the senders of its state.
 struct Board {
     handlers: watch::Sender<Arc<HandlerSet>>,
     devices: watch::Sender<Arc<DeviceSnapshot>>,
@@ -440,7 +440,7 @@ async fn nothing_is_reported_before_everything_was_loaded_and_called() {
     board
         .devices
         .send_modify(|devices| Arc::make_mut(devices).read = true);
-    // It is loaded, and not registered yet.
+    // The handler is loaded, and not registered yet.
     tokio::time::sleep(FIRST_CALLS / 4).await;
     assert!(!reports.borrow_and_update().complete);
     let configuration = ConfigurationReport {
@@ -472,7 +472,7 @@ async fn nothing_is_reported_before_everything_was_loaded_and_called() {
         .unwrap()
         .clone();
     assert_eq!(first.handlers["udev"].phase, HandlerPhase::Active);
-    // What changes nothing that is reported is no report.
+    // A change of nothing that is reported causes no report.
     board.report.send_replace(Arc::new(report));
     tokio::time::sleep(SPACING * 3).await;
     assert!(!reports.has_changed().unwrap());

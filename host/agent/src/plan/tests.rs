@@ -1,4 +1,4 @@
-//! Plans, from nothing and from everything that may be there.
+//! Plans, from an empty store and from any state it may have.
 
 use jiff::Timestamp;
 use leafhost_core::attribute::AttributeValue;
@@ -56,7 +56,7 @@ fn cams(devices: impl IntoIterator<Item = Device>) -> DeviceSnapshot {
     snapshot([view(configured("cams", "udev", ""), devices)])
 }
 
-/// Makes the changes, as a store would.
+/// Applies the changes, as a store would.
 fn apply(set: &mut InstanceSet, changes: Vec<Change>) {
     for change in changes {
         let key = change.key();
@@ -80,7 +80,7 @@ fn planned(snapshot: &DeviceSnapshot, set: &InstanceSet) -> Vec<Change> {
     plan(NODE, snapshot, set, &Reservations::default(), false).changes
 }
 
-/// What the store has after the plan for `snapshot`; a second plan finds nothing to do.
+/// Returns the store after the plan for `snapshot`, and asserts that a second plan is empty.
 fn settled(snapshot: &DeviceSnapshot) -> InstanceSet {
     let mut set = InstanceSet::read(BTreeMap::new());
     let changes = planned(snapshot, &set);
@@ -104,7 +104,7 @@ fn only(set: &InstanceSet) -> &Instance {
     set.instances.values().next().unwrap()
 }
 
-/// Each change in short.
+/// Formats each change in short form.
 fn shown(changes: &[Change]) -> Vec<String> {
     let edit = |edit: &Edit| match edit {
         Edit::Common { .. } => "common".to_owned(),
@@ -358,7 +358,7 @@ fn an_instance_that_akri_made_is_taken_over_by_its_name() {
     );
 }
 
-/// Two ids whose three-byte hashes are the same.
+/// Returns two ids whose three-byte hashes are equal.
 fn colliding() -> (String, String) {
     let mut seen = BTreeMap::new();
     for n in 0.. {
@@ -447,7 +447,7 @@ fn an_instance_whose_name_does_not_stand_for_its_device_takes_nothing_from_the_o
     other.spec.nodes = vec!["node-b".into()];
     set.instances.insert(other.key(), Arc::new(other));
     assert_eq!(planned(&cams([shared("foo0")]), &set), []);
-    // One that has the name and another id is not its own.
+    // An Instance with the name and another id is not its own.
     for instance in set.instances.values_mut() {
         let spec = &mut Arc::make_mut(instance).spec;
         spec.nodes.push("node-c".into());

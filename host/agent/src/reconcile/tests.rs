@@ -1,4 +1,4 @@
-//! The reconcile task on paused time.
+//! Tests of the reconcile task on paused time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -168,7 +168,7 @@ async fn a_conflict_is_met_by_looking_again() {
     let bench = start();
     *bench.store.conflicts.lock().unwrap() = 2;
     bench.see(&["foo0"]);
-    // No time passes: the backoff has no part in it.
+    // No time passes: the backoff is not involved.
     idle().await;
     assert_eq!(bench.store.names(), ["cams-8120fe"]);
     assert_eq!(bench.store.calls(), 3);
@@ -204,13 +204,13 @@ async fn what_cannot_be_written_is_left_alone_for_a_while_whatever_else_changes(
     }
     assert_eq!(bench.store.calls(), 1);
     assert_eq!(bench.report.borrow().problems.len(), 1);
-    // What is new is tried at once, alone.
+    // A new Instance is tried at once, alone.
     bench.see(&["foo0", "foo1"]);
     idle().await;
     assert_eq!(bench.store.calls(), 2);
     let told = bench.report.borrow().problems[0].to_string();
     assert!(told.ends_with("(and 1 more)"), "{told}");
-    // What is wanted no longer is no problem.
+    // An Instance that is no longer wanted is no problem.
     bench.see(&[]);
     wait_for(&bench.report, |report| report.problems.is_empty()).await;
     assert_eq!(bench.store.calls(), 2);
@@ -378,7 +378,7 @@ async fn whatever_the_store_does_each_device_ends_with_one_instance_that_names_t
             }
         }
         let mut server = store.server();
-        // Where the answer to the last one that left was lost, nobody knows that it was the last.
+        // If the answer to the last node that left was lost, no node knows that it was the last.
         server.retain(|_, instance| !instance.spec.nodes.is_empty());
         let found: BTreeMap<&str, BTreeSet<&str>> = server
             .values()
@@ -454,7 +454,7 @@ async fn an_instance_that_cannot_be_written_delays_no_other_and_keeps_the_agent_
     let report = wait_for(&bench.report, |report| !report.problems.is_empty()).await;
     assert!(report.done_once, "one alone");
     tokio::time::sleep(Duration::from_mins(10)).await;
-    // Another one fails once: it is tried again after a second, not when the first is.
+    // Another one fails once: it is tried again after a second, not together with the first.
     bench
         .store
         .denied

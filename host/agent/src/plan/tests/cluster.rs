@@ -1,4 +1,4 @@
-//! Plans of a node of a cluster: others write the same Instances, and know other generations of their Configuration.
+//! Plans of a node in a cluster: other nodes write the same Instances, and know other generations of their Configuration.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn a_node_that_sees_another_nodes_instance_joins_it() {
     );
 }
 
-/// The Configuration `cams` of a cluster at a generation.
+/// Returns the Configuration `cams` of a cluster at a generation.
 fn at(generation: i64, properties: &serde_json::Value) -> ConfiguredDiscovery {
     configured_as(serde_json::json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
@@ -101,7 +101,7 @@ fn of_two_nodes_at_one_generation_neither_writes_its_own_view_of_the_properties(
     device.properties.insert("SEEN_FROM".into(), NODE.into());
     let own = |generation| snapshot([view(at(generation, &none), [device.clone()])]);
     assert_eq!(planned(&own(1), &set), []);
-    // A newer one is written once, by the first.
+    // A newer generation is written once, by the first node.
     let changes = planned(&own(2), &set);
     apply(&mut set, changes);
     assert_eq!(planned(&cams_at(2, &none), &set), []);
@@ -170,7 +170,7 @@ fn instances_of_a_configuration_that_was_created_again_begin_with_its_first_gene
     }
 }
 
-/// `kubectl delete --cascade=orphan` takes the owner away while the Configuration is still there.
+/// `kubectl delete --cascade=orphan` removes the owner while the Configuration still exists.
 #[test]
 fn a_configuration_that_is_being_deleted_does_not_become_owner_again() {
     let mut set = settled(&cams_at(1, &serde_json::json!({})));
