@@ -1,4 +1,4 @@
-//! Ends claims whose end the kubelet will never tell: it has lost its own record of them, as a node does that is set up anew.
+//! Ends claims of which the kubelet has lost its own record, as after a new setup of the node, so that it will never unprepare them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::time::Instant;
 use crate::Shared;
 use crate::give_back::named;
 
-/// Separates the first look at which a claim is over from its end: a container of a pod that was deleted by force may still be ending.
+/// Delay between the first look at which a claim is over and its end: a container of a pod that was deleted by force may still be ending.
 const GRACE: Duration = Duration::from_mins(5);
 
-/// Maps the uids of claims that are over and that no container uses to when that was seen first.
+/// Uids of claims that are over and that no container uses, with the time of the first look that showed it.
 pub type Abandoned = HashMap<String, Instant>;
 
 impl Shared {
-    /// Ends the claims that no container uses and that have been gone, or have had other devices, for [`GRACE`]. The API server is asked only for
-    /// those that no container uses, and for none after it has not answered.
+    /// Ends the claims that no container uses and that have been gone, or have had other devices, for [`GRACE`]. Asks the API server only
+    /// for claims that no container uses, and stops after a failed request.
     pub async fn end_abandoned(&self, abandoned: &mut Abandoned) {
         let claims = self.state().report.claims.clone();
         let prepared = claims.iter().filter(|(_, record)| !record.is_over);

@@ -1,4 +1,4 @@
-//! Gives claims back, and keeps what containers need of those that are used.
+//! Releases the slots of claims that are over, and restores the CDI specs of claims in use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::Shared;
 use crate::model::find;
 use crate::prepare::{edits, slots};
 
-/// Separates two attempts to give slots back.
+/// Pause between two attempts to release slots.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Separates two looks at what containers need, since others may remove it.
+/// Interval at which CDI specs are checked, since other programs may remove them.
 const BACKSTOP: Duration = Duration::from_mins(1);
 
 impl Shared {
-    /// Gives a claim back, as far as that needs no API server: its slots follow.
+    /// Ends a claim without the API server: [`Self::keep`] releases its slots later.
     pub async fn unprepare(&self, claim: &ClaimRef) -> Result<(), String> {
         let uid = &claim.uid;
         self.ports.specs.remove(uid).await?;
@@ -42,7 +42,7 @@ impl Shared {
                 ..(*record).clone()
             };
             if let Err(error) = self.ports.records.save(uid, &over).await {
-                // A pod does not wait for room on a disk: to remove takes none, and a slot without a record is found again.
+                // A pod must not wait for disk space: removing needs none, and a slot without a record is found again.
                 tracing::warn!(error, claim = uid, "the end of a claim is not written down");
                 self.ports.records.remove(uid).await?;
             }
@@ -52,7 +52,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back what is over, again and again, without end.
+    /// Releases what is over in a loop; runs until it is dropped.
     pub async fn keep(&self) {
         let mut is_told = false;
         let mut restore_at = Instant::now();
@@ -91,8 +91,8 @@ impl Shared {
         }
     }
 
-    /// Writes what containers need of claims where it is missing, and removes what is of no claim. Returns false if some are left, since something
-    /// is done with them at this moment.
+    /// Writes missing CDI specs of claims, and removes those of no claim. Returns false if some are left because their claims are in use at
+    /// this moment.
     async fn restore(&self) -> bool {
         let written = match self.ports.specs.all().await {
             Ok(written) => written,
@@ -106,7 +106,7 @@ impl Shared {
             .into_iter()
             .map(|(claim, _)| claim.uid)
             .collect();
-        // While a slot is a claim's, its pod may run; before Instances are known, that of each may.
+        // While a claim has a slot, its pod may run; before the Instances are known, any claim may have one.
         let mut is_done = self.ports.store.instances().borrow().is_known();
         let superfluous = written
             .iter()
@@ -144,7 +144,7 @@ impl Shared {
         is_done
     }
 
-    /// Gives the slots of claims back that are over, and makes those of the others what they should be. Returns false if some are left.
+    /// Releases the slots of claims that are over, and corrects those of the others. Returns false if some are left.
     async fn advance_all(&self) -> bool {
         let mut is_done = true;
         let claims = self.state().report.claims.clone();
@@ -164,7 +164,7 @@ impl Shared {
         is_done
     }
 
-    /// Gives the slots of a claim back. Returns false if some are left.
+    /// Releases the slots of a claim. Returns false if some are left.
     async fn end(&self, uid: &str, record: &Record) -> bool {
         let mut is_given = true;
         let claim = named(uid, record);
@@ -178,8 +178,8 @@ impl Shared {
         is_done
     }
 
-    /// Gives slots back that are claims' of which nothing is known and that are gone or have other devices: somebody has died before that was written
-    /// down, and the kubelet has not asked again. Returns false if some are left.
+    /// Releases slots of claims without a record that are gone or have other devices: the agent died before it saved a record, and the
+    /// kubelet has not asked again. Returns false if some are left.
     async fn end_unknown(&self) -> bool {
         let mut is_done = true;
         for (claim, slot) in self.unknown() {
@@ -197,7 +197,7 @@ impl Shared {
         is_done
     }
 
-    /// Tells that a claim is gone, or does not have that slot's device.
+    /// Returns true if a claim is gone, or does not have that slot's device.
     async fn is_over(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let is_of_slot = |one: &Allocated| {
@@ -207,7 +207,7 @@ impl Shared {
         self.lacks(claim, is_of_slot).await == Some(true)
     }
 
-    /// Tells that a claim is gone, or has no such device; nothing if that is not known.
+    /// Returns true if a claim is gone, or has no device that `is_it` accepts; `None` if that is unknown.
     pub async fn lacks(
         &self,
         claim: &ClaimRef,
@@ -218,7 +218,7 @@ impl Shared {
         Some(found.is_none_or(|found| !found.results.iter().any(is_it)))
     }
 
-    /// Returns the slots of this node that claims have of which nothing is known.
+    /// Returns the slots of this node that belong to claims without a record.
     fn unknown(&self) -> Vec<(ClaimRef, Slot)> {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let state = self.state();

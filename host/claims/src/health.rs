@@ -1,4 +1,4 @@
-//! Tells the kubelet whether the devices of prepared claims work, which it shows in the statuses of their pods.
+//! Reports the health of devices of prepared claims to the kubelet, which shows it in the status of their pods.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::model::find;
 use crate::{ClaimReport, Claims};
 
 impl Claims {
-    /// Publishes the health of all devices of claims, without end.
+    /// Publishes the health of all devices of claims; runs until it is dropped.
     pub async fn tell_health(&self, health: watch::Sender<Arc<HealthList>>) {
         let mut devices = self.0.ports.devices.clone();
         let mut instances = self.0.ports.store.instances();
@@ -36,14 +36,14 @@ impl Claims {
                 changed = instances.changed() => changed.is_ok(),
             };
             if !changed {
-                // The others end together with this one.
+                // The senders are dropped when the agent stops, which drops this task, too.
                 std::future::pending::<()>().await;
             }
         }
     }
 }
 
-/// Returns the health of the devices of all claims; without those of which nothing is known.
+/// Returns the health of the devices of all claims, without devices of unknown health.
 fn list(
     node: &str,
     report: &ClaimReport,

@@ -1,8 +1,9 @@
-//! The claims of this node: what the scheduler has allocated is taken as slots of Instances, made usable as CDI devices, and given back.
+//! The claims of this node: takes slots of Instances for what the scheduler has allocated, makes them usable as CDI devices, and releases
+//! them.
 //!
-//! The kubelet says when: it prepares a claim before a pod starts that uses it, and unprepares it after the last one. A slot is taken by the
-//! compare-and-swap that allocations of device plugins use, too, so that no device is given twice. The record of a claim is on
-//! disk before the kubelet is answered; with it a claim is given back when the API server is away.
+//! The kubelet prepares a claim before the first pod that uses it starts, and unprepares it after the last one. A slot is taken by the
+//! compare-and-swap that allocations of device plugins use, too, so that no device is given twice. The record of a claim is on disk before
+//! the kubelet is answered; with it a claim can be ended while the API server is away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,35 +32,35 @@ pub use metrics::Metrics;
 use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs, ClaimUsers};
 use leafhost_core::claim::record::Record;
 
-/// Limits the time of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
+/// Time limit of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Reaches the world.
+/// Ports of claims.
 pub struct ClaimPorts {
     /// Reads the scheduler's decision.
     pub reader: Arc<dyn ClaimReader>,
-    /// Takes slots.
+    /// Store of Instances, in which slots are taken.
     pub store: Arc<dyn InstanceStore>,
-    /// Shows the devices.
+    /// Devices as discovery sees them.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// Writes what containers get.
+    /// Writes CDI specs.
     pub specs: Arc<dyn ClaimSpecs>,
-    /// Remembers claims.
+    /// Stores records of claims.
     pub records: Arc<dyn ClaimRecords>,
-    /// Says which claims are used.
+    /// Finds the claims that containers use.
     pub users: Arc<dyn ClaimUsers>,
 }
 
-/// Says which claims there are.
+/// Report on the claims of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimReport {
-    /// Maps the uids of claims to their records.
+    /// Records of claims by uid.
     pub claims: BTreeMap<String, Arc<Record>>,
-    /// Maps the uids of claims whose record cannot be read to the reason.
+    /// Errors of unreadable records by uid of the claim.
     pub unreadable: BTreeMap<String, String>,
 }
 
-/// The claims of a node.
+/// Claims of a node.
 #[derive(Clone)]
 pub struct Claims(Arc<Shared>);
 
@@ -69,23 +70,23 @@ struct Shared {
     metrics: Arc<Metrics>,
     state: Mutex<State>,
     report: watch::Sender<Arc<ClaimReport>>,
-    /// Is set once the records have been read.
+    /// Set once the records have been read.
     loaded: OnceCell<()>,
-    /// Tells that something is to be given back.
+    /// Notified when there is something to release.
     work: Notify,
 }
 
 #[derive(Default)]
 struct State {
     report: ClaimReport,
-    /// The slots that somebody is taking now.
+    /// Slots that are being taken now.
     reserved: BTreeSet<(InstanceKey, String)>,
-    /// Serialises what is done with a claim, by uid.
+    /// Locks of claims by uid, which serialise all work on a claim.
     turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
 }
 
 impl Claims {
-    /// Makes them, and what they report. The records of an earlier run are read before anything is done.
+    /// Creates the claims; returns them with the receiver of their reports. The records of an earlier run are read before any work.
     pub fn new(
         node: &str,
         ports: ClaimPorts,
@@ -104,7 +105,7 @@ impl Claims {
         (Self(Arc::new(shared)), seen)
     }
 
-    /// Gives back what is to be given back, and writes the files that containers need where they are missing, until `stop`.
+    /// Releases what is over, and restores missing CDI specs, until `stop`.
     pub async fn run(&self, stop: CancellationToken) {
         stop.run_until_cancelled(self.0.keep()).await;
     }
@@ -115,7 +116,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the records of an earlier run, once. Without them nothing is done: what a claim has is not known.
+    /// Reads the records of an earlier run, once. Nothing else works without them, since the slots of claims would be unknown.
     async fn load(&self) -> Result<(), String> {
         let load = async {
             let (claims, unreadable) = self.ports.records.all().await?;
@@ -129,7 +130,7 @@ impl Shared {
         self.loaded.get_or_try_init(|| load).await.copied()
     }
 
-    /// Edits what is reported, and reports it.
+    /// Edits the report and publishes it.
     fn edit<T>(&self, edit: impl FnOnce(&mut ClaimReport) -> T) -> T {
         let mut state = self.state();
         let result = edit(&mut state.report);
@@ -148,7 +149,7 @@ impl Shared {
     /// Returns the lock of a claim.
     fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.state();
-        // A lock that nobody else has is dropped.
+        // Locks without another user are dropped.
         state.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(state.turns.entry(uid.to_owned()).or_default())
     }

@@ -1,4 +1,4 @@
-//! The metrics of claims.
+//! Prometheus metrics of claims.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// A Prepare takes from a write to its limit.
+/// Buckets for a Prepare, from the time of one write to its time limit.
 const PREPARE_BUCKETS: Buckets = Buckets(&[0.002, 0.005, 0.01, 0.025, 0.05, 0.25, 1.0, 5.0, 40.0]);
 
-/// The metrics of claims.
+/// Metrics of claims.
 #[derive(Debug)]
 pub struct Metrics {
     prepared: Gauge,
@@ -19,7 +19,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     pub fn new(all: &mut Registry) -> Self {
         Self {
             prepared: register(

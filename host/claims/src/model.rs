@@ -1,4 +1,4 @@
-//! Tells which Instance a device of a claim is, and which of its slots the claim may take. Pure.
+//! Finds the Instance of a claim's device, and the slots of it that the claim may take. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::slice_device::{device_name, slot_device_name};
 use leafhost_core::slot::{DeviceUsage, slot_id, slot_number};
 
-/// Is what a device of a pool stands for.
+/// Instance or slot that a device of a pool stands for.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// The Instance.
+    /// Instance of the device.
     pub instance: Arc<Instance>,
-    /// The slot, if the device is one of an Instance.
+    /// Number of the slot, if the device is a single slot of the Instance.
     pub slot: Option<u32>,
 }
 
-/// Finds the Instance of a device. The pool of local devices is called as the node, that of shared ones `<namespace>/<configuration>`.
+/// Finds the Instance of a device. The pool of local devices has the name of the node, that of shared ones is
+/// `<namespace>/<configuration>`.
 pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Option<Found> {
     let place = pool.split_once('/');
     let candidates = instances.instances.values().filter(|instance| {
@@ -59,14 +60,15 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
     None
 }
 
-/// Says which slot a claim takes.
+/// Slot for a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// This one, which the claim has already: through another node on which its pods run, or because an agent has died between taking and remembering it.
+    /// The claim has this slot already: through another node on which its pods run, or because an agent died after taking it and before
+    /// saving its record.
     Had(String),
-    /// This one, which is free.
+    /// This slot is free.
     Free(String),
-    /// None is free; these have them.
+    /// No slot is free; these are used, as `<slot>=<usage>`.
     None(Vec<String>),
 }
 
@@ -99,7 +101,7 @@ pub fn choose(found: &Found, own: &DeviceUsage, taken: &BTreeSet<(InstanceKey, S
     )
 }
 
-/// Returns the slots that the claim of `own` has, through whichever node, in the order of their numbers; each with whether it is through this one.
+/// Returns the slots that the claim of `own` has through any node, ordered by number; each with true if it has it through this node.
 fn of_claim<'a>(
     instance: &'a Instance,
     own: &'a DeviceUsage,
@@ -121,22 +123,22 @@ fn of_claim<'a>(
     held.into_iter().map(|(_, slot, is_own)| (slot, is_own))
 }
 
-/// Says how the slots of a claim become what they should be.
+/// Changes that correct the slots of a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// Lists those that it has then.
+    /// Slots that it has afterwards.
     pub slots: Vec<String>,
-    /// Lists those of them that are to be taken.
+    /// Slots to take.
     pub take: Vec<String>,
-    /// Lists those that are to be given back.
+    /// Slots to release.
     pub give_back: Vec<String>,
 }
 
-/// Says what a prepared claim should do about its `number` slots of an Instance; `exact` are the only ones that it may have, if it may not have any.
-/// None of `taken` is taken.
+/// Computes how a prepared claim gets the right `number` of slots of an Instance. If `exact` is not empty, it may have only these. No slot
+/// of `taken` is taken.
 ///
-/// The scheduler counts a share of a claim once, on however many nodes its pods run. So all of its nodes have the same slots: the first ones that say so, and
-/// where too few do, free ones.
+/// The scheduler counts a share of a claim once, on however many nodes its pods run. So all of its nodes have the same slots: the first
+/// that are marked with the claim, and free ones if these are too few.
 pub fn settle(
     instance: &Instance,
     own: &DeviceUsage,

@@ -15,7 +15,7 @@ use crate::Shared;
 use crate::model::find;
 use leafhost_core::claim::record::{Record, RecordedDevice, Slot};
 
-/// Separates two attempts to read a claim.
+/// Pause between two attempts to read a claim.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Shared {
@@ -35,7 +35,7 @@ impl Shared {
         };
         let record = match known {
             Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
-            // Its slots are being given back; it gets them or others again.
+            // Its slots are being released; it gets these or others again.
             _ => {
                 let allocated = self.read(claim, deadline).await?;
                 self.take_all(claim, &allocated, deadline).await?
@@ -44,14 +44,14 @@ impl Shared {
         self.answer(&claim.uid, &record).await
     }
 
-    /// Returns which boot this is, as far as that is known.
+    /// Returns the id of the current boot, if it is known.
     fn boot(&self) -> String {
         let boot = self.ports.devices.borrow().boot;
         boot.map(|boot| boot.id()).unwrap_or_default()
     }
 
-    /// Looks up again what containers get of a claim that is prepared: its devices may have other nodes by now. One that is not there keeps what it
-    /// had in the same boot; after another one it is waited for.
+    /// Updates the edits of a prepared claim: its devices may have other nodes now. In the same boot a missing device keeps its edits;
+    /// after another boot it is waited for.
     async fn refresh(
         &self,
         uid: &str,
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// Reads the claim, again and again while that fails for a reason that may pass.
+    /// Reads the claim; tries again after transient errors.
     async fn read(&self, claim: &ClaimRef, deadline: Instant) -> Result<AllocatedClaim, String> {
         let ClaimRef {
             namespace,
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// Takes all devices of a claim, or none, and writes that down.
+    /// Takes all devices of a claim, or none, and saves the record.
     async fn take_all(
         &self,
         claim: &ClaimRef,
@@ -145,18 +145,18 @@ impl Shared {
             self.edit(|report| {
                 report.claims.insert(claim.uid.clone(), Arc::clone(&record));
             });
-            // Another node may have taken a slot for the same claim meanwhile.
+            // Another node may have taken a slot for this claim meanwhile.
             self.work.notify_one();
             return Ok(record);
         };
         for slot in slots(&record) {
-            // What cannot be given back now is found later: no record names it.
+            // A slot that cannot be released now is found later: no record names it.
             self.give_back(claim, slot).await;
         }
         Err(error)
     }
 
-    /// Takes the devices of a claim, one after the other. What was taken before an error is in the record.
+    /// Takes the devices of a claim, one after the other. Slots taken before an error are in the record.
     async fn fill(
         &self,
         record: &mut Record,
@@ -177,7 +177,7 @@ impl Shared {
                 edits: Edits::default(),
             };
             let mut result = Ok(());
-            // A claim with admin access takes no slot, and needs the device all the same.
+            // A claim with admin access takes no slot, but needs the device.
             for _ in 0..one.slots.max(1) {
                 match self.take(claim, one, &others, deadline).await {
                     Ok(taken) => {
@@ -214,13 +214,12 @@ impl Shared {
     }
 }
 
-/// Returns the slots that a claim has.
+/// Returns the slots of a claim.
 pub fn slots(record: &Record) -> impl Iterator<Item = &Slot> {
     record.devices.iter().flat_map(|device| &device.slots)
 }
 
-/// Returns what containers get with each device of a claim. One that does nothing for a container is there, too: runtimes refuse a name that they
-/// do not know.
+/// Returns the edits for containers by CDI device of a claim. A device without edits is included: runtimes reject unknown names.
 pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
     let devices = record.devices.iter();
     devices
@@ -228,7 +227,7 @@ pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
         .collect()
 }
 
-/// Returns what containers get with a device.
+/// Returns the edits for containers with a device.
 fn edits_of(usable: &Usable, instance: &Instance, properties: &BTreeMap<String, String>) -> Edits {
     let mut own = usable.configured.configuration.broker_properties.clone();
     own.extend(properties.clone());

@@ -1,5 +1,5 @@
-//! Sees to it that prepared claims have their slots: an Instance may be made anew, another node may give back what both had, and two nodes may have taken a
-//! slot each for one claim.
+//! Keeps the slots of prepared claims right: an Instance may be created anew, another node may release a slot that both had, and two nodes
+//! may have taken different slots for one claim.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::give_back::named;
 use crate::model::{Settlement, settle};
 
 impl Shared {
-    /// Waits until the Instances show that a claim lacks slots that it should have, or has others.
+    /// Waits until the Instances show that the slots of a claim have to be corrected.
     pub async fn unsettled(&self, instances: &mut watch::Receiver<Arc<InstanceSet>>) {
         loop {
             if instances.changed().await.is_err() {
@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// Makes the slots of a prepared claim what they should be. Returns false if that has to be tried again.
+    /// Corrects the slots of a prepared claim. Returns false if that has to be tried again.
     pub async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let settlements = self.settlements(uid, record, &instances);
@@ -63,7 +63,7 @@ impl Shared {
                     "a claim settles its slots"
                 );
                 if !is_done {
-                    // The Instances show what to do instead, or the next attempt does it.
+                    // The Instances will show what to do instead, or the next attempt succeeds.
                     return false;
                 }
             }
@@ -90,7 +90,7 @@ impl Shared {
         true
     }
 
-    /// Says what a claim should do about its slots, by Instance; nothing where they are as they should be, or where that cannot be helped.
+    /// Returns the corrections of a claim's slots by Instance, without Instances that are right or cannot be corrected.
     fn settlements(
         &self,
         uid: &str,
@@ -105,7 +105,7 @@ impl Shared {
         for instance in known {
             let key = instance.key();
             let had: Vec<_> = slots().filter(|slot| slot.key() == key).collect();
-            // The device of an Instance is called as that; any other name is one of its slots'.
+            // A device that has the name of its Instance may be any slot; any other name is that of one slot.
             let is_exact = |device: &&RecordedDevice| {
                 let mut slots = device.slots.iter();
                 slots.any(|slot| device_name(&slot.instance) != device.device)

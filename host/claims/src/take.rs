@@ -1,4 +1,4 @@
-//! Takes slots for the devices of a claim, as they are free.
+//! Takes free slots for the devices of a claim.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::Shared;
 use crate::model::{Choice, Found, choose, find};
 use leafhost_core::claim::record::Slot;
 
-/// Limits how long a device is waited for that is not there: what the scheduler sees and what this node sees are some moments apart.
+/// Longest wait for a missing device: this node may see it some moments later than the scheduler.
 const APPEARS: Duration = Duration::from_secs(5);
-/// Separates two attempts after a failed write.
+/// Pause before a failed write is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// Separates two looks for a free slot that nothing has announced.
+/// Interval of looks for a free slot if no event announces one.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most holders that an error names.
+/// Upper bound of holders that an error names.
 const MOST_HOLDERS: usize = 5;
 
-/// Holds a device that was taken.
+/// Device that was taken.
 pub struct Taken {
     pub usable: Usable,
     pub instance: Arc<Instance>,
-    /// None for who only looks after the device.
+    /// Slots taken; empty for a claim with admin access.
     pub slots: Vec<Slot>,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
                                 slots: vec![slot],
                             });
                         }
-                        // Somebody was quicker, or nothing is free yet.
+                        // Another claim was first, or no slot is free yet.
                         let now = Instant::now();
                         if now >= deadline {
                             return Err(none_free(&found));
@@ -105,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Takes a slot of an Instance; nothing if none is free now or somebody was quicker.
+    /// Takes a slot of an Instance; `None` if none is free now or another writer was first.
     async fn claim_slot(
         &self,
         found: &Found,
@@ -125,7 +125,7 @@ impl Shared {
             state.reserved.insert((key.clone(), slot.clone()));
             (slot, is_had)
         };
-        // Once it is taken the store shows it.
+        // Once the slot is taken, the store shows it.
         let _reserved = Reserved {
             shared: self,
             place: (key.clone(), slot.clone()),
@@ -164,7 +164,7 @@ impl Shared {
             .map_or(Ok(()), |one| one.map(drop))
     }
 
-    /// Returns how a slot says that a claim has it.
+    /// Returns the usage value of a claim's slot.
     pub fn usage(&self, claim: &ClaimRef) -> DeviceUsage {
         DeviceUsage::Claim {
             namespace: claim.namespace.clone(),
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Gives a slot of a claim back. Returns false if that has to be tried again.
+    /// Releases a slot of a claim. Returns false if that has to be tried again.
     pub async fn give_back(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let usage = self.usage(claim);
         let edits: Vec<Edit> = vec![give_back(&slot.id, &usage)];
@@ -188,7 +188,7 @@ impl Shared {
                 tracing::info!(slot = slot.id, reason = "unprepared", "slot is free again");
                 true
             }
-            // It is another object's or another one's by now, if the store shows that.
+            // The slot belongs to another object or user now, if the store shows that.
             Err(error) if error.is_outdated() => !self.has(slot, &usage),
             Err(error) => {
                 let problem = chain(&error);
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Tells that the store shows a slot as this claim's.
+    /// Returns true if the store shows the slot as this claim's.
     fn has(&self, slot: &Slot, usage: &DeviceUsage) -> bool {
         let instances = self.ports.store.instances();
         let instances = instances.borrow();
@@ -212,7 +212,7 @@ impl Shared {
     }
 }
 
-/// Keeps a slot from others until it is dropped.
+/// Reserves a slot until it is dropped.
 struct Reserved<'a> {
     shared: &'a Shared,
     place: (InstanceKey, String),
@@ -235,7 +235,7 @@ fn none_free(found: &Found) -> String {
     )
 }
 
-/// Waits for a change. Returns false if there is none until the deadline.
+/// Waits for a change. Returns false if none comes before the deadline.
 async fn wait(deadline: Instant, changed: impl Future<Output = bool>) -> bool {
     timeout_at(deadline, changed).await.unwrap_or(false)
 }

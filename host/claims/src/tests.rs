@@ -36,7 +36,7 @@ async fn a_claim_takes_a_slot_until_it_is_given_back() {
         (&*env["ID"], &*env["ID_A1"], &*env["MODE"]),
         ("a1", "a1", "fast")
     );
-    // Asked again, it answers from its record: the claim itself is not looked at.
+    // The second answer comes from the record: the claim is not read.
     bench.world.claims.lock().unwrap().clear();
     assert_eq!(bench.prepare("viewer").await.unwrap(), devices);
     assert_eq!(bench.store.take_writes().len(), 1);
@@ -185,7 +185,7 @@ async fn variables_of_a_claim_win() {
     assert_eq!((&*env["MODE"], &*env["MODE_A1"]), ("slow", "slow"));
 }
 
-/// The agent dies between the slot, the record, the files of CDI and the answer.
+/// The agent dies between the slot, the record, the CDI specs and the answer.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_dies_in_between_gives_nothing_twice_and_loses_nothing() {
     for broken in ["record", "spec"] {
@@ -202,7 +202,7 @@ async fn an_agent_that_dies_in_between_gives_nothing_twice_and_loses_nothing() {
         bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
         bench.until(|bench| bench.held().is_empty()).await;
     }
-    // The slot is taken, and nothing else has happened.
+    // Only the slot is taken.
     let mut instance = mk_instance("a1", 2);
     for (slot, usage) in [
         (0, "R:default:viewer:viewer-uid:node-a"),
@@ -353,7 +353,7 @@ async fn what_a_device_is_by_now_is_given_when_a_claim_is_prepared_again() {
     let env =
         |bench: &Bench| bench.world.specs.lock().unwrap()["viewer-uid"]["gpu-a1"].env["ID"].clone();
     assert_eq!(env(&bench), "moved");
-    // It is away: in the same boot its pod keeps what it has.
+    // The device is away: in the same boot its pod keeps its edits.
     bench
         .devices
         .send_replace(mk_devices(&[], &Health::Healthy));

@@ -1,4 +1,4 @@
-//! What claims are tested with: a world whose parts can be made to fail, and an agent in it.
+//! World for the tests of claims, whose parts can fail, and an agent in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,17 +21,17 @@ use leafhost_core::claim::ports::{ReadError, Records};
 
 pub const NODE: &str = "node-a";
 
-/// An API server with claims, a disk with records, and a folder with CDI specs. Each can be made to fail.
+/// API server with claims, disk with records, and folder with CDI specs. Each can fail.
 #[derive(Default)]
 pub struct World {
     pub claims: Mutex<BTreeMap<String, AllocatedClaim>>,
-    /// So many reads of claims fail for a reason that passes.
+    /// Number of reads of claims that fail with a transient error.
     pub failures: Mutex<u32>,
     pub records: Mutex<BTreeMap<String, Record>>,
     pub unreadable: Mutex<BTreeMap<String, String>>,
     pub specs: Mutex<BTreeMap<String, BTreeMap<String, Edits>>>,
     pub broken: Mutex<Option<&'static str>>,
-    /// The claims that containers use, if that is known.
+    /// Claims that containers use, if that is known.
     pub used: Mutex<Option<BTreeSet<(String, String)>>>,
 }
 
@@ -201,7 +201,7 @@ pub fn mk_bench(instances: &[Instance]) -> Bench {
     mk_agent(world, store, devices)
 }
 
-/// An agent that starts.
+/// Starts an agent.
 pub fn mk_agent(
     world: Arc<World>,
     store: Arc<Store>,
@@ -229,7 +229,7 @@ pub fn mk_agent(
 }
 
 impl Bench {
-    /// Kills the agent; what is left of its world.
+    /// Kills the agent; returns the rest of its world.
     pub fn kill(self) -> (Arc<World>, Arc<Store>, watch::Sender<Arc<DeviceSnapshot>>) {
         drop(self.running);
         (self.world, self.store, self.devices)
@@ -249,7 +249,7 @@ impl Bench {
         self.claims.prepare(mk_ref(name)).await
     }
 
-    /// The slots that somebody has.
+    /// Returns the slots that are in use.
     pub fn held(&self) -> Vec<String> {
         let set = self.store.set();
         let all = set
