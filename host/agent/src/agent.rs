@@ -62,7 +62,7 @@ pub struct AgentConfig {
     pub socket: Option<UnixListener>,
     /// Listener of the endpoint that serves only `/metrics`.
     pub metrics_listener: Option<TcpListener>,
-    /// Returns the number of log lines that were dropped.
+    /// Counter of log lines that were dropped.
     pub lost_log_lines: fn() -> u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Ports {
     pub handlers: Arc<dyn HandlerSource>,
     /// State of the loader that survives restarts.
     pub accepted: Arc<dyn LoaderStore>,
-    /// Makes handlers of files.
+    /// Loader that turns files into handlers.
     pub loader: Arc<dyn Loader>,
     /// Store of Instances. When the agent is built it has those of an earlier run.
     pub instances: Arc<dyn InstanceStore>,

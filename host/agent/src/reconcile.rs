@@ -25,7 +25,8 @@ use crate::plan::{Plan, Reservations, is_local_to, plan};
 /// Number of conflicts in a row after which the next attempt waits for the backoff.
 const CONFLICTS: u32 = 3;
 
-/// Longest pause after a failure: no event tells that a right was granted or a folder made writable.
+/// Longest pause after a failure, unless the store asks for a longer one: no event tells that a right was granted or a folder made
+/// writable.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// Report of the reconcile task.

@@ -205,7 +205,7 @@ pub struct SessionView {
     pub wall_ms: f64,
     /// CPU time of the guest in milliseconds.
     pub cpu_ms: f64,
-    /// Peak memory of the guest and of the host for it, in bytes.
+    /// Peak of the guest's linear memory and of what the host kept for it, in bytes.
     pub memory_bytes: u64,
     /// `ok`, `partial`, `unavailable`, `invalid-details`, or the fault's reason.
     pub result: String,

@@ -185,7 +185,7 @@ async fn variables_of_a_claim_win() {
     assert_eq!((&*env["MODE"], &*env["MODE_A1"]), ("slow", "slow"));
 }
 
-/// The agent dies between the slot, the record, the CDI specs and the answer.
+/// Kills the agent between the slot, the record, the CDI specs and the answer.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_dies_in_between_gives_nothing_twice_and_loses_nothing() {
     for broken in ["record", "spec"] {

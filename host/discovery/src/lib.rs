@@ -77,7 +77,7 @@ pub struct DiscoveryTask {
     served: BTreeMap<ConfigurationKey, Served>,
     /// Devices that the store knew at the start, until their Configuration is first seen.
     known: BTreeMap<ConfigurationKey, Unseen>,
-    /// Value of [`Self::all_known`] for the published state.
+    /// True if the handler of every source was known at the last tick.
     all_known: bool,
     /// Time of the next report, if anything has changed since the last one.
     report_at: Option<Instant>,

@@ -95,7 +95,7 @@ pub struct LoaderTask {
     jobs: HashMap<Id, (Job, Instant)>,
     read: bool,
     owners: Owners,
-    /// Files that exist, readable or not.
+    /// Files that exist, usable or not.
     there: BTreeSet<String>,
     objects: BTreeMap<String, ObjectName>,
     problems: Vec<SourceProblem>,

@@ -99,7 +99,7 @@ pub struct SessionReport {
     pub source: String,
     /// End of the last call.
     pub last_call: Option<Timestamp>,
-    /// Resource usage and denied requests of that call.
+    /// Statistics of that call.
     pub call: CallStats,
     /// Result of that call.
     pub result: CallResult,

@@ -207,7 +207,7 @@ impl Registry {
             .min()
     }
 
-    /// Returns the phase of a handler and its begin; `None` if the handler is unknown.
+    /// Returns the phase of a handler and the time it began; `None` if the handler is unknown.
     pub fn phase(&self, key: &HandlerKey) -> Option<(Phase, Timestamp)> {
         self.entries
             .get(key)

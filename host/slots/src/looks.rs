@@ -32,7 +32,7 @@ pub(super) struct Looks {
     pub reading: JoinSet<Snapshot>,
     /// Time of the next read.
     pub next: Option<Instant>,
-    /// Time until which nothing is offered while the holders of slots are unknown; `None` once they are known.
+    /// Time until which nothing is offered while the holders of slots are unknown; `None` once they are known, or that time has passed.
     pub ready: Option<Instant>,
     /// Number of snapshots in a row without an answer of the kubelet.
     unanswered: u32,

@@ -56,7 +56,7 @@ pub trait Admissions: Send + Sync {
     async fn admission(&self) -> Result<Admission, String>;
 }
 
-/// Returns true for the names of relevant resources.
+/// Predicate that selects resources by name.
 pub type Wanted = fn(&str) -> bool;
 
 /// Records of this machine's kubelet.

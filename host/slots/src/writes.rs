@@ -75,7 +75,7 @@ pub(super) struct Writes {
     running: JoinSet<Done>,
     units: BTreeSet<Unit>,
     places: BTreeSet<Place>,
-    /// Claims whose allocation was answered with an error, with the time until which they are kept: no pod can have them.
+    /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
     pub void: BTreeMap<Place, Instant>,
 }
 

@@ -40,7 +40,7 @@ fn document(parts: Parts) -> Status {
     board.status()
 }
 
-/// A reader that borrows the same value twice waits for ever if a change waits in between.
+/// Guards against borrowing the same value twice, which waits for ever if a change waits in between.
 #[test]
 fn problems_are_counted_while_handlers_and_reports_change() {
     let (handlers, report) = (

@@ -129,7 +129,7 @@ async fn an_instance_somebody_deleted_is_made_again() {
     bench.instances(&["cams-8120fe"]).await;
 }
 
-/// As the controller does for a node whose object is deleted.
+/// Removes the node like the controller does if the Node object is deleted.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_somebody_takes_out_each_time_enters_once_a_minute_in_the_end() {
     for shared in [true, false] {
@@ -345,7 +345,7 @@ async fn a_create_whose_answer_was_lost_makes_no_second_instance() {
     assert!(bench.report.borrow().done_once);
 }
 
-/// Two nodes see shared devices come and go, on a store that loses answers, is busy and is slow.
+/// Lets two nodes see shared devices come and go, on a store that loses answers, is busy and is slow.
 #[tokio::test(start_paused = true)]
 async fn whatever_the_store_does_each_device_ends_with_one_instance_that_names_the_nodes_that_see_it()
  {

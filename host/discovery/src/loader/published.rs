@@ -18,7 +18,7 @@ pub struct HandlerSet {
     pub trusted: BTreeMap<String, TrustedSource>,
     /// Objects of the sources, as in [`SourceSet`](leafhost_core::ports::SourceSet).
     pub objects: BTreeMap<String, ObjectName>,
-    /// Sources that cannot be read, sorted.
+    /// Problems of sources and of the store, sorted.
     pub problems: Vec<SourceProblem>,
 }
 

@@ -85,7 +85,7 @@ async fn a_stream_that_the_kubelet_ends_is_registered_again_once() {
     plugin.stop().await;
 }
 
-/// A client that a person starts must not be taken for the kubelet.
+/// Checks that a client that a person starts is not taken for the kubelet.
 #[tokio::test]
 async fn a_second_stream_neither_ends_the_first_nor_matters_when_it_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -370,7 +370,7 @@ async fn a_preference_is_always_answered() {
     plugin.stop().await;
 }
 
-/// Half of the longest list's bytes are ids.
+/// Sends as many ids as the longest list has: half of its bytes are ids.
 #[tokio::test]
 async fn a_preference_among_thirty_thousand_ids_is_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -459,7 +459,7 @@ async fn a_relabelled_kubelet_socket_changes_nothing() {
     plugin.stop().await;
 }
 
-/// The kubelet hangs, and its streams stay open. In this case alone the plugin ends them.
+/// Replaces a kubelet that hangs, so that its streams stay open. In this case alone the plugin ends them.
 #[tokio::test]
 async fn a_kubelet_whose_predecessor_keeps_its_streams_gets_one_registration() {
     let folder = tempfile::tempdir().unwrap();

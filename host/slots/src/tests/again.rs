@@ -14,7 +14,7 @@ async fn rig(hashes: &[&str], capacity: u32) -> Rig {
     rig
 }
 
-/// Half a second later lets another node claim the slots that the task has chosen.
+/// Lets another node claim the slots that the task has chosen, half a second later.
 async fn is_quicker(rig: &Rig, free: &[&str]) {
     tokio::time::sleep(Duration::from_millis(500)).await;
     rig.store.edit(|set| {

@@ -170,7 +170,7 @@ fn instances_of_a_configuration_that_was_created_again_begin_with_its_first_gene
     }
 }
 
-/// `kubectl delete --cascade=orphan` removes the owner while the Configuration still exists.
+/// Covers `kubectl delete --cascade=orphan`, which removes the owner while the Configuration still exists.
 #[test]
 fn a_configuration_that_is_being_deleted_does_not_become_owner_again() {
     let mut set = settled(&cams_at(1, &serde_json::json!({})));
