@@ -48,7 +48,7 @@ pub fn wanted<'a>(
 ) -> Wanted<'a> {
     let mut wanted = Wanted::default();
     let mut held = held(node, instances);
-    // Of two Configurations with one class the owner of the name gets it: a newer one must not add its device to containers of the other.
+    // The owner of the name gets the class if two Configurations have it: a newer one must not add its device to containers of the other.
     let mut configurations: Vec<_> = devices
         .configurations
         .iter()

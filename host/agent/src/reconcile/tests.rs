@@ -471,7 +471,7 @@ async fn an_instance_that_cannot_be_written_delays_no_other_and_keeps_the_agent_
         "{:?}",
         begun.elapsed()
     );
-    // One that hangs is written after the others.
+    // An Instance whose write hangs is written after the others.
     bench
         .store
         .hanging

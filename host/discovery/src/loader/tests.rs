@@ -484,7 +484,7 @@ async fn a_file_that_cannot_be_used_serves_as_it_was_accepted_also_after_a_start
         bench.serves(&["a.wasm: udev@1"]).await;
         bench.accepts(&["udev@1"]).await;
         if partial {
-            // It was elsewhere, and is gone.
+            // The file was in another folder, and is gone.
             bench.files.set.send_replace(Arc::new(SourceSet {
                 complete: true,
                 partial,

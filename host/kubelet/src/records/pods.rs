@@ -205,7 +205,7 @@ impl Watcher {
             | WatchMask::MOVED_TO
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        // The same folder gets the same descriptor again.
+        // Watching the same folder again returns the same descriptor.
         let now = match self.watches.add(path, mask) {
             Ok(now) => Some(now),
             Err(error) => {

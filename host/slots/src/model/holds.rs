@@ -86,7 +86,7 @@ impl Holds {
             }
         }
         for (unit, Claim { key, slot, usage }) in stored {
-            // Of several slots with one id the right one may be another.
+            // If several slots have one id, the container may have another of them.
             let kubelet = self.trusted.filter(|_| !unit.resource.is_empty());
             let hold = self.by_unit.entry(unit).or_insert_with(|| Hold {
                 instance: String::new(),

@@ -236,7 +236,7 @@ fn two_nodes_that_race_meet_only_at_the_last_free_slot() {
             assert_eq!(numbers, BTreeSet::from([0, capacity - 1]));
         }
     }
-    // Of many nodes most begin at an Instance of their own.
+    // Each of twenty nodes begins at an Instance of its own.
     let order = |place| in_order((0..50).collect(), place, 20)[0];
     let begun: BTreeSet<i32> = (0..20).map(order).collect();
     assert_eq!(begun.len(), 20);
