@@ -1,6 +1,6 @@
-//! What the contract's WIT files become in Rust: generated, never written by hand.
+//! Rust bindings generated from the contract's WIT files.
 //!
-//! Authors meet these types under the names the crate root and [`crate::udev`] give them.
+//! Handler authors see these types under the names that the crate root and [`crate::udev`] give them.
 
 wit_bindgen::generate!({
     world: "discovery-handler",

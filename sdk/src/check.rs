@@ -1,13 +1,14 @@
-//! Forms of text that Kubernetes wants, for [`Handler::validate`](crate::Handler::validate).
+//! Checks of text formats that Kubernetes requires, for [`Handler::validate`](crate::Handler::validate).
 
-/// Whether `text` is a semantic version of at most 64 bytes, as an attribute's
-/// [`Version`](crate::AttributeValue::Version) has to be.
+/// Returns true if `text` is a semantic version of at most 64 bytes, as required of an attribute's
+/// [`Version`](crate::AttributeValue::Version).
 pub fn is_version(text: &str) -> bool {
     text.len() <= 64 && semver::Version::parse(text).is_ok()
 }
 
-/// Whether `text` is a Kubernetes quantity, as a [capacity](crate::Device::capacity) has to be: a decimal number, then
-/// perhaps one of `n u m k M G T P E Ki Mi Gi Ti Pi Ei` or an exponent; at most 64 bytes.
+/// Returns true if `text` is a Kubernetes quantity of at most 64 bytes, as required of a
+/// [capacity](crate::Device::capacity): a decimal number with an optional exponent or suffix, one of `n u m k M G T P E Ki
+/// Mi Gi Ti Pi Ei`.
 pub fn is_quantity(text: &str) -> bool {
     const SUFFIXES: [&str; 16] = [
         "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",

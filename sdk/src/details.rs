@@ -1,4 +1,4 @@
-//! Reads `discoveryDetails`, and says which fields are wrong, missing or unknown.
+//! Reads `discoveryDetails` and reports the fields that are wrong, missing or unknown.
 
 mod unknown;
 
@@ -7,11 +7,11 @@ use serde::de::DeserializeOwned;
 use self::unknown::{Unknown, join};
 use crate::Problem;
 
-/// The most unknown fields that are reported.
+/// Upper bound of unknown fields that are reported.
 const MAX_UNKNOWN: usize = 20;
 
-/// Reads details from YAML; no text at all is `{}`. A field that the type does not know is a problem: a filter that is
-/// misspelt must not let everything through.
+/// Parses details from YAML; an empty text is read as `{}`. An unknown field is a problem, because a misspelt filter would
+/// let every device through.
 pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Vec<Problem>> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let mut track = serde_path_to_error::Track::new();
@@ -32,8 +32,9 @@ pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Vec<Problem>> 
     read.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// The YAML reader puts its own path before the message, and names a missing field only in the message. An unknown field
-/// that may be the missing one is told with it, and leaves the list.
+/// Converts an error of the YAML reader into a [`Problem`]. The reader puts its own path before the message and names a
+/// missing field only in the message. If an unknown field may be the missing one, the problem names both, and the field is
+/// removed from `unknown`.
 fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
     let path = if path == "." { "" } else { path };
     let message = message

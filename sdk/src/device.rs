@@ -1,12 +1,12 @@
-//! A device, built step by step. Knows nothing of the host: what breaks a rule of the contract is left out there.
+//! Builder methods of [`Device`]. They know nothing of the host, which drops devices that break a rule of the contract.
 
 use crate::{Attribute, AttributeValue, Device, DeviceNode, Health, Mount};
 
 impl Device {
-    /// A device of which nothing is known but its id, whose health nobody can tell.
+    /// Creates a device with only an id; its health is unknown.
     ///
-    /// `id` is the same for the same device at every call and, for a shared device, on every node: a serial number, a
-    /// UUID, a path that stays. 1 to 1,024 bytes without control characters.
+    /// `id` must be the same for the same device at every call and, for a shared device, on every node: a serial number, a
+    /// UUID, a stable path. It has 1 to 1,024 bytes and no control characters.
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -21,23 +21,25 @@ impl Device {
         }
     }
 
-    /// Whether the device is visible from many nodes; without this as [`Description`](crate::Description) says.
+    /// Declares the device visible from many nodes, or from this one only. The default is that of the
+    /// [`Description`](crate::Description).
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = Some(shared);
         self
     }
 
-    /// What identifies the piece of hardware, whichever handler found it: an endpoint reference, a USB serial and
-    /// port, a PCI address. At most 256 bytes.
+    /// Sets an id of the physical hardware that does not depend on the handler: an endpoint reference, a USB serial and
+    /// port, a PCI address. It has at most 256 bytes.
     #[must_use]
     pub fn physical_id(mut self, id: impl Into<String>) -> Self {
         self.physical_id = Some(id.into());
         self
     }
 
-    /// An environment variable for the workload, `[A-Za-z_][A-Za-z0-9_-]*`; a name said twice has the last value.
-    /// A value has no control characters but tab, newline and carriage return. Needs the grant `devices.env`.
+    /// Sets an environment variable for the workload, with a name like `[A-Za-z_][A-Za-z0-9_-]*`. A second value of the same
+    /// name replaces the first. Values must not have control characters other than tab, newline and carriage return. Needs
+    /// the grant `devices.env`.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();
@@ -46,7 +48,7 @@ impl Device {
         self
     }
 
-    /// A device node below `/dev` that the workload may read and write, at the same path in the container. Needs the
+    /// Adds a device node below `/dev` that the workload may read and write, at the same path in the container. Needs the
     /// grant `devices.nodes`.
     #[must_use]
     pub fn node(self, path: impl Into<String>) -> Self {
@@ -54,7 +56,7 @@ impl Device {
         self.device_node(path.clone(), path, "rw")
     }
 
-    /// A device node with all there is to say: `permissions` are some of `r`, `w` and `m`.
+    /// Adds a device node with its own container path and permissions, which are some of `r`, `w` and `m`.
     #[must_use]
     pub fn device_node(
         mut self,
@@ -70,15 +72,15 @@ impl Device {
         self
     }
 
-    /// A file or folder of the node that the workload may read at the same path; [`mount_at`](Self::mount_at) has all
-    /// there is to say. Needs the grant `devices.mounts`.
+    /// Adds a read-only mount of a file or folder of the node, at the same path in the container. Use
+    /// [`mount_at`](Self::mount_at) for another path or a writable mount. Needs the grant `devices.mounts`.
     #[must_use]
     pub fn mount(self, path: impl Into<String>) -> Self {
         let path = path.into();
         self.mount_at(path.clone(), path, true)
     }
 
-    /// A file or folder of the node that the workload sees at `container_path`.
+    /// Adds a mount of a file or folder of the node at `container_path`.
     #[must_use]
     pub fn mount_at(
         mut self,
@@ -94,9 +96,9 @@ impl Device {
         self
     }
 
-    /// Something to choose the device by: `"text"`, a number, `true`, or
-    /// [`AttributeValue::Version`]. `name` is a C identifier of at most 32 bytes, perhaps behind
-    /// `domain/`; a name said twice has the last value.
+    /// Sets an attribute to select the device by: `"text"`, a number, `true`, or [`AttributeValue::Version`]. `name` is a C
+    /// identifier of at most 32 bytes, optionally prefixed with `domain/`. A second value of the same name replaces the
+    /// first.
     #[must_use]
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<AttributeValue>) -> Self {
         let name = name.into();
@@ -108,7 +110,8 @@ impl Device {
         self
     }
 
-    /// An amount of what the device has, a Kubernetes quantity: `("memory", "80Gi")`. Named like an attribute.
+    /// Sets a capacity of the device as a Kubernetes quantity, such as `("memory", "80Gi")`. The name follows the rules of
+    /// attribute names.
     #[must_use]
     pub fn capacity(mut self, name: impl Into<String>, quantity: impl Into<String>) -> Self {
         let name = name.into();
@@ -117,21 +120,21 @@ impl Device {
         self
     }
 
-    /// Whether the device works.
+    /// Sets the health of the device.
     #[must_use]
     pub fn health(mut self, health: Health) -> Self {
         self.health = health;
         self
     }
 
-    /// The value of a property, if the device has it.
+    /// Returns the value of a property, if the device has it.
     pub fn get_property(&self, name: &str) -> Option<&str> {
         self.properties
             .iter()
             .find_map(|(other, value)| (other == name).then_some(value.as_str()))
     }
 
-    /// The value of an attribute, if the device has it.
+    /// Returns the value of an attribute, if the device has it.
     pub fn get_attribute(&self, name: &str) -> Option<&AttributeValue> {
         self.attributes
             .iter()
@@ -140,7 +143,7 @@ impl Device {
 }
 
 impl AttributeValue {
-    /// A semantic version, `1.2.3`, at most 64 bytes.
+    /// Creates a semantic version such as `1.2.3`, of at most 64 bytes.
     pub fn version(version: impl Into<String>) -> Self {
         Self::Version(version.into())
     }

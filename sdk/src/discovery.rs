@@ -1,4 +1,4 @@
-//! The answer to a call, built step by step.
+//! Builder of the answer to a call.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use crate::bindings::leafhost::discovery::types as wit;
 use crate::{Device, Devices, Wake, udev};
 
-/// When a session is called again if its handler says nothing.
+/// Delay before the next call if the handler asks for none.
 const DEFAULT_WAKE: Wake = Wake::After(10_000);
 
-/// The answer to a call.
+/// Answer to a call.
 ///
-/// It says which devices there are and when to call again: after ten seconds, if nothing is said.
+/// Holds the devices and the wakes that trigger the next call; without a wake it comes after ten seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
-    /// What was found.
+    /// Devices that were found.
     pub devices: Devices,
-    /// Ids that are known to have left.
+    /// Ids of devices that are known to have left.
     pub departed: Vec<String>,
-    /// When to call again. Empty: after ten seconds, unless `until_changed`.
+    /// Wakes that trigger the next call. If empty, it comes after ten seconds, unless `until_changed` is set.
     pub wake: Vec<Wake>,
-    /// With an empty `wake`: call again only when the Configuration changes.
+    /// With an empty `wake`, call again only when the Configuration changes.
     pub until_changed: bool,
-    /// The bytes to get back at the next call.
+    /// Bytes that the next call receives.
     pub cursor: Option<Vec<u8>>,
 }
 
@@ -37,31 +37,32 @@ impl Discovery {
         }
     }
 
-    /// These are all devices there are. One that was here before and is not among them has gone: it is
-    /// withdrawn when its grace (none for a local device, five minutes for a shared one) is over.
+    /// Creates an answer that lists all devices. A device from before that is not among them has gone: it is withdrawn when
+    /// its grace period (none for a local device, five minutes for a shared one) is over.
     pub fn complete(devices: impl IntoIterator<Item = Device>) -> Self {
         Self::new(Devices::Complete(devices.into_iter().collect()))
     }
 
-    /// These are some of the devices; those not among them stay as they were. For answering when
-    /// [`Host::has_time`](crate::Host::has_time) says no, with the rest to follow at the next call.
+    /// Creates an answer that lists some of the devices; all others stay as they were. Use it when
+    /// [`Host::has_time`](crate::Host::has_time) returns false, and report the rest at the next call.
     pub fn partial(devices: impl IntoIterator<Item = Device>) -> Self {
         Self::new(Devices::Partial(devices.into_iter().collect()))
     }
 
-    /// The same devices as last time. Not after [`Event::First`](crate::Event::First): then it means none.
+    /// Creates an answer with the same devices as last time. After [`Event::First`](crate::Event::First) it means no
+    /// devices.
     pub fn unchanged() -> Self {
         Self::new(Devices::Unchanged)
     }
 
-    /// A device that is known to have left, whatever grace it would have.
+    /// Reports a device that is known to have left; it is withdrawn without a grace period.
     #[must_use]
     pub fn departed(mut self, id: impl Into<String>) -> Self {
         self.departed.push(id.into());
         self
     }
 
-    /// Call again after this time, clamped to one second and one day.
+    /// Requests a call after this time, clamped to one second and one day.
     #[must_use]
     pub fn wake_after(mut self, time: Duration) -> Self {
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -69,22 +70,22 @@ impl Discovery {
         self
     }
 
-    /// Call again when something happens to a device for which all terms hold. Needs the grant `udev`.
+    /// Requests a call on a udev event of a device for which all terms hold. Needs the grant `udev`.
     #[must_use]
     pub fn wake_on_udev(mut self, rule: impl Into<udev::Rule>) -> Self {
         self.wake.push(Wake::Udev(rule.into()));
         self
     }
 
-    /// Call again when an address or a link of a granted interface changes. Needs the grant `network`.
+    /// Requests a call when an address or a link of a granted interface changes. Needs the grant `network`.
     #[must_use]
     pub fn wake_on_network(mut self) -> Self {
         self.wake.push(Wake::Network);
         self
     }
 
-    /// Call again when a datagram that has all of these bytes (1 to 8 texts of 1 to 64 bytes) comes to a multicast
-    /// group from another host. Needs the grant `network.multicast`.
+    /// Requests a call when a datagram that contains all of these byte strings (1 to 8, of 1 to 64 bytes each) arrives at a
+    /// multicast group from another host. Needs the grant `network.multicast`.
     #[must_use]
     pub fn wake_on_multicast(
         mut self,
@@ -100,22 +101,22 @@ impl Discovery {
         self
     }
 
-    /// Call again only when the Configuration changes, or something else that was asked for happens.
+    /// Disables the default wake: the next call comes only when the Configuration changes or a requested wake occurs.
     #[must_use]
     pub fn until_changed(mut self) -> Self {
         self.until_changed = true;
         self
     }
 
-    /// Up to 1 MiB to get back as [`Request::cursor`](crate::Request::cursor) at the next call. Without it what was
-    /// there is forgotten.
+    /// Stores up to 1 MiB that the next call receives as [`Request::cursor`](crate::Request::cursor). An answer without a
+    /// cursor discards the previous one.
     #[must_use]
     pub fn cursor(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.cursor = Some(bytes.into());
         self
     }
 
-    /// When the next call comes, as the host is told.
+    /// Returns the wakes for the host, with the default one if none is set.
     pub fn wakes(&self) -> &[Wake] {
         if self.wake.is_empty() && !self.until_changed {
             &[DEFAULT_WAKE]
@@ -124,7 +125,7 @@ impl Discovery {
         }
     }
 
-    /// The devices of a complete or partial answer.
+    /// Returns the devices of a complete or partial answer; empty if unchanged.
     pub fn devices(&self) -> &[Device] {
         match &self.devices {
             Devices::Unchanged => &[],

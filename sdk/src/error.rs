@@ -1,27 +1,27 @@
-//! Why a call has no answer.
+//! Errors that end a call without an answer.
 
 use std::fmt;
 
 use crate::Problem;
 
-/// What a call of [`Handler::discover`](crate::Handler::discover) returns.
+/// Result of [`Handler::discover`](crate::Handler::discover).
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call has no answer. The devices found before stay.
+/// Error of a call that has no answer. The devices found before stay.
 ///
-/// Any `std::error::Error` becomes [`Unavailable`](Self::Unavailable) through `?`, with the causes behind it in
-/// the text. For that reason this type is none itself.
+/// Any `std::error::Error` converts into [`Unavailable`](Self::Unavailable) with `?`; the text includes its sources. For
+/// that reason this type does not implement `std::error::Error` itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The details are wrong, which shows only now. No further call until the Configuration changes.
+    /// Details that turned out to be wrong only during the call. There is no further call until the Configuration changes.
     InvalidDetails(Vec<Problem>),
-    /// Something the handler needs is not there at the moment; says what. The next call comes after one second, then
+    /// Names something the handler needs that is not available at the moment. The next call comes after one second, then
     /// two, up to five minutes.
     Unavailable(String),
 }
 
 impl Error {
-    /// Something the handler needs is not there at the moment.
+    /// Creates an [`Unavailable`](Self::Unavailable) that says what is not available.
     pub fn unavailable(what: impl Into<String>) -> Self {
         Self::Unavailable(what.into())
     }
@@ -56,8 +56,8 @@ impl<E: std::error::Error> From<E> for Error {
 }
 
 impl Problem {
-    /// `path` is the field as YAML tools write it, such as `filter.items[2]`, empty for the text as a whole; `message` says
-    /// what is wrong and what would be right.
+    /// Creates a problem. `path` is the field as YAML tools write it, such as `filter.items[2]`, or empty for the text as a
+    /// whole; `message` says what is wrong and what would be right.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),

@@ -1,4 +1,4 @@
-//! Between the contract and [`Handler`]: what every component has and no author writes.
+//! Connects the contract's exports to a [`Handler`]. Every component has this code; handler authors never write it.
 
 use std::marker::PhantomData;
 
@@ -8,17 +8,17 @@ use crate::bindings::leafhost::discovery::types as wit;
 use crate::host::Imports;
 use crate::{Discovery, Error, Handler, Host, Problem, Request, Result, details};
 
-/// A handler that [`register!`](crate::register) made a component of.
+/// Handler that [`register!`](crate::register) exports as a component.
 #[diagnostic::on_unimplemented(
     message = "the handler `{Self}` is not registered",
     note = "register! forgotten? write `leafhost_sdk::register!({Self});` at the top of the crate"
 )]
 pub trait Registered: Handler {
-    /// The version of the handler's crate.
+    /// Version of the handler's crate.
     const VERSION: &'static str;
 }
 
-/// A component's exports for a handler.
+/// Implements a component's exports for a handler.
 #[derive(Debug)]
 pub struct Component<H>(PhantomData<H>);
 
@@ -84,7 +84,7 @@ impl<H: Registered> Guest for Component<H> {
     }
 }
 
-/// Makes the crate a component with this [`Handler`]. Once per crate, which needs `crate-type = ["cdylib"]`.
+/// Exports this [`Handler`] as the crate's component. Use it once per crate, which needs `crate-type = ["cdylib"]`.
 ///
 /// In a native build it only checks the type and makes the handler known to [`testing`](crate::testing).
 #[macro_export]

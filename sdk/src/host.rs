@@ -1,7 +1,7 @@
-//! What a handler may call. In a component these are the imports, natively the fake of [`crate::testing`].
+//! Capabilities that a handler may call. In a component these are the imports, natively the fake of [`crate::testing`].
 //!
-//! [`Host`] is a concrete type on purpose: behind a trait object every import would stay in every component, and
-//! an import without a grant is refused at load. So a capability that is never called does not appear.
+//! [`Host`] is a concrete type on purpose: behind a trait object every import would stay in every component, and an import
+//! without a grant is refused at load. With a concrete type, a capability that is never called is not imported.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ pub(crate) use imports::Imports;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native as imports;
 
-/// The capabilities of one call.
+/// Capabilities of one call.
 ///
-/// Logging, explanations, clock and random numbers are always there; the rest needs a grant as soon as the handler
-/// calls it anywhere.
+/// Logging, explanations, clock and random numbers need no grant; each other capability needs one as soon as the handler's
+/// code calls it anywhere.
 #[derive(Debug)]
 pub struct Host {
     pub(crate) imports: Imports,
@@ -44,35 +44,35 @@ impl Host {
         }
     }
 
-    /// Writes a line to the agent's log, with the names of the handler and the Configuration. Cut after 4 KiB; at
-    /// most 15 lines in 10 s for one handler. [`debug`](Self::debug), [`info`](Self::info), [`warn`](Self::warn) and
-    /// [`error`](Self::error) are shorter.
+    /// Writes a line to the agent's log, with the names of the handler and the Configuration. Lines are cut after 4 KiB; a
+    /// handler may write at most 15 in 10 s. [`debug`](Self::debug), [`info`](Self::info), [`warn`](Self::warn) and
+    /// [`error`](Self::error) are shortcuts.
     pub fn log(&self, level: Level, message: impl AsRef<str>) {
         self.imports.log(level, message.as_ref());
     }
 
-    /// A line for the author: off unless the agent runs with `debug`.
+    /// Logs a line for the handler's author; dropped unless the agent runs with `debug`.
     pub fn debug(&self, message: impl AsRef<str>) {
         self.log(Level::Debug, message);
     }
 
-    /// A line of interest in normal operation.
+    /// Logs a line of interest in normal operation.
     pub fn info(&self, message: impl AsRef<str>) {
         self.log(Level::Info, message);
     }
 
-    /// Something is wrong that the handler can live with.
+    /// Logs a problem that the handler can work around.
     pub fn warn(&self, message: impl AsRef<str>) {
         self.log(Level::Warn, message);
     }
 
-    /// Something is wrong that an operator should act on.
+    /// Logs a problem that an operator should act on.
     pub fn error(&self, message: impl AsRef<str>) {
         self.log(Level::Error, message);
     }
 
-    /// Says that something was seen and is no device: `subject` as an operator knows it (a path, an address), `rule` the
-    /// part of the details that decided, `reason` what did not fit. Shown by `leafhost status configuration` and
+    /// Explains why a candidate is not a device: `subject` identifies it to an operator (a path, an address), `rule` is the
+    /// part of the details that excluded it, `reason` says what did not match. Shown by `leafhost status configuration` and
     /// by `leafhost handler run --explain`.
     pub fn skipped(
         &self,
@@ -84,37 +84,37 @@ impl Host {
             .skipped(subject.as_ref(), rule.as_ref(), reason.as_ref());
     }
 
-    /// The host's monotonic clock. Times of it in a cursor stay comparable with those of later calls; what it counts from
-    /// means nothing.
+    /// Returns the time of the host's monotonic clock. Times saved in a cursor stay comparable with those of later calls;
+    /// the epoch is arbitrary.
     pub fn now(&self) -> Duration {
         self.imports.now()
     }
 
-    /// How long the call has taken.
+    /// Returns the time since the start of the call.
     pub fn elapsed(&self) -> Duration {
         self.imports.now().saturating_sub(self.started)
     }
 
-    /// Whether less than 80 % of the call's wall clock is used. If not, answer
-    /// [`partial`](crate::Discovery::partial) and go on at the next call: a call that goes beyond its budget is ended and its
+    /// Returns true while less than 80 % of the call's wall clock is used. Otherwise answer
+    /// [`partial`](crate::Discovery::partial) and continue at the next call: a call that exceeds its budget is ended and its
     /// answer lost.
     pub fn has_time(&self) -> bool {
         !self.time_left().is_zero()
     }
 
-    /// How long until 80 % of the call's wall clock is used: the [`limit`](Self::within) of what the call does before it
-    /// answers, perhaps in part.
+    /// Returns the time until 80 % of the call's wall clock is used. Use it as the [`limit`](Self::within) of work before
+    /// the answer, even if that has to be partial.
     pub fn time_left(&self) -> Duration {
         let to_use = self.wall.saturating_mul(4) / 5;
         to_use.saturating_sub(self.elapsed())
     }
 
-    /// A random number; not for secrets.
+    /// Returns a random number; not for secrets.
     pub fn random(&self) -> u64 {
         self.imports.random()
     }
 
-    /// The devices of the node. Needs the grant `udev`.
+    /// Returns access to the devices of the node. Needs the grant `udev`.
     pub fn udev(&self) -> Udev<'_> {
         Udev(self)
     }

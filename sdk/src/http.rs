@@ -6,36 +6,36 @@ use std::time::Duration;
 
 pub(crate) use target::Target;
 
-/// How long a request may take that does not say.
+/// Default time limit of a request.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How large a response may be for a request that does not say.
+/// Default size limit of a response's body.
 const MAX_BODY: usize = 256 << 10;
 
-/// A request. One connection, one response: nothing is followed, nothing is sent again.
+/// HTTP request. It uses one connection for one response: no redirects, no retries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The method, such as `POST`.
+    /// Method, such as `POST`.
     pub method: String,
-    /// The absolute URL, `http` or `https`, without user and password.
+    /// Absolute URL with scheme `http` or `https`, without user and password.
     pub url: String,
-    /// The headers. None is added but `Host` and `Content-Length`.
+    /// Headers. Only `Host` and `Content-Length` are added.
     pub headers: Vec<(String, String)>,
-    /// What is sent, with its length and in one piece.
+    /// Body, sent in one piece with its length.
     pub body: Vec<u8>,
-    /// How long it may take from the start to the last byte of the response. 5 s unless said otherwise.
+    /// Time limit from the start to the last byte of the response; 5 s by default.
     pub limit: Duration,
-    /// How many bytes the response's body may have. 256 KiB unless said otherwise.
+    /// Upper bound of bytes in the response's body; 256 KiB by default.
     pub max_body: usize,
 }
 
 impl Request {
-    /// Asks for what is there.
+    /// Creates a GET request.
     pub fn get(url: impl Into<String>) -> Self {
         Self::new("GET", url, Vec::new())
     }
 
-    /// Sends something.
+    /// Creates a POST request with a body.
     pub fn post(url: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
         Self::new("POST", url, body.into())
     }
@@ -51,28 +51,29 @@ impl Request {
         }
     }
 
-    /// One more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// How long it may take, all of it.
+    /// Sets the time limit of the whole exchange.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// How many bytes the response's body may have; more is [`Error::TooLarge`](crate::net::Error::TooLarge).
+    /// Sets the upper bound of bytes in the response's body; a larger one fails with
+    /// [`Error::TooLarge`](crate::net::Error::TooLarge).
     #[must_use]
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// The headers that go out: the author's, and the length of a body wherever one is expected.
+    /// Returns the headers to send: those of the author, and the length of the body wherever the method expects one.
     #[cfg(any(target_family = "wasm", test))]
     pub(crate) fn fields(&self) -> Vec<(&str, String)> {
         let authors = self.headers.iter();
@@ -87,19 +88,19 @@ impl Request {
     }
 }
 
-/// A response, whatever its status.
+/// HTTP response with any status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The status, such as 200.
+    /// Status code, such as 200.
     pub status: u16,
-    /// The headers in their order, with names in lower case. Bytes of a value that are no UTF-8 are replaced.
+    /// Headers in the order received, with names in lower case. Bytes of a value that are not UTF-8 are replaced.
     pub headers: Vec<(String, String)>,
-    /// All of the body.
+    /// Complete body.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// A response without headers.
+    /// Creates a response without headers.
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self {
             status,
@@ -108,21 +109,21 @@ impl Response {
         }
     }
 
-    /// Reads the body as JSON, whatever the status: into a type with [`#[details]`](macro@crate::details), or into
+    /// Parses the body as JSON, whatever the status: into a type with [`#[details]`](macro@crate::details), or into
     /// [`serde_json::Value`].
     ///
     /// # Errors
-    /// What is wrong with the body, and where.
+    /// Fails if the body is not such JSON; the error says where.
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.body)
     }
 
-    /// The value of the first header with this name, whatever the case of its letters.
+    /// Returns the value of the first header with this name; letter case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers_named(name).next()
     }
 
-    /// The values of all headers with this name.
+    /// Returns the values of all headers with this name; letter case is ignored.
     pub fn headers_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         self.headers
             .iter()

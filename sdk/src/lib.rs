@@ -45,11 +45,11 @@ pub use discovery::Discovery;
 pub use error::{Error, Result};
 pub use handler::{Description, Handler};
 pub use host::Host;
-/// Makes a type one that `discoveryDetails` are read into. Put it on the [`Details`](Handler::Details) and on the types of
-/// their fields.
+/// Makes a type readable from `discoveryDetails`. Put it on the [`Details`](Handler::Details) and on the types of their
+/// fields.
 ///
-/// It derives [`Deserialize`], without a dependency on `serde`. The fields of a struct are in camelCase, the variants of an
-/// enum as they are written. `#[serde(…)]` on fields and types says what is special:
+/// The macro derives [`Deserialize`] without a dependency on `serde`. Fields of a struct are read in camelCase, variants of
+/// an enum as written. Fields and types accept `#[serde(…)]` for exceptions:
 ///
 /// ```
 /// #[leafhost_sdk::details]

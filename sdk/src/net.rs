@@ -1,27 +1,28 @@
-//! What all of the network has in common: addresses of the node, and what can go wrong.
+//! Types shared by all network modules: addresses of the node, and errors.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// The most names that one call may look up with [`Host::resolve`](crate::Host::resolve). The next is [`Error::Denied`].
+/// Upper bound of names that one call may look up with [`Host::resolve`](crate::Host::resolve). The next is
+/// [`Error::Denied`].
 pub const LOOK_UPS: usize = 64;
-/// The most connections that one call may begin, those for requests included. The next is [`Error::Denied`].
+/// Upper bound of connections that one call may begin, including those of requests. The next is [`Error::Denied`].
 pub const CONNECTIONS: usize = 4_096;
 
-/// A network interface of the node that the handler may use.
+/// Network interface of the node that the handler may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkInterface {
-    /// Its name, such as `eth0`.
+    /// Name, such as `eth0`.
     pub name: String,
-    /// Its index: the scope id of link-local addresses and IPv6 groups on it, and what
-    /// [`Datagram::interface`](crate::Datagram::interface) has.
+    /// Interface index: the scope id of link-local addresses and IPv6 groups on it, and the value of
+    /// [`Datagram::interface`](crate::Datagram::interface).
     pub index: u32,
-    /// Its addresses, sorted.
+    /// Addresses, sorted.
     pub addresses: Vec<Address>,
 }
 
 impl NetworkInterface {
-    /// The addresses as sockets are bound to them: with port 0, and link-local ones with the scope id.
+    /// Returns the addresses to bind sockets to: with port 0, and with the scope id for link-local ones.
     pub fn locals(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|address| match address.ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
@@ -32,17 +33,17 @@ impl NetworkInterface {
     }
 }
 
-/// An address of an interface.
+/// Address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
+    /// IP address.
     pub ip: IpAddr,
-    /// How many of its leading bits name the network.
+    /// Length of the network prefix in bits.
     pub prefix: u8,
 }
 
 impl Address {
-    /// Whether the other address lies in the network of this one.
+    /// Returns true if `ip` is in the network of this address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let (own, other, width) = match (self.ip, ip) {
             (IpAddr::V4(own), IpAddr::V4(other)) => (
@@ -58,29 +59,29 @@ impl Address {
     }
 }
 
-/// Why something on the network failed.
+/// Error of a network operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The grants do not allow it; says what.
+    /// Denied by the grants; names the operation.
     Denied(String),
-    /// It took longer than it may.
+    /// Time limit exceeded.
     TimedOut,
-    /// The other side does not take connections there.
+    /// Connection refused by the peer.
     Refused,
-    /// No way leads there.
+    /// No route to the address.
     Unreachable,
-    /// The other side, or the network, ended the connection.
+    /// Connection ended by the peer or the network.
     Closed,
-    /// A host name has no address; says which and why.
+    /// Host name without an address; says which and why.
     Name(String),
-    /// The answer is larger than this many bytes.
+    /// Answer larger than this many bytes.
     TooLarge(usize),
-    /// Anything else, in words.
+    /// Any other error, as text.
     Other(String),
 }
 
 impl Error {
-    /// Whether it may work at another time.
+    /// Returns true if a later try may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         !matches!(self, Self::Denied(_) | Self::TooLarge(_))
     }

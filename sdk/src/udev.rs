@@ -1,5 +1,4 @@
-//! The devices of the node as udev knows them. Using [`Host::udev`](crate::Host::udev) needs the grant
-//! `udev: {subsystems: […]}`.
+//! Devices of the node as udev knows them. [`Host::udev`](crate::Host::udev) needs the grant `udev: {subsystems: […]}`.
 //!
 //! ```
 //! use leafhost_sdk::udev;
@@ -20,12 +19,12 @@ pub use crate::bindings::leafhost::udev::{
     types::{Event, Field, Rule, Term},
 };
 
-/// Why a question was not answered.
+/// Error of a udev query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The rules break a bound or name a key where none belongs; says which.
+    /// Rule that exceeds a bound, or has a key where none belongs; says which.
     InvalidRule(String),
-    /// The node has no sysfs, or reading it failed; says what and why.
+    /// Failure of sysfs: the node has none, or reading it failed; says what and why.
     Unavailable(String),
 }
 
@@ -49,41 +48,40 @@ impl From<wit::Error> for Error {
     }
 }
 
-/// Questions about devices; from [`Host::udev`](crate::Host::udev).
+/// Queries udev devices; returned by [`Host::udev`](crate::Host::udev).
 #[derive(Debug, Clone, Copy)]
 pub struct Udev<'a>(pub(crate) &'a Host);
 
 impl Udev<'_> {
-    /// The devices for which all terms hold, without their ancestors, sorted by `devpath`.
+    /// Returns the devices for which all terms hold, without their ancestors, sorted by `devpath`.
     pub fn matching(&self, terms: &[Term]) -> Result<Vec<Device>, Error> {
         let mut found = self.find(&[terms.to_vec()])?;
         found.retain(Device::matched);
         Ok(found)
     }
 
-    /// All devices for which at least one of the rules holds, with their ancestors, sorted by `devpath`.
+    /// Returns all devices for which at least one of the rules holds, with their ancestors, sorted by `devpath`.
     /// [`Device::matched`] tells them apart.
     ///
-    /// A rule is a list of terms that must all hold. One call is one walk through sysfs: ask all rules (at most
-    /// 64) at once.
+    /// A rule is a list of terms that must all hold. Each call walks through sysfs once: ask all rules (at most 64) at once.
     pub fn find(&self, rules: &[Rule]) -> Result<Vec<Device>, Error> {
         Ok(self.0.imports.udev_find(rules)?)
     }
 
-    /// Reads sysfs attributes: pairs of `devpath` and attribute name, at most 4,096. The answer has the same
-    /// length and order; `None` for what is absent, not readable, binary, or larger than 4 KiB.
+    /// Reads sysfs attributes, given as pairs of `devpath` and attribute name, at most 4,096. The values have the same
+    /// length and order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
     pub fn read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         Ok(self.0.imports.udev_read(attributes)?)
     }
 }
 
 impl Device {
-    /// Whether a rule held for the device itself; else it is here as an ancestor.
+    /// Returns true if a rule held for the device itself, false if it is only an ancestor of such a device.
     pub fn matched(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// A property in udev's database, such as `ID_SERIAL`.
+    /// Returns a property from udev's database, such as `ID_SERIAL`.
     pub fn property(&self, name: &str) -> Option<&str> {
         self.properties
             .iter()
@@ -92,7 +90,7 @@ impl Device {
 }
 
 impl Field {
-    /// As a rules file has it.
+    /// Returns the key in the syntax of a rules file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Attr => "ATTR",
@@ -111,7 +109,7 @@ impl Field {
     }
 }
 
-/// As a rules file has it, such as `ENV{ID_SERIAL}=="A*"`.
+/// Formats the term in the syntax of a rules file, such as `ENV{ID_SERIAL}=="A*"`.
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.field.name())?;
@@ -133,7 +131,7 @@ impl Term {
         }
     }
 
-    /// The same term with `!=`.
+    /// Negates the term: `!=` in place of `==`.
     #[must_use]
     #[allow(
         clippy::should_implement_trait,
@@ -145,38 +143,39 @@ impl Term {
     }
 }
 
-/// `SUBSYSTEM==value`. Values are globs: `*`, `?`, `[…]`, and `|` between alternatives.
+/// Matches `SUBSYSTEM==value`. Values are globs: `*`, `?`, `[…]`, and `|` between alternatives.
 pub fn subsystem(value: &str) -> Term {
     Term::positive(Field::Subsystem, None, value)
 }
 
-/// `KERNEL==value`: the kernel's name of the device, such as `video0`.
+/// Matches `KERNEL==value`, the kernel's name of the device, such as `video0`.
 pub fn kernel(value: &str) -> Term {
     Term::positive(Field::Kernel, None, value)
 }
 
-/// `DRIVER==value`: the driver bound to the device.
+/// Matches `DRIVER==value`, the driver bound to the device.
 pub fn driver(value: &str) -> Term {
     Term::positive(Field::Driver, None, value)
 }
 
-/// `ENV{name}==value`: a property in udev's database. To udev an absent property is an empty text, which `*` matches: a device
-/// that has the property at all matches `?*`.
+/// Matches `ENV{name}==value`, a property in udev's database. To udev an absent property is an empty text, which `*`
+/// matches; use `?*` to match any device that has the property.
 pub fn env(name: &str, value: &str) -> Term {
     Term::positive(Field::Env, Some(name), value)
 }
 
-/// `ATTR{name}==value`: a sysfs attribute of the device. Of a device without the attribute no term holds, negated or not.
+/// Matches `ATTR{name}==value`, a sysfs attribute of the device. No term holds for a device without the attribute, negated
+/// or not.
 pub fn attr(name: &str, value: &str) -> Term {
     Term::positive(Field::Attr, Some(name), value)
 }
 
-/// `ATTRS{name}==value`: a sysfs attribute of the device or an ancestor.
+/// Matches `ATTRS{name}==value`, a sysfs attribute of the device or an ancestor.
 pub fn attrs(name: &str, value: &str) -> Term {
     Term::positive(Field::Attrs, Some(name), value)
 }
 
-/// `TAG==value`: a tag in udev's database.
+/// Matches `TAG==value`, a tag in udev's database.
 pub fn tag(value: &str) -> Term {
     Term::positive(Field::Tag, None, value)
 }

@@ -1,4 +1,4 @@
-//! Datagrams: one socket at a time, or a probe from all addresses at once.
+//! UDP: single sockets, and probes sent from all addresses at once.
 
 mod probe;
 
@@ -10,12 +10,12 @@ use crate::net::Error;
 
 pub(crate) use probe::run;
 
-/// A bound socket, made by [`Host::udp`](crate::Host::udp). Dropping it closes it.
+/// Bound UDP socket, made by [`Host::udp`](crate::Host::udp). Dropping it closes it.
 #[derive(Debug)]
 pub struct Socket(pub(crate) imports::UdpSocket);
 
 impl Socket {
-    /// The address it is bound to, with the port the system chose.
+    /// Returns the bound address, with the port the system chose.
     pub fn local(&self) -> SocketAddr {
         self.0.local()
     }
@@ -25,8 +25,8 @@ impl Socket {
         self.0.send_to(payload, to).await
     }
 
-    /// Waits for the next datagram from an address the grants let in, and says who sent it. Has no timeout of its own;
-    /// when the future is dropped, nothing is lost.
+    /// Waits for the next datagram from an address that the grants permit, and returns it with its sender. Has no timeout of
+    /// its own; dropping the future loses no datagram.
     pub async fn receive(&self) -> Result<(Vec<u8>, SocketAddr), Error> {
         loop {
             if let Some(received) = self.0.take()? {
@@ -37,32 +37,32 @@ impl Socket {
     }
 }
 
-/// A question to everybody, for [`Host::probe`](crate::Host::probe).
+/// Datagrams to send and the window for answers, for [`Host::probe`](crate::Host::probe).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// The addresses to ask from, with port 0: one for each network, since a datagram leaves where its sender's
-    /// address is. Empty: the unspecified address, which asks where the default route leads.
+    /// Addresses to send from, with port 0: one for each network, since a datagram leaves through the interface of its
+    /// sender's address. If empty, the unspecified address is used, which follows the default route.
     pub from: Vec<SocketAddr>,
-    /// When after the start, to whom, what. Each goes out from every address of its family, but from one with a scope id not
-    /// to another scope; a link-local target without a scope id gets the sender's.
+    /// Delay after the start, target and payload of each datagram. It is sent from every address of its family, but not from
+    /// one with a scope id to another scope; a link-local target without a scope id gets the sender's.
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
-    /// How long answers are collected.
+    /// Time during which answers are collected.
     pub window: Duration,
-    /// How many answers are kept, and 2 KiB for each on average. When that many are kept, one of a sender that has fewer
-    /// takes the place of one of the sender that has most: who floods keeps nobody out. After eight times as many nothing is
-    /// read any more.
+    /// Upper bound of answers kept, with 2 KiB for each on average. Once it is reached, an answer of a sender with fewer
+    /// answers replaces one of the sender with the most, so a flooding sender does not displace others. After eight times as
+    /// many answers the probe stops reading.
     pub max_replies: usize,
 }
 
-/// An answer to a [`Probe`].
+/// Answer to a [`Probe`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
-    /// Which of the probe's addresses it came to, with the port.
+    /// Address and port of the probe that received it.
     pub local: SocketAddr,
-    /// How long after the start it was read, at most 10 ms after it came.
+    /// Time from the start until it was read, at most 10 ms after it arrived.
     pub after: Duration,
-    /// What it says.
+    /// Content of the datagram.
     pub payload: Vec<u8>,
 }

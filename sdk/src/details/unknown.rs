@@ -1,4 +1,4 @@
-//! Fields that the type of the details does not know, and which known fields are probably meant.
+//! Finds fields that the type of the details does not know, and the known fields that they are likely to be.
 
 use std::cell::Cell;
 use std::iter::once;
@@ -10,20 +10,20 @@ use serde_ignored::Path;
 
 use crate::Problem;
 
-/// A field that the type does not know.
+/// Field that the type of the details does not know.
 #[derive(Debug)]
 pub struct Unknown {
-    /// The path of what has the field.
+    /// Path of the value that has the field.
     parent: String,
-    /// The field.
+    /// Name of the field.
     pub name: String,
     known: &'static [&'static str],
-    /// The known field that it is probably meant to be.
+    /// Known field with a similar name.
     pub meant: Option<&'static str>,
 }
 
 impl Unknown {
-    /// `None` if the type of the details has such a field and only discards its value.
+    /// Returns `None` if the type of the details has the field and only discards its value.
     pub fn find<'de, D: Deserialize<'de>>(path: &Path<'_>) -> Option<Self> {
         let Path::Map { parent, key } = path else {
             return None;
@@ -41,12 +41,12 @@ impl Unknown {
         })
     }
 
-    /// The path of a field next to it.
+    /// Returns the path of `field` in the same parent.
     pub fn sibling(&self, field: &str) -> String {
         join(&self.parent, field)
     }
 
-    /// What is told of it.
+    /// Describes the field and suggests a known one.
     pub fn problem(&self) -> Problem {
         let name = &self.name;
         let message = match self.meant {
@@ -58,7 +58,7 @@ impl Unknown {
     }
 }
 
-/// The known field of at most a third other letters.
+/// Returns the most similar known field if it differs in at most a third of its letters.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let distances = known.iter().map(|known| {
@@ -69,13 +69,13 @@ fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     (distance <= known.len() / 3).then_some(known)
 }
 
-/// A step from a value into it.
+/// Step from a value into one of its fields or items.
 enum Step {
     Field(String),
     Item,
 }
 
-/// The steps of a path, and its text.
+/// Returns the steps of a path, and the path as text.
 fn follow(path: &Path<'_>) -> (Vec<Step>, String) {
     match path {
         Path::Root => (Vec::new(), String::new()),
@@ -95,10 +95,10 @@ fn follow(path: &Path<'_>) -> (Vec<Step>, String) {
     }
 }
 
-/// The names of the fields of the struct that `D` has at a place; none if it has no struct there.
+/// Returns the names of the fields of the struct that `D` has at a place; empty if there is no struct.
 fn fields_at<'de, D: Deserialize<'de>>(place: &[Step]) -> &'static [&'static str] {
     let fields = Cell::default();
-    // It never has a value: it ends with the error that the struct was reached, or with another one.
+    // Deserializing always fails: at the struct, or with another error before it.
     let _ = D::deserialize(Guide {
         place,
         fields: &fields,
@@ -106,7 +106,7 @@ fn fields_at<'de, D: Deserialize<'de>>(place: &[Step]) -> &'static [&'static str
     fields.get()
 }
 
-/// Leads a type to the struct at a place, where the type names the fields.
+/// Deserializer that leads a type to the struct at `place`, which then reports the names of its fields.
 #[derive(Clone, Copy)]
 struct Guide<'a> {
     place: &'a [Step],
@@ -167,7 +167,7 @@ impl IntoDeserializer<'_, Stopped> for Guide<'_> {
     }
 }
 
-/// The path of a field of what is at `path`.
+/// Returns the path of a field of the value at `path`.
 pub fn join(path: &str, field: &str) -> String {
     if path.is_empty() {
         field.to_owned()

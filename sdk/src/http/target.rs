@@ -1,12 +1,12 @@
-//! Where a URL leads.
+//! Parses the URL of a request.
 
 use crate::net::Error;
 
-/// A URL in the parts a request has.
+/// URL split into the parts that a request needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     pub tls: bool,
-    /// Host and perhaps port, as written.
+    /// Host and optional port, as written.
     pub authority: &'a str,
     pub path_with_query: String,
 }
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// The host without brackets, and the port.
+    /// Returns the host without brackets, and the port.
     #[cfg(not(target_family = "wasm"))]
     pub fn host_and_port(&self) -> (&'a str, u16) {
         let default = if self.tls { 443 } else { 80 };

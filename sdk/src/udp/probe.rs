@@ -13,25 +13,25 @@ use super::{Probe, Reply, Socket};
 use crate::Host;
 use crate::net::Error;
 
-/// A socket is no longer read after this many failed receives in a row.
+/// Number of failed receives in a row after which a socket is no longer read.
 const FAILED_RECEIVES: usize = 8;
 
-/// Bytes per kept answer, on average.
+/// Average number of bytes per kept answer.
 const MEAN_BYTES: usize = 2 << 10;
-/// How many times more answers are read than kept.
+/// Ratio of answers that are read to answers that are kept.
 const READ: usize = 8;
-/// How many answers are read before other tasks run.
+/// Number of answers read before other tasks run.
 const TURN: usize = 64;
-/// The largest datagram.
+/// Largest size of a datagram.
 const LARGEST: usize = 64 << 10;
 
-/// When, to which address, and what to send.
+/// Delay, target address and payload of a datagram.
 type Send = (Duration, SocketAddr, Vec<u8>);
 
-/// The pause between an arrival and reading what has arrived: a wake-up costs ten times as much as reading another answer.
+/// Pause between an arrival and reading; a wake-up costs ten times as much as reading another answer.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the sockets of a probe share.
+/// State shared by the sockets of a probe.
 struct Course<'a> {
     host: &'a Host,
     started: Duration,
@@ -125,8 +125,8 @@ impl Course<'_> {
             }
             turn += 1;
             if turn % TURN == 0 {
-                // With more datagrams than can be read, this loop would never wait, so neither sends nor the end of
-                // the window would run.
+                // With more datagrams than can be read, this loop would never wait, and neither sends nor the end of the
+                // window would run.
                 self.host.sleep(Duration::ZERO).await;
             }
         }
@@ -138,12 +138,12 @@ impl Course<'_> {
     }
 }
 
-/// The kept answers, bounded in number and size.
+/// Kept answers, bounded in number and size.
 struct Kept {
     replies: Vec<Reply>,
     most: usize,
     bytes: usize,
-    /// How many more answers may be read.
+    /// Number of answers that may still be read.
     left: usize,
     /// Number of kept answers by sender.
     counts: BTreeMap<IpAddr, usize>,
@@ -185,9 +185,9 @@ impl Kept {
         self.replies.push(reply);
     }
 
-    /// An answer to replace: one of the sender with the most, if it has more than this reply's sender.
+    /// Returns the index of an answer to replace: one of the sender with the most, if it has more than this reply's sender.
     fn index_to_replace(&self, reply: &Reply) -> Option<usize> {
-        // Usual in a flood with forged senders: each has one.
+        // Common in a flood with forged senders: each sender has one answer.
         if self.counts.len() == self.replies.len() {
             return None;
         }
@@ -201,7 +201,7 @@ impl Kept {
     }
 }
 
-/// The addresses to bind, each once, and only those that something is sent from.
+/// Returns the addresses to bind: those that send something, each once.
 fn senders(probe: &Probe) -> Vec<SocketAddr> {
     let unspecified = [
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -222,7 +222,7 @@ fn senders(probe: &Probe) -> Vec<SocketAddr> {
     senders
 }
 
-/// The target as sent to from this local address, if it can be reached from there.
+/// Returns the target with the scope of `local`, or `None` if it cannot be reached from there.
 fn target(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     match (local, to) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) => Some(to),
@@ -238,7 +238,7 @@ fn target(local: SocketAddr, to: SocketAddr) -> Option<SocketAddr> {
     }
 }
 
-/// Whether the address is valid on one link only: link-local, or a group of interface or link scope.
+/// Returns true if the address is valid on one link only: link-local, or a group of interface or link scope.
 fn needs_scope(ip: Ipv6Addr) -> bool {
     ip.is_unicast_link_local() || matches!(ip.segments(), [0xff01 | 0xff02, ..])
 }
