@@ -1,5 +1,5 @@
-//! Fakes with which `cargo test` runs a handler natively, on the same way as in a component: the details are
-//! read from YAML, [`Handler::validate`] is asked, then [`Handler::discover`].
+//! Fakes with which `cargo test` runs a handler natively, in the same steps as in a component: the details are read from
+//! YAML, then [`Handler::validate`] and [`Handler::discover`] are called.
 //!
 //! ```
 //! use leafhost_sdk::testing::{Call, FakeHost, UdevDevice};
@@ -59,18 +59,18 @@ pub use udev::UdevDevice;
 pub use udp::UdpAnswer;
 pub(crate) use udp::UdpSocket;
 
-/// How many explanations of a call the host keeps, and how many bytes of each text.
+/// Upper bounds of explanations kept per call, and of bytes per text.
 const MAX_SKIPPED: usize = 1_000;
 const MAX_SKIPPED_TEXT: usize = 512;
 
-/// A host in memory: its devices, its network, and what a handler reported.
+/// Fake host in memory: devices, network, and the handler's reports.
 ///
-/// Its clock advances only by [`pass`](Self::pass) and by waits: a wait costs no real time and is exact. Its random
-/// numbers are the same in every run.
+/// The clock advances only by [`pass`](Self::pass) and by waits; a wait takes no real time and is exact. The random numbers
+/// are the same in every run.
 #[derive(Debug, Default)]
 pub struct FakeHost(Rc<State>);
 
-/// What a fake host and the imports made from it share.
+/// State shared by a fake host and the imports made from it.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     log: RefCell<Vec<(Level, String)>>,
@@ -81,65 +81,65 @@ pub(crate) struct State {
     pub(crate) udev: udev::Table,
 }
 
-/// Something a handler reported with [`Host::skipped`], or the host itself: a udev device that a rule nearly fits.
+/// Explanation reported with [`Host::skipped`], or by the host itself for a udev device that nearly matches a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The subject.
+    /// Subject, as given to [`Host::skipped`].
     pub subject: String,
-    /// The rule.
+    /// Rule, as given to [`Host::skipped`].
     pub rule: String,
-    /// The reason.
+    /// Reason, as given to [`Host::skipped`].
     pub reason: String,
 }
 
 impl FakeHost {
-    /// A host without devices.
+    /// Creates a host without devices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives the host a udev device. The nearest device above it by `devpath` becomes its parent.
+    /// Adds a udev device. The nearest device above it by `devpath` becomes its parent.
     #[must_use]
     pub fn udev(self, device: UdevDevice) -> Self {
         self.0.udev.insert(device);
         self
     }
 
-    /// Lets every udev question fail, as on a node without sysfs.
+    /// Makes every udev query fail, as on a node without sysfs.
     #[must_use]
     pub fn without_udev(self, why: &str) -> Self {
         self.0.udev.fail(why);
         self
     }
 
-    /// Advances the clock by this time whenever it is read, so that [`Host::has_time`] is false after a while.
+    /// Advances the clock by this time whenever it is read, so that [`Host::has_time`] becomes false after a while.
     #[must_use]
     pub fn tick(self, time: Duration) -> Self {
         self.0.clock.set_tick(time);
         self
     }
 
-    /// The time by the host's clock, from zero on.
+    /// Returns the time by the host's clock, which starts at zero.
     pub fn now(&self) -> Duration {
         self.0.clock.now()
     }
 
-    /// Lets time pass, such as between two calls.
+    /// Lets time pass, for example between two calls.
     pub fn pass(&self, time: Duration) {
         self.0.clock.pass(time);
     }
 
-    /// What a handler's own functions are tested with; [`Call`] makes its own.
+    /// Creates a [`Host`] to test a handler's own functions with; [`Call`] creates its own.
     pub fn host(&self) -> Host {
         Host::new(self.imports(), &budget())
     }
 
-    /// The lines written so far.
+    /// Returns the log lines written so far.
     pub fn log(&self) -> Vec<(Level, String)> {
         self.0.log.borrow().clone()
     }
 
-    /// What was left out so far, as `leafhost handler run --explain` shows it.
+    /// Returns the explanations reported so far, as `leafhost handler run --explain` shows them.
     pub fn skipped(&self) -> Vec<Skipped> {
         self.0.skipped.borrow().clone()
     }
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// `SplitMix64` (Steele, Lea, Flood 2014) from 0.
+    /// Generates numbers with `SplitMix64` (Steele, Lea, Flood 2014), seeded with 0.
     pub(crate) fn random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(state);
@@ -183,17 +183,17 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// The problems the handler finds in these details.
+/// Returns the problems that the handler finds in these details.
 pub fn validate<H: Handler>(details: &str) -> Vec<Problem> {
     glue::parse::<H>(details).err().unwrap_or_default()
 }
 
-/// The handler's remarks on these details; none if it refuses them.
+/// Returns the handler's remarks on these details; none if it rejects them.
 pub fn remarks<H: Handler>(details: &str) -> Vec<Problem> {
     glue::parse::<H>(details).map_or_else(|_| Vec::new(), |details| H::remarks(&details))
 }
 
-/// The problems of the handler's description; none if a host will load it.
+/// Returns the problems of the handler's description; empty if a host accepts it.
 pub fn description_problems<H: glue::Registered>() -> Vec<String> {
     let description = glue::describe::<H>();
     let mut problems = Vec::new();

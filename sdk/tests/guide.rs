@@ -1,8 +1,8 @@
-//! What the guide in `README.md` promises, and can be seen without running it.
+//! Checks statements of the guide in `README.md` that can be checked without running it.
 
 const GUIDE: &str = include_str!("../README.md");
 
-/// The contents of a fenced block.
+/// Returns the contents of a fenced block.
 fn block(info: &str) -> Option<&'static str> {
     let (_, rest) = GUIDE.split_once(&format!(
         "

@@ -2,7 +2,7 @@
 
 use proc_macro::{TokenStream, TokenTree};
 
-// Its documentation is at the re-export, where its example can be tested.
+// The documentation is at the re-export, where its example can be tested.
 #[allow(missing_docs, reason = "documented at the re-export")]
 #[proc_macro_attribute]
 pub fn details(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -10,7 +10,7 @@ pub fn details(arguments: TokenStream, item: TokenStream) -> TokenStream {
         .clone()
         .into_iter()
         .any(|token| matches!(&token, TokenTree::Ident(word) if word.to_string() == "struct"));
-    // The fields of Configurations are in camelCase. Variants are values, which are as their author writes them.
+    // Fields of Configurations are in camelCase. Variants are values, written as their author wrote them.
     let names = if is_struct {
         "rename_all = \"camelCase\","
     } else {

@@ -1,4 +1,4 @@
-//! The imports of the component. Each function calls one import, so that an unused import is not linked.
+//! Imports of the component. Each function calls one import, so that an unused import is not linked.
 
 mod address;
 mod http;
@@ -21,7 +21,7 @@ use reactor::Reactor;
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;
 
-/// The imports; waiting is the reactor's.
+/// Handle of the imports; the reactor does the waiting.
 pub type Imports = Rc<Reactor>;
 
 #[allow(
@@ -37,7 +37,7 @@ impl Reactor {
         leafhost::explain::explain::skipped(subject, rule, reason);
     }
 
-    /// The clock of the timers.
+    /// Returns the time by the clock of the timers.
     pub fn clock(&self) -> Duration {
         self.now()
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Imports;
 
-/// Set when the future may be polled again.
+/// Waker that sets a flag when the future may be polled again.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -21,7 +21,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls the future whenever something it waits for has happened, and parks in between.
+/// Polls the future each time it is woken, and parks in between.
 pub(crate) fn block_on<F: Future>(imports: &Imports, work: F) -> F::Output {
     let mut work = pin!(work);
     let woken = Arc::new(Woken(AtomicBool::new(true)));
@@ -37,7 +37,7 @@ pub(crate) fn block_on<F: Future>(imports: &Imports, work: F) -> F::Output {
     }
 }
 
-/// The future's output, or `None` if the limit ends first.
+/// Returns the output of `work`, or `None` if `limit` completes first.
 pub(crate) async fn unless<T>(
     limit: impl Future<Output = ()>,
     work: impl Future<Output = T>,

@@ -12,7 +12,7 @@ use crate::udev::{Device, Rule};
 
 pub(crate) use crate::testing::{TcpStream, UdpSocket};
 
-/// What a fake host and the [`Host`](crate::Host)s made from it share.
+/// State shared by a fake host and every [`Host`](crate::Host) made from it.
 pub type Imports = Rc<State>;
 
 impl State {
@@ -20,7 +20,7 @@ impl State {
         self.clock.look()
     }
 
-    /// The clock of the timers.
+    /// Returns the time by the clock of the timers.
     pub fn clock(&self) -> Duration {
         self.clock.now()
     }

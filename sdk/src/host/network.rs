@@ -1,4 +1,4 @@
-//! The asynchronous part of [`Host`]: time and network.
+//! Asynchronous methods of [`Host`]: time and network.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -10,29 +10,30 @@ use super::{Host, executor};
 use crate::net::{Error, NetworkInterface};
 use crate::{http, tcp, udp};
 
-/// How long [`Host::retry`] waits after the first failure.
+/// Delay of [`Host::retry`] after the first failure.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 
 impl Host {
-    /// Runs a future to its end. Every `async` function here is awaited inside it.
+    /// Runs a future to completion. Await all `async` functions of the host inside it.
     pub fn block_on<F: Future>(&self, work: F) -> F::Output {
         executor::block_on(&self.imports, work)
     }
 
-    /// Waits for this time.
+    /// Waits for `time`.
     pub async fn sleep(&self, time: Duration) {
         let end = self.imports.clock().saturating_add(time);
         self.imports.sleep_until(end).await;
     }
 
-    /// The work's output, or `None` if it takes longer than `limit`: then it is dropped, and with it what it has
+    /// Returns the output of `work`, or `None` if it takes longer than `limit`; then it is dropped with everything it has
     /// open.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         executor::unless(self.sleep(limit), work).await
     }
 
-    /// Does a work of the network again when it fails: after 200 ms, then after twice as long each time, at most `times` in all
-    /// and as long as [`time_left`](Self::time_left) allows. What is denied or too large is not tried again.
+    /// Retries a failed network operation: after 200 ms, then after twice as long each time, at most `times` tries in all
+    /// and as long as [`time_left`](Self::time_left) allows. Denied operations and answers that are too large are not
+    /// retried.
     ///
     /// ```
     /// # use leafhost_sdk::{Host, http, net};
@@ -42,7 +43,7 @@ impl Host {
     /// ```
     ///
     /// # Errors
-    /// That of the last try.
+    /// Returns the error of the last try.
     pub async fn retry<T, F: Future<Output = Result<T, Error>>>(
         &self,
         times: u32,
@@ -62,8 +63,9 @@ impl Host {
         }
     }
 
-    /// The outputs of all works, in the order of `works`. At most `at_once` (at least one) are under way; the next one is taken
-    /// from `works` only when there is room for it. Dropping the future drops the works under way.
+    /// Runs all futures and returns their outputs in the order of `works`. At most `at_once` (at least one) run
+    /// concurrently; the next is taken from `works` only when one has ended. Dropping the returned future drops those that
+    /// run.
     pub async fn all<F: Future>(
         &self,
         at_once: usize,
@@ -84,41 +86,41 @@ impl Host {
         outputs.into_iter().flatten().collect()
     }
 
-    /// The network interfaces the handler may use, those that are up and have an address, by index. Needs the grant
+    /// Returns the network interfaces that the handler may use, are up and have an address, sorted by index. Needs the grant
     /// `network`.
     pub fn interfaces(&self) -> Vec<NetworkInterface> {
         self.imports.interfaces()
     }
 
-    /// A socket for datagrams, bound to this address: the unspecified one or one of [`interfaces`](Self::interfaces), a
-    /// link-local one with its scope id, port 0. What it sends leaves through the interface that has the address.
+    /// Binds a UDP socket to an address with port 0: the unspecified address or one of [`interfaces`](Self::interfaces),
+    /// with the scope id if it is link-local. Datagrams leave through the interface that has the address.
     ///
     /// # Errors
-    /// [`Denied`](Error::Denied) where the grants say nothing of UDP or not that address.
+    /// [`Denied`](Error::Denied) if the grants do not permit UDP from that address.
     pub fn udp(&self, local: SocketAddr) -> Result<udp::Socket, Error> {
         self.imports.udp(local).map(udp::Socket)
     }
 
-    /// Sends datagrams from several addresses at given times and collects the answers until the window ends. An
-    /// address that cannot be bound or sent from is left out, with a line in the log at `debug`; if nothing could be sent at all,
-    /// at `warn`.
+    /// Sends datagrams from several addresses at given times and collects the answers until the window ends. An address that
+    /// cannot be bound or sent from is skipped with a log line at `debug`; if nothing could be sent at all, the line is at
+    /// `warn`.
     pub async fn probe(&self, probe: udp::Probe) -> Vec<udp::Reply> {
         udp::run(self, probe).await
     }
 
-    /// Opens a connection. Has no timeout of its own: see [`within`](Self::within).
+    /// Opens a TCP connection. Has no timeout of its own: see [`within`](Self::within).
     ///
     /// # Errors
-    /// [`Denied`](Error::Denied), or what the network says.
+    /// [`Denied`](Error::Denied), or an error of the network.
     pub async fn connect(&self, remote: SocketAddr) -> Result<tcp::Stream, Error> {
         self.imports.connect(remote).await.map(tcp::Stream)
     }
 
-    /// The addresses of a host name; an address in text is its own answer. Has no timeout of its own: see
+    /// Resolves a host name to its addresses; an IP address as text resolves to itself. Has no timeout of its own: see
     /// [`within`](Self::within).
     ///
     /// # Errors
-    /// [`Name`](Error::Name) where there is none, [`Denied`](Error::Denied).
+    /// [`Name`](Error::Name) if there is no address, or [`Denied`](Error::Denied).
     pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
         match name.parse() {
             Ok(address) => Ok(vec![address]),
@@ -126,11 +128,11 @@ impl Host {
         }
     }
 
-    /// Sends a request and reads its response, whatever the status; a redirect is a response.
+    /// Sends a request and reads its response, whatever the status; redirects are not followed.
     ///
     /// # Errors
-    /// [`TimedOut`](Error::TimedOut) when [`Request::limit`](http::Request::limit) has passed, whatever has arrived by
-    /// then; [`TooLarge`](Error::TooLarge), [`Denied`](Error::Denied), or what the network says.
+    /// [`TimedOut`](Error::TimedOut) once [`Request::limit`](http::Request::limit) has passed, even if part of the response
+    /// has arrived; [`TooLarge`](Error::TooLarge), [`Denied`](Error::Denied), or an error of the network.
     pub async fn http(&self, request: http::Request) -> Result<http::Response, Error> {
         let limit = request.limit;
         let response = self.imports.http(request);

@@ -1,15 +1,15 @@
-//! The list of tasks that wait, and what they wait for.
+//! List of waiting tasks and the events they wait for.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Waiting tasks in order: timers by their end, the rest by when they began to wait.
+/// Waiting tasks in order: timers by their end, others in the order in which they began to wait.
 #[derive(Debug)]
 pub(crate) struct WaitList<O, V> {
-    /// Sorted by key. A sorted list of some hundred entries is as fast as a tree, and a tree would be the largest part
-    /// of this code in a component.
+    /// Entries sorted by key. A sorted list of some hundred entries is as fast as a tree, and a tree would be the largest
+    /// part of this code in a component.
     entries: RefCell<Vec<Entry<O, V>>>,
     begun: Cell<u64>,
 }
@@ -31,7 +31,7 @@ impl<O, V> Default for WaitList<O, V> {
 }
 
 impl<O: Ord + Copy, V: Clone> WaitList<O, V> {
-    /// Waits, from the first poll on, until the entry has [`happened`](Self::happened).
+    /// Waits, from the first poll on, until the entry is completed by [`happened`](Self::happened).
     pub fn wait(&self, order: O, value: V) -> Wait<'_, O, V> {
         Wait {
             waiting: self,
@@ -41,12 +41,12 @@ impl<O: Ord + Copy, V: Clone> WaitList<O, V> {
         }
     }
 
-    /// The first entry.
+    /// Returns the key of the first entry.
     pub fn first(&self) -> Option<(O, u64)> {
         self.entries.borrow().first().map(|entry| entry.key)
     }
 
-    /// All entries in their order.
+    /// Returns all entries in order.
     pub fn all(&self) -> Vec<((O, u64), V)> {
         let entries = self.entries.borrow();
         let all = entries.iter().map(|entry| (entry.key, entry.value.clone()));
@@ -76,7 +76,7 @@ impl<O: Ord + Copy, V: Clone> WaitList<O, V> {
         key
     }
 
-    /// Replaces the waker; false if the entry is gone.
+    /// Replaces the waker; returns false if the entry is gone.
     fn renew(&self, key: (O, u64), waker: &Waker) -> bool {
         let mut entries = self.entries.borrow_mut();
         let Ok(place) = entries.binary_search_by(|entry| entry.key.cmp(&key)) else {
@@ -89,7 +89,7 @@ impl<O: Ord + Copy, V: Clone> WaitList<O, V> {
     }
 }
 
-/// A future that waits for one entry; dropping it removes the entry.
+/// Future that waits for one entry; dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Wait<'a, O: Ord + Copy, V: Clone> {
     waiting: &'a WaitList<O, V>,

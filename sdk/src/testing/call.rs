@@ -1,4 +1,4 @@
-//! One call of a handler, as the host would make it.
+//! One call of a handler, as the host makes it.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use super::FakeHost;
 use crate::bindings::leafhost::discovery::types as wit;
 use crate::{Budget, Discovery, Event, Handler, Property, Result, glue};
 
-/// The budget every call has that is not given another one.
+/// Returns the default budget of a call.
 pub fn budget() -> Budget {
     Budget {
         wall_ms: 30_000,
@@ -17,8 +17,8 @@ pub fn budget() -> Budget {
     }
 }
 
-/// One call of a handler: on the node `node-a`, for the Configuration `default/example`, as the first of its
-/// session, unless said otherwise.
+/// One call of a handler. Unless set otherwise, it is the first of its session, on the node `node-a`, for the Configuration
+/// `default/example`.
 #[derive(Debug, Clone)]
 pub struct Call<H> {
     request: wit::Request,
@@ -26,7 +26,7 @@ pub struct Call<H> {
 }
 
 impl<H: Handler> Call<H> {
-    /// A call with these `discoveryDetails`.
+    /// Creates a call with these `discoveryDetails`.
     pub fn new(details: &str) -> Self {
         Self {
             request: wit::Request {
@@ -43,20 +43,20 @@ impl<H: Handler> Call<H> {
         }
     }
 
-    /// The node's name.
+    /// Sets the node's name.
     #[must_use]
     pub fn node(mut self, name: &str) -> Self {
         name.clone_into(&mut self.request.node);
         self
     }
 
-    /// A discovery property.
+    /// Adds a discovery property.
     #[must_use]
     pub fn property(self, name: &str, value: impl Into<Vec<u8>>) -> Self {
         self.with_property(name, value.into(), false)
     }
 
-    /// A discovery property from a Secret.
+    /// Adds a discovery property from a Secret.
     #[must_use]
     pub fn secret(self, name: &str, value: impl Into<Vec<u8>>) -> Self {
         self.with_property(name, value.into(), true)
@@ -74,21 +74,21 @@ impl<H: Handler> Call<H> {
         self
     }
 
-    /// Why the handler is called.
+    /// Sets the events that caused the call.
     #[must_use]
     pub fn events(mut self, events: impl IntoIterator<Item = Event>) -> Self {
         self.request.events = events.into_iter().collect();
         self
     }
 
-    /// What the call may use.
+    /// Sets the budget of the call.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.request.budget = budget;
         self
     }
 
-    /// The bytes the call before returned.
+    /// Sets the cursor that the previous call returned.
     #[must_use]
     pub fn cursor(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.request.cursor = Some(bytes.into());
@@ -98,7 +98,7 @@ impl<H: Handler> Call<H> {
     /// Makes the call.
     ///
     /// # Errors
-    /// The handler's own; [`InvalidDetails`](crate::Error::InvalidDetails) also where the details cannot be read.
+    /// Returns the handler's error; [`InvalidDetails`](crate::Error::InvalidDetails) also if the details cannot be read.
     pub fn run(&self, host: &FakeHost) -> Result<Discovery> {
         host.0.begin_call();
         glue::discover::<H>(self.request.clone(), host.imports())

@@ -1,11 +1,11 @@
-//! The clock of a fake host: it advances exactly as far as something waits, at once.
+//! Clock of a fake host. It jumps straight to the time that the tasks wait for.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::host::wait_list::WaitList;
 
-/// A clock, and the timers that run by it.
+/// Clock and its timers.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     now: Cell<Duration>,
@@ -18,7 +18,7 @@ impl Clock {
         self.tick.set(tick);
     }
 
-    /// The time, after the clock has advanced by the configured tick.
+    /// Returns the time, then advances the clock by the configured tick.
     pub fn look(&self) -> Duration {
         let now = self.now.get();
         self.pass(self.tick.get());
@@ -37,7 +37,7 @@ impl Clock {
         self.timers.wait(end, ()).await;
     }
 
-    /// Advances to the end of the next timer; all timers that end then complete in the order they began.
+    /// Advances to the end of the next timer and completes all timers that have ended by then, in order.
     #[expect(
         clippy::panic,
         reason = "a test that would wait for ever fails, and says why"

@@ -1,4 +1,4 @@
-//! Servers that answer requests.
+//! Fake HTTP servers.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use super::{FakeHost, State};
 use crate::http::{Request, Response, Target};
 use crate::net::Error;
 
-/// What a fake server answers.
+/// Answer of a fake server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// How long after the request the answer is there, all of it.
+    /// Delay between the request and the complete answer.
     pub after: Duration,
-    /// The response, or what the handler sees go wrong.
+    /// Response, or the error that the handler gets.
     pub result: Result<Response, Error>,
 }
 
@@ -41,8 +41,8 @@ struct Server {
 pub(crate) struct Servers(RefCell<Vec<Server>>);
 
 impl FakeHost {
-    /// A server at scheme, host and port, such as `http://192.168.7.9:80`. One at an address answers to its names
-    /// as well.
+    /// Adds a server at scheme, host and port, such as `http://192.168.7.9:80`. A server at an address also answers to the
+    /// names of that address.
     #[must_use]
     pub fn http_server(
         self,
@@ -62,7 +62,7 @@ impl FakeHost {
     }
 }
 
-/// Parses a URL that a test wrote.
+/// Parses a URL from a test; panics if it is malformed.
 #[expect(
     clippy::panic,
     reason = "a mistake in a test, which has nobody to report it to"

@@ -1,4 +1,4 @@
-//! The network of a fake host: interfaces, names, denials, and what the handler contacted.
+//! Network of a fake host: interfaces, names, denials, and the handler's contacts.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
@@ -9,15 +9,14 @@ use std::time::Duration;
 use super::{FakeHost, State, http, tcp, udp};
 use crate::net::{Address, Error, LOOK_UPS, NetworkInterface};
 
-/// Something a handler sent or connected to, without what was denied.
+/// Datagram, connection, request or lookup of a handler that was not denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
-    /// When, by the host's clock.
+    /// Time of the contact by the host's clock.
     pub at: Duration,
-    /// The address it came from, for datagrams.
+    /// Source address, for datagrams.
     pub from: Option<SocketAddr>,
-    /// What was contacted: `udp 239.255.255.250:3702`, `tcp 192.168.7.9:4840`, `http POST http://192.168.7.9/onvif`,
-    /// `name plc1`.
+    /// Target: `udp 239.255.255.250:3702`, `tcp 192.168.7.9:4840`, `http POST http://192.168.7.9/onvif`, `name plc1`.
     pub to: String,
 }
 
@@ -30,13 +29,13 @@ pub(crate) struct Network {
     names: RefCell<Vec<(String, Vec<IpAddr>)>>,
     denied: RefCell<Vec<String>>,
     contacts: RefCell<Vec<Contact>>,
-    /// The number of contacts before this call.
+    /// Number of contacts before this call.
     before: Cell<usize>,
     ports: Cell<u16>,
 }
 
 impl FakeHost {
-    /// Gives the host a network interface, with addresses such as `192.168.7.2/24` and `fe80::1/64`.
+    /// Adds a network interface with addresses such as `192.168.7.2/24` and `fe80::1/64`.
     #[must_use]
     pub fn interface(
         self,
@@ -64,7 +63,7 @@ impl FakeHost {
         self
     }
 
-    /// Gives a host name addresses.
+    /// Adds a host name with its addresses.
     #[must_use]
     pub fn name(self, name: &str, addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let addresses = addresses.into_iter();
@@ -75,8 +74,8 @@ impl FakeHost {
         self
     }
 
-    /// Denies something, as grants would: an address (`192.168.7.9`), one with a port (`192.168.7.9:80`), or a
-    /// host name. What a denied address sends does not arrive.
+    /// Denies an address (`192.168.7.9`), an address with a port (`192.168.7.9:80`), or a host name, as grants would.
+    /// Datagrams from a denied address do not arrive.
     #[must_use]
     pub fn deny(self, address: impl Display) -> Self {
         let mut denied = self.0.network.denied.borrow_mut();
@@ -85,7 +84,7 @@ impl FakeHost {
         self
     }
 
-    /// What was contacted so far.
+    /// Returns all contacts so far.
     pub fn contacts(&self) -> Vec<Contact> {
         self.0.network.contacts.borrow().clone()
     }
@@ -98,13 +97,13 @@ impl State {
         self.network.contacts.borrow_mut().push(contact);
     }
 
-    /// Marks the begin of a call; earlier contacts do not count for it.
+    /// Marks the start of a call; earlier contacts do not count towards its limits.
     pub(super) fn begin_call(&self) {
         let before = self.network.contacts.borrow().len();
         self.network.before.set(before);
     }
 
-    /// The number of contacts of a kind in this call.
+    /// Returns the number of contacts of a kind in this call.
     pub(super) fn contacted(&self, kind: &str) -> usize {
         let contacts = self.network.contacts.borrow();
         let own = contacts.iter().skip(self.network.before.get());
@@ -147,7 +146,7 @@ impl Network {
         Some(addresses.clone())
     }
 
-    /// The address the system would send from.
+    /// Returns the source address that the system would choose.
     pub fn source(&self, to: IpAddr) -> Option<IpAddr> {
         let interfaces = self.interfaces.borrow();
         let addresses = || interfaces.iter().flat_map(|other| &other.addresses);
@@ -156,7 +155,7 @@ impl Network {
         near.or_else(any).map(|address| address.ip)
     }
 
-    /// A port no socket has had, from 40,000 on.
+    /// Returns a port that no socket has had, from 40,000 on.
     pub fn port(&self) -> u16 {
         let used = self.ports.get();
         self.ports.set(used.wrapping_add(1));
@@ -164,7 +163,7 @@ impl Network {
     }
 }
 
-/// Parses a value that a test wrote.
+/// Parses a value from a test; panics if it is malformed.
 #[expect(
     clippy::panic,
     reason = "a mistake in a test, which has nobody to report it to"
@@ -177,7 +176,7 @@ pub(super) fn parsed<T: FromStr>(text: &impl Display) -> T {
     value
 }
 
-/// Whether a fake at `own` answers to `asked`: a scope counts only if the fake has one.
+/// Returns true if a fake at `own` answers to `asked`; the scope is compared only if the fake has one.
 pub(super) fn answers_to(own: SocketAddr, asked: SocketAddr) -> bool {
     match (own, asked) {
         (SocketAddr::V6(own), SocketAddr::V6(mut asked)) => {
@@ -190,7 +189,7 @@ pub(super) fn answers_to(own: SocketAddr, asked: SocketAddr) -> bool {
     }
 }
 
-/// A test's closure, for `Debug`.
+/// Closure of a test, wrapped to implement `Debug`.
 pub(super) struct Closure<F>(pub F);
 
 impl<F> fmt::Debug for Closure<F> {

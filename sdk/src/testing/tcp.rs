@@ -1,4 +1,4 @@
-//! Fake servers, and connections to them.
+//! Fake TCP servers, and connections to them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,14 +12,14 @@ use super::network::{Closure, answers_to, parsed};
 use super::{FakeHost, State};
 use crate::net::{CONNECTIONS, Error};
 
-/// A fake server's reaction to a connection or to bytes.
+/// Reaction of a fake server to a connection or to bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TcpReaction {
-    /// What it sends.
+    /// Bytes that the server sends.
     pub send: Vec<u8>,
-    /// Whether it then closes the connection.
+    /// Closes the connection after `send`.
     pub close: bool,
-    /// How long it takes.
+    /// Delay before the reaction.
     pub after: Duration,
 }
 
@@ -37,7 +37,7 @@ enum Server {
 pub(crate) struct Servers(RefCell<Vec<(SocketAddr, Server)>>);
 
 impl FakeHost {
-    /// A server. `accept` is called for each connection and returns the connection's handler, which is called with no
+    /// Adds a server. `accept` is called for each connection and returns the connection's handler, which is called with no
     /// bytes at first and then with the bytes of each write.
     #[must_use]
     pub fn tcp_server(
@@ -48,13 +48,13 @@ impl FakeHost {
         self.server(&address, Server::Accepts(Closure(Box::new(accept))))
     }
 
-    /// An address that never answers a connect.
+    /// Adds an address that never answers a connect.
     #[must_use]
     pub fn tcp_silent(self, address: impl Display) -> Self {
         self.server(&address, Server::Silent)
     }
 
-    /// A server that ignores its input and sends these bytes one at a time, with a pause before each.
+    /// Adds a server that ignores its input and sends these bytes one at a time, with a pause before each.
     #[must_use]
     pub fn tcp_dripping(
         self,
@@ -91,7 +91,7 @@ impl std::fmt::Debug for TcpStream {
 }
 
 impl State {
-    /// Whether the call may begin another connection, those for requests included.
+    /// Denies the connection if the call has begun [`CONNECTIONS`], including those of requests.
     pub(super) fn may_connect(&self) -> Result<(), Error> {
         if self.contacted("tcp ") + self.contacted("http ") >= CONNECTIONS {
             let what = format!("begin more than {CONNECTIONS} connections in one call");
@@ -114,7 +114,7 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// A connection, if the server answers.
+    /// Opens a connection; `None` if the server is silent.
     fn open(state: &Rc<State>, remote: SocketAddr) -> Result<Option<Self>, Error> {
         let mut stream = Self {
             state: Rc::clone(state),

@@ -1,4 +1,5 @@
-//! udev devices in memory, and the matcher over them: as the host's, but for what it takes as a regular expression.
+//! In-memory udev devices and rule matcher. It matches as the host does, except for patterns that the host turns into
+//! regular expressions.
 
 mod missed;
 
@@ -11,7 +12,7 @@ use super::Skipped;
 use crate::bindings::leafhost::udev::devices::Error;
 use crate::udev::{Device, Field, Rule, Term};
 
-/// A udev device of a [`FakeHost`](super::FakeHost).
+/// Udev device of a [`FakeHost`](super::FakeHost).
 #[derive(Debug, Clone)]
 pub struct UdevDevice {
     device: Device,
@@ -19,7 +20,7 @@ pub struct UdevDevice {
 }
 
 impl UdevDevice {
-    /// A device at a path below `/sys`, such as `/devices/virtual/mem/null`; its last part is the kernel's name.
+    /// Creates a device at a path below `/sys`, such as `/devices/virtual/mem/null`; the last part is the kernel's name.
     pub fn new(devpath: &str) -> Self {
         let kernel = devpath.rsplit('/').next().unwrap_or_default();
         Self {
@@ -38,28 +39,28 @@ impl UdevDevice {
         }
     }
 
-    /// The subsystem.
+    /// Sets the subsystem.
     #[must_use]
     pub fn subsystem(mut self, name: &str) -> Self {
         self.device.subsystem = Some(name.to_owned());
         self
     }
 
-    /// The driver bound to it.
+    /// Sets the driver bound to the device.
     #[must_use]
     pub fn driver(mut self, name: &str) -> Self {
         self.device.driver = Some(name.to_owned());
         self
     }
 
-    /// The node below `/dev`.
+    /// Sets the device node below `/dev`.
     #[must_use]
     pub fn devnode(mut self, path: &str) -> Self {
         self.device.devnode = Some(path.to_owned());
         self
     }
 
-    /// A property in udev's database.
+    /// Adds a property of udev's database.
     #[must_use]
     pub fn property(mut self, name: &str, value: &str) -> Self {
         let properties = &mut self.device.properties;
@@ -68,7 +69,7 @@ impl UdevDevice {
         self
     }
 
-    /// A tag in udev's database.
+    /// Adds a tag of udev's database.
     #[must_use]
     pub fn tag(mut self, tag: &str) -> Self {
         self.device.tags.push(tag.to_owned());
@@ -76,15 +77,15 @@ impl UdevDevice {
         self
     }
 
-    /// A sysfs attribute.
+    /// Sets a sysfs attribute.
     #[must_use]
     pub fn attribute(mut self, name: &str, value: &str) -> Self {
         self.attributes.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Whether a term holds for this very device. Like an empty text is what is absent, but for an attribute, for which
-    /// then no term holds. Tags are many.
+    /// Returns true if a term holds for this device, not for its ancestors. An absent value counts as an empty text, but no
+    /// term holds for an absent attribute. A tag term compares each of the device's tags.
     fn fits(&self, term: &Term) -> bool {
         let fits = |text: &str| matches(&term.value, text) != term.negated;
         match term.field {
@@ -97,7 +98,7 @@ impl UdevDevice {
         }
     }
 
-    /// What a term is about; not for tags.
+    /// Returns the value that a term compares; `None` for tags.
     fn value(&self, term: &Term) -> Option<&str> {
         let device = &self.device;
         let key = term.key.as_deref().unwrap_or_default();
@@ -113,8 +114,8 @@ impl UdevDevice {
     }
 }
 
-/// Whether the whole text matches one of the alternatives between `|`. As in udev, without any of `*`, `?` and `[` they are
-/// compared as they are.
+/// Returns true if the whole text matches one of the alternatives between `|`. As in udev, a pattern without any of `*`, `?`
+/// and `[` is compared literally.
 fn matches(pattern: &str, text: &str) -> bool {
     let is_glob = pattern.contains(['*', '?', '[']);
     pattern.split('|').any(|alternative| {
@@ -126,7 +127,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     })
 }
 
-/// All devices by `devpath`.
+/// Devices by `devpath`.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     devices: RefCell<BTreeMap<String, UdevDevice>>,
@@ -151,7 +152,7 @@ impl Table {
         }
     }
 
-    /// The devices, and those that a rule nearly fits, the nearest first.
+    /// Returns the devices that match, and those that nearly match a rule, the nearest first.
     pub(crate) fn find(&self, rules: &[Rule]) -> Result<(Vec<Device>, Vec<Skipped>), Error> {
         self.available()?;
         rules.iter().flatten().try_for_each(check)?;
@@ -212,7 +213,7 @@ impl Table {
     }
 }
 
-/// The devices above a path, nearest first.
+/// Returns the devices above a path, nearest first.
 fn ancestors<'a>(
     devices: &'a BTreeMap<String, UdevDevice>,
     devpath: &'a str,
@@ -236,7 +237,8 @@ fn check(term: &Term) -> Result<(), Error> {
     }
 }
 
-/// `chain` is the device and what is above it. As in udev, all terms on ancestors hold at one and the same of these.
+/// Returns true if the rule holds for `chain`, a device and its ancestors. As in udev, all terms on ancestors must hold for
+/// the same device.
 fn holds(rule: &Rule, chain: &[&UdevDevice]) -> bool {
     let (plural, own): (Vec<&Term>, Vec<&Term>) =
         rule.iter().partition(|term| is_plural(term.field));

@@ -1,4 +1,4 @@
-//! Peers that answer datagrams, and the sockets that ask them.
+//! Fake UDP peers, and the sockets that talk to them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,14 +13,14 @@ use super::{FakeHost, State};
 use crate::host::wait_list::WaitList;
 use crate::net::Error;
 
-/// A datagram a fake peer sends back.
+/// Datagram that a fake peer sends back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpAnswer {
-    /// How long after the question it arrives.
+    /// Delay between the handler's datagram and the answer.
     pub after: Duration,
-    /// The sender, not necessarily the address that was asked.
+    /// Sender address, not necessarily the address the handler sent to.
     pub from: SocketAddr,
-    /// The payload.
+    /// Content of the datagram.
     pub payload: Vec<u8>,
 }
 
@@ -30,9 +30,9 @@ type Answer = dyn FnMut(SocketAddr, &[u8]) -> Vec<UdpAnswer>;
 pub(crate) struct Peers(RefCell<Vec<(SocketAddr, Closure<Box<Answer>>)>>);
 
 impl FakeHost {
-    /// A peer that receives what is sent to an address or a group, such as `239.255.255.250:3702` or
-    /// `[ff02::c%2]:3702`; without a scope it receives from all scopes. The closure gets the sender's address and the
-    /// payload. Several peers may share an address.
+    /// Adds a peer that receives datagrams to an address or a group, such as `239.255.255.250:3702` or `[ff02::c%2]:3702`;
+    /// without a scope it receives from all scopes. The closure gets the sender's address and the payload. Several peers may
+    /// share an address.
     #[must_use]
     pub fn udp_peer(
         self,
@@ -45,14 +45,14 @@ impl FakeHost {
     }
 }
 
-/// A datagram in flight: arrival time, sender, payload.
+/// Datagram in flight: arrival time, sender, payload.
 type OnItsWay = (Duration, SocketAddr, Vec<u8>);
 
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     state: Rc<State>,
     local: SocketAddr,
-    /// In the order of arrival.
+    /// Datagrams in order of arrival.
     inbox: RefCell<VecDeque<OnItsWay>>,
     changed: WaitList<(), ()>,
 }
@@ -122,7 +122,7 @@ impl UdpSocket {
         }
     }
 
-    /// The next datagram, if one has arrived.
+    /// Returns the next datagram, if one has arrived.
     #[allow(
         clippy::unnecessary_wraps,
         reason = "it stands in the place of what may fail"
@@ -134,7 +134,7 @@ impl UdpSocket {
         Ok(arrived.map(|(_, from, payload)| (payload, from)))
     }
 
-    /// Waits until there may be one.
+    /// Waits until a datagram may have arrived.
     pub async fn arrival(&self) {
         let changed = self.changed.wait((), ());
         let next = self.inbox.borrow().front().map(|(at, ..)| *at);

@@ -1,4 +1,4 @@
-//! Addresses and errors of `wasi:sockets` as those of the SDK, and the addresses of names.
+//! Converts addresses and errors of `wasi:sockets` to those of the SDK, and resolves names.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use wasip2::sockets::network::{
 use super::reactor::Reactor;
 use crate::net::Error;
 
-/// How many addresses a name may have.
+/// Upper bound of addresses per name.
 const ADDRESSES: usize = 64;
 
 pub fn family(address: SocketAddr) -> IpAddressFamily {
@@ -51,7 +51,7 @@ pub fn from_wasi(address: IpSocketAddress) -> SocketAddr {
     }
 }
 
-/// What went wrong with `what`, such as `udp 192.168.7.9:3702`.
+/// Converts an error of the operation `what`, such as `udp 192.168.7.9:3702`.
 pub fn error(code: ErrorCode, what: impl FnOnce() -> String) -> Error {
     match code {
         ErrorCode::AccessDenied => Error::Denied(what()),

@@ -1,4 +1,4 @@
-//! Requests by `wasi:http`.
+//! HTTP requests on `wasi:http`.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use super::reactor::{Reactor, nanoseconds};
 use crate::http::{Request, Response, Target};
 use crate::net::Error;
 
-/// Bytes of a body read at once.
+/// Upper bound of bytes read from a body at once.
 const PIECE: usize = 64 << 10;
 
 pub async fn send(reactor: &Reactor, request: Request) -> Result<Response, Error> {
@@ -52,7 +52,7 @@ pub async fn send(reactor: &Reactor, request: Request) -> Result<Response, Error
     })
 }
 
-/// The request as the host wants it, and where its body goes if it has one.
+/// Creates the request for the host, and its body if it has one.
 fn outgoing(
     request: &Request,
     target: &Target<'_>,
@@ -103,7 +103,7 @@ fn method(name: &str) -> Method {
     }
 }
 
-/// Writes the body. An error shows in the response.
+/// Writes the body. An error shows up in the response.
 async fn write(reactor: &Reactor, body: OutgoingBody, mut bytes: &[u8]) {
     let Ok(stream) = body.write() else {
         return;
@@ -187,7 +187,7 @@ fn error(code: ErrorCode, request: &Request, target: &Target<'_>) -> Error {
     }
 }
 
-/// Other errors as text; the names of the variants alone would add 4 KB to the component.
+/// Returns other errors as text. The names of the variants alone would add 4 KB to the component.
 fn why(code: &ErrorCode) -> &'static str {
     match code {
         ErrorCode::TlsCertificateError => "the TLS certificate is not accepted",

@@ -8,8 +8,8 @@ use wasip2::io::poll::{Pollable, poll};
 
 use crate::host::wait_list::WaitList;
 
-/// What waits. A pollable must be dropped before its resource, so the owner of the resource also owns the pollable;
-/// this list holds only those in use.
+/// Tasks that wait. A pollable must be dropped before its resource, so the owner of the resource also owns the pollable;
+/// this list holds only pollables in use.
 #[derive(Debug, Default)]
 pub struct Reactor {
     timers: WaitList<Duration, ()>,
@@ -17,7 +17,7 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// The host's monotonic clock.
+    /// Returns the time of the host's monotonic clock.
     #[allow(clippy::unused_self, reason = "what waits by this clock waits here")]
     pub fn now(&self) -> Duration {
         Duration::from_nanos(monotonic_clock::now())
@@ -27,13 +27,13 @@ impl Reactor {
         self.timers.wait(end, ()).await;
     }
 
-    /// Waits until the host reports readiness, after which the resource may still have nothing.
+    /// Waits until the host reports readiness; the resource may still have nothing then.
     pub async fn ready(&self, pollable: &Rc<Pollable>) {
         self.pollables.wait((), Rc::clone(pollable)).await;
     }
 
-    /// Waits until at least one entry is ready and wakes its task. Waiting without entries is a bug of the handler and
-    /// traps.
+    /// Waits until at least one entry is ready and wakes its task. Traps if there are no entries, which is a bug of the
+    /// handler.
     pub fn park(&self) {
         let waiting = self.pollables.all();
         let timer = self.timers.first().map(|(end, _)| {
@@ -62,7 +62,7 @@ impl Reactor {
     }
 }
 
-/// Nanoseconds as the host counts them, at most 584 years.
+/// Converts to the nanoseconds of the host's clock, at most 584 years.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Connections by `wasi:sockets/tcp`.
+//! TCP connections on `wasi:sockets/tcp`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::address::{self, to_wasi};
 use super::reactor::Reactor;
 use crate::net::Error;
 
-/// A connection. The fields are dropped in their order, the parts before the whole.
+/// TCP connection. Fields drop in declaration order: child resources before the socket.
 #[derive(Debug)]
 pub struct TcpStream {
     reactor: Rc<Reactor>,
@@ -58,7 +58,7 @@ impl TcpStream {
             if permitted == 0 {
                 self.reactor.ready(&self.writable).await;
             } else if bytes.is_empty() {
-                // The host has passed on everything before it permits more.
+                // The host permits more only after it has passed on everything.
                 return Ok(());
             } else {
                 let permitted = usize::try_from(permitted).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Datagrams by `wasi:sockets/udp`.
+//! UDP sockets on `wasi:sockets/udp`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,13 +18,13 @@ use super::address::{self, from_wasi, to_wasi};
 use super::reactor::Reactor;
 use crate::net::Error;
 
-/// How much the system is asked to keep until it is read; it may keep less.
+/// Size requested for the system's receive buffer; the system may grant less.
 const RECEIVE_BUFFER: u64 = 1 << 20;
 
-/// How many datagrams are taken from the host at once.
+/// Number of datagrams taken from the host at once.
 const BATCH: u64 = 16;
 
-/// A bound socket. The fields are dropped in their order, the parts before the whole.
+/// Bound UDP socket. Fields drop in declaration order: child resources before the socket.
 #[derive(Debug)]
 pub struct UdpSocket {
     reactor: Rc<Reactor>,
@@ -86,7 +86,7 @@ impl UdpSocket {
         }
     }
 
-    /// The next datagram, if one is there.
+    /// Returns the next datagram, if one has arrived.
     pub fn take(&self) -> Result<Option<(Vec<u8>, SocketAddr)>, Error> {
         let mut received = self.received.borrow_mut();
         if received.is_empty() {
@@ -99,7 +99,7 @@ impl UdpSocket {
         Ok(datagram.map(|datagram| (datagram.data, from_wasi(datagram.remote_address))))
     }
 
-    /// Waits until there may be one.
+    /// Waits until a datagram may have arrived.
     pub async fn arrival(&self) {
         self.reactor.ready(&self.readable).await;
     }

@@ -15,7 +15,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Answers the first bytes after 10 ms, the second after 5 ms, and closes.
+/// Creates a server that echoes the first bytes after 10 ms and the second after 5 ms, then closes.
 fn mk_echo() -> FakeHost {
     FakeHost::new().tcp_server("192.168.7.9:4840", || {
         let mut calls = 0;
@@ -357,7 +357,7 @@ fn a_call_has_the_real_limits_of_lookups_and_connections() {
             "{error}"
         );
     };
-    // What an earlier call did counts no more.
+    // Lookups of an earlier call do not count.
     for _ in 0..2 {
         fake.0.begin_call();
         for _ in 0..LOOK_UPS {

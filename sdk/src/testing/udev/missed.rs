@@ -1,10 +1,10 @@
-//! Which term of a rule a device nearly fits, in the words in which the host explains it.
+//! Explains which term of a rule a device fails, in the words of the real host.
 
 use super::{UdevDevice, is_plural};
 use crate::udev::{Field, Rule, Term};
 
-/// How many terms of a rule that does not hold say something and hold, and why it does not; `None` if there is none. `chain` is
-/// the device and what is above it.
+/// Returns the number of selective terms that hold, and why the rule does not hold; `None` if no such term holds. `chain` is
+/// the device and its ancestors.
 pub(super) fn reason(rule: &Rule, chain: &[&UdevDevice]) -> Option<(usize, String)> {
     let (plural, own): (Vec<&Term>, Vec<&Term>) =
         rule.iter().partition(|term| is_plural(term.field));
@@ -14,7 +14,7 @@ pub(super) fn reason(rule: &Rule, chain: &[&UdevDevice]) -> Option<(usize, Strin
         let reason = || format!("{term} does not hold: {}", device.shown(term));
         return (held > 0).then(|| (held, reason()));
     }
-    // The nearest of those at which most terms hold.
+    // Take the nearest of the devices at which most terms hold.
     let nearest = chain
         .iter()
         .rev()
@@ -34,8 +34,8 @@ pub(super) fn reason(rule: &Rule, chain: &[&UdevDevice]) -> Option<(usize, Strin
     (held > 0).then(|| (held, format!("{term} does not hold: {told}")))
 }
 
-/// How many of the terms hold that say something, and the first that does not hold. As on the host, what costs a file is not
-/// looked at after one has failed.
+/// Returns the number of selective terms that hold, and the first term that does not. As on the host, terms that read a file
+/// are not evaluated once one of the others has failed.
 fn judge<'a>(terms: &[&'a Term], device: &UdevDevice) -> (usize, Option<&'a Term>) {
     let mut held = 0;
     let mut failed = None;
@@ -63,7 +63,7 @@ fn costs(term: &Term) -> bool {
 }
 
 impl UdevDevice {
-    /// The value that does not match.
+    /// Describes the value that does not match `term`.
     fn shown(&self, term: &Term) -> String {
         let field = term.field.name().to_lowercase();
         let what = term.key.as_deref().unwrap_or(&field);

@@ -48,7 +48,7 @@ fn run_probe(host: &FakeHost, probe: Probe) -> Vec<Reply> {
     host.block_on(host.probe(probe))
 }
 
-/// When, from where, to where.
+/// Time, source and target of a contact.
 fn sent(host: &FakeHost) -> Vec<(u128, String, String)> {
     let contacts = host.contacts().into_iter();
     let sent = contacts.map(|contact| {
@@ -186,7 +186,7 @@ fn a_probe_that_cannot_be_sent_causes_a_warning() {
     }
 }
 
-/// Peers that answer at once: this many answers of this size from each of these addresses.
+/// Adds a peer that answers each datagram with `many` datagrams of `bytes` bytes from each of the senders.
 fn flooding(host: FakeHost, senders: &'static [&str], many: usize, bytes: usize) -> FakeHost {
     host.udp_peer(GROUP, move |_, _| {
         let answers = |from: &&str| {
