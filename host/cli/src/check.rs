@@ -1,4 +1,4 @@
-//! `leafhost check`: reads Configurations, handlers and grants as the agent would and names every problem.
+//! `leafhost check`: reads Configurations, handlers and grants as the agent does and reports every problem.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ mod handlers;
 
 use handlers::Handlers;
 
-/// Runs the verb.
+/// Runs `leafhost check`.
 pub fn run(args: CheckArgs) -> Result<()> {
     let CheckArgs {
         paths,
@@ -69,29 +69,29 @@ pub fn run(args: CheckArgs) -> Result<()> {
     }
 }
 
-/// The result of a check.
+/// Result of a check.
 #[derive(Debug, Default)]
 struct Findings {
-    /// How many Configurations can be used.
+    /// Number of usable Configurations.
     configurations: usize,
-    /// How many handlers load.
+    /// Number of handlers that load.
     handlers: usize,
-    /// What is wrong, a line each.
+    /// Problems, one line each.
     problems: Vec<String>,
-    /// What could not be checked, and what is no problem.
+    /// Warnings, remarks, and notes on details that could not be checked.
     notes: Vec<String>,
 }
 
-/// What to check.
+/// Items to check.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Configurations, and whether all handlers of their agent are available.
+    /// Configurations, each with true if all handlers of its agent are available.
     configurations: Vec<(Located, bool)>,
-    /// Components to be loaded because they were named.
+    /// Components that were named, and so must load.
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers should be available.
     folders: BTreeSet<PathBuf>,
-    /// Namespaces besides their own that Configurations may name values of.
+    /// Namespaces, besides their own, whose values Configurations may use.
     namespaces: BTreeSet<String>,
     problems: Vec<SourceProblem>,
     warnings: Vec<SourceProblem>,
@@ -160,7 +160,8 @@ async fn check(
     })
 }
 
-/// What the available handlers refuse of Configurations of a cluster, each with its name and as YAML.
+/// Validates the details of a cluster's Configurations with the available handlers and returns the problems. Each
+/// Configuration is given by name and as YAML.
 pub async fn details(
     configurations: Vec<(String, String)>,
     handlers_dirs: &[PathBuf],
@@ -180,20 +181,20 @@ pub async fn details(
     Ok(problems.iter().map(ToString::to_string).collect())
 }
 
-/// The folder of the handlers that were installed with this program, or built with it.
+/// Returns the folder of the handlers that were installed with this program, or built with it.
 fn installed_handlers() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let installed = program.parent()?.parent()?.join("share/leafhost/handlers");
     if installed.is_dir() {
         return Some(installed);
     }
-    // Cargo marks the folder that it builds in.
+    // Cargo marks its build folder with this file.
     let mut above = program.ancestors().skip(1);
     let target = above.find(|folder| folder.join("CACHEDIR.TAG").is_file())?;
     Some(target.join("handlers")).filter(|folder| folder.is_dir())
 }
 
-/// The folder of the handlers that were built in the source tree that has this file.
+/// Returns the folder of the handlers that were built in the source tree of `file`.
 fn built_handlers(file: &Path) -> Option<PathBuf> {
     let mut above = file.ancestors().skip(1);
     let tree = above.find(|folder| folder.join("Cargo.lock").is_file())?;
@@ -224,7 +225,7 @@ impl Plan {
         let wrong = check_references(&file, &text, &self.namespaces);
         self.problems.extend(wrong);
         if let Ok(path) = path.canonicalize() {
-            // The handlers next to it, if it is in a standalone folder.
+            // Use the handlers next to the file if it is in a standalone folder.
             let above = path.parent().and_then(Path::parent);
             let beside = above.map(|folder| folder.join("handlers"));
             self.folders.extend(beside.filter(|folder| folder.is_dir()));
@@ -233,7 +234,7 @@ impl Plan {
         Ok(())
     }
 
-    /// `complete`: all handlers of their agent are available.
+    /// Adds the Configurations and problems of `checked`. `complete` is true if all handlers of their agent are available.
     fn extend(&mut self, checked: Checked, complete: bool) {
         self.problems.extend(checked.problems);
         self.warnings.extend(checked.warnings);
@@ -254,7 +255,7 @@ impl Plan {
     }
 }
 
-/// Problems of grants files without a component; those of a component are reported when it is loaded.
+/// Returns the problems of grants files without a component; those of a component are reported when it is loaded.
 fn lone_grants(folder: &Path) -> Result<Vec<SourceProblem>> {
     let mut problems = Vec::new();
     let components = handlers::components(folder)?;

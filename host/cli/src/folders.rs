@@ -4,37 +4,36 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The state folder of an agent that runs as root.
+/// State folder of an agent that runs as root.
 pub const SYSTEM_STATE: &str = "/var/lib/leafhost";
-/// The folder with Configurations and handlers of an agent that runs as root.
+/// Folder with Configurations and handlers of an agent that runs as root.
 const SYSTEM_CONFIG: &str = "/etc/leafhost";
-/// Where container runtimes look for CDI specs if nothing is set.
+/// Folder in which container runtimes look for CDI specs by default.
 pub const SYSTEM_CDI: &str = "/etc/cdi";
-/// Where a kubelet has its folder if nothing is set. That of the device plugins is always there.
+/// Default folder of a kubelet. Its folder for device plugins is always there.
 pub const SYSTEM_KUBELET: &str = "/var/lib/kubelet";
 
-/// Where handlers built for Akri register if nothing is set.
+/// Default folder in which handlers built for Akri register.
 const SYSTEM_EXTERNAL: &str = "/var/lib/akri";
 
-/// The user, as far as folders depend on it.
+/// Properties of the user on which the folders depend.
 #[derive(Debug, Clone, Default)]
 pub struct User {
-    /// Root.
     pub is_root: bool,
-    /// `$HOME`.
+    /// Value of `$HOME`.
     pub home: Option<PathBuf>,
-    /// `$XDG_CONFIG_HOME`.
+    /// Value of `$XDG_CONFIG_HOME`.
     pub config: Option<PathBuf>,
-    /// `$XDG_STATE_HOME`.
+    /// Value of `$XDG_STATE_HOME`.
     pub state: Option<PathBuf>,
-    /// `$XDG_CACHE_HOME`.
+    /// Value of `$XDG_CACHE_HOME`.
     pub cache: Option<PathBuf>,
 }
 
 impl User {
-    /// The user this process runs as.
+    /// Returns the user of this process.
     pub fn current() -> Self {
-        // The XDG specification: a relative path is to be ignored.
+        // The XDG specification requires relative paths to be ignored.
         let absolute = |name: &str| {
             std::env::var_os(name)
                 .map(PathBuf::from)
@@ -49,7 +48,7 @@ impl User {
         }
     }
 
-    /// The folder with Configurations and handlers.
+    /// Returns the folder with Configurations and handlers.
     pub fn standalone_dir(&self) -> Result<PathBuf> {
         if self.is_root {
             return Ok(SYSTEM_CONFIG.into());
@@ -58,7 +57,7 @@ impl User {
             .context("cannot tell the standalone folder: give it with --standalone DIR")
     }
 
-    /// The folder for Instances and what was last accepted.
+    /// Returns the folder for Instances and accepted versions.
     pub fn state_dir(&self) -> Result<PathBuf> {
         if self.is_root {
             return Ok(SYSTEM_STATE.into());
@@ -67,7 +66,7 @@ impl User {
             .context("cannot tell the state folder: give it with --state-dir DIR")
     }
 
-    /// The folder for CDI specs.
+    /// Returns the folder for CDI specs.
     pub fn cdi_dir(&self, state_dir: &Path) -> PathBuf {
         if self.is_root {
             SYSTEM_CDI.into()
@@ -76,24 +75,25 @@ impl User {
         }
     }
 
-    /// The kubelet's folder: others than root cannot use it.
+    /// Returns the kubelet's folder; `None` for users other than root, who cannot use it.
     pub fn kubelet_dir(&self) -> Option<PathBuf> {
         self.is_root.then(|| SYSTEM_KUBELET.into())
     }
 
-    /// The folder where external handlers register: that of Akri's in a cluster, where other users than root cannot use it.
+    /// Returns the folder where external handlers register: Akri's, if the agent runs in a cluster as root. Other users
+    /// cannot use it.
     pub fn external_dir(&self, is_standalone: bool) -> Option<PathBuf> {
         (self.is_root && !is_standalone).then(|| SYSTEM_EXTERNAL.into())
     }
 
-    /// The folder for caches, such as compiled components of `handler run`.
+    /// Returns the folder for caches, such as compiled components of `handler run`.
     pub fn cache_dir(&self) -> PathBuf {
         self.own(self.cache.as_ref(), ".cache").unwrap_or_else(|_| {
             std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()))
         })
     }
 
-    /// The default folders of this user's agent and of a kubelet.
+    /// Returns the default folders of this user's agent and of a kubelet.
     pub fn own_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![SYSTEM_KUBELET.into(), SYSTEM_CDI.into()];
         folders.extend(self.standalone_dir());
@@ -111,7 +111,7 @@ impl User {
     }
 }
 
-/// The host's name as a node name: lower case.
+/// Returns the host name in lower case, as a node name.
 pub fn node_name() -> Result<String> {
     let name = nix::unistd::gethostname()
         .context("cannot read the host name: give a name with --node-name NAME")?;
@@ -120,7 +120,7 @@ pub fn node_name() -> Result<String> {
     Ok(name)
 }
 
-/// Refuses what cannot be a node's name.
+/// Rejects an invalid node name.
 pub fn check_node_name(name: &str) -> Result<()> {
     anyhow::ensure!(
         leafhost_core::names::is_node_name(name),

@@ -1,4 +1,4 @@
-//! `leafhost handler …`: what an author of a handler lives in.
+//! `leafhost handler …`: commands for authors of handlers.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ mod new;
 mod run;
 mod serve;
 
-/// Runs the verb.
+/// Runs a subcommand of `leafhost handler`.
 pub fn run(command: HandlerCommand) -> Result<()> {
     match command {
         HandlerCommand::New(args) => new::run(&args),

@@ -1,8 +1,8 @@
-//! Several sources of handlers as one: a file of an earlier source takes the place of a later one's with the same name.
+//! Joins several sources of handlers; a file of an earlier source replaces a file of the same name in later ones.
 //!
-//! So an operator replaces a handler of the image by a ConfigMap. Nothing is said of the file that is not used: that is what the order is
-//! for, and the status shows the version and digest of the one that serves. A grants file without a component takes the place of that of a
-//! later source's component.
+//! An operator can thus replace a handler of the image by a ConfigMap. The replaced file is not reported: the order exists
+//! for this, and the status shows the version and digest of the handler that serves. A grants file without a component
+//! replaces that of a later source's component.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use leafhost_core::ports::{
 use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 
-/// The sources, in their order.
+/// Handler sources in order of precedence.
 pub struct HandlerSources {
     sources: Vec<Arc<dyn HandlerSource>>,
     set: watch::Receiver<Arc<SourceSet>>,
@@ -28,7 +28,7 @@ impl HandlerSources {
         Self::without(sources, &[], tasks)
     }
 
-    /// Joins the sources, but for the files with these names.
+    /// Joins the sources without the files of these names.
     pub fn without(
         sources: Vec<Arc<dyn HandlerSource>>,
         without: &[String],
@@ -52,7 +52,7 @@ impl HandlerSource for HandlerSources {
         for source in &self.sources {
             let set = Arc::clone(&source.handlers().borrow());
             let mut files = set.files.iter();
-            // Its grants may be those of another source.
+            // The grants may come from another source.
             let found = files.find_map(|(file, found)| {
                 let found = found.as_ref()?;
                 (plain(file) == name && found.digest == version.digest).then_some((file, found))
@@ -101,13 +101,14 @@ async fn follow(
     }
 }
 
-/// The name of a file without regard to whether it is gzipped.
+/// Returns the name of a file without a `.gz` suffix.
 fn plain(file: &str) -> &str {
     file.strip_suffix(".gz").unwrap_or(file)
 }
 
-/// One set of all. A file that is there and cannot be used still takes the place of others: the version that was accepted before serves.
-/// `places` are the sources in which files were last seen, by their number: a source that is missing keeps only its own files.
+/// Joins all sets. A present but unusable file still takes precedence over later sources; its version accepted before
+/// serves. `places` has the number of the source in which each file was last seen, so that a missing source keeps only its
+/// own files.
 fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> SourceSet {
     let mut joined = SourceSet {
         complete: sets.iter().all(|set| set.complete),
@@ -156,7 +157,8 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
     joined
 }
 
-/// Returns the grants that earlier sources without the component have for it. What they say of these as grants of no component goes to `told`.
+/// Returns the grants for a component from an earlier source that lacks the component. The problem that reports these grants
+/// as having no component goes to `told`.
 fn granted(
     earlier: &[Arc<SourceSet>],
     component: &str,
@@ -205,7 +207,7 @@ mod tests {
         }
     }
 
-    /// A source that was read, with files; one without a digest cannot be used.
+    /// Creates a set that was read, with files; a file without a digest cannot be used.
     fn mk_set(files: &[(&str, &str)]) -> SourceSet {
         let files = files.iter().map(|(name, digest)| {
             let found = (!digest.is_empty()).then(|| version(digest));
@@ -371,7 +373,7 @@ mod tests {
         let joined = join(&[Arc::clone(&fewer), missing()], &mut places);
         assert!(joined.partial);
         assert_eq!(joined.gone, BTreeSet::from(["udev.wasm".to_owned()]));
-        // One that was missing from the start: what it had in an earlier run is not known.
+        // If a source is missing from the start, its files of an earlier run are not known.
         let mut places = BTreeMap::new();
         assert!(join(&[maps, missing()], &mut places).gone.is_empty());
         let joined = join(&[fewer, missing()], &mut places);

@@ -24,22 +24,22 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-/// What to show and how.
+/// View and output options of the command line.
 #[derive(Debug, Clone)]
 struct Request {
     view: Option<View>,
     name: Option<String>,
-    /// Only devices that are not well.
+    /// Show only devices that have a problem.
     unhealthy: bool,
-    /// What was skipped for one reason is a line each.
+    /// Show each skipped candidate on its own line.
     all: bool,
     output: Output,
     paint: Paint,
-    /// Cut the overview to the terminal, and one JSON object a line.
+    /// Cut the overview to the terminal, and print one JSON object per line.
     live: bool,
 }
 
-/// Runs the verb.
+/// Runs `leafhost status`.
 pub fn run(args: StatusArgs) -> Result<()> {
     let StatusArgs {
         view,
@@ -143,7 +143,7 @@ impl Request {
         })
     }
 
-    /// The Instances that are asked for.
+    /// Returns the Instances that were asked for.
     fn instances<'a>(&self, status: &'a Status) -> Result<Vec<&'a Instance>> {
         let name = self.name.as_deref();
         let view = name
@@ -178,14 +178,14 @@ impl Request {
         let mut text = lines.join("\n");
         text.push('\n');
         if self.live && !terminal::is_terminal() {
-            // Blocks that follow each other are told apart by an empty line.
+            // An empty line separates consecutive versions.
             text.push('\n');
         }
         Ok(text)
     }
 }
 
-/// The status without what every call changes.
+/// Returns the status without the fields that change at every call.
 fn essence(status: &Status) -> Status {
     let mut status = status.clone();
     for session in status

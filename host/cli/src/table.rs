@@ -1,4 +1,4 @@
-//! Tables as kubectl prints them: a line of upper-case headings, columns as wide as their widest cell, no rules.
+//! Tables in the style of kubectl: upper-case headings, columns as wide as their widest cell, no rules.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use tabwriter::TabWriter;
 
 use crate::terminal::{Paint, Tone, cut};
 
-/// A cell.
+/// Text of a table cell with its tone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
     tone: Tone,
@@ -14,7 +14,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell of some tone; an empty text is shown as `-`.
+    /// Creates a cell with a tone; an empty text is shown as `-`.
     pub fn new(tone: Tone, text: impl Into<String>) -> Self {
         let text = text.into();
         if text.is_empty() {
@@ -26,7 +26,7 @@ impl Cell {
         Self { tone, text }
     }
 
-    /// A number, faint if it is nothing.
+    /// Creates a cell with a number, faint if it is zero.
     pub fn count(number: usize) -> Self {
         let tone = if number == 0 {
             Tone::Faint
@@ -43,20 +43,20 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A table.
+/// Headings and rows.
 #[derive(Debug, Clone)]
 pub struct Table {
     headings: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
-/// The width at which the last column is still of use.
+/// Lower bound of a useful width of the last column.
 const LAST_COLUMN: usize = 20;
-/// Between two columns.
+/// Number of spaces between two columns.
 const PADDING: usize = 2;
 
 impl Table {
-    /// An empty table with these headings.
+    /// Creates an empty table with these headings.
     pub fn new(headings: &[&'static str]) -> Self {
         Self {
             headings: headings.to_vec(),
@@ -69,13 +69,13 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Whether there is no row.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table in at most `width` characters: cells before the last column are cut to a third of it, and of the
-    /// `optional` columns the first ones are left out, as many as that takes. The last column may still be cut.
+    /// Fits the table to `width` characters: cells before the last column are cut to a third of it, and `optional` columns
+    /// are dropped in order as far as needed. The last column may still be cut.
     #[must_use]
     pub fn fitted(mut self, width: usize, optional: &[&str]) -> Self {
         let last = self.headings.len().saturating_sub(1);
@@ -97,12 +97,12 @@ impl Table {
         self
     }
 
-    /// The width of the lines.
+    /// Returns the width of the lines.
     pub fn width(&self) -> usize {
         self.width_with(usize::MAX)
     }
 
-    /// The width with a last column that is cut to `last` characters.
+    /// Returns the width if the last column is cut to `last` characters.
     fn width_with(&self, last: usize) -> usize {
         let columns = self.headings.len();
         let widths = self.headings.iter().enumerate().map(|(number, heading)| {
@@ -118,7 +118,7 @@ impl Table {
         widths.sum()
     }
 
-    /// The lines, headings first, without line ends. Widths are those of all rows.
+    /// Returns the lines, headings first, without line ends. Column widths are those of all rows.
     pub fn lines(&self, paint: Paint) -> std::io::Result<Vec<String>> {
         let mut writer = TabWriter::new(Vec::new())
             .padding(PADDING)
@@ -142,7 +142,7 @@ impl Table {
     }
 }
 
-/// Keeps the items whose place says so.
+/// Keeps the items whose flag in `kept` is set.
 fn retain<T>(items: &mut Vec<T>, kept: &[bool]) {
     let mut kept = kept.iter();
     items.retain(|_| kept.next().is_none_or(|kept| *kept));

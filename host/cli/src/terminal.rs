@@ -1,4 +1,4 @@
-//! Output to a terminal with colours and a size, or to a file or pipe.
+//! Output with colours and a size on a terminal, or plain to a file or pipe.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -20,52 +20,51 @@ pub enum Output {
     Yaml,
 }
 
-/// What a text means; the colour follows from it.
+/// Meaning of a text, which selects its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing special.
+    /// Text without emphasis.
     Plain,
-    /// A heading.
     Heading,
-    /// As it should be.
+    /// Good state.
     Good,
-    /// Deserves a look.
+    /// State that deserves attention.
     Warning,
-    /// Wrong.
+    /// Bad state.
     Bad,
-    /// Less important than the rest.
+    /// Text less important than the rest.
     Faint,
 }
 
-/// Whether texts are coloured.
+/// Colour setting of an output stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paint(bool);
 
 impl Paint {
-    /// No colours.
+    /// Output without colours.
     #[cfg(test)]
     pub const PLAIN: Self = Self(false);
-    /// Colours.
+    /// Output with colours.
     #[cfg(test)]
     pub const COLOURED: Self = Self(true);
 
-    /// Colours if stdout is a terminal that has them and `NO_COLOR` is not set.
+    /// Enables colours if stdout is a terminal with colours and `NO_COLOR` is not set.
     pub fn stdout() -> Self {
         Self(std::io::stdout().is_terminal() && wanted())
     }
 
-    /// The same for stderr.
+    /// Enables colours if stderr is a terminal with colours and `NO_COLOR` is not set.
     pub fn stderr() -> Self {
         Self(std::io::stderr().is_terminal() && wanted())
     }
 
-    /// Whether texts are coloured.
+    /// Returns true if texts are coloured.
     pub fn is_on(self) -> bool {
         self.0
     }
 
-    /// The text in the colour of its tone. Unprintable characters are escaped, so that a handler's text cannot control
-    /// the terminal.
+    /// Colours the text by its tone. Unprintable characters are escaped, so that a handler's text cannot control the
+    /// terminal.
     pub fn apply(self, tone: Tone, text: &str) -> String {
         let text = escape(text);
         let code = match tone {
@@ -88,26 +87,24 @@ fn wanted() -> bool {
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whether stdout is a terminal.
+/// Returns true if stdout is a terminal.
 pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Whether somebody may press keys.
+/// Returns true if the user can press keys.
 pub fn is_interactive() -> bool {
     is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// How much a terminal shows, in characters.
+/// Size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Characters in a line.
     pub width: usize,
-    /// Lines.
     pub height: usize,
 }
 
-/// How much this terminal shows; 80 × 24 where it does not tell.
+/// Returns the size of this terminal; 80 × 24 if it is unknown.
 pub fn size() -> Size {
     let told = terminal_size::terminal_size();
     let (width, height) = told.map_or((80, 24), |(width, height)| (width.0, height.0));
@@ -117,7 +114,7 @@ pub fn size() -> Size {
     }
 }
 
-/// The text in lines of at most `width` characters, broken between words where that is possible.
+/// Wraps the text to lines of at most `width` characters, between words if possible.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -133,7 +130,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The first `width` characters of a line that may hold colours; `…` in the last place says that there is more.
+/// Returns the first `width` characters of a line that may contain colours; a cut line ends in `…`.
 pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
     let mut kept = String::new();
     let mut shown = 0;
@@ -159,8 +156,8 @@ pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
-/// A value as JSON or YAML; in a `stream` of values JSON has one line each, and YAML one document. YAML is written without tags, which
-/// the library would give to enums.
+/// Formats a value as JSON or YAML. In a `stream` each value is one line of JSON or one YAML document. YAML is written
+/// without the tags that the library would add for enums.
 pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<String> {
     Ok(match (output, stream) {
         (Output::Yaml, _) => {
@@ -176,7 +173,7 @@ pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<
     })
 }
 
-/// Writes to stdout at once. A reader that has gone is an error of kind `BrokenPipe`, which the program ends on
+/// Writes to stdout and flushes. If the reader has gone, the error is of kind `BrokenPipe`, on which the program exits
 /// silently.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The available handlers, loaded with their grants as the agent would, which validate discoveryDetails.
+//! Available handlers, loaded with their grants as the agent does; they validate `discoveryDetails`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::problem;
 use crate::args::CompilerArgs;
 use crate::handler::open;
 
-/// The field that handlers check.
+/// Field that handlers check.
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
 /// Handlers by name.
@@ -24,7 +24,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Loads the named components and those in the folders. Problems of the latter are ignored: they are loaded only
+    /// Loads the named components and those in the folders. Problems of the latter are ignored, since they are loaded only
     /// to validate details.
     pub async fn load(
         named: BTreeSet<PathBuf>,
@@ -63,22 +63,22 @@ impl Handlers {
         Ok(handlers)
     }
 
-    /// How many there are.
+    /// Returns the number of handlers.
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Whether there is one of that name.
+    /// Returns true if there is a handler of that name.
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// The one that is probably meant by that name.
+    /// Returns the handler name most similar to `name`.
     pub fn nearest(&self, name: &str) -> Option<&str> {
         text::nearest(name, self.by_name.keys().map(String::as_str))
     }
 
-    /// Their names as text.
+    /// Returns the handler names as text.
     pub fn names(&self) -> String {
         if self.by_name.is_empty() {
             return "none that can be loaded".to_owned();
@@ -87,7 +87,7 @@ impl Handlers {
         names.join(", ")
     }
 
-    /// The problems that the Configuration's handler finds in its details.
+    /// Returns the problems that the Configuration's handler finds in its details.
     pub async fn validate(&self, found: &Located) -> Vec<SourceProblem> {
         let configuration = &found.configuration;
         let Some(handler) = self.by_name.get(&configuration.handler) else {
@@ -111,7 +111,7 @@ impl Handlers {
         }
     }
 
-    /// What the Configuration's handler remarks on its details.
+    /// Returns the remarks of the Configuration's handler on its details.
     pub async fn remarks(&self, found: &Located) -> Vec<String> {
         let Some(handler) = self.by_name.get(&found.configuration.handler) else {
             return Vec::new();
@@ -124,7 +124,7 @@ impl Handlers {
     }
 }
 
-/// A problem of a field in a Configuration's details.
+/// Creates a problem of a field in a Configuration's details.
 fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
     SourceProblem {
         line: found.line_in_details(field),
@@ -133,7 +133,7 @@ fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
     }
 }
 
-/// The components in a folder, sorted.
+/// Returns the components in a folder, sorted.
 pub fn components(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = files(folder)?;
     files.retain(|path| {
@@ -143,13 +143,13 @@ pub fn components(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a file of that name counts as a component.
+/// Returns true if a file of that name counts as a component.
 pub fn is_component(name: &str) -> bool {
     let stem = name.strip_suffix(".gz").unwrap_or(name);
     !name.starts_with('.') && stem.strip_suffix(".wasm").is_some()
 }
 
-/// The files in a folder, sorted.
+/// Returns the files in a folder, sorted.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

@@ -1,4 +1,4 @@
-//! `leafhost handler configmap`: components with their grants as a ConfigMap, in YAML.
+//! `leafhost handler configmap`: prints components with their grants as a ConfigMap in YAML.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,10 +20,10 @@ use super::open;
 use crate::args::ConfigMapArgs;
 use crate::terminal;
 
-/// The most bytes that the values of a ConfigMap may have together, before base64.
+/// Upper bound of bytes of all values of a ConfigMap together, before base64.
 const MOST: usize = 1 << 20;
 
-/// Runs the verb.
+/// Runs `leafhost handler configmap`.
 pub fn run(args: &ConfigMapArgs) -> Result<()> {
     let mut files = Vec::new();
     for path in &args.files {
@@ -40,7 +40,7 @@ pub fn run(args: &ConfigMapArgs) -> Result<()> {
     Ok(terminal::print(&text)?)
 }
 
-/// Refuses what no agent would load.
+/// Rejects a component that no agent would load.
 fn check(path: &Path, file: &SourceFile) -> Result<()> {
     let shown = path.display();
     let inspection =
@@ -63,7 +63,7 @@ fn check(path: &Path, file: &SourceFile) -> Result<()> {
     Ok(())
 }
 
-/// The name of the only file as the name of an object; `handlers` for several.
+/// Returns the name of the only file as an object name; `handlers` for several.
 fn default_name(files: &[SourceFile]) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let [file] = files else {
@@ -83,7 +83,7 @@ fn stem(file: &str) -> &str {
     file.strip_suffix(".wasm").unwrap_or(file)
 }
 
-/// As the API server takes it. What people read comes first.
+/// ConfigMap in the format of the API server. Fields for human readers come first.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ConfigMap {
@@ -104,7 +104,7 @@ struct Metadata {
 }
 
 impl ConfigMap {
-    /// The same files make the same object.
+    /// Creates the ConfigMap. The output depends only on the files.
     fn new(name: String, namespace: Option<String>, files: &[SourceFile]) -> Result<Self> {
         let mut object = Self {
             api_version: "v1",
@@ -160,7 +160,7 @@ impl ConfigMap {
     }
 }
 
-/// The bytes gzipped, without the time or anything else that is not theirs.
+/// Gzips the bytes without a time stamp or other metadata.
 fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes.to_vec());
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_sizes_and_the_remedy() {
-        // Marked as gzipped, it is taken as it is.
+        // Bytes with a gzip header are stored as they are.
         let large = [&[0x1f, 0x8b][..], &vec![7; MOST / 2]].concat();
         let half = |name| mk_file(name, &large, None);
         for (files, words) in [

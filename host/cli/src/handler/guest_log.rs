@@ -1,4 +1,4 @@
-//! A guest's log for its author: one line each on stderr, with its level. Lines of the host are marked.
+//! Prints a guest's log for its author: one line each on stderr, with its level. Lines of the host are marked.
 
 use std::fmt::{self, Write as _};
 
@@ -15,7 +15,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::failure::Usage;
 use crate::terminal::{Paint, Tone};
 
-/// The target of guests' lines.
+/// Log target of guests' lines.
 const GUEST: &str = "leafhost::guest";
 
 /// Shows the guest's lines from `level` on, and the host's own from `warn` on.
@@ -94,8 +94,7 @@ impl Visit for Said {
         if field.name() == "message" {
             self.message = format!("{value:?}");
         } else if !self.of_guest {
-            // A guest's fields say whose line it is, which its author knows.
-            // Writing to a text cannot fail.
+            // The fields of a guest's line name the guest, which its author knows. Writing to a string cannot fail.
             let _ = write!(self.fields, " {}={value:?}", field.name());
         }
     }

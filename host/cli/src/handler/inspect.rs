@@ -1,4 +1,4 @@
-//! `leafhost handler inspect`: what a component says of itself, what it imports, which grants it needs.
+//! `leafhost handler inspect`: prints a component's description, imports and required grants.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::age::bytes;
 use crate::args::InspectArgs;
 use crate::terminal::{self, Paint, Tone};
 
-/// Runs the verb.
+/// Runs `leafhost handler inspect`.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let file = open::read(&args.file, None)?;
     let inspection = leafhost_wasm::inspect(&file.bytes)
@@ -27,7 +27,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let mut text = String::new();
     surface(&mut text, &file, &inspection)?;
     terminal::print(&text)?;
-    // `describe` needs no grants, but loading does: this gives those it asks for.
+    // `describe` needs no grants, but loading does, so the trial gets the grants that the component asks for.
     let runtime = open::runtime(&args.compiler, false)?;
     let trial = SourceFile {
         grants: Some(suggest(&inspection).into()),
@@ -101,7 +101,7 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
     Ok(())
 }
 
-/// Lists what is wrong with the grants file next to the component.
+/// Lists the problems of the grants file next to the component.
 fn grants_problems(text: &str) -> Vec<String> {
     let problems = Grants::parse(text).err().unwrap_or_default().into_iter();
     problems

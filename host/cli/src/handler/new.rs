@@ -10,20 +10,20 @@ use crate::args::NewArgs;
 use crate::failure::Usage;
 use crate::terminal;
 
-/// The source of the SDK: its template, and what a crate gets a copy of where no SDK is installed.
+/// Source of the SDK: its template, and the files that a crate gets a copy of if no SDK is installed.
 static SDK: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../sdk");
-/// The folder of that copy.
+/// Folder of that copy.
 const COPY: &str = "leafhost-sdk";
 
-/// Crate names that Cargo or the compiler refuse.
+/// Crate names that Cargo or the compiler rejects.
 const TAKEN: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum \
     extern false final fn for gen if impl in leafhost-sdk let loop macro match mod move mut override priv \
     proc-macro pub ref return self static std struct super test trait true try type typeof unsafe unsized use \
     virtual where while yield";
-/// Names that the template imports, defines or takes from the prelude: the handler's type needs another one.
+/// Names that the template imports, defines or takes from the prelude; the handler's type must not have one of them.
 const IMPORTED: &str = "Call Description Deserialize Details Device Discovery FakeHost Handler Host Request Result String Vec";
 
-/// Runs the verb.
+/// Runs `leafhost handler new`.
 pub fn run(args: &NewArgs) -> Result<()> {
     check_name(&args.name)?;
     let dir = args
@@ -76,7 +76,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `my-sensor` → `MySensor`.
+/// Converts `my-sensor` to `MySensor`.
 fn type_name(name: &str) -> String {
     let mut text: String = name
         .split('-')
@@ -92,7 +92,7 @@ fn type_name(name: &str) -> String {
     text
 }
 
-/// The value of `leafhost-sdk = …` for `--sdk`.
+/// Returns the value of `leafhost-sdk = …` for `--sdk`.
 fn named_sdk(sdk: &str) -> Result<String> {
     let path = Path::new(sdk);
     if sdk.starts_with(|c: char| c.is_ascii_digit()) && !path.exists() {
@@ -110,7 +110,7 @@ fn named_sdk(sdk: &str) -> Result<String> {
     Ok(dependency_on(&path))
 }
 
-/// The SDK installed with this program, or of the source tree it was built in.
+/// Returns the SDK installed with this program, or that of the source tree it was built in.
 fn installed_sdk() -> Option<String> {
     let executable = std::env::current_exe().and_then(|path| path.canonicalize());
     let folder = executable.ok()?.parent()?.to_owned();
@@ -132,12 +132,12 @@ fn dependency_on(path: &Path) -> String {
     format!("{{ path = {} }}", toml_string(&path.to_string_lossy()))
 }
 
-/// A basic TOML string, whose escapes are those of JSON.
+/// Quotes a basic TOML string, whose escapes are those of JSON.
 fn toml_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Writes the crate, with a copy of the SDK if there is no dependency on another one.
+/// Writes the crate, with a copy of the SDK if it depends on no other one.
 fn write(name: &str, dir: &Path, sdk: Option<String>) -> Result<()> {
     if dir
         .read_dir()
@@ -182,7 +182,7 @@ fn write(name: &str, dir: &Path, sdk: Option<String>) -> Result<()> {
     Ok(())
 }
 
-/// All files of [`SDK`].
+/// Returns all text files of [`SDK`].
 fn sdk_files() -> Vec<(&'static Path, &'static str)> {
     let mut files = Vec::new();
     let mut dirs = vec![&SDK];
@@ -199,7 +199,7 @@ fn sdk_files() -> Vec<(&'static Path, &'static str)> {
     files
 }
 
-/// The manifest, with what it takes from the workspace written out.
+/// Returns the manifest with the keys inherited from the workspace written out.
 fn without_workspace(manifest: &str) -> String {
     let workspace = include_str!("../../../../Cargo.toml");
     let lines = manifest.lines().filter_map(|line| {

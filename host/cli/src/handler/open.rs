@@ -1,5 +1,5 @@
-//! A component on the command line: reads the file with its grants and loads it as the agent would, with a cache of
-//! this user's own.
+//! Components on the command line: reads the file with its grants and loads it as the agent does, with a cache of this
+//! user's own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use crate::args::CompilerArgs;
 use crate::folders::User;
 
-/// A runtime for a single command. `discovers` says whether there will be sessions, which alone need events and the network;
-/// then it must be called where tokio runs.
+/// Creates the runtime of a single command. Only sessions need events and the network: set `discovers` if there will be any,
+/// and call this inside a tokio runtime.
 pub fn runtime(compiler: &CompilerArgs, discovers: bool) -> Result<Arc<Runtime>> {
     let line = |error: anyhow::Error| format!("{error:#}");
     let (events, network) = if discovers {
@@ -65,7 +65,7 @@ fn read_grants(path: &Path) -> Result<Arc<str>> {
     Ok(text.into())
 }
 
-/// Runs one command's asynchronous part.
+/// Runs the asynchronous part of one command.
 pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,4 +1,4 @@
-//! `leafhost handler run`: runs one discovery as the agent would and shows the whole result.
+//! `leafhost handler run`: runs one discovery as the agent does and shows the whole result.
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _};
@@ -17,7 +17,7 @@ mod page;
 
 use document::Document;
 
-/// Runs the verb.
+/// Runs `leafhost handler run`.
 pub fn run(args: RunArgs) -> Result<()> {
     let RunArgs {
         file,
@@ -82,7 +82,7 @@ pub fn run(args: RunArgs) -> Result<()> {
     })
 }
 
-/// Calls the handler once, or until a signal.
+/// Calls the handler once; with `live` repeatedly, until a signal or invalid details.
 async fn discover(handler: &dyn Handler, spec: SessionSpec, show: &Show) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -104,13 +104,13 @@ async fn discover(handler: &dyn Handler, spec: SessionSpec, show: &Show) -> Resu
             if error.is::<std::io::Error>() {
                 return Err(error);
             }
-            // The next call may do better.
+            // The next call may succeed.
             note(Tone::Bad, "error:", &format!("{error:#}"));
         }
     }
 }
 
-/// A line on stderr.
+/// Prints a line on stderr.
 fn note(tone: Tone, label: &str, text: &str) {
     let paint = Paint::stderr();
     eprintln!(
@@ -120,18 +120,18 @@ fn note(tone: Tone, label: &str, text: &str) {
     );
 }
 
-/// How reports are shown.
+/// Output options.
 struct Show {
     output: Output,
     explain: bool,
     live: bool,
     limits: Limits,
-    /// Where the details are from.
+    /// Origin of the details.
     origin: String,
 }
 
 impl Show {
-    /// Prints the report and its cost; an error if there was no answer.
+    /// Prints the report and its cost; fails if there was no answer.
     fn show(&self, document: &Document) -> Result<()> {
         let text = match self.output {
             Output::Table => page::text(document, self.explain, Paint::stdout())?,

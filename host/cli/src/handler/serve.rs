@@ -1,4 +1,4 @@
-//! `leafhost handler serve`: a component as a handler built for Akri, which registers with the agent of its node.
+//! `leafhost handler serve`: runs a component as a handler built for Akri, which registers with the agent of its node.
 
 use anyhow::{Context as _, Result};
 use leafhost_core::ports::Loader as _;
@@ -12,7 +12,7 @@ use crate::folders;
 use crate::log;
 use crate::signals::Signals;
 
-/// Runs the verb.
+/// Runs `leafhost handler serve`.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let node = match &args.node_name {

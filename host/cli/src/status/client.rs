@@ -18,38 +18,36 @@ use crate::folders::{SYSTEM_STATE, User};
 
 /// Time limit for an answer; an agent that takes longer is reported as slow.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long the agent may hold back its answer until something changes.
+/// Upper bound of the time for which the agent holds back its answer until something changes.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// The largest status that is read: 100,000 Instances fit.
+/// Upper bound of bytes of a status document; 100,000 Instances fit.
 const LARGEST: u64 = 512 << 20;
-/// The most bytes shown of a reason.
+/// Upper bound of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
-/// What an agent answered.
+/// Answer of an agent.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The status.
     pub status: Status,
-    /// The document's version, for the next request.
+    /// Version of the document, for the next request.
     pub version: Option<String>,
 }
 
-/// Where to look for the agent.
+/// Places to look for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Search {
-    /// At this address.
+    /// The agent at this address.
     Address(String),
-    /// In these state folders, in this order.
+    /// The first agent found through these state folders, in this order.
     Folders {
-        /// The folders.
         dirs: Vec<PathBuf>,
-        /// Whether to try the default address last; not if the user named a folder.
+        /// Try the default address last; false if the user named a folder.
         and_default_address: bool,
     },
 }
 
 impl Search {
-    /// As the flags say; without any, the user's own agent before the system's.
+    /// Creates a search from the flags; without any, the user's own agent comes before the system's.
     pub fn new(address: Option<&str>, state_dir: Option<&Path>, user: &User) -> Self {
         if let Some(address) = address {
             let address = address.strip_prefix("http://").unwrap_or(address);
@@ -71,19 +69,19 @@ impl Search {
         }
     }
 
-    /// The status of the first agent that answers, or an error that lists what was tried. A slow agent is an error;
-    /// the search does not skip it. With `after`, the version of an earlier answer, the agent waits up to half a
-    /// minute for a change; `None` if there is none.
+    /// Returns the status of the first agent that answers, or an error that lists the places tried. A slow agent is an
+    /// error; the search does not skip it. With `after`, the version of an earlier answer, the agent waits up to half a
+    /// minute for a change; returns `None` if there is none.
     pub fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
         self.status_within(after, ANSWER)
     }
 
-    /// The same with this time limit for an answer.
+    /// Does the same as [`status`](Self::status), with this time limit for an answer.
     pub fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
         self.ask(|endpoint| fetch(endpoint, after, timeout))
     }
 
-    /// Fails, with what the first agent that answers waits for, if it is not ready.
+    /// Fails if the first agent that answers is not ready; the error says what it waits for.
     pub fn ready(&self) -> Result<()> {
         match self.ask(fetch_ready)? {
             None => Ok(()),
@@ -91,7 +89,7 @@ impl Search {
         }
     }
 
-    /// Fails if something listens in the place of the agent and does not answer. An agent that has not started yet is no failure.
+    /// Fails if an agent listens but does not answer. An agent that has not started yet is not a failure.
     pub fn live(&self) -> Result<()> {
         self.ask(|place| match get(place, "/healthz", ANSWER) {
             Ok(_) => Ok(()),
@@ -102,7 +100,7 @@ impl Search {
         })
     }
 
-    /// What the first agent that answers says.
+    /// Returns the answer of the first agent that answers.
     fn ask<T>(&self, request: impl Fn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
@@ -142,7 +140,7 @@ impl Search {
                 (Err(error @ (FetchError::Slow(_) | FetchError::Starting(_))), _) => {
                     bail!(error.at(&place))
                 }
-                // An agent may have no socket, or the user no permission.
+                // An agent may have no socket, or the user no permission for it.
                 (Err(_), Endpoint::Socket(_)) => {}
                 (Err(error), Endpoint::Address(_)) => tried.push(error.at(&place)),
             }
@@ -154,21 +152,21 @@ impl Search {
     }
 }
 
-/// Why there is no status from an address.
+/// Error of a request to one endpoint.
 #[derive(Debug)]
 enum FetchError {
-    /// Nothing listens there.
+    /// No process listens there.
     Absent(String),
-    /// There was no answer in this time.
+    /// No answer within this time.
     Slow(Duration),
-    /// The agent waits for something.
+    /// Agent that waits for something before it is ready.
     Starting(String),
-    /// The answer is not an agent's.
+    /// Answer that is not an agent's.
     Other(String),
 }
 
 impl FetchError {
-    /// The message for an endpoint that the user or a file named.
+    /// Formats the message for an endpoint that the user or a file named.
     fn at(&self, place: &str) -> String {
         match self {
             Self::Absent(why) => format!("no agent answers {place}: {why}"),
@@ -182,7 +180,7 @@ impl FetchError {
     }
 }
 
-/// Classifies an error of a request with this time limit.
+/// Classifies an error of a request that had the time limit `timeout`.
 fn fetch_error(error: ureq::Error, timeout: Duration) -> FetchError {
     use ureq::Error::{
         BadUri, BodyExceedsLimit, ConnectionFailed, HostNotFound, Http, Io, Timeout,
@@ -214,13 +212,13 @@ fn is_mid_answer(error: &std::io::Error) -> bool {
     )
 }
 
-/// How an agent is reached.
+/// Address or socket of an agent.
 enum Endpoint {
     Address(String),
     Socket(PathBuf),
 }
 
-/// Why the agent is not ready; nothing if it is.
+/// Asks whether the agent is ready; returns the reason if it is not.
 fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
     let told = |error| fetch_error(error, ANSWER);
     let mut response = get(place, "/readyz", ANSWER).map_err(told)?;
@@ -231,14 +229,14 @@ fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
     }
 }
 
-/// What an agent that is not ready says.
+/// Reads the reason from the answer of an agent that is not ready.
 fn reason(response: &mut Response<Body>) -> Result<String, ureq::Error> {
     let why = response.body_mut().with_config().limit(64 << 10);
     let why = why.read_to_string()?;
     Ok(text::abridge(why.trim_end(), 4 * MAX_WHY))
 }
 
-/// What is at a path, with any HTTP status.
+/// Requests a path; any HTTP status counts as an answer.
 fn get(place: &Endpoint, path: &str, timeout: Duration) -> Result<Response<Body>, ureq::Error> {
     // No proxy: the agent is on this machine or named by the user.
     let config = ureq::Agent::config_builder()
@@ -378,7 +376,7 @@ mod tests {
         assert_eq!(search, Search::Address("127.0.0.1:1".into()));
     }
 
-    /// Answers requests with these texts in turn; returns their first lines.
+    /// Answers requests with these texts in turn; the thread returns the request lines.
     fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<Vec<String>>) {
         use std::io::{BufRead as _, BufReader, Write as _};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -13,7 +13,7 @@ use crate::age::{age, bytes, length};
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
 
-/// The Configuration called `NAME` or `NAMESPACE/NAME`.
+/// Finds the Configuration called `NAME` or `NAMESPACE/NAME`.
 pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView> {
     let (namespace, name) = match name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -51,7 +51,7 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView>
     }
 }
 
-/// Its details as lines.
+/// Returns the Configuration's details as lines.
 pub fn lines(
     status: &Status,
     view: &ConfigurationView,
@@ -120,7 +120,7 @@ pub fn lines(
     }
     podman_lines(&mut out, status, view);
     pod_lines(&mut out, status, view);
-    // Last, since there may be a thousand.
+    // Explanations come last, since there may be a thousand.
     for session in &view.sessions {
         skipped_lines(&mut out, session, all)?;
     }
@@ -201,7 +201,7 @@ fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) -> std::io::R
     Ok(())
 }
 
-/// The explanations of what is not a device. Unless `all` are wanted, those that differ only in the subject's name are one line.
+/// Builds the table of explanations. Unless `all` is set, explanations that differ only in the subject's name share a line.
 pub fn skipped(explanations: &[Explanation], all: bool) -> Table {
     let mut groups: BTreeMap<(&str, String), Vec<&Explanation>> = BTreeMap::new();
     for explanation in explanations {
@@ -247,7 +247,7 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     if offered(false).is_none() {
         return;
     }
-    // A device that does not work is no example.
+    // A device that does not work is a bad example.
     if let Some(first) = offered(true) {
         out.section("Use one device, or all");
         out.lines
@@ -275,7 +275,7 @@ fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
         .extend(lines.into_iter().map(|line| format!("  {line}")));
 }
 
-/// Lines under headings.
+/// Lines grouped under headings.
 struct Page {
     paint: Paint,
     lines: Vec<String>,

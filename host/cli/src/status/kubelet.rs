@@ -1,4 +1,4 @@
-//! The kubelet in the status: a line of the overview, the table of resources, and what a pod must request.
+//! The kubelet's part of the status: a line of the overview, the table of resources, and the requests for a pod.
 
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
 use leafhost_core::unit::resource;
@@ -7,16 +7,16 @@ use super::tables;
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
 
-/// How many failing resources the overview lists.
+/// Upper bound of failing resources that the overview lists.
 const NAMED: usize = 3;
 
-/// The resources that are offered.
+/// Returns the resources that the agent offers.
 pub fn resources(status: &Status) -> &[ResourceView] {
     let kubelet = status.kubelet.as_ref();
     kubelet.map_or(&[], |kubelet| kubelet.resources.as_slice())
 }
 
-/// The line of the overview; nothing where the agent offers nothing to a kubelet.
+/// Returns the line of the overview; `None` if the agent offers nothing to a kubelet.
 pub fn hint(status: &Status) -> Option<String> {
     let kubelet = status.kubelet.as_ref()?;
     let dir = &kubelet.dir;
@@ -48,7 +48,7 @@ pub fn hint(status: &Status) -> Option<String> {
     })
 }
 
-/// The problems that keep devices from the kubelet.
+/// Returns the problems that keep devices from the kubelet.
 pub fn problems(status: &Status) -> Vec<String> {
     let Some(kubelet) = &status.kubelet else {
         return Vec::new();
@@ -57,7 +57,7 @@ pub fn problems(status: &Status) -> Vec<String> {
         .problems
         .iter()
         .map(|problem| problem.message.clone())
-        // The overview's line says so: a machine without a kubelet is fine.
+        // The overview's line says so already: a machine without a kubelet is fine.
         .filter(|problem| kubelet.present || !problem.starts_with("no kubelet here: "))
         .collect();
     let mut troubled = kubelet
@@ -75,7 +75,7 @@ pub fn problems(status: &Status) -> Vec<String> {
     problems
 }
 
-/// The problem of a resource, or its last refusal.
+/// Returns the problem of a resource, or its last refusal.
 fn trouble(resource: &ResourceView) -> Option<String> {
     let refused = || {
         let refused = resource.refused.as_ref()?;
@@ -88,7 +88,7 @@ fn trouble(resource: &ResourceView) -> Option<String> {
     resource.problem.clone().or_else(refused)
 }
 
-/// `leafhost status resources`.
+/// Returns the lines of `leafhost status resources`.
 pub fn lines(status: &Status, paint: Paint) -> std::io::Result<Vec<String>> {
     if resources(status).is_empty() {
         let words = if status.kubelet.is_some() {
@@ -121,7 +121,8 @@ fn table(status: &Status) -> Table {
     table
 }
 
-/// What a container requests for any device of the Configuration or a certain one; nothing without a kubelet.
+/// Returns the resource limits that a container sets for any device of the Configuration, and for one certain device; empty
+/// without a kubelet.
 pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
         return Vec::new();

@@ -8,7 +8,7 @@ use super::{kubelet, podman, tables};
 use crate::table::Table;
 use crate::terminal::{Paint, Size, Tone, wrap};
 
-/// The fewest lines of the Instance table, however low the terminal is.
+/// Lower bound of lines of the Instance table, even on a small terminal.
 const FEWEST_LINES: usize = 5;
 
 const NO_INSTANCES: &str = "No Instances.";
@@ -27,7 +27,8 @@ fn no_configurations(status: &Status) -> &'static str {
     }
 }
 
-/// The overview as lines. Where a size is given it is made to fit: what is wrong comes first, and what is left out is counted.
+/// Returns the overview as lines. If `size` is given, the overview is cut to it: problems come first, and omitted lines are
+/// counted.
 pub fn lines(
     status: &Status,
     now: Timestamp,
@@ -39,7 +40,7 @@ pub fn lines(
     };
     let mut lines = vec![head(status, paint)];
     lines.extend(kubelet::hint(status).map(|line| paint.apply(Tone::Faint, &line)));
-    // A third for problems, and what is left is for tables.
+    // Problems get a third of the height, tables get the rest.
     let problems = problems(status, paint, size.width);
     lines.extend(limited(problems, size.height / 3, "leafhost status", paint));
 
@@ -60,7 +61,7 @@ pub fn lines(
     let instances = tables::narrow_instances(status, &first, now, size.width);
     let instances = table(&instances, NO_INSTANCES, paint)?;
 
-    // Each table has an empty line before it, and one line is the cursor's.
+    // An empty line precedes each table, and one line is kept for the cursor.
     let room = size.height.saturating_sub(lines.len() + handlers.len() + 4);
     let configurations = limited(
         configurations,
@@ -77,7 +78,7 @@ pub fn lines(
     Ok(lines)
 }
 
-/// Everything.
+/// Returns the overview without any limit.
 fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<String>> {
     let mut lines = vec![head(status, paint)];
     for line in podman::hint(status)
@@ -118,7 +119,7 @@ fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
     lines
 }
 
-/// Those handlers about which there is something to say, and the others in a line.
+/// Returns the handlers that have a note, and one line for all others.
 fn handlers(
     status: &Status,
     now: Timestamp,
@@ -150,7 +151,7 @@ fn handlers(
     Ok(lines)
 }
 
-/// The lines of a table, or what is said of an empty one.
+/// Returns the lines of a table, or `nothing` if it is empty.
 fn table(table: &Table, nothing: &str, paint: Paint) -> std::io::Result<Vec<String>> {
     if table.is_empty() {
         return Ok(vec![paint.apply(Tone::Faint, nothing)]);
@@ -158,7 +159,7 @@ fn table(table: &Table, nothing: &str, paint: Paint) -> std::io::Result<Vec<Stri
     table.lines(paint)
 }
 
-/// At most so many of the lines, the last of which says how many there are more and where.
+/// Cuts the lines to `most`; the last line says how many more there are and which command shows them.
 fn limited(mut lines: Vec<String>, most: usize, all: &str, paint: Paint) -> Vec<String> {
     if lines.len() > most {
         let shown = most.saturating_sub(1);

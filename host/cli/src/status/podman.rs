@@ -1,4 +1,4 @@
-//! The command lines that hand a device to a container.
+//! Command lines that pass a device to a container.
 
 use leafhost_agent::status::Status;
 
@@ -7,7 +7,7 @@ use crate::folders::SYSTEM_CDI;
 /// Folders that podman before 5.5 also reads; later versions read only `/etc/cdi` by default.
 const RUNTIME_CDI: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
 
-/// Which podman finds specs in a folder by default.
+/// Podman versions that find specs in a folder by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finder {
     EveryPodman,
@@ -26,7 +26,7 @@ fn finder(cdi_dir: &str) -> Finder {
     }
 }
 
-/// The option before `run` with which podman finds the specs, if one is needed.
+/// Returns the option before `run` that makes podman find the specs; empty if none is needed.
 fn options(cdi_dir: &str) -> String {
     match finder(cdi_dir) {
         Finder::EveryPodman | Finder::OlderPodman => String::new(),
@@ -38,7 +38,7 @@ fn flag(cdi_dir: &str) -> String {
     format!("--cdi-spec-dir {} ", quoted(cdi_dir))
 }
 
-/// A line with a placeholder for the device, for all devices of this node.
+/// Returns a line with a placeholder for the device, for all devices of this node.
 pub fn hint(status: &Status) -> Option<String> {
     let dir = status.cdi_dir.as_deref()?;
     let line = format!(
@@ -51,7 +51,7 @@ pub fn hint(status: &Status) -> Option<String> {
     })
 }
 
-/// The line for one device or `all` of a kind.
+/// Returns the line for one device, or for `all` of a kind.
 pub fn run_line(cdi_dir: &str, device: &str) -> String {
     format!(
         "podman {}run --rm --device {device} IMAGE",
@@ -59,7 +59,7 @@ pub fn run_line(cdi_dir: &str, device: &str) -> String {
     )
 }
 
-/// What other versions of podman need, if the line does not fit them.
+/// Returns a note for other versions of podman, if the line does not suit them.
 pub fn other_podman(cdi_dir: &str) -> Option<String> {
     match finder(cdi_dir) {
         Finder::EveryPodman => None,
@@ -73,7 +73,7 @@ pub fn other_podman(cdi_dir: &str) -> Option<String> {
     }
 }
 
-/// The path quoted for a shell.
+/// Quotes a path for a shell.
 fn quoted(path: &str) -> String {
     let safe =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | ':');

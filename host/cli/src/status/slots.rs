@@ -13,38 +13,38 @@ use super::tables::qualified;
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
-/// A slot and who holds it.
+/// Slot and its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
     /// `namespace/name` of the Instance; without the namespace if it is `default`.
     pub instance: String,
-    /// Whether the Instance is withdrawn: its device is gone, as a rule.
+    /// True if the Instance is withdrawn; usually its device is gone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withdrawn: bool,
-    /// The slot's id.
+    /// Slot id.
     pub id: String,
-    /// The node that holds it, absent if it is free.
+    /// Node that holds the slot; absent if it is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The resource it was claimed through: the Instance's or the Configuration's.
+    /// Resource through which it was claimed: the Instance's or the Configuration's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// The device id of that resource.
+    /// Device id of that resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// `namespace/name` of the resource claim that has it.
+    /// `namespace/name` of the resource claim that has the slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// The pods on the agent's node that were seen to have it.
+    /// Pods on the agent's node that were seen to have the slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The raw entry of `deviceUsage`, if it cannot be parsed.
+    /// Raw entry of `deviceUsage`, if it cannot be parsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
-/// All slots of all Instances, and those that the kubelet still holds of deleted Instances.
+/// Returns all slots of all Instances, and the slots of deleted Instances that the kubelet still holds.
 pub fn list(status: &Status) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut shown = BTreeSet::new();
@@ -88,7 +88,7 @@ fn held(status: &Status) -> &[SlotView] {
     kubelet.map_or(&[], |kubelet| kubelet.slots.as_slice())
 }
 
-/// The slots of the capacity, and used slots beyond it: lowering a capacity frees nothing.
+/// Returns the slots of the capacity, and used slots beyond it: lowering a capacity frees no slot.
 fn ids(instance: &Instance) -> Vec<String> {
     let name = &instance.metadata.name;
     let mut ids: Vec<String> = (0..instance.spec.capacity)
@@ -149,7 +149,7 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
     slot
 }
 
-/// A line a slot.
+/// Builds the table with one line per slot.
 pub fn table(status: &Status) -> Table {
     let mut table = Table::new(&["INSTANCE", "SLOT", "HELD-BY", "THROUGH", "DEVICE", "POD"]);
     for slot in list(status) {

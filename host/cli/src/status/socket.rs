@@ -10,7 +10,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-/// Connects to a socket, whatever the address of a request.
+/// Connector to a unix socket; it ignores the address of the request.
 #[derive(Debug)]
 pub struct SocketConnector(pub PathBuf);
 
@@ -30,7 +30,7 @@ impl Connector for SocketConnector {
     }
 }
 
-/// A connection.
+/// Connection to the socket.
 #[derive(Debug)]
 pub struct SocketTransport {
     stream: UnixStream,
@@ -59,7 +59,7 @@ impl Transport for SocketTransport {
     }
 
     fn is_open(&mut self) -> bool {
-        // The agent closes it after each answer.
+        // The agent closes the connection after each answer.
         false
     }
 }

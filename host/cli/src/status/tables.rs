@@ -1,4 +1,4 @@
-//! The tables of `leafhost status`, made from the status document.
+//! Tables of `leafhost status`, built from the status document.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use crate::age::{age, length};
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
-/// The most bytes of a note; `-o json` has the whole of it.
+/// Upper bound of bytes shown of a note; `-o json` has all of it.
 const MAX_NOTE: usize = 300;
 
-/// A line a handler and source.
+/// Builds the table with one line per handler and source.
 pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Timestamp) -> Table {
     let mut table = Table::new(&[
         "HANDLER", "SOURCE", "STATUS", "SINCE", "VERSION", "DIGEST", "DEVICES", "NOTE",
@@ -36,7 +36,7 @@ pub fn handlers<'a>(handlers: impl IntoIterator<Item = &'a HandlerView>, now: Ti
     table
 }
 
-/// The file, or where an external handler serves.
+/// Returns the file, or the endpoint of an external handler.
 fn source(handler: &HandlerView) -> Cow<'_, str> {
     match &handler.endpoint {
         Some(endpoint) => format!("external {endpoint}").into(),
@@ -52,7 +52,7 @@ fn handler_tone(status: &str) -> Tone {
     }
 }
 
-/// Whether there is more to say of a handler than that it is Active or Waiting.
+/// Returns true if the handler is neither Active nor Waiting, or has an error, a warning or a missing grant.
 pub fn has_note(handler: &HandlerView) -> bool {
     !matches!(handler.status.as_str(), "Active" | "Waiting")
         || !handler.missing_grants.is_empty()
@@ -71,7 +71,7 @@ fn handler_note(handler: &HandlerView) -> Cell {
     }
 }
 
-/// The first of some texts and how many more there are.
+/// Shows the first of the texts and how many more there are.
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
     match texts {
         [] => "".into(),
@@ -83,7 +83,7 @@ fn first_of(tone: Tone, texts: &[String]) -> Cell {
     }
 }
 
-/// A line a Configuration.
+/// Builds the table with one line per Configuration.
 pub fn configurations<'a>(
     configurations: impl IntoIterator<Item = &'a ConfigurationView>,
     now: Timestamp,
@@ -125,7 +125,7 @@ pub fn configurations<'a>(
     table
 }
 
-/// Whether something is wrong with the Configuration, its handler or its devices.
+/// Returns true if the Configuration, its handler or its devices have a problem.
 pub fn has_trouble(configuration: &ConfigurationView) -> bool {
     configuration.unhealthy > 0
         || !configuration.problems.is_empty()
@@ -133,7 +133,7 @@ pub fn has_trouble(configuration: &ConfigurationView) -> bool {
         || worst(configuration).is_some_and(|session| session.error.is_some())
 }
 
-/// The session in the worst state.
+/// Returns a session with an error, or else the one called last.
 fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
     let sessions = &configuration.sessions;
     sessions
@@ -142,7 +142,7 @@ fn worst(configuration: &ConfigurationView) -> Option<&SessionView> {
         .or_else(|| sessions.iter().max_by_key(|session| &session.last_call))
 }
 
-/// The result of the last call, coloured.
+/// Returns the result of the last call, coloured.
 pub fn result(session: &SessionView) -> Cell {
     let tone = match session.result.as_str() {
         "ok" => Tone::Good,
@@ -195,7 +195,7 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     Cell::new(Tone::Warning, hints.join("; "))
 }
 
-/// A count of `what`, and the first text.
+/// Formats the count of `what` and the first text.
 fn beginning(what: &str, count: u64, first: &str) -> String {
     let first = abridge(first, MAX_NOTE);
     match count {
@@ -204,12 +204,12 @@ fn beginning(what: &str, count: u64, first: &str) -> String {
     }
 }
 
-/// A line an Instance.
+/// Builds the table with one line per Instance.
 pub fn instances(status: &Status, instances: &[&Instance], now: Timestamp) -> Table {
     instances_with(status, instances, now, |id| id.into())
 }
 
-/// The same in at most `width` characters: ids by their base names, without the less important columns.
+/// Builds the same table in at most `width` characters: ids by their base names, without the less important columns.
 pub fn narrow_instances(
     status: &Status,
     instances: &[&Instance],
@@ -260,7 +260,7 @@ fn instances_with(
     table
 }
 
-/// The Instances of one Configuration, or all.
+/// Returns the Instances of one Configuration, or all.
 pub fn of<'a>(
     status: &'a Status,
     configuration: Option<&'a ConfigurationView>,
@@ -273,7 +273,7 @@ pub fn of<'a>(
     })
 }
 
-/// The CDI name of the device, if a spec contains it.
+/// Returns the CDI name of the device, if a spec contains it.
 pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str> {
     let configuration = status.configurations.iter().find(|configuration| {
         configuration.name == instance.spec.configuration_name
@@ -300,7 +300,7 @@ fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
     }
 }
 
-/// Whether the device is unhealthy or missing on this node.
+/// Returns true if the device is unhealthy or missing on this node.
 pub fn is_troubled(instance: &Instance, node: &str) -> bool {
     let status = instance.status.nodes.get(node);
     status.is_some_and(|status| {
@@ -313,7 +313,7 @@ fn used_slots(instance: &Instance) -> usize {
     usage.values().filter(|holder| !holder.is_empty()).count()
 }
 
-/// The last part of an id that is a path, such as `…/ttyS0`.
+/// Returns the last part of an id that is a path, such as `…/ttyS0`.
 fn base_name(id: &str) -> Cow<'_, str> {
     match id.rsplit_once('/') {
         Some((_, base)) if id.starts_with('/') => format!("…/{base}").into(),
@@ -321,7 +321,7 @@ fn base_name(id: &str) -> Cow<'_, str> {
     }
 }
 
-/// The name, with its namespace unless that is `default`.
+/// Returns the name with its namespace, unless that is `default`.
 pub fn qualified(namespace: &str, name: &str) -> String {
     if namespace == "default" || namespace.is_empty() {
         name.to_owned()

@@ -1,5 +1,5 @@
-//! `--watch`: shows a text again whenever it changes. On a terminal it is redrawn in place and the terminal is put back
-//! at the end; into a pipe each version follows the one before.
+//! `--watch`: prints a text again whenever it changes. A terminal is redrawn in place and restored at the end; in a pipe the
+//! versions follow one another.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -15,24 +15,23 @@ use tokio::sync::watch;
 use super::client::Search;
 use crate::terminal::{self, Size};
 
-/// How often ages are refreshed on a terminal, and how often an agent that does not answer is asked again.
+/// Interval at which ages are refreshed on a terminal, and at which an agent that does not answer is asked again.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between two requests.
+/// Lower bound of the time between two requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What is to be shown.
+/// Text to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The text.
     pub text: String,
-    /// What tells a new version from the one before; the text differs more often, as ages grow.
+    /// Key that differs between versions; the text also differs when only an age has grown.
     pub key: String,
 }
 
-/// The newest status, or why there is none.
+/// Latest status, or the error of the last request.
 type Newest = Option<Arc<Result<Status, String>>>;
 
-/// Shows what `render` makes of the newest status again and again, until a signal comes.
+/// Renders and shows the newest status on every change, until a signal comes or the user presses `q`.
 pub fn run(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -57,7 +56,7 @@ async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame
     }
 }
 
-/// Waits for the key `q`.
+/// Waits until the user presses `q`.
 async fn quit() {
     let pressed = || {
         let mut keys = std::io::stdin().lock().bytes().map_while(Result::ok);
@@ -72,7 +71,7 @@ async fn quit() {
     }
 }
 
-/// Asks the agent again and again; it answers when something has changed.
+/// Asks the agent repeatedly; it answers when something has changed.
 async fn ask(search: Arc<Search>, newest: watch::Sender<Newest>) -> Result<()> {
     let mut version: Option<String> = None;
     loop {
@@ -113,7 +112,7 @@ async fn show(
     }
 }
 
-/// What was shown last, on a terminal or into a pipe.
+/// Last text shown, on a terminal or in a pipe.
 struct View {
     screen: Option<Screen>,
     last: Option<String>,
@@ -126,7 +125,7 @@ impl View {
     }
 
     fn show(&mut self, frame: Frame) -> std::io::Result<()> {
-        // A terminal is redrawn when ages grow, too.
+        // A terminal is also redrawn when only ages have grown.
         let Frame { text, key } = frame;
         let key = if self.screen.is_some() { &text } else { &key };
         if self.last.as_ref() == Some(key) {
@@ -141,10 +140,9 @@ impl View {
     }
 }
 
-/// The terminal's second screen, without cursor and line wrap, and keys that are read at once; all comes back when this is
-/// dropped.
+/// The terminal's alternate screen, without cursor and line wrap, with keys read at once. Dropping it restores the terminal.
 struct Screen {
-    /// How the terminal read keys before.
+    /// Terminal settings before.
     keys: Option<Termios>,
 }
 
@@ -161,7 +159,7 @@ impl Screen {
     }
 }
 
-/// Without echo and without waiting for the end of a line.
+/// Turns off echo and line buffering; returns the settings before.
 fn read_keys_at_once() -> Option<Termios> {
     let before = termios::tcgetattr(std::io::stdin()).ok()?;
     let mut now = before.clone();
@@ -171,7 +169,7 @@ fn read_keys_at_once() -> Option<Termios> {
     Some(before)
 }
 
-/// Overwrites line by line to avoid flicker; says if the terminal is too small.
+/// Overwrites the screen line by line to avoid flicker; the last line says so if the terminal is too small.
 fn drawing(text: &str, size: Size) -> String {
     let all = text.lines().count();
     let fits = all <= size.height;
@@ -189,14 +187,14 @@ fn drawing(text: &str, size: Size) -> String {
         let more = format!("… {} more lines; enlarge the terminal", all - room);
         lines.push(terminal::cut(&more, size.width).into_owned().into());
     }
-    // A line is cleared before it is written: in the last column clearing would take the last character.
+    // Each line is cleared before it is written: clearing in the last column would remove the last character.
     let lines: Vec<String> = lines.iter().map(|line| format!("\x1b[K{line}")).collect();
     format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that has gone needs no putting back.
+        // If the terminal has gone, there is nothing to restore.
         drop(terminal::print("\x1b[?7h\x1b[?25h\x1b[?1049l"));
         if let Some(keys) = &self.keys {
             let _ = termios::tcsetattr(std::io::stdin(), SetArg::TCSANOW, keys);

@@ -1,4 +1,4 @@
-//! A report as a document, for `-o json` and the text output.
+//! Report as a document, for `-o json` and the text output.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,66 +13,66 @@ use leafhost_core::ports::Handler;
 use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
 
-/// One report.
+/// Document of one report.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
-    /// The handler's name.
+    /// Name of the handler.
     pub handler: String,
-    /// Its own version.
+    /// Version of the handler.
     pub version: String,
-    /// The sha256 of its bytes.
+    /// SHA-256 of the handler's bytes.
     pub digest: String,
-    /// The node's name it was given.
+    /// Node name given to the handler.
     pub node: String,
-    /// The Configuration it was given, `namespace/name`.
+    /// Configuration given to the handler, as `namespace/name`.
     pub configuration: String,
-    /// `ok`, `invalid-details`, `unavailable`, or the reason of the fault.
+    /// Result: `ok`, `invalid-details`, `unavailable`, or the reason of the fault.
     pub result: String,
-    /// The error, if there was one.
+    /// Error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What is wrong with the details.
+    /// Problems of the details.
     pub invalid_details: Vec<FieldProblem>,
-    /// `complete`, `partial` or `unchanged`; absent without an answer.
+    /// Extent of the answer: `complete`, `partial` or `unchanged`; absent without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extent: Option<&'static str>,
-    /// The devices.
+    /// Devices that were found.
     pub devices: Vec<Found>,
     /// Ids of departed devices.
     pub departed: Vec<String>,
-    /// Devices of the answer that were refused.
+    /// Devices of the answer that were rejected.
     pub left_out: Vec<LeftOut>,
-    /// How many more there were.
+    /// Number of further rejected devices.
     pub left_out_dropped: u64,
-    /// Explanations of what is not a device.
+    /// Explanations of candidates that are not devices.
     pub skipped: Vec<Explanation>,
-    /// How many more there were.
+    /// Number of further explanations.
     pub skipped_dropped: u64,
-    /// The cost of the call; absent if there was none.
+    /// Cost of the call; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Cost>,
 }
 
-/// A device and the names of its Instance and CDI device.
+/// Device with the names of its Instance and CDI device.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// What identifies it.
+    /// Device id.
     pub id: String,
-    /// The name of its Instance.
+    /// Name of its Instance.
     pub instance: String,
-    /// Its CDI name.
+    /// CDI name of the device.
     pub cdi_name: String,
-    /// Visible from many nodes.
+    /// True if the device is visible from many nodes.
     pub shared: bool,
-    /// Whether it works.
+    /// Health of the device.
     #[serde(flatten)]
     pub health: Health,
-    /// What identifies the piece of hardware.
+    /// Id of the physical hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub physical_id: Option<String>,
-    /// Environment variables of the workload.
+    /// Environment variables for the workload.
     pub properties: BTreeMap<String, String>,
     /// Device nodes for the workload.
     pub device_nodes: Vec<DeviceNode>,
@@ -80,35 +80,34 @@ pub struct Found {
     pub mounts: Vec<Mount>,
     /// Attributes for selectors.
     pub attributes: Attributes,
-    /// Capacities.
     pub capacity: Capacities,
 }
 
-/// The cost of a call.
+/// Cost of a call.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
     /// Why the handler was called.
     pub events: Vec<&'static str>,
-    /// How long it took, in milliseconds.
+    /// Wall clock time in milliseconds.
     pub wall_ms: f64,
-    /// How much of that the guest computed.
+    /// CPU time of the guest in milliseconds.
     pub cpu_ms: f64,
-    /// The guest's memory at its largest, in bytes.
+    /// Peak memory of the guest in bytes.
     pub memory_bytes: u64,
-    /// Capabilities that were asked for and denied.
+    /// Denied uses of capabilities.
     pub denied: Vec<String>,
-    /// Log lines over the rate.
+    /// Number of log lines dropped by the rate limit.
     pub log_dropped: u64,
-    /// How long the handler waits if nothing wakes it, in milliseconds.
+    /// Delay before the next call if no wake comes first, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_ms: Option<f64>,
-    /// Wakes that the host refused.
+    /// Wakes that the host rejected.
     pub wakes_refused: Vec<String>,
 }
 
 impl Document {
-    /// The document of a report.
+    /// Creates the document of a report.
     pub fn new(
         handler: &dyn Handler,
         node: &str,
@@ -151,7 +150,7 @@ impl Document {
         document
     }
 
-    /// The document of refused details, for which the handler was not called.
+    /// Creates the document for rejected details; the handler was not called.
     pub fn refused(
         handler: &dyn Handler,
         node: &str,
@@ -187,7 +186,7 @@ impl Document {
         }
     }
 
-    /// An error unless there was an answer. `origin` says where the details are from.
+    /// Returns an error if there was no answer. `origin` names the source of the details.
     pub fn failure(&self, origin: &str) -> Result<()> {
         let error = self.error.as_deref().unwrap_or("no reason given");
         match self.result.as_str() {

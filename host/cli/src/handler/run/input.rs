@@ -1,4 +1,4 @@
-//! The handler's input: details and properties from a Configuration, a file, or the handler's example.
+//! Input of the handler: details and properties from a Configuration, a file, or the handler's example.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,28 @@ use leafhost_files::properties::{RULES, Values, without_newline};
 
 use crate::args::{PropertyArg, PropertyValue};
 
-/// Where details come from.
+/// Source of the details.
 #[derive(Debug, Clone)]
 pub enum Given {
-    /// A Configuration file.
+    /// Path of a Configuration.
     Configuration(PathBuf),
-    /// A file with details alone; `-` is stdin.
+    /// Path of a file with details alone; `-` is stdin.
     Details(PathBuf),
 }
 
-/// The handler's input.
+/// Input of the handler.
 #[derive(Debug)]
 pub struct Input {
-    /// The Configuration.
     pub configuration: ConfigurationKey,
-    /// Its details.
+    /// Details of the Configuration.
     pub details: String,
-    /// Its properties, sorted by name.
+    /// Properties, sorted by name.
     pub properties: Vec<Property>,
-    /// The origin of the details, as text.
+    /// Origin of the details, as text.
     pub origin: String,
 }
 
-/// Reads all of it.
+/// Reads the Configuration or details and adds the properties of the command line.
 pub fn read(
     given: Option<&Given>,
     description: &Description,
@@ -93,7 +92,7 @@ fn details(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The name of a Configuration for a handler that is run without one.
+/// Returns the name of the Configuration for a handler that is run without one.
 pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
     let name: String = handler
         .chars()
@@ -108,7 +107,7 @@ pub fn stand_in(handler: &str) -> Result<ConfigurationKey> {
     Ok(ConfigurationKey::new("default", &name)?)
 }
 
-/// A property of the command line replaces one of the same name. It counts as secret if it comes from a file or
+/// Sets a property of the command line; it replaces one of the same name. It counts as secret if it comes from a file or
 /// replaces a secret.
 fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
     let before = properties.iter().position(|held| held.name == given.name);
@@ -134,7 +133,7 @@ fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
     Ok(())
 }
 
-/// The only Configuration in the file for this handler, with its properties.
+/// Reads the only Configuration in the file for this handler, with its properties.
 fn configuration(path: &Path, handler: &str) -> Result<Input> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the Configuration {}", path.display()))?;
@@ -175,7 +174,7 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
     })
 }
 
-/// The secrets and config maps of the standalone folder that contains the file, else those next to it.
+/// Reads the secrets and config maps of the standalone folder that contains the file, or those next to it.
 fn values(path: &Path) -> Values {
     let beside = path.parent().unwrap_or(Path::new(""));
     let folder = match beside.file_name() {

@@ -1,4 +1,4 @@
-//! A report as text: a block per device on stdout, the call's cost on stderr.
+//! Report as text: a block per device on stdout, the call's cost on stderr.
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::Health;
@@ -10,7 +10,7 @@ use crate::status::configuration::skipped;
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
 
-/// The devices, those left out, and with `explain` what was skipped.
+/// Formats the devices, those left out, and with `explain` the skipped candidates.
 pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result<String> {
     let mut blocks: Vec<Vec<String>> = document
         .devices
@@ -107,7 +107,7 @@ fn place(host: &str, container: &str) -> String {
     }
 }
 
-/// The result and cost of the call, against the limits.
+/// Formats the result and cost of the call, with the limits.
 pub fn cost(document: &Document, explain: bool, limits: &Limits) -> Vec<String> {
     let Some(call) = &document.call else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The kubelet in what `leafhost status` shows.
+//! Tests of the kubelet's part of `leafhost status`.
 
 use leafhost_agent::status::{KubeletView, RefusedView, ResourceView, SlotView};
 
@@ -49,7 +49,7 @@ fn shown(view: Option<View>, name: Option<&str>, status: &Status) -> String {
         .unwrap()
 }
 
-/// The line of the kubelet and the problems below it.
+/// Returns the kubelet's line and the problems below it.
 fn head(kubelet: KubeletView) -> Vec<String> {
     let text = shown(None, None, &mk_status_with(kubelet));
     let lines = text.lines().skip(2).take_while(|line| !line.is_empty());
