@@ -1,10 +1,10 @@
-//! Times for people: ages as kubectl shows them, lengths of calls, amounts of memory.
+//! Human-readable ages in the style of kubectl, durations of calls, and memory sizes.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How long ago a time (RFC 3339) was: `42s`, `5m`, `3h12m`, `8d`; empty where there is no readable time.
+/// Formats the age of a time (RFC 3339): `42s`, `5m`, `3h12m`, `8d`; empty if the time is absent or malformed.
 pub fn age(since: Option<&str>, now: Timestamp) -> String {
     let Some(since) = since.and_then(|text| text.parse::<Timestamp>().ok()) else {
         return String::new();
@@ -13,7 +13,7 @@ pub fn age(since: Option<&str>, now: Timestamp) -> String {
     span(seconds)
 }
 
-/// A number of seconds in at most two units, coarser the longer it is.
+/// Formats seconds in at most two units, coarser for longer times.
 fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let two = |large: u64, unit: char, small: u64, small_unit: char| {
@@ -40,7 +40,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// A length of time from milliseconds: `41 µs`, `1.4 ms`, `38 ms`, `2.5 s`, `5m`.
+/// Formats milliseconds: `41 µs`, `1.4 ms`, `38 ms`, `2.5 s`, `5m`.
 pub fn length(milliseconds: f64) -> String {
     if milliseconds < 0.999_5 {
         format!("{:.0} µs", milliseconds * 1000.0)
@@ -56,13 +56,13 @@ pub fn length(milliseconds: f64) -> String {
     }
 }
 
-/// An amount of memory: `812 B`, `64 KiB`, `1.1 MiB`.
+/// Formats a memory size: `812 B`, `64 KiB`, `1.1 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
     }
-    // In tenths, so that no floating point is needed.
+    // Tenths avoid floating point.
     let mut tenths = u128::from(bytes) * 10;
     let mut unit = "B";
     for next in UNITS {

@@ -1,4 +1,4 @@
-//! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it when it is told to.
+//! `leafhost agent`: chooses the folders, starts the log, assembles the agent, and stops it on a signal.
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -29,13 +29,13 @@ mod systemd;
 use home::Home;
 use settings::Settings;
 
-/// How long an idle thread of the blocking pool stays. It is longer than the time between two scans of the folders, so that one thread
-/// always stays: tokio panics if the pool is empty and no thread can be started.
+/// Time for which an idle thread of the blocking pool is kept. It is longer than the time between two scans of the folders,
+/// so that one thread always stays: tokio panics if the pool is empty and no thread can be started.
 const KEPT: Duration = Duration::from_mins(1);
-/// The blocking pool is capped at 16: tokio rotates idle threads, so after a burst none would ever time out.
+/// Upper bound of threads in the blocking pool: tokio rotates idle threads, so after a burst none would ever time out.
 const FILES: usize = 16;
 
-/// Runs the verb.
+/// Runs `leafhost agent`.
 pub fn run(args: AgentArgs) -> Result<()> {
     let settings = Settings::new(args, &User::current())?;
     let _log = log::start(settings.args.log.log_format, &settings.args.log.log_level)?;
@@ -47,12 +47,12 @@ pub fn run(args: AgentArgs) -> Result<()> {
         .build()
         .context("cannot start the agent's threads")?;
     let result = runtime.block_on(serve(settings));
-    // What still runs after the drain, or after a second signal, is not waited for.
+    // Tasks that still run after the drain, or after a second signal, are abandoned.
     runtime.shutdown_background();
     result
 }
 
-/// A resource takes a socket and a connection: more in sum than a shell's usual limit lets a program open.
+/// Raises the limit of open files. Each resource takes a socket and a connection, in sum more than a shell's usual limit.
 fn open_more_files() {
     if let Err(error) = leafhost_endpoint::fd_reserve::keep() {
         tracing::warn!(%error, "cannot raise the limit of open files: some resources may not be offered; raise it with ulimit -n");
@@ -79,7 +79,7 @@ async fn serve(settings: Settings) -> Result<()> {
     };
     let (agent, socket) = assemble::agent(&settings, &mut home, listener, metrics).await?;
     let published = file.publish(&settings.state_dir).map_err(|error| {
-        // What there is is served all the same.
+        // The agent runs without the file.
         tracing::warn!(
             error = format!("{error:#}"),
             "leafhost status needs --agent {address} to find this agent"
@@ -96,7 +96,7 @@ async fn serve(settings: Settings) -> Result<()> {
     result
 }
 
-/// Opens the home. While that waits for something, `leafhost status` says so.
+/// Opens the home. While that waits, `leafhost status` shows the reason.
 async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> Result<Home> {
     let (waits, mut told) = watch::channel(None);
     let opening = Home::open(settings, &waits);
@@ -128,7 +128,7 @@ async fn open(settings: &Settings, listener: &TcpListener, file: &AgentFile) -> 
     }
 }
 
-/// Runs the agent until it is told to stop, and lets it drain.
+/// Runs the agent until a signal comes, and lets it drain.
 async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAddr) -> Result<()> {
     let shutdown = CancellationToken::new();
     let ready = systemd::ready(agent.board(), address, shutdown.clone());
@@ -150,7 +150,7 @@ async fn run_until_signal(agent: Agent, signals: &mut Signals, address: SocketAd
     result
 }
 
-/// Runs something until it ends, tells it to stop at the first signal, and gives up at the second.
+/// Runs a future until it ends; the first signal stops it, the second abandons it.
 async fn until_signal(
     running: impl Future<Output = Result<()>>,
     mut signal: impl AsyncFnMut() -> &'static str,
@@ -196,7 +196,7 @@ pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
 mod tests {
     use super::*;
 
-    /// As many signals as are left, then none.
+    /// Returns `left` signals, then waits forever.
     async fn next(left: &mut usize) -> &'static str {
         if *left == 0 {
             std::future::pending::<()>().await;

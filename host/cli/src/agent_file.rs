@@ -1,4 +1,4 @@
-//! `agent.json` and `agent.sock` in the state folder: how `leafhost status` finds the agent that works there.
+//! `agent.json` and `agent.sock` in the state folder, by which `leafhost status` finds the agent that works there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-/// The default of `--listen`.
+/// Default of `--listen`.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9478";
 
-/// What the file says.
+/// Contents of `agent.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentFile {
-    /// Where `/status` is served, as it can be reached from this machine.
+    /// Address of `/status`, reachable from this machine.
     pub address: SocketAddr,
-    /// The agent's process.
+    /// Process id of the agent.
     pub pid: u32,
 }
 
 impl AgentFile {
-    /// The file of this process, which listens on `bound`.
+    /// Creates the file of this process, which listens on `bound`.
     pub fn of_this_process(bound: SocketAddr) -> Self {
         let ip = match bound.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -33,17 +33,17 @@ impl AgentFile {
         }
     }
 
-    /// The path of `agent.json`.
+    /// Returns the path of `agent.json`.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("agent.json")
     }
 
-    /// Where the agent's socket is.
+    /// Returns the path of the agent's socket.
     pub fn socket(state_dir: &Path) -> PathBuf {
         state_dir.join("agent.sock")
     }
 
-    /// Writes it atomically; it is removed when the guard is dropped.
+    /// Writes the file atomically; it is removed when the guard is dropped.
     pub fn publish(&self, state_dir: &Path) -> Result<Published> {
         let path = Self::path(state_dir);
         let text = serde_json::to_string(self).context("cannot write agent.json")?;
@@ -69,7 +69,7 @@ impl AgentFile {
     }
 }
 
-/// Removes the file when the agent ends, unless another agent has written its own meanwhile.
+/// Guard that removes the file when the agent ends, unless another agent has written its own meanwhile.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,

@@ -1,6 +1,6 @@
-//! The command line as `clap` reads it: flags, their environment variables, defaults, units and examples.
+//! Command line as parsed by `clap`: flags, their environment variables, defaults, units and examples.
 //!
-//! Decides nothing and touches no file; each verb takes its part of this and does the rest.
+//! This module makes no decision and touches no file; each command takes its part and does the rest.
 
 #![allow(
     clippy::doc_markdown,
@@ -37,7 +37,7 @@ use crate::agent_file::DEFAULT_LISTEN;
 use crate::completion;
 use crate::terminal::Output;
 
-/// The shells there are scripts for.
+/// Shells with a completion script.
 pub const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 
 /// Finds devices and makes them usable by containers. Discovery handlers are sandboxed WebAssembly components; for each device
@@ -556,7 +556,7 @@ pub struct RunArgs {
     pub compiler: CompilerArgs,
 }
 
-/// Reads an address with a port. That of a pod comes without brackets where it is IPv6.
+/// Parses an address with a port. An IPv6 address of a pod comes without brackets.
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let bare = || {
         let (address, port) = text.rsplit_once(':')?;
@@ -567,7 +567,7 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
     address.ok_or_else(|| format!("must be ADDR:PORT, such as {DEFAULT_LISTEN}"))
 }
 
-/// Reads a length of time such as `30s`, `5m` or `1h 30m`.
+/// Parses a duration such as `30s`, `5m` or `1h 30m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let remedy = "must be a number with a unit, such as 30s, 5m or 1h";
     let signed: jiff::SignedDuration = text.parse().map_err(|_| remedy.to_owned())?;

@@ -1,4 +1,4 @@
-//! What the completion of a command line asks the agent.
+//! Completions that are requested from the agent.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use clap_complete::CompletionCandidate;
 use crate::folders::User;
 use crate::status::{client, tables};
 
-/// Limits the time that a completion waits for the agent.
+/// Time limit for a completion to wait for the agent.
 const COMPLETION: Duration = Duration::from_secs(1);
 
-/// Returns the names of the agent's Configurations that begin so.
+/// Returns the names of the agent's Configurations that begin with `begun`.
 pub fn configuration_names(begun: &OsStr) -> Vec<CompletionCandidate> {
     let agent = std::env::var("LEAFHOST_AGENT").ok();
     let state_dir = std::env::var_os("LEAFHOST_STATE_DIR").map(PathBuf::from);

@@ -23,7 +23,7 @@ use crate::args::ControllerArgs;
 use crate::log;
 use crate::signals::Signals;
 
-/// Runs the verb.
+/// Runs `leafhost controller`.
 pub fn run(args: &ControllerArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -62,7 +62,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let client = leafhost_k8s::connect().await?;
     let namespace = args.lease_namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace());
-    // A pod's hostname is its name; two processes of one machine differ by their number.
+    // A pod's hostname is its name; two processes on one machine differ in their process id.
     let host = nix::unistd::gethostname().context("cannot read the hostname")?;
     let holder = format!("{}-{}", host.to_string_lossy(), std::process::id());
     tracing::info!(
@@ -123,7 +123,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     }
     shutdown.cancel();
     let ended = running.await;
-    // Nothing is written any more: the Lease is given back.
+    // All writes have ended, so the Lease can be given back.
     tasks.drain(timeouts::DRAIN).await?;
     Ok(ended?)
 }

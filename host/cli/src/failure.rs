@@ -4,17 +4,17 @@ use std::process::ExitCode;
 
 use crate::terminal::{Paint, Tone};
 
-/// A command line error that shows only after parsing.
+/// Command line error that shows only after parsing.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// The command ran, and its result, already printed, is a failure: `check` found problems.
+/// Failure that is already printed: the command ran, and for example `check` found problems.
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
 pub struct Shown;
 
-/// Prints the error and chooses the exit code: 0 if the reader of the output is gone, 2 for a wrong command line, else
+/// Prints the error and chooses the exit code: 0 if the reader of the output is gone, 2 for a wrong command line, otherwise
 /// 1.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
@@ -28,7 +28,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error and its causes on one line, without repetitions.
+/// Formats the error and its causes on one line, without repetitions.
 pub fn line(error: &anyhow::Error) -> String {
     crate::terminal::escape(&leafhost_core::text::chain(error.as_ref())).into_owned()
 }

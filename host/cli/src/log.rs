@@ -1,6 +1,6 @@
-//! The agent's log, on stderr: lines for people, or one JSON object a line.
+//! Log of the agent, on stderr: lines for people, or one JSON object per line.
 //!
-//! A separate thread writes the log. If the reader stops reading, a bounded number of lines is queued and the rest is
+//! A separate thread writes the log. If the reader stops reading, a bounded number of lines is queued; further lines are
 //! dropped and counted.
 
 use std::io::IsTerminal as _;
@@ -19,20 +19,20 @@ use crate::args::LogFormat;
 use crate::failure::Usage;
 use crate::terminal::Paint;
 
-/// Lines that are queued for the reader.
+/// Upper bound of queued lines.
 const LINES: usize = 4096;
-/// How long the last lines may take at the end.
+/// Time limit for writing the last lines at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LOST: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// How many lines were dropped so far.
+/// Returns the number of lines dropped so far.
 pub fn lost_lines() -> u64 {
     let lost = LOST.get().map_or(0, ErrorCounter::dropped_lines);
     u64::try_from(lost).unwrap_or(u64::MAX)
 }
 
-/// The log; its last lines are written when it is dropped.
+/// Guard of the log; dropping it writes the last lines.
 #[derive(Debug)]
 pub struct Log(Option<WorkerGuard>);
 
@@ -85,16 +85,16 @@ pub fn start(format: LogFormat, level: &str) -> Result<Log> {
     Ok(Log(Some(guard)))
 }
 
-/// Parses the filter. The library's parser would take an empty part for `error` and a misspelt level for a target.
+/// Parses the filter. The library's parser would read an empty part as `error`, and a misspelt level as a target.
 fn filter(level: &str) -> Option<Targets> {
     let parts = level.split(',').map(str::trim);
     let mut parts = parts.filter(|part| !part.is_empty());
-    // Whoever makes a request says why it failed.
+    // The caller of each request logs its failure.
     let targets = Targets::new().with_target("kube_client", LevelFilter::OFF);
     parts.try_fold(targets, |targets, part| {
         match part.split_once('=') {
             None => Some(targets.with_default(part.parse::<LevelFilter>().ok()?)),
-            // Parts of spans are not filtered.
+            // Filters on spans are not supported.
             Some((target, level))
                 if target.is_empty() || level.is_empty() || target.contains('[') =>
             {
@@ -107,8 +107,8 @@ fn filter(level: &str) -> Option<Targets> {
     })
 }
 
-/// Whether stderr goes to the journal: `JOURNAL_STREAM` has its device and inode, see systemd.exec(5). The
-/// variable alone says nothing, as it is inherited by what redirects stderr.
+/// Returns true if stderr goes to the journal: `JOURNAL_STREAM` has its device and inode, see systemd.exec(5). The variable
+/// alone proves nothing, since programs that redirect stderr inherit it.
 fn is_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     std::fs::metadata("/proc/self/fd/2")

@@ -1,4 +1,4 @@
-//! The `leafhost` command: reads the command line, runs the verb, tells what went wrong.
+//! The `leafhost` command: parses the command line, runs the subcommand and reports errors.
 
 mod age;
 mod agent;

@@ -9,10 +9,10 @@ use clap_complete::env::Shells;
 use crate::args::Cli;
 use crate::terminal;
 
-/// The variable with which a script asks this program what may follow.
+/// Environment variable with which a script asks this program for completions.
 pub const COMPLETE: &str = "LEAFHOST_COMPLETE";
 
-/// Prints a completion script. It asks this program, which knows the names that the agent has.
+/// Prints a completion script. The script asks this program, which gets names from the agent.
 pub fn completions(shell: &str) -> Result<()> {
     Ok(terminal::print(&script(shell)?)?)
 }
@@ -25,7 +25,7 @@ fn script(shell: &str) -> Result<String> {
     Ok(String::from_utf8(script)?)
 }
 
-/// Writes one page a command (`leafhost.1`, `leafhost-agent.1`, …) into a folder, or prints the first one.
+/// Writes one page per command (`leafhost.1`, `leafhost-agent.1`, …) into a folder, or prints the first one.
 pub fn pages(dir: Option<&Path>) -> Result<()> {
     let command = Cli::command().disable_help_subcommand(true);
     let Some(dir) = dir else {

@@ -1,4 +1,4 @@
-//! `leafhost migrate`: shows what is to be done to a cluster, asks, and does it.
+//! `leafhost migrate`: shows the planned changes to a cluster, asks, and makes them.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -11,23 +11,23 @@ use crate::failure::Usage;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-/// How often it is looked again whether all is done. What others change meanwhile is done again.
+/// Upper bound of passes over the plan; a pass repeats steps whose objects others have changed meanwhile.
 const ROUNDS: usize = 5;
 
-/// What to do when Akri is stopped.
+/// Instructions once Akri is stopped.
 const AFTER_FROM: &str = "\
 Akri is stopped. Install Leafhost now; until its agents run no new pod gets a device:
   helm install leafhost deploy/chart --namespace leafhost --create-namespace --set agent.image.repository=REGISTRY/leafhost
 Do not use helm upgrade or helm uninstall on Akri's release: docs/from-akri.md says how to remove Akri, and how to go back.
 ";
-/// What to do when Akri goes on.
+/// Instructions once Akri runs again.
 const AFTER_TO: &str = "\
 Akri goes on. Its agents make the Instances of their nodes anew:
   kubectl get akrii --all-namespaces --watch
 The definitions are still those of Leafhost, which have all fields of Akri's.
 ";
 
-/// Runs the verb.
+/// Runs `leafhost migrate`.
 pub fn run(command: MigrateCommand) -> Result<()> {
     block_on(async {
         match command {
@@ -68,7 +68,7 @@ async fn move_on(
         Direction::ToAkri => AFTER_TO,
     };
     if plan.steps.is_empty() && plan.blockers.is_empty() {
-        // Somebody may have been interrupted just before.
+        // An earlier run may have been interrupted just before printing this.
         let text = if plan.is_akri_stopped { after } else { "" };
         return Ok(terminal::print(text)?);
     }
@@ -105,7 +105,7 @@ async fn move_on(
     )
 }
 
-/// The plan as text.
+/// Formats the plan as text.
 fn shown(plan: &Plan, paint: Paint) -> String {
     let mut text = String::new();
     let mut line = |tone, line: &str| {
@@ -132,7 +132,7 @@ fn shown(plan: &Plan, paint: Paint) -> String {
     text
 }
 
-/// Asks on the terminal.
+/// Asks for confirmation on the terminal.
 fn confirmed() -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {

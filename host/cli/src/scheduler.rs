@@ -1,4 +1,5 @@
-//! `leafhost scheduler`: answers a kube-scheduler as its extender, until it is told to stop; or prints what a kube-scheduler needs to ask it.
+//! `leafhost scheduler`: serves a kube-scheduler as its extender until it is told to stop, or prints the configuration that
+//! a kube-scheduler needs.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::log;
 use crate::signals::Signals;
 use crate::terminal;
 
-/// A scheduler binds many pods at the same time.
+/// Upper bound of connections; a scheduler binds many pods at the same time.
 const CONNECTIONS: usize = 1_000;
 
-/// Runs the verb.
+/// Runs `leafhost scheduler`.
 pub fn run(args: SchedulerArgs) -> Result<()> {
     if let Some(SchedulerCommand::Config(args)) = args.command {
         return config(args);
@@ -94,7 +95,7 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
     tasks.add("extender endpoint", endpoint);
     if let Some(public) = public {
         let endpoint = async move {
-            // Until then it is not ready, whatever it has seen.
+            // Without a certificate it is not ready, whatever it has seen.
             if let Some(mut certificate) = certificate {
                 let is_there = certificate.wait_for(Option::is_some);
                 let is_there = stop.run_until_cancelled(is_there).await;

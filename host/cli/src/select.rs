@@ -1,4 +1,5 @@
-//! `leafhost select`: says what a scheduler would choose for a pod now, and what each other device is missing.
+//! `leafhost select`: shows the devices that a scheduler would choose for a pod now, and the unmet condition of each other
+//! device.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -15,10 +16,10 @@ use crate::handler::open::block_on;
 use crate::table::{Cell, Table};
 use crate::terminal::{self, Output, Paint, Tone};
 
-/// The largest file, in bytes.
+/// Upper bound of bytes read from a file.
 const LARGEST: u64 = 4 << 20;
 
-/// Runs the verb.
+/// Runs `leafhost select`.
 pub fn run(args: &SelectArgs) -> Result<()> {
     let pods = read(&args.file)?;
     let found = block_on(async {
@@ -40,7 +41,7 @@ pub fn run(args: &SelectArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pods of a file that ask for devices, also those of templates.
+/// Returns the pods of a file that request devices, including those of templates.
 fn read(file: &Path) -> Result<Vec<Pod>> {
     let mut text = String::new();
     let shown = file.display();

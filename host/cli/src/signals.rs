@@ -1,16 +1,16 @@
-//! The signals that tell a long-running verb to stop.
+//! Signals that tell a long-running command to stop.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM.
+/// Streams of SIGINT and SIGTERM.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    /// From now on they no longer end the process.
+    /// Registers the signals; from now on they do not end the process.
     pub fn new() -> Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
@@ -18,7 +18,7 @@ impl Signals {
         })
     }
 
-    /// The name of the next one.
+    /// Waits for the next signal and returns its name.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",

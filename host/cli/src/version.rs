@@ -1,10 +1,10 @@
-//! What `--version` prints: the program and the contracts it speaks.
+//! Text of `--version`: the program and the contracts it speaks.
 
 use std::sync::LazyLock;
 
 use leafhost_wasm::CONTRACT_VERSIONS;
 
-/// The text after the program's name.
+/// Returns the text after the program's name.
 pub fn long() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         format!(

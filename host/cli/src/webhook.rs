@@ -1,4 +1,4 @@
-//! `leafhost webhook`: answers the API server's question whether a Configuration may be stored, until it is told to stop.
+//! `leafhost webhook`: answers the API server whether a Configuration may be stored, until it is told to stop.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ mod server;
 
 use server::Server;
 
-/// How long the tasks may take to end when the webhook stops.
+/// Time limit for the tasks to end when the webhook stops.
 const LAST: Duration = Duration::from_secs(6);
 
-/// Runs the verb.
+/// Runs `leafhost webhook`.
 pub fn run(args: WebhookArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -65,7 +65,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     .context("cannot start the runtime for handlers")?;
     let namespace = args.handlers_namespace.as_ref().unwrap_or(&own);
     let kept = args.state_dir.join("cluster/handlers");
-    // In the order of an agent's.
+    // Same order as the agent's.
     let mut sources: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
         &client, namespace, kept, &mut tasks,
     ))];
@@ -112,7 +112,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         }
         error = tasks.ended() => Err(error.into()),
     };
-    // A handler that is being loaded is no cause of the end: the loader says so before it ends.
+    // A handler that is still being loaded is not the cause of the end: the loader reports it before it ends.
     let _ = tasks.drain(LAST).await;
     ended
 }

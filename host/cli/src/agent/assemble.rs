@@ -1,6 +1,6 @@
-//! Puts the agent together: its home, the runtime of its handlers, and the agent's own tasks.
+//! Assembles the agent: its home, the runtime of its handlers, and the agent's own tasks.
 //!
-//! The only place that knows all of them.
+//! No other module knows all of them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::socket::{self, Bound};
 use crate::handler_sources::HandlerSources;
 
-/// The agent, ready to run. The home must outlive it.
+/// Assembles the agent, ready to run. The home must outlive it.
 pub async fn agent(
     settings: &Settings,
     home: &mut Home,
@@ -35,7 +35,7 @@ pub async fn agent(
     problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
     let socket = socket.inspect_err(|error| {
-        // What there is is served all the same.
+        // The agent runs without the socket.
         let error = crate::failure::line(error);
         tracing::warn!(
             error,
@@ -81,7 +81,7 @@ pub async fn agent(
     Ok((agent, bound))
 }
 
-/// Where handlers come from and what loads them: components, and external handlers where they may register.
+/// Returns the handler source and its loader: components, and external handlers if they may register.
 fn sources(
     settings: &Settings,
     home: &mut Home,
@@ -110,7 +110,7 @@ fn sources(
     (Arc::clone(&external) as _, external)
 }
 
-/// The runtime, the network that its handlers reach, and what this machine lacks.
+/// Runtime, network for its handlers, and problems of this machine.
 struct Started {
     runtime: Arc<Runtime>,
     network: Result<Network, String>,

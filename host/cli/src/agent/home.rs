@@ -1,4 +1,4 @@
-//! Where the agent's Configurations, handlers and Instances are: in the files of one machine, or in a cluster.
+//! Home of the agent's Configurations, handlers and Instances: the files of one machine, or a cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use tokio::sync::watch;
 use super::settings::Settings;
 use crate::handler_sources::HandlerSources;
 
-/// The ports of a home. The state folder is held until this is dropped, which must outlive the agent.
+/// Ports of a home. It holds the lock of the state folder, so it must outlive the agent.
 pub struct Home {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// `standalone` or `cluster`.
+    /// Mode: `standalone` or `cluster`.
     pub mode: &'static str,
-    /// Whose container runtimes read the CDI specs: in a cluster those of nodes, which run as root.
+    /// Container runtimes that read the CDI specs; in a cluster those of nodes, which run as root.
     pub cdi_readers: CdiReaders,
     pub configurations: Arc<dyn ConfigurationSource>,
     pub handlers: Arc<dyn HandlerSource>,
     pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
     pub ledger: Arc<dyn ResourceLedger>,
-    /// Where the agent reports to; nothing where people look on the node.
+    /// Sink of the agent's reports; `None` if operators look on the node.
     pub reports: Option<Arc<dyn ReportSink>>,
-    /// What the scheduler's claims need; nothing where there is no scheduler.
+    /// Ports for the scheduler's claims; `None` without a scheduler.
     pub claims: Option<ClaimHome>,
-    /// The lock of the node, if schedulers lock it.
+    /// Lock of the node, if schedulers lock it.
     pub lock: Option<LockPort>,
-    /// What was found wrong when it was opened.
+    /// Problems found when the home was opened.
     pub problems: Vec<SourceProblem>,
-    /// What reads and keeps all that: it runs as long as the agent does.
+    /// Tasks that read and store all of this; they run as long as the agent.
     pub tasks: Tasks,
     _state: NodeState,
 }
 
 impl Home {
-    /// Opens the home that the flags name. `waits` says for what that waits.
+    /// Opens the home that the flags name. `waits` receives the reason while that waits.
     pub async fn open(settings: &Settings, waits: &watch::Sender<Option<String>>) -> Result<Self> {
         let tasks = Tasks::default();
         match &settings.dir {
@@ -99,7 +99,7 @@ impl Home {
         let namespace = settings.args.handlers_namespace.as_ref();
         let namespace = namespace.unwrap_or(&identity.namespace);
         let kept = memory("handlers");
-        // A ConfigMap takes the place of a folder's file, and an earlier folder's file that of a later one's.
+        // A ConfigMap takes precedence over files, and an earlier folder over a later one.
         let mut handlers: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
             &client, namespace, kept, &mut tasks,
         ))];

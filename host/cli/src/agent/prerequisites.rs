@@ -1,4 +1,4 @@
-//! Reports what this machine lacks, with what then does not work and the remedy. Everything else works without it.
+//! Reports prerequisites that this machine lacks, with the consequence and the remedy. Everything else works without them.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use leafhost_udev::{Group, Monitor};
 use super::settings::Settings;
 use crate::folders::SYSTEM_CDI;
 
-/// What the machine has.
+/// Prerequisites found on the machine.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
-    /// Runs as root.
+    /// True if the agent runs as root.
     pub is_root: bool,
-    /// Where CDI specs are written.
+    /// Folder to which CDI specs are written.
     pub cdi_dir: Option<PathBuf>,
-    /// Which device events are heard, or why none.
+    /// Group from which device events come, or the error.
     pub events: Option<Result<Group, String>>,
-    /// Why the network cannot be seen, if so.
+    /// Error if the network cannot be observed.
     pub no_network: Option<String>,
-    /// Where podman is.
+    /// Path of podman.
     pub podman: Option<PathBuf>,
-    /// A kubelet of this machine is offered the devices.
+    /// True if devices are offered to a kubelet of this machine.
     pub has_kubelet: bool,
 }
 
@@ -49,7 +49,7 @@ impl Machine {
         }
     }
 
-    /// Everything that is missing.
+    /// Returns a problem for each missing prerequisite.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         match &self.events {
@@ -68,7 +68,7 @@ impl Machine {
                     cdi_dir: dir.clone(),
                 });
             }
-            // Where the kubelet gives devices to pods, podman is not needed.
+            // If the kubelet gives devices to pods, podman is not needed.
             if self.podman.is_none() && !self.has_kubelet {
                 problems.push(Problem::NoPodman);
             }

@@ -1,4 +1,4 @@
-//! The agent's settings: flags with the defaults of this user filled in.
+//! Settings of the agent: flags with the defaults of this user filled in.
 
 use std::path::{Path, PathBuf};
 
@@ -9,38 +9,37 @@ use super::socket;
 use crate::args::AgentArgs;
 use crate::folders::{self, User};
 
-/// The agent's settings: the flags, and what depends on this user and machine.
+/// Settings of the agent: the flags, and values that depend on this user and machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The standalone folder; nothing in a cluster.
+    /// Standalone folder; `None` in a cluster.
     pub dir: Option<PathBuf>,
-    /// The node's name; nothing in a cluster that is to say it.
+    /// Node name; `None` if the cluster determines it.
     pub node: Option<String>,
-    /// The state folder.
     pub state_dir: PathBuf,
-    /// Where CDI specs are written; nothing for none.
+    /// Folder to which CDI specs are written; `None` writes none.
     pub cdi_dir: Option<PathBuf>,
-    /// The kubelet's folder; nothing to offer it nothing.
+    /// Folder of the kubelet; `None` offers no devices to it.
     pub kubelet_dir: Option<PathBuf>,
-    /// Where external handlers register; nothing for nowhere.
+    /// Folder where external handlers register; `None` lets none register.
     pub external_dir: Option<PathBuf>,
     /// Further folders with handlers.
     pub handlers_dirs: Vec<PathBuf>,
-    /// Whose members may use the socket.
+    /// Group whose members may use the socket.
     pub socket_group: Option<Group>,
-    /// Runs as root.
+    /// True if the agent runs as root.
     pub is_root: bool,
-    /// The flags.
+    /// Flags of the command line.
     pub args: AgentArgs,
 }
 
 impl Settings {
-    /// From the flags, for this user.
+    /// Creates the settings from the flags, for this user.
     pub fn new(args: AgentArgs, user: &User) -> Result<Self> {
         let dir = match args.standalone.as_deref() {
-            // An empty environment variable says no.
+            // An empty environment variable disables standalone mode.
             None | Some("") => None,
-            // The flag alone, or an environment variable that only says yes.
+            // The flag without a value, or an environment variable that only enables it.
             Some("1" | "true") => Some(user.standalone_dir()?),
             Some(dir) => Some(absolute(Path::new(dir))?),
         };
@@ -95,7 +94,7 @@ impl Settings {
         })
     }
 
-    /// The folders that no device may mount into a container: the agent's own and the kubelet's.
+    /// Returns the folders that no device may mount into a container: the agent's own and the kubelet's.
     pub fn own_folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.state_dir.clone(), folders::SYSTEM_KUBELET.into()];
         folders.extend(self.dir.clone());

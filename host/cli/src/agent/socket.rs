@@ -1,4 +1,4 @@
-//! The socket in the state folder where the agent is asked for its status: open to its own user, and to a group if one is named.
+//! Socket in the state folder that serves the agent's status: open to its own user, and to a group if one is named.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 use crate::agent_file::AgentFile;
 use crate::failure::Usage;
 
-/// The group of that name.
+/// Looks up a group by name.
 pub fn group(name: &str) -> Result<Group> {
     let found = Group::from_name(name).context("cannot look up groups")?;
     found.ok_or_else(|| {
@@ -23,8 +23,8 @@ pub fn group(name: &str) -> Result<Group> {
     })
 }
 
-/// Listens in the state folder, whose lock the agent holds: an existing socket was left by a killed agent. The socket
-/// is removed when the guard is dropped.
+/// Listens in the state folder. Since the agent holds the folder's lock, an existing socket was left by a killed agent. The
+/// socket is removed when the guard is dropped.
 pub fn bind(state_dir: &Path, group: Option<&Group>) -> Result<(UnixListener, Bound)> {
     let path = AgentFile::socket(state_dir);
     let listen = || {
@@ -48,7 +48,7 @@ pub fn bind(state_dir: &Path, group: Option<&Group>) -> Result<(UnixListener, Bo
     listen().with_context(|| format!("cannot listen on {}", path.display()))
 }
 
-/// Removes the socket when the agent ends.
+/// Guard that removes the socket when the agent ends.
 #[derive(Debug)]
 pub struct Bound(PathBuf);
 

@@ -1,4 +1,4 @@
-//! Tells systemd (Type=notify) when the agent is ready and when it stops. Without `NOTIFY_SOCKET` nothing is told.
+//! Tells systemd (`Type=notify`) when the agent is ready and when it stops. Does nothing without `NOTIFY_SOCKET`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,11 +7,10 @@ use leafhost_agent::AgentState;
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
-/// After this time the agent counts as ready even if a handler still compiles, so that units that wait for it do not
-/// fail.
+/// Time after which the agent counts as ready even if a handler still compiles, so that units that wait for it do not fail.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reports readiness once the board is complete: then the Instances show what this node sees.
+/// Reports readiness once the board is complete, so that the Instances show the devices of this node.
 pub async fn ready(mut board: AgentState, address: SocketAddr, shutdown: CancellationToken) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;

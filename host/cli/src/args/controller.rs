@@ -1,4 +1,4 @@
-//! The flags of `leafhost controller`.
+//! Flags of `leafhost controller`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

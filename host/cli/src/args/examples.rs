@@ -1,6 +1,6 @@
-//! The examples at the foot of `--help`.
+//! Examples at the end of `--help`.
 
-/// `leafhost --help`.
+/// Text at the end of `leafhost --help`.
 pub const TOP: &str = "\
 Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME.
 
@@ -13,7 +13,7 @@ Examples:
   leafhost handler run thermo.wasm --explain      call it once
 ";
 
-/// `leafhost agent --help`.
+/// Text at the end of `leafhost agent --help`.
 pub const AGENT: &str = "\
 Folders         as root               otherwise
   DIR           /etc/leafhost         $XDG_CONFIG_HOME/leafhost (~/.config/leafhost)
@@ -30,7 +30,7 @@ Examples:
   LEAFHOST_STANDALONE=/etc/leafhost LEAFHOST_LOG_FORMAT=json leafhost agent
 ";
 
-/// `leafhost status --help`.
+/// Text at the end of `leafhost status --help`.
 pub const STATUS: &str = "\
 Tables have colours on a terminal, unless NO_COLOR is set.
 
@@ -43,28 +43,28 @@ Examples:
   leafhost status slots                     which pod has which device
 ";
 
-/// `leafhost check --help`.
+/// Text at the end of `leafhost check --help`.
 pub const CHECK: &str = "\
 Examples:
   leafhost check /etc/leafhost
   leafhost check cameras.yaml
 ";
 
-/// `leafhost crds --help`.
+/// Text at the end of `leafhost crds --help`.
 pub const CRDS: &str = "\
 Examples:
   leafhost crds | kubectl apply --server-side -f -
   leafhost crds | kubectl diff -f -
 ";
 
-/// `leafhost controller --help`.
+/// Text at the end of `leafhost controller --help`.
 pub const CONTROLLER: &str = "\
 Examples:
   leafhost controller
   KUBECONFIG=~/.kube/config leafhost controller --lease-namespace leafhost
 ";
 
-/// `leafhost scheduler --help`.
+/// Text at the end of `leafhost scheduler --help`.
 pub const SCHEDULER: &str = "\
 Examples:
   leafhost scheduler
@@ -72,75 +72,75 @@ Examples:
   leafhost scheduler --listen 0.0.0.0:9443 --tls-secret leafhost-scheduler-certificate --tls-service leafhost-scheduler
 ";
 
-/// `leafhost scheduler config --help`.
+/// Text at the end of `leafhost scheduler config --help`.
 pub const SCHEDULER_CONFIG: &str = "\
 Examples:
   leafhost scheduler config --secret leafhost/leafhost-scheduler-certificate > extender.yaml
 ";
 
-/// `leafhost select --help`.
+/// Text at the end of `leafhost select --help`.
 pub const SELECT: &str = "\
 Examples:
   leafhost select pod.yaml
   kubectl get pod training --output yaml | leafhost select -
 ";
 
-/// `leafhost webhook --help`.
+/// Text at the end of `leafhost webhook --help`.
 pub const WEBHOOK: &str = "\
 Examples:
   leafhost webhook --handlers-dir /usr/share/leafhost/handlers
 ";
 
-/// `leafhost migrate from-akri --help`.
+/// Text at the end of `leafhost migrate from-akri --help`.
 pub const FROM_AKRI: &str = "\
 Examples:
   leafhost migrate from-akri --dry-run
   KUBECONFIG=~/.kube/plant leafhost migrate from-akri
 ";
 
-/// `leafhost migrate to-akri --help`.
+/// Text at the end of `leafhost migrate to-akri --help`.
 pub const TO_AKRI: &str = "\
 Examples:
   helm uninstall leafhost --namespace leafhost
   leafhost migrate to-akri
 ";
 
-/// `leafhost completions --help`.
+/// Text at the end of `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:
   leafhost completions bash > ~/.local/share/bash-completion/completions/leafhost
   leafhost completions zsh > ~/.zfunc/_leafhost
 ";
 
-/// `leafhost handler new --help`.
+/// Text at the end of `leafhost handler new --help`.
 pub const NEW: &str = "\
 Examples:
   leafhost handler new thermo
   leafhost handler new thermo --path ~/src/thermo --sdk ~/src/leafhost/sdk
 ";
 
-/// `leafhost handler inspect --help`.
+/// Text at the end of `leafhost handler inspect --help`.
 pub const INSPECT: &str = "\
 Examples:
   leafhost handler inspect thermo.wasm
   leafhost handler inspect thermo.wasm --grants > thermo.grants.yaml
 ";
 
-/// `leafhost handler serve --help`.
+/// Text at the end of `leafhost handler serve --help`.
 pub const SERVE: &str = "\
 Examples:
   leafhost handler serve thermo.wasm
   leafhost handler serve debug-echo.wasm --availability-file /tmp/debug-echo-availability.txt
 ";
 
-/// `leafhost handler configmap --help`.
+/// Text at the end of `leafhost handler configmap --help`.
 pub const CONFIGMAP: &str = "\
 Examples:
   leafhost handler configmap thermo.wasm | kubectl apply -n leafhost --server-side -f -
   leafhost handler configmap onvif.wasm opcua.wasm --name cameras --namespace leafhost > handlers.yaml
 ";
 
-/// `leafhost handler run --help`.
+/// Text at the end of `leafhost handler run --help`.
 pub const RUN: &str = "\
 Limits and grants are those of the agent. Without --configuration and --details the handler's own example is used.
 

@@ -1,4 +1,4 @@
-//! Flags that say which files of handlers are used, the same for each verb that loads handlers.
+//! Flags that select the files of handlers, shared by all commands that load handlers.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The flags of `leafhost migrate`.
+//! Flags of `leafhost migrate`.
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};

@@ -1,25 +1,25 @@
-//! A discovery property on the command line: `NAME=VALUE` or `NAME=@FILE`.
+//! Discovery property on the command line: `NAME=VALUE` or `NAME=@FILE`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use leafhost_core::names::is_env_name;
 
-/// A discovery property as it was given.
+/// Discovery property as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PropertyArg {
-    /// The name.
+    /// Name of the property.
     pub name: String,
-    /// The value, or where it is.
+    /// Value, or the file that contains it.
     pub value: PropertyValue,
 }
 
-/// The value of a property, or where it is.
+/// Value of a property, or the file that contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PropertyValue {
-    /// The text after `=`.
+    /// Text after `=`.
     Text(String),
-    /// The bytes of this file.
+    /// Path of a file with the bytes.
     File(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! The flags of `leafhost scheduler` and `leafhost select`.
+//! Flags of `leafhost scheduler` and `leafhost select`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -91,12 +91,10 @@ pub struct SchedulerConfigArgs {
     pub valid_days: u32,
 }
 
-/// Names an object, in the default namespace if it says none.
+/// Name of an object, with the default namespace if it names none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectName {
-    /// The namespace.
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! The flags of `leafhost handler serve`.
+//! Flags of `leafhost handler serve`.
 
 use std::path::PathBuf;
 

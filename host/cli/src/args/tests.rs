@@ -31,7 +31,7 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
             };
             let variable = format!("LEAFHOST_{}", long.to_uppercase().replace('-', "_"));
             let expected = match (path, long) {
-                // A switch here, a file for `handler run`: one variable cannot be both.
+                // The flag is a switch here and a file for `handler run`; one variable cannot be both.
                 ("leafhost handler inspect", "grants") => "LEAFHOST_PRINT_GRANTS",
                 _ => &variable,
             };

@@ -1,4 +1,4 @@
-//! The flags of the webhook.
+//! Flags of `leafhost webhook`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The server that the API server posts objects to: Configurations, and what the controller makes of them.
+//! Server to which the API server posts objects: Configurations, and the objects that the controller makes from them.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -32,25 +32,25 @@ use connections::{Connections, Unread, Whole};
 use listener::{Caller, Listener};
 use turns::Turns;
 
-/// The most bytes of a request: the API server takes objects of 3 MiB, and posts the one before with the new one.
+/// Upper bound of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
 const MOST_BYTES: usize = 8 << 20;
-/// The most bytes of all requests together.
+/// Upper bound of bytes in all requests together.
 const ALL_BYTES: usize = 32 << 20;
-/// The most open connections.
+/// Upper bound of open connections.
 const CONNECTIONS: usize = 256;
-/// How many requests are parsed at once.
+/// Number of requests parsed at once.
 const PARSED: usize = 2;
-/// How long the API server may take to post a request.
+/// Time limit for the API server to post a request.
 const READING: Duration = Duration::from_secs(3);
-/// How many handlers validate at once, one for each namespace.
+/// Number of handlers that validate at once, one for each namespace.
 const AT_ONCE: usize = 4;
-/// How long details may wait until those before them in their namespace have been validated.
+/// Time limit for details to wait for earlier ones of their namespace.
 const WAITING: Duration = Duration::from_secs(4);
-/// How long a handler may take to validate details. The API server waits for ten seconds for all of it.
+/// Time limit for a handler to validate details. The API server waits ten seconds for the whole answer.
 const VALIDATION: Duration = Duration::from_secs(1);
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
-/// The server, bound to its address.
+/// Server bound to its address.
 pub struct Server {
     listener: Listener,
     routes: Router,
@@ -65,7 +65,8 @@ struct Shared {
 }
 
 impl Server {
-    /// Makes the server. Until there is a certificate each connection is ended. With a CA only who has a certificate of it is answered.
+    /// Creates the server. Until there is a certificate, each connection is ended. With a CA only clients with a certificate
+    /// of it may have objects reviewed.
     pub fn new(
         listener: TcpListener,
         client_ca: Option<&[u8]>,
@@ -95,7 +96,7 @@ fn routes(shared: &Arc<Shared>) -> Router {
         .with_state(Arc::clone(shared))
 }
 
-/// Ready is a webhook that the API server trusts.
+/// Reports ready once the API server trusts the webhook's certificate.
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
     let serving = shared.certificate.borrow();
     if serving.as_ref().is_some_and(|serving| serving.is_told) {
@@ -123,7 +124,7 @@ impl Shared {
         })
     }
 
-    /// Reads the question, of a caller that may ask, and makes something of it where it delays no other task.
+    /// Reads the review of a caller that may ask, and converts it with `make` on a thread where that delays no other task.
     async fn question<'a, T: Send + 'static>(
         &self,
         caller: &'a Caller,
@@ -157,18 +158,18 @@ impl Shared {
     }
 }
 
-/// A question about a Configuration.
+/// Review of a Configuration.
 struct Asked {
     review: Review,
-    /// The Configuration, if it is new.
+    /// Name of the Configuration, if it is new.
     created: Option<ConfigurationKey>,
     problems: Vec<String>,
-    /// The handler's name and the details that are for it, unless they need not be shown to it.
+    /// Handler name and details, unless the handler need not validate them.
     details: Option<(String, String)>,
 }
 
 impl Asked {
-    /// Keeps of a review what the answer is made of.
+    /// Keeps only the parts of a review that the answer needs.
     fn of(mut review: Review) -> Self {
         let mut problems = review.problems();
         let details = review.details().and_then(|(name, details)| {
@@ -233,7 +234,7 @@ async fn validate(
                 "{DETAILS}: not checked: the webhook still loads handlers; apply it again in a minute"
             ));
         } else if let Some(meant) = text::nearest(name, handlers.keys().copied()) {
-            // It may be one that registers on a node, so it is no problem.
+            // The handler may be one that registers on a node, so this is only a warning.
             warnings.push(format!(
                 "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?"
             ));

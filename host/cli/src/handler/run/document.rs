@@ -87,7 +87,7 @@ pub struct Found {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cost {
-    /// Why the handler was called.
+    /// Events that caused the call.
     pub events: Vec<&'static str>,
     /// Wall clock time in milliseconds.
     pub wall_ms: f64,

@@ -1,4 +1,4 @@
-//! The open connections and the bytes of requests that they hold: bounded, and whoever holds most gives way.
+//! Open connections and the bytes of the requests they hold. Both are bounded; the peer that holds the most is closed first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use axum::body::Body;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-/// The connections of a server.
+/// Connections of a server.
 #[derive(Debug)]
 pub struct Connections {
     most: usize,
@@ -20,22 +20,22 @@ pub struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    /// In the order in which they were opened.
+    /// Connections in the order in which they were opened.
     places: BTreeMap<u64, Held>,
 }
 
-/// What a connection holds.
+/// State of one connection.
 #[derive(Debug)]
 struct Held {
     peer: IpAddr,
     closed: CancellationToken,
-    /// The bytes of its request's body.
+    /// Number of bytes of its request's body.
     bytes: usize,
-    /// Whether its request has come whole, and is not answered.
+    /// True while a request has arrived completely and is not answered.
     is_whole: bool,
 }
 
-/// The place of one connection. Dropping it frees it.
+/// Place of one connection. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place {
     connections: Arc<Connections>,
@@ -45,29 +45,29 @@ pub struct Place {
     asked: CancellationToken,
 }
 
-/// A request that is read, or has come whole and is not answered. Dropping it ends that.
+/// Request that is being read, or is complete and not answered. Dropping it ends that state.
 #[derive(Debug)]
 pub struct Whole<'a> {
     place: &'a Place,
     bytes: Vec<u8>,
 }
 
-/// Why a body was not read.
+/// Error of reading a body.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// It did not come whole.
+    /// Connection ended before the request was complete.
     #[error("the connection ended before the request")]
     Ended,
-    /// It is longer than a request may be.
+    /// Request over the size limit.
     #[error("the request is too large")]
     TooLarge,
-    /// Others hold fewer bytes.
+    /// Connection closed in favour of peers that hold fewer bytes.
     #[error("all requests together are too large; the one with the most bytes gives way")]
     GaveWay,
 }
 
 impl Connections {
-    /// Returns a server's: so many, with so many bytes of requests together.
+    /// Creates the bounds for at most `most` connections with at most `most_bytes` bytes of requests in all.
     pub fn new(most: usize, most_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -76,7 +76,8 @@ impl Connections {
         })
     }
 
-    /// Opens one. If there are too many, one of the peer that has most gives way: the oldest that has not sent a whole request.
+    /// Opens a connection. If there are too many, one of the peer with the most connections is closed: the oldest without a
+    /// complete request.
     pub fn open(self: &Arc<Self>, peer: IpAddr) -> Place {
         let mut open = self.lock();
         let closed = CancellationToken::new();
@@ -133,27 +134,27 @@ impl Open {
 }
 
 impl Place {
-    /// Returns the address at the other end.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> IpAddr {
         self.peer
     }
 
-    /// Waits until it has to give way to another.
+    /// Waits until the connection has to be closed for another one.
     pub async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Waits until the head of its first request has come.
+    /// Waits until the head of its first request has arrived.
     pub async fn asked(&self) {
         self.asked.cancelled().await;
     }
 
-    /// Notes that the head of a request has come.
+    /// Records that the head of a request has arrived.
     pub fn asks(&self) {
         self.asked.cancel();
     }
 
-    /// Reads the body of a request, of at most so many bytes.
+    /// Reads the body of a request, of at most `most` bytes.
     pub async fn read(&self, body: Body, most: usize) -> Result<Whole<'_>, Unread> {
         let mut stream = body.into_data_stream();
         let mut whole = Whole {
@@ -180,7 +181,8 @@ impl Place {
         open.places.get_mut(&self.number)
     }
 
-    /// Counts more bytes, and closes others that hold more if there are too many; whether it is not closed itself.
+    /// Counts `bytes` more bytes, and closes connections that hold the most if there are too many. Returns false if this one
+    /// was closed.
     fn takes(&self, bytes: usize) -> bool {
         let mut open = self.connections.lock();
         if let Some(held) = self.held(&mut open) {
@@ -206,7 +208,7 @@ impl Whole<'_> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Counts the body no longer, since it is gone.
+    /// Stops counting the body, since it has been dropped.
     pub fn release(&mut self) {
         if let Some(held) = self.place.held(&mut self.place.connections.lock()) {
             held.bytes = 0;
@@ -246,7 +248,7 @@ mod tests {
         place.closed().now_or_never().is_none()
     }
 
-    /// A body that does not end after so many bytes.
+    /// Returns a body that sends so many bytes and does not end.
     fn unfinished(bytes: usize) -> Body {
         let first = stream::iter([Ok::<_, Infallible>(Bytes::from(vec![b' '; bytes]))]);
         Body::from_stream(first.chain(stream::pending()))

@@ -1,4 +1,5 @@
-//! Answers whether what the controller writes follows from a Configuration: pods, jobs and services, and the reservations of names.
+//! Answers whether the objects that the controller writes follow from a Configuration: pods, jobs and services, and the
+//! reservations of names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +19,21 @@ use super::Shared;
 use super::listener::Caller;
 use super::turns::Turns;
 
-/// How long the API server may take to say what there is. It waits for ten seconds for the answer.
+/// Time limit for lookups at the API server. It waits ten seconds for the answer.
 const LOOKING: Duration = Duration::from_secs(5);
-/// How many objects are looked at at once, one for each namespace.
+/// Number of objects reviewed at once, one for each namespace.
 const AT_ONCE: usize = 4;
 const RULE: &str = "the controller writes what Configurations ask for and nothing else";
 const REMEDY: &str = "if another webhook or plugin of this cluster changes pods or services, set \
     webhookConfiguration.brokers.enabled=false";
 
-/// An object that the controller writes.
+/// Object that the controller writes.
 enum Object {
     Broker(Box<Broker>),
     Reserved(Reserved),
 }
 
-/// A question about an object.
+/// Review of one object.
 struct Asked {
     review: Review,
     object: Option<Object>,
@@ -47,14 +48,14 @@ impl Asked {
     }
 }
 
-/// What the answers are made with.
+/// State shared by the reviews.
 struct Reviewer {
     shared: Arc<Shared>,
     origins: Origins,
     turns: Arc<Turns>,
 }
 
-/// Returns the path at which the API server asks.
+/// Returns the route at which the API server asks.
 pub fn routes(shared: Arc<Shared>, origins: Origins) -> Router {
     let reviewer = Reviewer {
         shared,
@@ -96,7 +97,7 @@ async fn validate(
 }
 
 impl Object {
-    /// Returns the reason to refuse it; an error if it cannot be told.
+    /// Returns the reason to refuse the object; an error if it cannot be determined.
     async fn look(&self, origins: &Origins) -> Result<Option<String>, String> {
         match self {
             Self::Broker(broker) => {

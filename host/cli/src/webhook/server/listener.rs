@@ -1,6 +1,6 @@
-//! Accepts connections by TLS, and gives each a place and deadlines.
+//! Accepts TLS connections, and assigns each a place and deadlines.
 //!
-//! Not by `axum::serve`: that would leave the places and the deadlines to a listener and a stream of our own.
+//! `axum::serve` is not used, since places and deadlines would then need a listener and a stream type of our own.
 
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
@@ -30,30 +30,29 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{Connections, Place};
 use super::turns::Party;
 
-/// How long a client may take for the handshake of TLS.
+/// Time limit for the TLS handshake of a client.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long a client may take for the head of its first request.
+/// Time limit for the head of a client's first request.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long a client may take for the head of another request. The API server ends its connections after 90 s without one.
+/// Time limit for the head of another request. The API server ends its connections after 90 s without one.
 const ANOTHER: Duration = Duration::from_secs(100);
-/// The largest head of a request, in bytes.
+/// Upper bound of bytes in the head of a request.
 const HEAD_BYTES: usize = 16 << 10;
-/// How long requests that are under way may take when the webhook stops.
+/// Time limit for pending requests when the webhook stops.
 const LAST: Duration = Duration::from_secs(5);
-/// The pause after a connection could not be accepted.
+/// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whoever has sent a request.
+/// Sender of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The place of the connection.
     pub place: Arc<Place>,
-    /// Whether the caller may have objects reviewed.
+    /// True if the caller may have objects reviewed.
     pub may_ask: bool,
 }
 
 impl Caller {
-    /// Returns the party that a review for this namespace is for.
+    /// Returns the party of a review for this namespace.
     pub fn party(&self, namespace: &str) -> Party {
         Party {
             peer: self.place.peer(),
@@ -70,7 +69,7 @@ pub struct Listener {
     demands_client: bool,
 }
 
-/// Gives each connection the certificate of the moment.
+/// Resolver that uses the current certificate for each connection.
 #[derive(Debug)]
 struct Certificate(watch::Receiver<Option<Serving>>);
 
@@ -84,7 +83,8 @@ impl ResolvesServerCert for Certificate {
 }
 
 impl Listener {
-    /// Makes one of a bound listener. With a CA, as PEM, only clients that have a certificate of it may have objects reviewed.
+    /// Creates a listener from a bound socket. With a CA, given as PEM, only clients with a certificate of it may have
+    /// objects reviewed.
     pub fn new(
         listener: StdListener,
         connections: Arc<Connections>,
@@ -122,7 +122,7 @@ impl Listener {
         })
     }
 
-    /// Serves until `stop`. Then requests under way are answered, within [`LAST`].
+    /// Serves until `stop`. Pending requests are then answered within [`LAST`].
     pub async fn run(self, routes: Router, stop: CancellationToken) {
         let routes = routes.layer(from_fn(note_head));
         let mut connections = JoinSet::new();

@@ -18,7 +18,7 @@ use super::*;
 
 mod tls;
 
-/// A handler that never answers about `slow` details, and refuses `wrong` ones.
+/// Handler that never answers about `slow` details, and rejects `wrong` ones.
 #[derive(Debug)]
 struct Slow {
     description: Description,
@@ -96,7 +96,7 @@ fn caller(place: Place) -> Caller {
     }
 }
 
-/// What the API server posts of a Configuration with these details.
+/// Returns the request that the API server posts for a Configuration with these details.
 fn review(namespace: &str, details: &str) -> String {
     let spec = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": details}});
     json!({
@@ -134,7 +134,7 @@ fn is_checked(answer: &Value) -> bool {
     answer["warnings"].is_null()
 }
 
-/// A body that does not end.
+/// Returns a body that never ends.
 fn endless() -> Body {
     let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
     Body::from_stream(first.chain(stream::pending()))
@@ -154,7 +154,7 @@ async fn half_open_requests_and_slow_details_of_one_namespace_delay_no_other() {
             tokio::spawn(asked(&shared, &pod, endless()))
         })
         .collect();
-    // Time stands still while there is something to do.
+    // The paused clock does not advance while a task can run.
     let begin = Instant::now();
     let other = asked(&shared, &api_server(), review("zzz", "wrong")).await;
     assert!(

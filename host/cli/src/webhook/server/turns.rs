@@ -1,4 +1,4 @@
-//! Turns: a few pieces of work run at once, one of each party, and those of a party that is new go first.
+//! Turns: a few tasks run at once, one for each party, and a peer with the fewest running tasks goes first.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The party that work is done for: who asks, and for which namespace.
+/// Party that work is done for: the peer, and the namespace it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    /// The address that the request comes from. Anybody may write any namespace into a request.
+    /// Peer address of the request. Any client may write any namespace into a request.
     pub peer: IpAddr,
-    /// The namespace that the request names.
+    /// Namespace named in the request.
     pub namespace: String,
 }
 
-/// Gives turns.
+/// Queue of turns.
 #[derive(Debug)]
 pub struct Turns {
     most: usize,
@@ -26,11 +26,11 @@ pub struct Turns {
 struct Queue {
     next: u64,
     running: BTreeMap<u64, Party>,
-    /// In the order of their numbers, which is that of their coming.
+    /// Waiting tasks by number, which is in order of arrival.
     waiting: BTreeMap<u64, (Party, oneshot::Sender<()>)>,
 }
 
-/// A turn, or a place in the queue for one. Dropping it lets the next one run.
+/// Running turn, or a place in the queue for one. Dropping it lets the next one run.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
@@ -38,7 +38,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Returns turns of which so many run at once.
+    /// Creates a queue of which at most `most` turns run at once.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -60,7 +60,7 @@ impl Turns {
                 number,
             }
         };
-        // The sender is there until the turn begins.
+        // The sender exists until the turn begins.
         let _ = begins.await;
         turn
     }
@@ -71,7 +71,7 @@ impl Turns {
 }
 
 impl Queue {
-    /// Begins turns as long as some are free and a party waits that has none.
+    /// Starts turns while some are free and a party without a running turn waits.
     fn start(&mut self, most: usize) {
         while self.running.len() < most {
             let of = |peer: IpAddr| {
@@ -90,7 +90,7 @@ impl Queue {
             };
             if let Some((party, begin)) = self.waiting.remove(&number) {
                 self.running.insert(number, party);
-                // Whoever no longer waits gives the turn back.
+                // A task that no longer waits gives the turn back when it is dropped.
                 let _ = begin.send(());
             }
         }
@@ -124,7 +124,7 @@ mod tests {
         let turns = Arc::clone(turns);
         let party = party(peer, namespace);
         let mut turn = async move { turns.turn(party).await }.boxed();
-        // It is in the queue from its first poll.
+        // The task is in the queue from its first poll.
         if let Some(turn) = (&mut turn).now_or_never() {
             return futures::future::ready(turn).boxed();
         }

@@ -1,4 +1,4 @@
-//! The server, asked by real connections.
+//! Tests the server over real connections.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 
-/// A certificate with its key, as PEM, for the name `webhook`.
+/// Certificate chain as PEM for the name `webhook`, with its key.
 struct Pair {
     chain: String,
     key: KeyPair,
@@ -50,7 +50,7 @@ impl Pair {
     }
 }
 
-/// A server that runs until the test ends.
+/// Server that runs until the test ends.
 struct Running {
     address: SocketAddr,
     trusted: RootCertStore,
@@ -101,7 +101,7 @@ impl Running {
         connector.connect(name, stream).await.unwrap()
     }
 
-    /// The status of the answer to a request, and the answer.
+    /// Sends a request; returns the status of the answer, and the answer.
     async fn ask(
         &self,
         client: Option<&Pair>,
@@ -114,10 +114,10 @@ impl Running {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: webhook\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        // It may have ended already.
+        // The server may have closed the connection already.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut answer = String::new();
-        // It may end without the last words of TLS.
+        // The connection may end without a TLS close notification.
         let _ = stream.read_to_string(&mut answer).await;
         let status = answer
             .split(' ')
@@ -144,7 +144,7 @@ async fn connections_of_all_kinds_that_ask_nothing_leave_room_for_a_review() {
         .await;
     assert_eq!(status, 200, "{answer}");
     assert!(answer.contains("rule: is wrong"), "{answer}");
-    // The oldest was closed.
+    // The oldest connection was closed.
     let mut rest = Vec::new();
     let _ = open[0].read_to_end(&mut rest).await;
     assert_eq!(server.ask(None, "GET", "/readyz", "").await.0, 200);
