@@ -1,11 +1,11 @@
-//! The `discoveryDetails` and the devices they list.
+//! `discoveryDetails`, and the devices they list.
 
 use leafhost_sdk::{Device, Health, Host, Problem};
 
-/// The environment variable that tells a workload which device it has, as in Akri.
+/// Environment variable that tells a workload which device it has, as in Akri.
 const PROPERTY: &str = "DEBUG_ECHO_DESCRIPTION";
 
-/// `discoveryDetails`: Akri's, and whether the devices are visible from many nodes.
+/// Akri's `discoveryDetails`, and `shared`, which makes the devices visible from many nodes.
 #[leafhost_sdk::details]
 pub struct Details {
     descriptions: Vec<String>,
@@ -17,7 +17,7 @@ fn shared() -> bool {
     true
 }
 
-/// A description is a device's id and has to be one.
+/// Returns a problem for each description that cannot be a device id.
 pub fn problems(details: &Details) -> Vec<Problem> {
     details
         .descriptions
@@ -35,7 +35,7 @@ pub fn problems(details: &Details) -> Vec<Problem> {
         .collect()
 }
 
-/// One device for each description; a repeated one counts once.
+/// Creates one device for each description; a repeated description counts once.
 pub fn devices(details: &Details, host: &Host) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (index, description) in details.descriptions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The `debugEcho` discovery handler: devices out of a list in the details, for trying things out without hardware.
+//! The `debugEcho` discovery handler: lists devices given in the details, for tests without hardware.
 
 mod echo;
 

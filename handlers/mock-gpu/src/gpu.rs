@@ -1,11 +1,11 @@
-//! The GPUs as devices, with the attributes that Kubernetes' example DRA driver gives its own.
+//! Creates the GPUs as devices, with the attributes that Kubernetes' example DRA driver gives its own.
 
 use leafhost_sdk::{AttributeValue, Device, Health};
 use uuid::Uuid;
 
 use crate::model::Details;
 
-/// The GPUs of a node, by index.
+/// Returns the GPUs of a node, by index.
 pub fn devices(node: &str, details: &Details) -> Vec<Device> {
     let mut numa_nodes = details.numa_nodes.iter().cycle();
     (0..details.count)
@@ -42,7 +42,7 @@ fn device(node: &str, index: u32, numa_node: Option<u32>, details: &Details) -> 
     }
 }
 
-/// A version 5 UUID (RFC 9562), always the same for a node and index.
+/// Returns a version 5 UUID (RFC 9562) that depends only on node and index.
 fn uuid(node: &str, index: u32) -> String {
     let namespace = Uuid::new_v5(&Uuid::NAMESPACE_DNS, b"mock-gpu.leafhost.dev");
     let uuid = Uuid::new_v5(&namespace, format!("{node}/{index}").as_bytes());

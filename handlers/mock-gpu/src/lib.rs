@@ -1,4 +1,4 @@
-//! The `mock-gpu` discovery handler: GPUs that are not there, for trying out how workloads choose and share devices.
+//! The `mock-gpu` discovery handler: simulated GPUs, to test how workloads select and share devices.
 
 mod gpu;
 mod model;

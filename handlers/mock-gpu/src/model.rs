@@ -1,4 +1,4 @@
-//! The `discoveryDetails` of the GPUs and their limits.
+//! `discoveryDetails` of the GPUs, and their limits.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use leafhost_sdk::serde::de::{
 };
 use leafhost_sdk::{Deserialize, Problem};
 
-/// The most GPUs of one node: as many devices as an answer may have by default.
+/// Upper bound of GPUs per node: the default number of devices in an answer.
 const MAX_COUNT: u32 = 4_096;
-/// The longest text of an attribute, in bytes.
+/// Upper bound of bytes in the text of an attribute.
 const MAX_TEXT: usize = 64;
 
-/// `discoveryDetails`. All of it may be left out.
+/// `discoveryDetails`; all fields are optional.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 #[serde(default)]
 pub struct Details {
-    /// How many GPUs the node has.
+    /// Number of GPUs of the node.
     pub count: u32,
-    /// What they call themselves.
+    /// Model name of the GPUs.
     pub model: String,
-    /// How much memory each has, a Kubernetes quantity.
+    /// Memory of each GPU, a Kubernetes quantity.
     pub memory: String,
-    /// A semantic version.
+    /// Driver version, a semantic version.
     pub driver_version: String,
-    /// The NUMA nodes, which the GPUs take in turn; empty: the GPUs belong to none.
+    /// NUMA nodes to which the GPUs are assigned in turn; if empty, the GPUs have none.
     pub numa_nodes: Vec<u32>,
-    /// The GPUs that do not work.
+    /// GPUs that do not work.
     pub unhealthy: Vec<Unhealthy>,
 }
 
@@ -45,12 +45,12 @@ impl Default for Details {
     }
 }
 
-/// A GPU that does not work: `2`, or `{index: 2, reason: fan stuck}`.
+/// GPU that does not work: `2`, or `{index: 2, reason: fan stuck}`.
 #[derive(Debug)]
 pub struct Unhealthy {
-    /// Which.
+    /// Index of the GPU.
     pub index: u32,
-    /// Why.
+    /// Reason of the failure.
     pub reason: String,
 }
 
@@ -96,7 +96,7 @@ fn unhealthy_for_no_reason() -> String {
     "listed in unhealthy".to_owned()
 }
 
-/// Checks bounds and formats that the host accepts.
+/// Checks the details against the bounds and formats that the host accepts.
 pub fn problems(details: &Details) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut expect = |good: bool, path: &str, message: String| {

@@ -1,4 +1,4 @@
-//! A connection to one server, with time limits. Does not interpret the answers.
+//! Connection to one server, with time limits. It does not interpret the answers.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,15 +19,15 @@ pub const HELLO_LIMIT: Duration = Duration::from_secs(3);
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 /// Delay before the second address of a host is tried as well (RFC 8305, 5).
 const HEAD_START: Duration = Duration::from_millis(250);
-/// How many conversations run concurrently: each may try two addresses, and a call has 128 sockets.
+/// Number of conversations that run concurrently: each may try two addresses, and a call has 128 sockets.
 pub const AT_ONCE: usize = 60;
-/// Bytes per read.
+/// Number of bytes per read.
 const READ: usize = 16 * 1024;
-/// Bytes that every server may send.
+/// Number of bytes that every server may send.
 const FREE: usize = 64 * 1024;
-/// Bytes that all servers of a call together may send beyond that.
+/// Number of further bytes that all servers of a call together may send.
 const SHARED: usize = 16 << 20;
-/// No conversation starts after this many connections: each running one may still need four.
+/// Number of connections after which no conversation starts: each running one may still need four.
 const CONNECTIONS: usize = net::CONNECTIONS - AT_ONCE * 4;
 
 /// Status codes of a server whose answer would exceed the limits given in Hello.
@@ -37,8 +37,7 @@ const BOUNDS: [Status; 3] = [
     Status::TCP_MESSAGE_TOO_LARGE,
 ];
 
-/// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 allows it the unspecific last
-/// one.
+/// Status codes of a server that refuses a channel without security. OPC 10000-6, 6.7.6 allows it the unspecific last one.
 const SECURITY: [Status; 4] = [
     Status::SECURITY_POLICY_REJECTED,
     Status::SECURITY_MODE_REJECTED,
@@ -46,37 +45,37 @@ const SECURITY: [Status; 4] = [
     Status::SECURITY_CHECKS_FAILED,
 ];
 
-/// Why a conversation ended.
+/// Error that ended a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The name lookup failed.
+    /// Failure of the name lookup.
     #[error("cannot find the server's address")]
     LookUp(#[source] net::Error),
-    /// The connection failed.
+    /// Failure of the connection.
     #[error("cannot connect")]
     Connect(#[source] net::Error),
-    /// The server did not answer Hello in time.
+    /// No answer to Hello in time.
     #[error("no hello within {} s", HELLO_LIMIT.as_secs())]
     Silent,
-    /// The conversation took too long.
+    /// Conversation over its time limit.
     #[error("the answers took longer than {} s", .0.as_secs())]
     Slow(Duration),
-    /// The connection broke.
+    /// Loss of the connection.
     #[error("lost the connection")]
     Lost(#[source] net::Error),
-    /// The bytes are not OPC UA, or an error message.
+    /// Bytes that are not OPC UA, or an error message.
     #[error(transparent)]
     Framing(#[from] framing::Error),
-    /// The answer cannot be used, or is a fault.
+    /// Answer that cannot be used, or a fault.
     #[error(transparent)]
     Messages(#[from] messages::Error),
-    /// All servers together sent too much.
+    /// Too many bytes from all servers together.
     #[error("the servers of this call send more than {} MiB", SHARED >> 20)]
     Flooded,
 }
 
 impl Error {
-    /// Whether one of our limits caused the error, directly or because the server respects it: the server may have
+    /// Returns true if one of our limits caused the error, directly or because the server respects it. The server may have
     /// more to tell.
     pub fn is_bound(&self) -> bool {
         let ours = matches!(
@@ -86,7 +85,7 @@ impl Error {
         ours || self.status().is_some_and(|status| BOUNDS.contains(&status))
     }
 
-    /// Whether this answer to the request for a channel without security is a refusal. A server that had such a
+    /// Returns true if this answer to the request for a channel without security is a refusal. A server that had such a
     /// channel before (`told`) must say so explicitly: otherwise it may just be busy or stopping.
     pub fn is_refusal(&self, told: bool) -> bool {
         match self.status() {
@@ -95,7 +94,7 @@ impl Error {
         }
     }
 
-    /// The server's status code, if there is one.
+    /// Returns the server's status code, if there is one.
     fn status(&self) -> Option<Status> {
         match self {
             Self::Framing(framing::Error::Aborted(reason) | framing::Error::Refused(reason)) => {
@@ -106,7 +105,7 @@ impl Error {
         }
     }
 
-    /// The error and its cause. Causes have no cause themselves.
+    /// Formats the error with its cause. Causes have no cause themselves.
     pub fn in_full(&self) -> String {
         match self {
             Self::LookUp(cause) | Self::Connect(cause) | Self::Lost(cause) => {
@@ -117,8 +116,8 @@ impl Error {
     }
 }
 
-/// What the servers of a call may still use: bytes beyond the first 64 KiB of each server, since memory and CPU time
-/// are shared, and connections.
+/// Bytes and connections that the servers of a call may still use. Bytes count beyond the first 64 KiB of each server, since
+/// memory and CPU time are shared.
 #[derive(Debug)]
 pub struct Budget {
     bytes: Cell<usize>,
@@ -141,7 +140,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether new conversations may start; running ones may open the connections they need.
+    /// Returns true if new conversations may start; running ones may open the connections they need.
     pub fn has_connections(&self) -> bool {
         self.connections.get() > 0
     }
@@ -152,7 +151,7 @@ impl Budget {
     }
 }
 
-/// The addresses of a host, IPv4 first, because few servers also listen on IPv6.
+/// Looks up the addresses of a host, IPv4 first, because few servers also listen on IPv6.
 pub async fn look_up(host: &Host, name: &str) -> Result<Vec<IpAddr>, net::Error> {
     let found = host
         .within(LOOK_UP_LIMIT, host.resolve(name))
@@ -163,11 +162,11 @@ pub async fn look_up(host: &Host, name: &str) -> Result<Vec<IpAddr>, net::Error>
     Ok(addresses)
 }
 
-/// The addresses of a URL's host.
+/// Returns the addresses of a URL's host.
 pub async fn addresses(host: &Host, url: &Url) -> Result<Vec<IpAddr>, net::Error> {
     match url.host() {
         url::Host::Address(address) => Ok(vec![*address]),
-        // RFC 6761, 6.3 defines this, whatever name servers answer.
+        // RFC 6761, 6.3 defines this, regardless of name servers.
         url::Host::Name(_) if url.is_loopback() => Ok(vec![
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -209,7 +208,7 @@ async fn connect(
     connected.map_err(Error::Connect)
 }
 
-/// Checks that something accepts connections, which is all that can be checked for another protocol.
+/// Checks that a process accepts connections; no more can be checked for another protocol.
 pub async fn accepts_connections(
     host: &Host,
     addresses: &[IpAddr],
@@ -222,7 +221,7 @@ pub async fn accepts_connections(
         .map(drop)
 }
 
-/// A conversation after the hello.
+/// Conversation after the Hello.
 #[derive(Debug)]
 pub struct Conversation<'a> {
     stream: tcp::Stream,

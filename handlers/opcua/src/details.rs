@@ -1,61 +1,60 @@
-//! Akri's `discoveryDetails` for OPC UA and our additions.
+//! `discoveryDetails` of Akri's OPC UA handler, with our additions.
 
 use leafhost_sdk::Problem;
 
 use crate::text::quoted;
 use crate::url::Url;
 
-/// The most discovery URLs.
+/// Upper bound of discovery URLs.
 const MAX_URLS: usize = 64;
-/// The most names in a filter.
+/// Upper bound of names in a filter.
 const MAX_NAMES: usize = 1_000;
 
-/// `discoveryDetails`.
+/// `discoveryDetails` of the handler.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Details {
-    /// How servers are found.
+    /// Method by which servers are found.
     pub opcua_discovery_method: Method,
-    /// Which of them are devices, by the application's name.
+    /// Filter of the devices by application name.
     #[serde(default)]
     pub application_names: Option<FilterList>,
-    /// Which of them are devices, by the names of [`KINDS`].
+    /// Filter of the devices by application type, with names of [`KINDS`].
     #[serde(default = "servers")]
     pub application_types: Vec<String>,
-    /// When the host of a listed URL is replaced by the requested host, by the names of [`REWRITES`].
+    /// Rule for replacing the host of a listed URL by the requested host, a name of [`REWRITES`].
     #[serde(default = "unresolvable")]
     pub host_rewrite: String,
 }
 
-/// `opcuaDiscoveryMethod`.
+/// `opcuaDiscoveryMethod` of the details.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Method {
-    /// By asking servers that are known.
+    /// Asks known servers.
     pub standard: Standard,
 }
 
-/// `opcuaDiscoveryMethod.standard`.
+/// `opcuaDiscoveryMethod.standard` of the details.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Standard {
-    /// Servers and discovery servers.
+    /// URLs of servers and discovery servers.
     #[serde(default = "local_discovery_server")]
     pub discovery_urls: Vec<String>,
 }
 
-/// Names that are wanted or not, exactly as written.
+/// Filter of names, compared exactly.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct FilterList {
-    /// The names.
     pub items: Vec<String>,
-    /// Whether only these are wanted (`Include`), or all but these (`Exclude`).
+    /// Effect of the filter: `Include` selects only these names, `Exclude` all others.
     #[serde(default = "include")]
     pub action: String,
 }
 
-/// The types of applications that can be devices, with their numbers (OPC 10000-4, 7.4). A client alone has no address.
+/// Types of applications that can be devices, with their numbers (OPC 10000-4, 7.4). A pure client has no address.
 ///
 /// Enumerations are read as texts: a type for each would add ten kilobytes to the component.
 pub const KINDS: [(&str, u32); 3] = [
@@ -64,25 +63,25 @@ pub const KINDS: [(&str, u32); 3] = [
     ("DiscoveryServer", 3),
 ];
 
-/// When a listed URL is made to point to the host that was asked.
+/// Condition under which a listed URL is changed to the host that was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostRewrite {
-    /// Never.
+    /// Keeps the listed URL.
     None,
-    /// If the listed host cannot be reached from this node.
+    /// Replaces the host if it cannot be reached from this node.
     Unresolvable,
-    /// Always.
+    /// Replaces the host always.
     UseConfiguredHost,
 }
 
-/// The names of the rewrites.
+/// Names of the rewrites.
 const REWRITES: [(&str, HostRewrite); 3] = [
     ("unresolvable", HostRewrite::Unresolvable),
     ("none", HostRewrite::None),
     ("use-configured-host", HostRewrite::UseConfiguredHost),
 ];
 
-/// What a filter does with its items.
+/// Names of the filter actions; true selects the listed items.
 const ACTIONS: [(&str, bool); 2] = [("Include", true), ("Exclude", false)];
 
 fn include() -> String {
@@ -102,7 +101,7 @@ fn local_discovery_server() -> Vec<String> {
 }
 
 impl Details {
-    /// All problems.
+    /// Returns all problems of the details.
     pub fn problems(&self) -> Vec<Problem> {
         let urls = &self.opcua_discovery_method.standard.discovery_urls;
         let mut problems: Vec<Problem> = urls
@@ -142,7 +141,7 @@ impl Details {
         problems
     }
 
-    /// The URLs to ask, each once, with their indices in the list.
+    /// Returns the URLs to ask, each once, with their indices in the list.
     pub fn urls(&self) -> Vec<(usize, Url)> {
         let mut urls: Vec<(usize, Url)> = Vec::new();
         let texts = &self.opcua_discovery_method.standard.discovery_urls;
@@ -158,27 +157,27 @@ impl Details {
 }
 
 impl Details {
-    /// Whether an application of that type is to be a device.
+    /// Returns true if an application of that type can be a device.
     pub fn takes(&self, kind: u32) -> bool {
         let mut kinds = self.application_types.iter();
         kinds.any(|name| meaning(name, &KINDS) == Some(kind))
     }
 
-    /// The configured rewrite.
+    /// Returns the configured rewrite.
     pub fn rewrites(&self) -> HostRewrite {
         meaning(&self.host_rewrite, &REWRITES).unwrap_or(HostRewrite::Unresolvable)
     }
 }
 
 impl FilterList {
-    /// Whether an application of that name is wanted. As in Akri, a filter without items includes none or excludes none.
+    /// Returns true if an application of that name is selected. As in Akri, an empty filter includes none or excludes none.
     pub fn takes(&self, name: &str) -> bool {
         let listed = self.items.iter().any(|item| item == name);
         meaning(&self.action, &ACTIONS) == Some(listed)
     }
 }
 
-/// The field of one discovery URL.
+/// Returns the field of one discovery URL.
 pub fn path(index: usize) -> String {
     format!("opcuaDiscoveryMethod.standard.discoveryUrls[{index}]")
 }

@@ -1,4 +1,4 @@
-//! Builds a device from what is known of a server. Decides nothing.
+//! Builds a device from the data of a server. It makes no decisions.
 
 use leafhost_sdk::{AttributeValue, Device, Health};
 
@@ -6,21 +6,21 @@ use crate::facts::Facts;
 use crate::location::Location;
 use crate::messages::Application;
 
-/// The longest text of an attribute.
+/// Upper bound of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
-/// The longest physical id.
+/// Upper bound of bytes in a physical id.
 const MAX_PHYSICAL_ID: usize = 256;
-/// Policies that are reported as absent too, so that any selector may use them.
+/// Policies that also have an attribute when absent, so that any selector may use them.
 const POLICIES: [&str; 4] = [
     "None",
     "Basic256Sha256",
     "Aes128_Sha256_RsaOaep",
     "Aes256_Sha256_RsaPss",
 ];
-/// The most other policies that become attributes; a device has at most 32 attributes.
+/// Upper bound of attributes for other policies; a device has at most 32 attributes.
 const MAX_POLICIES: usize = 12;
 
-/// The device of an application at a location.
+/// Builds the device of an application at a location.
 pub fn device(location: &Location, application: &Application, facts: Option<&Facts>) -> Device {
     let url = location.url.as_str();
     let mut device = Device::new(url)
@@ -81,7 +81,7 @@ fn secured(mut device: Device, facts: &Facts) -> Device {
     }
 }
 
-/// A text that is equal for two devices only if they are equal. No part contains a line break.
+/// Returns a text that is equal for two devices only if they are equal. No part contains a line break.
 pub fn comparison_text(device: &Device) -> String {
     let mut text = format!("{}\n{:?}\n", device.id, device.shared);
     text.extend(device.physical_id.as_deref());
@@ -99,7 +99,7 @@ pub fn comparison_text(device: &Device) -> String {
     text
 }
 
-/// The text if it is not empty, short enough and without control characters.
+/// Returns the text if it is not empty, short enough and without control characters.
 fn bounded(text: &str, most: usize) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     fits.then(|| text.to_owned())

@@ -1,4 +1,4 @@
-//! One `discover` call: runs the tasks of a search concurrently and answers.
+//! Runs one `discover` call: the tasks of a search run concurrently, then it answers.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Eighths of the answer's bytes that devices' ids, URLs and attributes may use.
 const EIGHTHS: u32 = 6;
-/// Bytes of text a device may have beside its id and URL.
+/// Upper bound of bytes of a device's texts besides its id and URL.
 const DEVICE_TEXT: usize = 1_024;
 
-/// Runs the search and answers.
+/// Runs the search and builds the answer.
 pub fn discover(request: &Request<Details>, host: &Host) -> Discovery {
     let before = Memory::read(request.cursor.as_deref());
     let results = host.block_on(search(&request.details, &before, host));
@@ -154,13 +154,13 @@ async fn ask(
     };
     let knows_others = discovery.is_some();
     let is_mirrored = mirrored::is_mirrored(&servers.items, url);
-    // What the endpoints said before is out of date if the list no longer has it.
+    // Endpoints from before are outdated if the list no longer has their application.
     let is_replaced = servers.items.len() > 1
         && told.is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
     if facts || is_replaced {
         let listed = own.and_then(Application::url);
         answers.facts = Some(match conversation.endpoints(url, listed).await {
-            // The connection can still be used.
+            // The connection can still be used after these errors.
             told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
             Err(error) => return Err(error),
         });
@@ -249,7 +249,7 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
     }
 }
 
-/// As many devices as an answer may have. If not all fit, known servers take precedence.
+/// Returns at most as many devices as an answer may have. If not all fit, known servers take precedence.
 fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<Device> {
     let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
     let mut text = usize::try_from(request.budget.answer_bytes / 8 * EIGHTHS).unwrap_or(usize::MAX);

@@ -1,30 +1,30 @@
-//! The security settings of a server's endpoints.
+//! Security settings of a server's endpoints.
 
 use sha2::{Digest, Sha256};
 
 use crate::messages::Endpoint;
 
-/// The most policies of a server; the standard has not half as many.
+/// Upper bound of policies of a server; the standard has less than half as many.
 const MAX_POLICIES: usize = 16;
-/// The longest URI that is remembered.
+/// Upper bound of bytes in a URI that is stored.
 const MAX_URI: usize = 512;
 
-/// The settings of all endpoints of one server.
+/// Security settings of all endpoints of one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The URI of the application that answers.
+    /// URI of the application that answers.
     pub application: String,
-    /// SHA-256 of its certificate, in hexadecimal digits; empty if it has none.
+    /// SHA-256 of its certificate in hexadecimal digits; empty if it has none.
     pub certificate: String,
-    /// 1 none, 2 sign, 3 sign and encrypt.
+    /// Security modes: 1 none, 2 sign, 3 sign and encrypt.
     pub modes: Kinds,
     /// Names of security policies, the part after `#` of their URIs, sorted.
     pub policies: Vec<String>,
-    /// 0 anonymous, 1 user name, 2 certificate, 3 issued token.
+    /// Token types: 0 anonymous, 1 user name, 2 certificate, 3 issued token.
     pub tokens: Kinds,
 }
 
-/// A set of numbers from 0 to 7; the standard numbers modes and token types.
+/// Set of numbers from 0 to 7; the standard numbers modes and token types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds(u8);
 
@@ -34,14 +34,14 @@ impl Kinds {
         self.0 |= 1_u8.checked_shl(kind).unwrap_or_default();
     }
 
-    /// Whether the set contains the number.
+    /// Returns true if the set contains the number.
     pub fn contains(self, kind: u32) -> bool {
         self.0 & 1_u8.checked_shl(kind).unwrap_or_default() != 0
     }
 }
 
 impl Facts {
-    /// Summarizes endpoints; `None` without any.
+    /// Summarizes endpoints; returns `None` if there are none.
     pub fn of(endpoints: &[Endpoint]) -> Option<Self> {
         let first = endpoints.first()?;
         let mut facts = Self::default();
@@ -74,7 +74,7 @@ impl Facts {
         format!("{application}\t{certificate}\t{modes}\t{tokens}\t{policies}")
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Decodes the output of [`write`](Self::write).
     pub fn read<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Self> {
         Some(Self {
             application: fields.next()?.to_owned(),
@@ -90,7 +90,7 @@ impl Facts {
     }
 }
 
-/// `Basic256Sha256` of `http://opcfoundation.org/UA/SecurityPolicy#Basic256Sha256`.
+/// Returns `Basic256Sha256` of `http://opcfoundation.org/UA/SecurityPolicy#Basic256Sha256`.
 fn policy(uri: &str) -> Option<String> {
     let (_, name) = uri.rsplit_once('#')?;
     let is_name = (1..=26).contains(&name.len())
@@ -100,14 +100,14 @@ fn policy(uri: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// The SHA-256 of the first certificate of a chain, which is the server's own.
+/// Returns the SHA-256 of the first certificate of a chain, which is the server's own.
 fn digest(chain: &[u8]) -> Option<String> {
     let first = chain.get(..der_length(chain)?)?;
     let digest = Sha256::digest(first);
     Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Length of the DER sequence at the beginning, header included.
+/// Returns the length of the DER sequence at the beginning, header included.
 fn der_length(bytes: &[u8]) -> Option<usize> {
     let [0x30, length, rest @ ..] = bytes else {
         return None;

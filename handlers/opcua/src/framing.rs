@@ -1,84 +1,87 @@
-//! The transport of OPC UA (OPC 10000-6, 6.7 and 7.1): chunks out of bytes, messages out of chunks. Knows nothing of services.
+//! Transport of OPC UA (OPC 10000-6, 6.7 and 7.1): splits bytes into chunks and joins chunks to messages. It knows nothing
+//! of services.
 //!
-//! What a peer announces is never allocated, only what it has sent; every bound is checked before the bytes are kept.
+//! Memory is allocated only for bytes that a peer has sent, never for announced ones; every bound is checked before the
+//! bytes are stored.
 
 use std::fmt;
 
 use crate::status::Status;
 use crate::text::quoted;
 
-/// The largest chunk that is sent or taken. The handshake says one byte less: some peers keep it in 16 bits.
+/// Upper bound of bytes in a chunk, sent or received. The handshake announces one byte less, since some peers store the size
+/// in 16 bits.
 pub const MAX_CHUNK: u32 = 64 * 1024;
-/// What the handshake says of it.
+/// Buffer size announced in the handshake.
 const BUFFER: u32 = 65_535;
-/// The largest message.
+/// Upper bound of bytes in a message.
 pub const MAX_MESSAGE: usize = 4 << 20;
-/// The most chunks of a message.
+/// Upper bound of chunks in a message.
 pub const MAX_CHUNKS: u32 = 256;
-/// Type and size.
+/// Size of a chunk's header: type and size.
 const HEADER: usize = 8;
-/// Five numbers.
+/// Size of an Acknowledge body: five numbers.
 const ACKNOWLEDGE: usize = 20;
-/// Every secure channel here has this policy: discovery needs no other.
+/// Security policy of every channel here; discovery needs no other.
 const POLICY: &[u8] = b"http://opcfoundation.org/UA/SecurityPolicy#None";
 
-/// Why the bytes of a peer cannot be used.
+/// Error in the bytes of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes begin otherwise than any chunk.
+    /// First bytes that begin no chunk.
     #[error("what answers is no OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
     Foreign([u8; 3]),
-    /// A chunk that may not come now.
+    /// Chunk of a kind that was not expected.
     #[error("the server sent a {0} message where {1} was due")]
     Kind(Kind, &'static str),
-    /// A chunk that is neither an intermediate, nor the final, nor an aborting one.
+    /// Chunk that is neither intermediate, final nor aborting.
     #[error("the server sent a chunk of the unknown type {}", quoted(&char::from(*.0).to_string()))]
     Part(u8),
-    /// A chunk of a size no chunk has.
+    /// Chunk of an impossible size.
     #[error("the server announced a chunk of {0} bytes; a chunk has {HEADER} to {MAX_CHUNK}")]
     ChunkSize(u32),
-    /// A chunk without the fields every chunk has.
+    /// Chunk without the mandatory fields.
     #[error("the server sent a chunk too short for its fields")]
     Short,
-    /// A secure channel with a policy nobody asked for.
+    /// Secure channel with a policy that was not requested.
     #[error("the server answered with the security policy {}", quoted(.0))]
     Policy(String),
-    /// An answer to something else.
+    /// Answer to another request.
     #[error("the server answered request {got} where {asked} was asked")]
     OtherRequest {
-        /// The number of the request.
+        /// Number of the request.
         asked: u32,
-        /// The number in the answer.
+        /// Number in the answer.
         got: u32,
     },
-    /// An answer on another secure channel.
+    /// Answer on another secure channel.
     #[error("the server answered on secure channel {got}, not on {own}")]
     OtherChannel {
-        /// The channel's number.
+        /// Number of the channel.
         own: u32,
-        /// The number in the answer.
+        /// Number in the answer.
         got: u32,
     },
-    /// Too much.
+    /// Answer over the size limit.
     #[error("the answer is longer than {MAX_MESSAGE} bytes")]
     Long,
-    /// Too many pieces.
+    /// Answer with too many chunks.
     #[error("the answer has more than {MAX_CHUNKS} chunks")]
     Endless,
-    /// The server gave up in the middle of an answer.
+    /// Answer that the server aborted.
     #[error("the server broke off its answer: {0}")]
     Aborted(Reason),
-    /// The server refuses the connection.
+    /// Connection that the server refused.
     #[error("the server refused: {0}")]
     Refused(Reason),
 }
 
-/// A status code with words of the peer.
+/// Status code with a text of the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// The code.
+    /// Status code.
     pub status: Status,
-    /// The words, perhaps none.
+    /// Text of the peer; may be empty.
     pub words: String,
 }
 
@@ -92,7 +95,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The kinds of messages.
+/// Kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `HEL`
@@ -134,7 +137,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The first message of a connection.
+/// Returns the first message of a connection.
 pub fn hello(url: &str) -> Vec<u8> {
     let max_message = u32::try_from(MAX_MESSAGE).unwrap_or(u32::MAX);
     let mut body = Vec::new();
@@ -145,11 +148,11 @@ pub fn hello(url: &str) -> Vec<u8> {
     chunk(Kind::Hello, &body)
 }
 
-/// A request to open a secure channel. `body` is the encoded request.
+/// Returns a request to open a secure channel. `body` is the encoded request.
 pub fn open(sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut fields = 0_u32.to_le_bytes().to_vec();
     put_bytes(&mut fields, POLICY);
-    // Neither a certificate nor the thumbprint of one.
+    // There is neither a certificate nor a thumbprint of one.
     fields.extend((-1_i32).to_le_bytes());
     fields.extend((-1_i32).to_le_bytes());
     fields.extend(sequence.to_le_bytes());
@@ -158,7 +161,7 @@ pub fn open(sequence: u32, body: &[u8]) -> Vec<u8> {
     chunk(Kind::Open, &fields)
 }
 
-/// A request on a secure channel, or the channel's end. `body` is the encoded request.
+/// Returns a request on a secure channel, or the message that closes it. `body` is the encoded request.
 pub fn request(kind: Kind, channel: u32, token: u32, sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut fields = Vec::new();
     for number in [channel, token, sequence, sequence] {
@@ -182,18 +185,18 @@ fn put_bytes(body: &mut Vec<u8>, bytes: &[u8]) {
     body.extend(bytes);
 }
 
-/// What a peer may send next.
+/// Message that a peer may send next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// The answer to the hello.
+    /// Answer to the Hello.
     Acknowledge,
-    /// The answer to the request for a secure channel of that number.
+    /// Answer to the request with this number for a secure channel.
     Opened(u32),
-    /// The answer to that request on that channel.
+    /// Answer to that request on that channel.
     Answer {
-        /// The channel.
+        /// Number of the channel.
         channel: u32,
-        /// The request.
+        /// Number of the request.
         request: u32,
     },
 }
@@ -208,7 +211,7 @@ impl Expect {
     }
 }
 
-/// Makes messages of what a peer sends.
+/// Assembles messages from the bytes of a peer.
 #[derive(Debug, Default)]
 pub struct Reader {
     bytes: Vec<u8>,
@@ -217,20 +220,20 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// How many bytes are kept.
+    /// Returns the number of bytes in memory.
     pub fn held(&self) -> usize {
         self.bytes.len() + self.message.len()
     }
 
-    /// Takes bytes, as they come.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The message that is due, if all of it is there.
+    /// Returns the expected message once it is complete.
     ///
     /// # Errors
-    /// What makes the peer useless: nothing of it can be read after that.
+    /// Fails if the peer violates the protocol; the reader must not be used afterwards.
     pub fn next(&mut self, expect: Expect) -> Result<Option<Vec<u8>>, Error> {
         while let Some((part, body)) = self.chunk(expect)? {
             self.chunks += 1;
@@ -252,7 +255,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// The next chunk's body, if all of it is there. The header is judged as soon as it is there.
+    /// Returns the body of the next chunk once it is complete. The header is checked as soon as it has arrived.
     fn chunk(&mut self, expect: Expect) -> Result<Option<(Part, Vec<u8>)>, Error> {
         if let Some(code) = self.bytes.first_chunk::<3>()
             && !Kind::ALL.iter().any(|(_, known)| *known == code)
@@ -284,7 +287,7 @@ impl Reader {
             return Err(Error::Refused(reason(&body)));
         }
         let fields = match expect {
-            // What it says of sizes is of no concern: no request is longer than any server must take.
+            // The announced sizes do not matter: no request is longer than the size that any server must accept.
             Expect::Acknowledge => body.get(..ACKNOWLEDGE).ok_or(Error::Short)?,
             Expect::Opened(request) => opened(&body, request)?,
             Expect::Answer { channel, request } => answer(&body, channel, request)?,
@@ -311,7 +314,7 @@ impl Part {
     }
 }
 
-/// What stands behind the fields of an answer to a request for a secure channel.
+/// Returns the part behind the fields of an answer to a request for a secure channel.
 fn opened(body: &[u8], request: u32) -> Result<&[u8], Error> {
     let (_, rest) = number(body)?;
     let (policy, rest) = bytes(rest)?;
@@ -323,7 +326,7 @@ fn opened(body: &[u8], request: u32) -> Result<&[u8], Error> {
     numbered(rest, request)
 }
 
-/// What stands behind the fields of an answer.
+/// Returns the part behind the fields of an answer.
 fn answer(body: &[u8], channel: u32, request: u32) -> Result<&[u8], Error> {
     let (got, rest) = number(body)?;
     let (_, rest) = number(rest)?;
@@ -333,7 +336,8 @@ fn answer(body: &[u8], channel: u32, request: u32) -> Result<&[u8], Error> {
     numbered(rest, request)
 }
 
-/// The sequence number is not looked at: without security it protects nothing, and peers begin and wrap it as they like.
+/// Checks the request number and returns the rest. The sequence number is ignored: without security it protects nothing, and
+/// peers begin and wrap it as they like.
 fn numbered(body: &[u8], asked: u32) -> Result<&[u8], Error> {
     let (_, rest) = number(body)?;
     let (got, rest) = number(rest)?;
@@ -348,7 +352,7 @@ fn number(body: &[u8]) -> Result<(u32, &[u8]), Error> {
     Ok((u32::from_le_bytes(*number), rest))
 }
 
-/// A byte string; -1 is none.
+/// Reads a byte string; a length of -1 means none.
 fn bytes(body: &[u8]) -> Result<(&[u8], &[u8]), Error> {
     let (length, rest) = number(body)?;
     if length == u32::MAX {
@@ -358,7 +362,7 @@ fn bytes(body: &[u8]) -> Result<(&[u8], &[u8]), Error> {
     rest.split_at_checked(length).ok_or(Error::Short)
 }
 
-/// What an `ERR` message and the body of an aborting chunk say.
+/// Decodes the body of an `ERR` message or of an aborting chunk.
 fn reason(body: &[u8]) -> Reason {
     let (status, rest) = number(body).unwrap_or((0, &[]));
     let (words, _) = bytes(rest).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Decides which listed application is a device and where it is. Opens no connection.
+//! Decides which listed application is a device, and its location. It opens no connection.
 
 use std::net::IpAddr;
 
@@ -9,30 +9,29 @@ use crate::messages::Application;
 use crate::text::quoted;
 use crate::url::{self, Url};
 
-/// Why something is not a device.
+/// Explanation of a server or application that is not a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
-    /// The server or application, as an operator knows it.
+    /// Server or application as known to the operator.
     pub subject: String,
-    /// The field of the details that decided.
+    /// Field of the details that excluded it.
     pub rule: String,
-    /// The reason.
     pub reason: String,
 }
 
-/// The server that listed an application.
+/// Server that listed an application.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
-    /// The URL it was asked by.
+    /// URL by which it was asked.
     pub url: &'a Url,
-    /// The addresses of that URL.
+    /// Addresses of that URL.
     pub addresses: &'a [IpAddr],
 }
 
-/// The result of looking up the listed host.
+/// Result of looking up the listed host.
 #[derive(Debug, Clone, Copy)]
 pub enum Lookup<'a> {
-    /// The host is an address.
+    /// No lookup, since the host is an address.
     Unneeded,
     /// The addresses of the name.
     Known(&'a [IpAddr]),
@@ -40,18 +39,18 @@ pub enum Lookup<'a> {
     Failed(&'a net::Error),
 }
 
-/// Where a server is.
+/// Location of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The URL that identifies it.
+    /// URL that identifies the server.
     pub url: Url,
-    /// The addresses of that URL.
+    /// Addresses of that URL.
     pub addresses: Vec<IpAddr>,
-    /// Whether the URL is not the listed one.
+    /// True if the URL differs from the listed one.
     pub moved: bool,
 }
 
-/// The URL of an application, if the details want it as a device.
+/// Returns the URL of an application if the details select it as a device.
 pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip> {
     let text = application.url();
     let subject = match (text, application.name.as_str()) {
@@ -96,7 +95,7 @@ pub fn wanted(details: &Details, application: &Application) -> Result<Url, Skip>
     })
 }
 
-/// The field of the details that leaves out a server which answers nothing but Hello: it needs a name or a type.
+/// Returns the field of the details that excludes a server which answers only Hello: the field needs a name or a type.
 pub fn leaves_out_unnamed(details: &Details) -> Option<&'static str> {
     if details.application_names.is_some() {
         return Some("applicationNames");
@@ -104,10 +103,10 @@ pub fn leaves_out_unnamed(details: &Details) -> Option<&'static str> {
     (!details.takes(0) && !details.takes(2)).then_some("applicationTypes")
 }
 
-/// Where the server of a listed URL is. `own` is true if it is the server that was asked.
+/// Locates the server of a listed URL. `own` is true if it is the server that was asked.
 ///
 /// # Errors
-/// Why the URL cannot be reached, as text for an explanation.
+/// Returns the reason why the URL cannot be reached, as text for an explanation.
 pub fn locate(
     rewrite: HostRewrite,
     listed: &Url,
@@ -146,7 +145,7 @@ pub fn locate(
         _ => source.addresses,
     };
     for address in found {
-        // A name that resolves to loopback here means the machine that listed it; a name server may return 127.0.1.1
+        // A name that resolves to loopback here stands for the machine that listed it; a name server may return 127.0.1.1
         // for it. A peer must not make this node connect to itself.
         let theirs = url::is_loopback(*address) && !source.url.is_loopback();
         let reached = if theirs {
@@ -167,7 +166,7 @@ pub fn locate(
     })
 }
 
-/// Why the listed host cannot be reached from this node, if so.
+/// Returns the reason if the listed host cannot be reached from this node.
 fn unreachable_reason(
     listed: &Url,
     lookup: Lookup<'_>,
@@ -193,7 +192,7 @@ fn unreachable_reason(
     }
 }
 
-/// A peer's text as the subject of an explanation, quoted unless it is harmless.
+/// Formats a peer's text as the subject of an explanation, quoted unless it is harmless.
 pub fn shown(text: &str) -> String {
     if text.len() <= url::MAX_URL && !text.is_empty() && !text.chars().any(char::is_control) {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! The state that a call leaves to the next one: which servers answered, their facts, and which did not answer.
+//! State that a call leaves to the next one: the servers that answered, their facts, and the servers that did not answer.
 //! Without it a call finds the same devices, only slower.
 
 use std::fmt;
@@ -6,39 +6,38 @@ use std::fmt;
 use crate::facts::Facts;
 use crate::text::digest;
 
-/// The most known servers.
+/// Upper bound of known servers.
 const MAX_SERVERS: usize = 4_096;
-/// The most silent servers.
+/// Upper bound of silent servers.
 const MAX_SILENT: usize = 8_192;
-/// The largest cursor in bytes.
+/// Upper bound of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
-/// A server's endpoints are requested again after this many calls: ten minutes with a call every ten seconds.
+/// Number of calls after which a server's endpoints are requested again: ten minutes with a call every ten seconds.
 const REFRESH: u64 = 60;
 
-/// Where a server listens: its host as written, and its port.
+/// Address of a server: its host as written, and its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// The host, as in a URL.
+    /// Host, as in a URL.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 
-/// The decoded cursor.
+/// Decoded cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// How many calls there were.
+    /// Number of calls so far.
     round: u64,
-    /// The digest of the last complete answer.
+    /// Digest of the last complete answer.
     answer: Option<u64>,
     /// Servers that answered, by digest of host and port, sorted.
     servers: Vec<(u64, Option<Facts>)>,
-    /// Servers that did not, sorted.
+    /// Digests of servers that did not answer, sorted.
     silent: Vec<u64>,
 }
 
 impl Memory {
-    /// Reads what [`write`](Self::write) wrote; what cannot be read is forgotten.
+    /// Decodes the output of [`write`](Self::write); an unreadable cursor is discarded.
     pub fn read(bytes: Option<&[u8]>) -> Self {
         let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
         let mut memory = Self::default();
@@ -82,7 +81,7 @@ impl Memory {
         (text.len() <= MAX_BYTES).then(|| text.into_bytes())
     }
 
-    /// An empty memory for the next call.
+    /// Creates an empty memory for the next call.
     pub fn following(&self) -> Self {
         Self {
             round: self.round.wrapping_add(1),
@@ -90,22 +89,22 @@ impl Memory {
         }
     }
 
-    /// How many calls there were.
+    /// Returns the number of calls so far.
     pub fn round(&self) -> u64 {
         self.round
     }
 
-    /// Whether that server answered last time.
+    /// Returns true if that server answered last time.
     pub fn knows(&self, peer: &Peer) -> bool {
         self.index_of(peer).is_ok()
     }
 
-    /// Whether that server did not answer last time.
+    /// Returns true if that server did not answer last time.
     pub fn was_silent(&self, peer: &Peer) -> bool {
         self.silent.binary_search(&peer.digest()).is_ok()
     }
 
-    /// The last known facts of the server.
+    /// Returns the last known facts of the server.
     pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
         let index = self.index_of(peer).ok()?;
         self.servers.get(index)?.1.as_ref()
@@ -117,13 +116,13 @@ impl Memory {
             .binary_search_by(|(other, _)| other.cmp(&digest))
     }
 
-    /// Whether to request its endpoints in this call; the servers take turns.
+    /// Returns true if its endpoints are to be requested in this call; the servers take turns.
     pub fn wants_facts(&self, peer: &Peer) -> bool {
         let turn = peer.digest() % REFRESH == self.round % REFRESH;
         turn || self.facts(peer).is_none()
     }
 
-    /// Remembers that a server answered.
+    /// Records that a server answered.
     pub fn answered(&mut self, peer: &Peer, facts: Option<Facts>) {
         if let Err(index) = self.index_of(peer)
             && self.servers.len() < MAX_SERVERS
@@ -132,7 +131,7 @@ impl Memory {
         }
     }
 
-    /// Remembers that a server did not answer.
+    /// Records that a server did not answer.
     pub fn failed(&mut self, peer: &Peer) {
         let digest = peer.digest();
         if let Err(index) = self.silent.binary_search(&digest)
@@ -142,7 +141,7 @@ impl Memory {
         }
     }
 
-    /// Remembers a complete answer; returns whether it equals that of `before`.
+    /// Records a complete answer; returns true if it equals that of `before`.
     pub fn answer(&mut self, before: &Self, written: &str) -> bool {
         self.answer = Some(digest(written.as_bytes()));
         self.answer == before.answer

@@ -1,7 +1,7 @@
-//! The discovery services (OPC 10000-4, 5.5 and 5.6) as bytes: requests out, answers in. Knows nothing of connections.
+//! Encodes and decodes the discovery services (OPC 10000-4, 5.5 and 5.6). It knows nothing of connections.
 //!
-//! Messages are written and read field by field. A library for all of OPC UA reads as deep as the bytes say and allocates what
-//! they announce; the tests compare the bytes with such a library.
+//! Messages are written and read field by field. A library for all of OPC UA recurses as deep as the bytes say and allocates
+//! what they announce; the tests compare the bytes with such a library.
 
 mod reader;
 mod requests;
@@ -13,94 +13,94 @@ pub use requests::{
 use crate::status::Status;
 use reader::{MAX_ENDPOINTS, Reader, read};
 
-/// The most applications or records of one answer that are kept.
+/// Upper bound of applications or records kept of one answer.
 pub const MAX_LISTED: usize = 1_000;
-/// Why an answer cannot be used.
+/// Error of an answer that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The server says no.
+    /// Fault returned by the server.
     #[error("the server answered {status}")]
     Fault {
-        /// Why.
+        /// Status code of the fault.
         status: Status,
     },
-    /// The answer is one to something else.
+    /// Answer to another request.
     #[error("the server answered message {0}, which is not what was asked for")]
     Other(u32),
-    /// The bytes are not what they should be.
+    /// Malformed bytes.
     #[error("cannot read the answer: {what} ends early, is too long or is no {what}")]
     Broken {
-        /// What was to be read.
+        /// Name of the field that could not be read.
         what: &'static str,
     },
 }
 
-/// A secure channel.
+/// Secure channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel {
-    /// Its number.
+    /// Number of the channel.
     pub id: u32,
-    /// The number of its token.
+    /// Number of its token.
     pub token: u32,
 }
 
-/// What an answer lists, each thing once.
+/// Items listed in an answer, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List<T> {
-    /// The things.
+    /// Listed items.
     pub items: Vec<T>,
-    /// Whether there were more than are kept.
+    /// True if there were more items than are kept.
     pub cut: bool,
 }
 
-/// An application, as `ApplicationDescription` (OPC 10000-4, 7.2) has it.
+/// Application, as in `ApplicationDescription` (OPC 10000-4, 7.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Application {
-    /// Which installation it is; worldwide unique if its owner saw to that.
+    /// URI of the installation; globally unique if its owner configured it so.
     pub uri: String,
-    /// Which product.
+    /// URI of the product.
     pub product: String,
-    /// Its name.
+    /// Name of the application.
     pub name: String,
-    /// 0 server, 1 client, 2 both, 3 discovery server.
+    /// Type: 0 server, 1 client, 2 both, 3 discovery server.
     pub kind: u32,
-    /// Where it answers discovery services.
+    /// URLs at which it answers discovery services.
     pub urls: Vec<String>,
 }
 
 impl Application {
-    /// Where it is best asked: by the first URL of OPC UA's own protocol, else by the first.
+    /// Returns the preferred URL: the first with OPC UA's own protocol, otherwise the first.
     pub fn url(&self) -> Option<&str> {
         let listed = |prefix: &str| self.urls.iter().find(|url| url.starts_with(prefix));
         listed("opc.tcp").or_else(|| listed("")).map(String::as_str)
     }
 }
 
-/// A server that a discovery server knows from the network (OPC 10000-4, 5.5.3).
+/// Server that a discovery server knows from the network (OPC 10000-4, 5.5.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it answers discovery services.
+    /// URL at which it answers discovery services.
     pub url: String,
-    /// Its name.
+    /// Name of the server.
     pub name: String,
 }
 
-/// A way to talk to a server, as `EndpointDescription` (OPC 10000-4, 7.14) has it.
+/// Endpoint of a server, as in `EndpointDescription` (OPC 10000-4, 7.14).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The URI of the application behind it.
+    /// URI of the application behind the endpoint.
     pub application: String,
-    /// DER, perhaps a chain.
+    /// Certificate in DER, possibly a chain.
     pub certificate: Vec<u8>,
-    /// 1 none, 2 sign, 3 sign and encrypt.
+    /// Security mode: 1 none, 2 sign, 3 sign and encrypt.
     pub mode: u32,
-    /// The URI of the security policy.
+    /// URI of the security policy.
     pub policy: String,
-    /// The numbers of its kinds of user tokens: 0 anonymous, 1 user name, 2 certificate, 3 issued token.
+    /// Token types: 0 anonymous, 1 user name, 2 certificate, 3 issued token.
     pub tokens: Vec<u32>,
 }
 
-/// The ids of the answers (OPC 10000-6, annex A).
+/// Ids of the answers (OPC 10000-6, annex A).
 const OPENED: u32 = 449;
 const SERVERS: u32 = 425;
 const ENDPOINTS: u32 = 431;
@@ -117,14 +117,14 @@ pub fn channel(body: &[u8]) -> Result<Channel, Error> {
     })
 }
 
-/// Reads the applications.
+/// Reads a list of applications.
 pub fn servers(body: &[u8]) -> Result<List<Application>, Error> {
     read(body, SERVERS, |reader| {
         reader.list("list of servers", Reader::application)
     })
 }
 
-/// Reads the records.
+/// Reads a list of records.
 pub fn records(body: &[u8]) -> Result<List<Record>, Error> {
     read(body, RECORDS, |reader| {
         reader.skip(8, "counter reset time")?;
@@ -138,7 +138,7 @@ pub fn records(body: &[u8]) -> Result<List<Record>, Error> {
     })
 }
 
-/// Reads the endpoints; what comes behind the first 64 is not looked at.
+/// Reads the first 64 endpoints and ignores the rest.
 pub fn endpoints(body: &[u8]) -> Result<Vec<Endpoint>, Error> {
     read(body, ENDPOINTS, |reader| {
         let count = reader.count("list of endpoints")?;
@@ -148,7 +148,7 @@ pub fn endpoints(body: &[u8]) -> Result<Vec<Endpoint>, Error> {
     })
 }
 
-/// Whatever the bytes are, as any of these answers: for showing that none of them does harm.
+/// Reads the bytes as each of these answers, to show that none of them does harm.
 #[doc(hidden)]
 pub fn read_all(body: &[u8]) {
     let _ = channel(body);

@@ -1,13 +1,13 @@
-//! Lists in which several applications have one URL.
+//! Handles lists in which several applications have one URL.
 //!
-//! Some servers (open62541) write the URL of the request into every entry of the answer; a request without a URL gives
-//! the URLs with which the applications registered.
+//! Some servers (open62541) write the URL of the request into every entry of the answer; a request without a URL returns the
+//! URLs with which the applications registered.
 
 use crate::messages::Application;
 use crate::table::Table;
 use crate::url::Url;
 
-/// Returns whether several applications of the list have the host and port that were asked.
+/// Returns true if several applications of the list have the host and port that were asked.
 pub fn is_mirrored(list: &[Application], asked: &Url) -> bool {
     let mut there = list.iter().filter(|item| is_at(item, asked));
     there
@@ -15,7 +15,7 @@ pub fn is_mirrored(list: &[Application], asked: &Url) -> bool {
         .is_some_and(|first| there.any(|other| !is_same(first, other)))
 }
 
-/// Returns the URI of the application that answered; an empty one if neither the list nor the URI in `endpoints` tells.
+/// Returns the URI of the application that answered; empty if neither the list nor the URI in `endpoints` shows it.
 pub fn own<'a>(list: &'a [Application], endpoints: &'a str) -> &'a str {
     if let [alone] = list {
         return &alone.uri;
@@ -27,8 +27,8 @@ pub fn own<'a>(list: &'a [Application], endpoints: &'a str) -> &'a str {
     }
 }
 
-/// Gives each application that has the asked URL, but for the one that answered, the URLs of `plain`, the answer to a
-/// request without a URL.
+/// Replaces the URLs of each application that has the asked URL by those of `plain`, the answer to a request without a URL.
+/// The application that answered keeps its own.
 pub fn corrected(
     mut list: Vec<Application>,
     plain: &[Application],

@@ -1,8 +1,8 @@
-//! Decides which server is asked what, in which order, and collects the outcomes. Opens no connection: it hands out
+//! Decides which server is asked for what, in which order, and collects the outcomes. It opens no connection but hands out
 //! tasks.
 //!
-//! A peer influences the order only within bounds. Known servers come before new ones, the servers listed by different
-//! peers take turns, and servers that did not answer last time come last. So a list of many invented servers delays no
+//! A peer influences the order only within bounds. Known servers come before new ones, the servers listed by different peers
+//! take turns, and servers that did not answer last time come last. A list of many invented servers therefore delays no
 //! other server.
 
 mod lookups;
@@ -27,44 +27,44 @@ use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
 
-/// The most servers asked because a discovery server named them.
+/// Upper bound of servers asked because a discovery server named them.
 const MAX_FURTHER: usize = 1_000;
-/// The most explanations the host accepts.
+/// Upper bound of explanations that the host accepts.
 const MAX_SKIPPED: usize = 1_000;
-/// The most bytes of text kept from servers' lists.
+/// Upper bound of bytes of text kept from servers' lists.
 const MAX_TEXT: usize = 4 << 20;
-/// The kind of an application that does not tell its kind.
+/// Type of an application that does not tell its type.
 const UNNAMED: u32 = u32::MAX;
 
-/// A server to ask.
+/// Server to ask.
 #[derive(Debug)]
 struct Asked {
     url: Url,
-    /// The field of the details that it comes from.
+    /// Field of the details that it comes from.
     rule: String,
-    /// Whether a discovery server named it, not the details.
+    /// True if a discovery server named it, not the details.
     further: bool,
     addresses: Vec<IpAddr>,
-    /// Its own application URI.
+    /// URI of its own application.
     own: String,
-    /// The URI in its endpoints.
+    /// URI in its endpoints.
     endpoints: String,
-    /// How many of its listed servers have been considered, for the order.
+    /// Number of its listed servers that have been considered, for the order.
     considered: u32,
 }
 
-/// An application that the details want as a device.
+/// Application that the details select as a device.
 #[derive(Debug, Clone)]
 struct Wanted {
     asked: usize,
     application: Application,
     url: Url,
     own: bool,
-    /// Tells that the same list has another application with this URL.
+    /// True if the same list has another application with this URL.
     shared: bool,
 }
 
-/// What waits for a name lookup.
+/// Listed server that waits for a name lookup.
 #[derive(Debug, Clone)]
 enum Waiting {
     Device(Wanted),
@@ -79,24 +79,24 @@ impl Waiting {
     }
 }
 
-/// A server and its state.
+/// Server and its state.
 #[derive(Debug)]
 struct Server {
     peer: Peer,
     state: State,
-    /// The URI by which it listed itself, if it was asked.
+    /// URI by which it listed itself, if it was asked.
     own: String,
 }
 
 #[derive(Debug)]
 enum State {
     Unknown,
-    /// The facts of its endpoints, or why they are unknown.
+    /// Server that answered, with the facts of its endpoints or the reason why they are unknown.
     Alive(Option<Facts>, String),
     Dead(String),
 }
 
-/// The search of one call.
+/// Search of one call.
 #[derive(Debug)]
 pub struct Search<'a> {
     details: &'a Details,
@@ -111,7 +111,7 @@ pub struct Search<'a> {
     skipped: Table<Skip>,
     text: usize,
     open: usize,
-    /// Whether something was left for a later call.
+    /// True if part of the search was left for a later call.
     late: bool,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The next task, if one can run now. Each task's outcome must be passed to [`Self::take`].
+    /// Returns the next task, if one can run now. Each task's outcome must be passed to [`Self::take`].
     pub fn next(&mut self) -> Option<Task> {
         let task = match self.lookups.next() {
             Some(name) => Task::LookUp(name),
@@ -212,7 +212,7 @@ impl<'a> Search<'a> {
         });
     }
 
-    /// The state of a server that answers, with its current or earlier facts.
+    /// Returns the state of a server that answers, with its current or earlier facts.
     fn alive(&self, peer: &Peer, told: Told) -> State {
         let (facts, why) = match told {
             Some(Ok(facts)) => (Some(facts), String::new()),
@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
         } else {
             State::Dead(why.clone())
         };
-        // Two URLs may lead to one server, of which one is alive.
+        // Two URLs may lead to one server and only one of them work.
         let known = self.peers.get(&peer.to_string());
         if !known.is_some_and(|known| matches!(known.state, State::Alive(..))) {
             self.set_state(peer.clone(), state);
@@ -322,7 +322,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A server that answers only Hello is a device at the URL it was asked by.
+    /// Handles a server that answers only Hello: it is a device at the URL by which it was asked.
     fn refused(&mut self, asked: usize, url: Url, why: &str) {
         if let Some(rule) = location::leaves_out_unnamed(self.details) {
             let reason = format!("cannot be asked what it is without security: {why}");
@@ -345,7 +345,7 @@ impl<'a> Search<'a> {
         }));
     }
 
-    /// An application from `FindServers`.
+    /// Handles an application from `FindServers`.
     fn listed(&mut self, asked: usize, mut application: Application, alone: bool, shared: bool) {
         // A server that lists itself without a URL is where it answered.
         if let Some(asked) = self.asked.get(asked)
@@ -388,7 +388,7 @@ impl<'a> Search<'a> {
         self.locate(Waiting::Device(wanted));
     }
 
-    /// A server from `FindServersOnNetwork`.
+    /// Handles a server from `FindServersOnNetwork`.
     fn recorded(&mut self, asked: usize, record: &Record) {
         let url = match Url::parse(&record.url) {
             Ok(url) if url.is_opc_tcp() => url,
@@ -471,7 +471,7 @@ impl<'a> Search<'a> {
             return;
         }
         self.set_state(peer.clone(), State::Unknown);
-        // What is remembered of another application may be out of date.
+        // Facts of another application may be outdated.
         let remembered = self.memory.facts(&peer);
         let is_other = remembered.is_some_and(|facts| differs(wanted, [&facts.application]));
         let task = Task::Confirm {
@@ -530,7 +530,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns true if the application has another URI than all that are known to answer at its URL.
+/// Returns true if the application's URI differs from all that are known to answer at its URL.
 fn differs<'n>(wanted: &Wanted, answering: impl IntoIterator<Item = &'n String>) -> bool {
     let uri = wanted.application.uri.as_str();
     let mut answering = answering
@@ -542,7 +542,7 @@ fn differs<'n>(wanted: &Wanted, answering: impl IntoIterator<Item = &'n String>)
         && !answering.any(|other| other.eq_ignore_ascii_case(uri))
 }
 
-/// Host and port of a URL.
+/// Returns the host and port of a URL.
 fn peer_of(url: &Url) -> Peer {
     Peer {
         host: url.host().written(),

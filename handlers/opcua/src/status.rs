@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-/// What a server answers besides data.
+/// Status code of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u32);
 
 impl Status {
-    /// The answer would be larger than the client takes.
+    /// Answer larger than the client accepts.
     pub const ENCODING_LIMITS_EXCEEDED: Self = Self(0x8008_0000);
-    /// The same.
+    /// Answer larger than the client accepts.
     pub const RESPONSE_TOO_LARGE: Self = Self(0x80b9_0000);
-    /// The same.
+    /// Message larger than the client accepts.
     pub const TCP_MESSAGE_TOO_LARGE: Self = Self(0x8080_0000);
-    /// A check of security failed; servers need not say which.
+    /// Failed security check; servers need not say which.
     pub const SECURITY_CHECKS_FAILED: Self = Self(0x8013_0000);
-    /// The server does not take this security mode.
+    /// Security mode that the server does not accept.
     pub const SECURITY_MODE_REJECTED: Self = Self(0x8054_0000);
-    /// The server does not take this security policy.
+    /// Security policy that the server does not accept.
     pub const SECURITY_POLICY_REJECTED: Self = Self(0x8055_0000);
-    /// The service needs a stricter security mode.
+    /// Security mode too weak for the service.
     pub const SECURITY_MODE_INSUFFICIENT: Self = Self(0x80e6_0000);
 
-    /// Whether the service failed. The highest two bits say so; a value that is reserved counts as a failure.
+    /// Returns true if the service failed, by the highest two bits; a reserved value counts as a failure.
     pub fn is_bad(self) -> bool {
         self.0 >> 31 == 1
     }
@@ -39,7 +39,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The names of what services for discovery, secure channels and connections answer.
+/// Names of the status codes for discovery, secure channels and connections.
 const NAMES: &[(u32, &str)] = &[
     (0, "Good"),
     (0x8001_0000, "BadUnexpectedError"),

@@ -1,5 +1,5 @@
-//! A map from names to values, ordered by name and by insertion. The handler uses no other map or sort: each further
-//! type adds kilobytes to the component.
+//! Map from names to values, ordered by name and by insertion. The handler uses no other map or sort: each further type adds
+//! kilobytes to the component.
 
 /// Values by name, in insertion order.
 #[derive(Debug)]
@@ -18,22 +18,22 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// The thing of that name.
+    /// Returns the value of that name.
     pub fn get(&self, name: &str) -> Option<&T> {
         self.things.get(self.names.find(name)?)
     }
 
-    /// The thing of that name.
+    /// Returns the value of that name.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut T> {
         self.things.get_mut(self.names.find(name)?)
     }
 
-    /// Whether there is a thing of that name.
+    /// Returns true if there is a value of that name.
     pub fn has(&self, name: &str) -> bool {
         self.names.find(name).is_some()
     }
 
-    /// Inserts or replaces; returns the previous value.
+    /// Inserts or replaces a value; returns the previous one.
     pub fn put(&mut self, name: &str, thing: T) -> Option<T> {
         if let Some(old) = self.get_mut(name) {
             return Some(std::mem::replace(old, thing));
@@ -43,17 +43,17 @@ impl<T> Table<T> {
         None
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.things.len()
     }
 
-    /// All values in insertion order.
+    /// Returns all values in insertion order.
     pub fn things(&self) -> &[T] {
         &self.things
     }
 
-    /// All values in the order of their names.
+    /// Returns all values in the order of their names.
     pub fn sorted(&self) -> impl Iterator<Item = &T> {
         let indices = self.names.order.iter();
         indices.filter_map(|index| self.things.get(*index))

@@ -34,7 +34,7 @@ fn ids(discovery: &Discovery) -> Vec<&str> {
         .collect()
 }
 
-/// The explanation of a subject.
+/// Returns the only explanation of a subject.
 fn reason(host: &FakeHost, subject: &str) -> String {
     let skipped = host.skipped();
     let reasons: Vec<String> = skipped
@@ -46,7 +46,7 @@ fn reason(host: &FakeHost, subject: &str) -> String {
     reasons[0].clone()
 }
 
-/// The connections made or attempted, in order.
+/// Returns the connections made or attempted, in order.
 fn connections(host: &FakeHost) -> Vec<String> {
     let contacts = host.contacts().into_iter();
     contacts
@@ -54,7 +54,7 @@ fn connections(host: &FakeHost) -> Vec<String> {
         .collect()
 }
 
-/// A server that replays a recording.
+/// Adds a server that replays a recording.
 fn recorded(host: FakeHost, address: &str, answers: [&'static [u8]; 4]) -> FakeHost {
     host.tcp_server(address, move || {
         let mut answers = answers.into_iter();
@@ -257,7 +257,7 @@ fn a_discovery_server_without_network_records_is_still_used() {
 
 #[test]
 fn a_fault_of_find_servers_on_network_keeps_the_list() {
-    // The first is asyncua's, the second what servers of node-opcua and async-opcua answer.
+    // asyncua sends the first status; servers of node-opcua and async-opcua send the second.
     for status in [
         StatusCode::BadUserAccessDenied,
         StatusCode::BadServiceUnsupported,

@@ -1,54 +1,54 @@
-//! URLs as OPC UA servers write them. Looks nothing up.
+//! URLs as OPC UA servers write them. This module looks up no names.
 
 use std::net::IpAddr;
 
-/// The longest URL: that of a device's id.
+/// Upper bound of bytes in a URL, which is that of a device's id.
 pub const MAX_URL: usize = 1_024;
-/// The port that the standard gives to `opc.tcp` (OPC 10000-6, 7.2).
+/// Port that the standard gives to `opc.tcp` (OPC 10000-6, 7.2).
 const OPC_TCP_PORT: u16 = 4840;
 
-/// Why a text is no URL that leads to a server.
+/// Reason why a text is not the URL of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Too long.
+    /// Text over the length limit.
     #[error("is longer than {MAX_URL} bytes")]
     Long,
-    /// Has a character that no URL has.
+    /// Character that no URL has.
     #[error("has a space, a control character or one outside ASCII")]
     Character,
-    /// Is no `scheme://…`.
+    /// Text other than `scheme://…`.
     #[error("has no scheme")]
     Scheme,
-    /// Has no host, or one that cannot be one.
+    /// Missing or impossible host.
     #[error("has no host, or one that can be none, such as one with a user or a zone")]
     Host,
-    /// Has a port that is none.
+    /// Invalid port.
     #[error("has a port that is not a number from 1 to 65535")]
     Port,
 }
 
-/// Where a server is.
+/// Parsed URL of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     text: String,
     scheme: String,
     host: Host,
     port: Option<u16>,
-    /// Where the path begins, and where it ends.
+    /// Start and end of the path.
     path: (usize, usize),
 }
 
-/// The host of a URL.
+/// Host of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// An address.
+    /// IP address.
     Address(IpAddr),
-    /// A name, in lower case.
+    /// Name in lower case.
     Name(String),
 }
 
 impl Url {
-    /// Reads `scheme://host[:port][/path]`. The text stays as it is.
+    /// Parses `scheme://host[:port][/path]`. The text is kept unchanged.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() > MAX_URL {
             return Err(Error::Long);
@@ -76,32 +76,32 @@ impl Url {
         })
     }
 
-    /// As it was written.
+    /// Returns the URL as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// In lower case.
+    /// Returns the scheme in lower case.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Whether OPC UA's own protocol is spoken there.
+    /// Returns true if the scheme is OPC UA's own protocol.
     pub fn is_opc_tcp(&self) -> bool {
         self.scheme == "opc.tcp"
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The port, if it is written.
+    /// Returns the port, if it is written.
     pub fn explicit_port(&self) -> Option<u16> {
         self.port
     }
 
-    /// The port, or the one that is usual for the scheme.
+    /// Returns the port, or the default port of the scheme.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(match self.scheme.as_str() {
             "http" | "opc.ws" => 80,
@@ -110,22 +110,22 @@ impl Url {
         })
     }
 
-    /// What stands behind host and port, without `?` and `#`.
+    /// Returns the part behind host and port, without `?` and `#`.
     pub fn path(&self) -> &str {
         self.text.get(self.path.0..self.path.1).unwrap_or_default()
     }
 
-    /// `scheme://host:port` as written.
+    /// Returns `scheme://host:port` as written.
     pub fn authority(&self) -> &str {
         self.text.get(..self.path.0).unwrap_or_default()
     }
 
-    /// Whether it leads to the machine itself, by what is written.
+    /// Returns true if the URL is written as a loopback host.
     pub fn is_loopback(&self) -> bool {
         self.host.is_loopback()
     }
 
-    /// Where this path is on the host and port of that URL. A path that is not there leads to that URL itself.
+    /// Returns this path on the host and port of `other`; without a path, `other` itself.
     pub fn at(&self, other: &Url) -> Result<Self, Error> {
         match self.path() {
             "" => Ok(other.clone()),
@@ -133,14 +133,14 @@ impl Url {
         }
     }
 
-    /// The same port and path on the host of that URL.
+    /// Returns the same port and path on the host of `other`.
     pub fn with_host_of(&self, other: &Url) -> Result<Self, Error> {
         let (scheme, port, path) = (&self.scheme, self.port(), self.path());
         Self::parse(&format!("{scheme}://{}:{port}{path}", other.host.written()))
     }
 }
 
-/// The host without its port. An IPv6 address stands in brackets.
+/// Splits host and port. An IPv6 address stands in brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), Error> {
     if authority.contains('@') {
         return Err(Error::Host);
@@ -180,7 +180,7 @@ impl Host {
         Ok(Self::Name(text.to_ascii_lowercase()))
     }
 
-    /// As it stands in a URL.
+    /// Returns the host in the form of a URL.
     pub fn written(&self) -> String {
         match self {
             Self::Address(IpAddr::V4(address)) => address.to_string(),
@@ -189,7 +189,7 @@ impl Host {
         }
     }
 
-    /// Whether it is the machine itself, by what is written.
+    /// Returns true if the host is written as a loopback address or name.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Address(address) => is_loopback(*address),
@@ -200,12 +200,12 @@ impl Host {
         }
     }
 
-    /// Whether it is no place at all: a server that listens on all addresses says so of itself.
+    /// Returns true for the unspecified address: a server that listens on all addresses may list it.
     pub fn is_unspecified(&self) -> bool {
         matches!(self, Self::Address(address) if address.to_canonical().is_unspecified())
     }
 
-    /// Whether a name server could know it.
+    /// Returns true if the name has only characters and a length that a name server accepts.
     pub fn can_be_looked_up(&self) -> bool {
         match self {
             Self::Address(_) => false,
@@ -219,7 +219,7 @@ impl Host {
     }
 }
 
-/// Whether that address is the machine itself.
+/// Returns true if the address is a loopback address.
 pub fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }

@@ -1,25 +1,25 @@
-//! Akri's `discoveryDetails` for udev.
+//! `discoveryDetails` of Akri's udev handler.
 
 use leafhost_sdk::Problem;
 use leafhost_sdk::udev::Rule;
 
 use crate::rules;
 
-/// The most rules: each is a wake, and one of the 64 is the timer's.
+/// Upper bound of rules: each is a wake, and one of the 64 wakes is the timer's.
 const MAX_RULES: usize = 63;
-/// The most terms of all rules: what the host takes.
+/// Upper bound of terms in all rules, as on the host.
 const MAX_TERMS: usize = 256;
 
-/// `discoveryDetails`.
+/// `discoveryDetails` of the handler.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Details {
-    /// As in a udev rules file.
+    /// Rules in the syntax of a udev rules file.
     pub udev_rules: Vec<String>,
-    /// Makes one device of a device and all matched below it.
+    /// Merges a device and all matched devices below it into one.
     #[serde(default)]
     pub group_recursive: bool,
-    /// What a workload may do with the nodes.
+    /// Permissions of a workload on the device nodes.
     #[serde(default = "all")]
     pub permissions: String,
 }
@@ -29,7 +29,7 @@ fn all() -> String {
 }
 
 impl Details {
-    /// All problems.
+    /// Returns all problems of the details.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.rules().err().unwrap_or_default();
         if self.udev_rules.len() > MAX_RULES {
@@ -59,7 +59,7 @@ impl Details {
         problems
     }
 
-    /// Remarks on rules that can be used.
+    /// Returns remarks on valid rules.
     pub fn remarks(&self) -> Vec<Problem> {
         let rules = self.rules().unwrap_or_default();
         let mut remarks = Vec::new();
@@ -73,7 +73,7 @@ impl Details {
         remarks
     }
 
-    /// The parsed rules.
+    /// Parses the rules; fails with a problem for each invalid one.
     pub fn rules(&self) -> Result<Vec<Rule>, Vec<Problem>> {
         let mut rules = Vec::new();
         let mut problems = Vec::new();

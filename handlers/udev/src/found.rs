@@ -1,4 +1,4 @@
-//! Turns matched udev devices into devices: nodes of ancestors, groups, properties.
+//! Converts matched udev devices into devices: nodes of ancestors, groups, properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use leafhost_sdk::{Device, Discovery, Error, Host, Problem, Request, Result};
 use crate::details::Details;
 use crate::{hardware, resource};
 
-/// Time between calls without events: no event reaches a process in a user namespace's network namespace, and udev's
+/// Time between calls without events. A process in a user namespace's network namespace receives no events, and udev's
 /// database may change without one.
 const BACKSTOP: Duration = Duration::from_mins(5);
 
-/// One `discover` call.
+/// Runs one `discover` call.
 pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
     let rules = request.details.rules().map_err(Error::InvalidDetails)?;
     if rules.is_empty() {
@@ -43,7 +43,7 @@ fn wakes(discovery: Discovery, rules: Vec<Rule>) -> Discovery {
         .wake_after(BACKSTOP)
 }
 
-/// The host's answer by path.
+/// Devices of the host's answer by path.
 struct Tree<'a>(BTreeMap<&'a str, &'a udev::Device>);
 
 impl<'a> Tree<'a> {
@@ -56,7 +56,7 @@ impl<'a> Tree<'a> {
         )
     }
 
-    /// A device and its ancestors, nearest first.
+    /// Returns a device and its ancestors, nearest first.
     fn chain(&self, devpath: &str) -> Vec<&'a udev::Device> {
         let first = self.0.get(devpath).copied();
         std::iter::successors(first, |device| {
@@ -66,7 +66,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Each matched device, or its nearest ancestor with a node: path and node.
+/// Returns path and node of each matched device, or of its nearest ancestor with a node.
 fn members(tree: &Tree<'_>, rules: &[String], host: &Host) -> BTreeMap<String, Option<String>> {
     let mut members: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut climbed: BTreeSet<String> = BTreeSet::new();
@@ -97,8 +97,8 @@ fn members(tree: &Tree<'_>, rules: &[String], host: &Host) -> BTreeMap<String, O
     members
 }
 
-/// Groups every member under the uppermost one on its path if that is asked for, else under itself. Paths are compared
-/// by parts: `loop10` is not below `loop1`.
+/// Groups every member under the uppermost member on its path if `recursive` is set, otherwise under itself. Paths are
+/// compared by parts: `loop10` is not below `loop1`.
 fn grouped(
     members: &BTreeMap<String, Option<String>>,
     recursive: bool,
@@ -115,7 +115,7 @@ fn grouped(
     groups
 }
 
-/// The options in details and properties.
+/// Options from the details and properties.
 struct Options<'a> {
     grouped: bool,
     permissions: &'a str,

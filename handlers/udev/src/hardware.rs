@@ -1,14 +1,14 @@
-//! Identity and description of hardware from udev or the kernel.
+//! Identifies and describes hardware by data from udev or the kernel.
 
 use leafhost_sdk::udev::Device;
 
-/// The longest text of an attribute, in bytes.
+/// Upper bound of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
 
-/// `usb:VENDOR:MODEL:SERIAL@PORT` for a USB device and all that belongs to it, a PCI address for a PCI device and what
-/// hangs directly on it. `chain` is the device and what is above it, nearest first.
+/// Returns `usb:VENDOR:MODEL:SERIAL@PORT` for a USB device and its parts, or the PCI address for a PCI device and its direct
+/// children. `chain` is the device and its ancestors, nearest first.
 ///
-/// Not for what is farther from its PCI device: the disks of one controller are not one piece of hardware.
+/// Other descendants of a PCI device have no id: the disks of one controller are not one piece of hardware.
 pub fn physical_id(chain: &[&Device]) -> Option<String> {
     let own = own_hardware(chain);
     if let Some(usb) = own.last().filter(|device| is_usb_device(device)) {
@@ -20,7 +20,7 @@ pub fn physical_id(chain: &[&Device]) -> Option<String> {
     Some(format!("pci:{}", pci.kernel))
 }
 
-/// Names and values of attributes, each from the nearest device of the chain that has it and is the same hardware.
+/// Returns names and values of attributes, each from the nearest device of the chain that has it and is the same hardware.
 pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
     let own = |value: fn(&Device) -> Option<String>| chain.first().and_then(|device| value(device));
     let same = own_hardware(chain);
@@ -48,8 +48,8 @@ pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// The devices of the chain that are one piece of hardware with the first: up to the nearest USB device; else up to the PCI
-/// device that it is or hangs directly on; else all that is below a PCI device.
+/// Returns the devices of the chain that are one piece of hardware with the first: up to the nearest USB device; otherwise
+/// up to the PCI device that it is or is a direct child of; otherwise all devices below a PCI device.
 fn own_hardware<'a>(chain: &'a [&'a Device]) -> &'a [&'a Device] {
     let usb = chain.iter().position(|device| is_usb_device(device));
     let end = usb.map(|usb| usb + 1).or_else(|| {
@@ -67,7 +67,7 @@ fn is_usb_device(device: &Device) -> bool {
     device.subsystem.as_deref() == Some("usb") && device.property("DEVTYPE") == Some("usb_device")
 }
 
-/// The ids of vendor and model, four hexadecimal digits each: from udev, or as the kernel gives them.
+/// Returns the ids of vendor and model, four hexadecimal digits each, from udev or the kernel.
 fn ids(device: &Device) -> Option<(String, String)> {
     let (vendor, model) = match (
         device.property("ID_VENDOR_ID"),

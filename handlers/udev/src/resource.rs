@@ -1,7 +1,7 @@
-//! What `devicePluginResourceName` and `vfioPassthrough` ask for: addresses in the variables that `KubeVirt` reads.
+//! Implements `devicePluginResourceName` and `vfioPassthrough`: addresses in the variables that `KubeVirt` reads.
 
-/// The variable for a resource, `USB_RESOURCE_…` or `PCI_RESOURCE_…`. As `KubeVirt` makes it: upper case, `.` and `/`
-/// become `_`; a `-` stays.
+/// Returns the variable of a resource, `USB_RESOURCE_…` or `PCI_RESOURCE_…`. As in `KubeVirt`, it is upper case, `.` and `/`
+/// become `_`, and a `-` stays.
 pub fn variable(prefix: &str, resource: &str) -> String {
     let name: String = resource
         .chars()
@@ -14,14 +14,14 @@ pub fn variable(prefix: &str, resource: &str) -> String {
     format!("{prefix}_{name}")
 }
 
-/// `bus:device` of a node such as `/dev/bus/usb/001/010`.
+/// Returns `bus:device` of a node such as `/dev/bus/usb/001/010`.
 pub fn usb_address(devnode: &str) -> Option<String> {
     let (bus, device) = devnode.strip_prefix("/dev/bus/usb/")?.rsplit_once('/')?;
     let (bus, device): (u32, u32) = (bus.parse().ok()?, device.parse().ok()?);
     Some(format!("{bus}:{device}"))
 }
 
-/// The last PCI device on the path of a device that is no USB device: its path and its address.
+/// Returns path and address of the last PCI device on the path of a device; `None` for USB devices.
 pub fn pci_device(devpath: &str) -> Option<(&str, &str)> {
     if devpath.split('/').any(|part| part.starts_with("usb")) {
         return None;
@@ -37,7 +37,7 @@ pub fn pci_device(devpath: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// `domain:bus:slot.function`, in hexadecimal digits.
+/// Returns true if the text is `domain:bus:slot.function` in hexadecimal digits.
 fn is_pci_address(text: &str) -> bool {
     let is_hex = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
     let mut parts = text.splitn(3, ':');

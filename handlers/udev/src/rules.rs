@@ -1,11 +1,11 @@
-//! Parses a rule as it is written in a udev rules file: `KERNEL=="video[0-9]*", ATTRS{idVendor}!="046d"`.
+//! Parses a rule in the syntax of a udev rules file: `KERNEL=="video[0-9]*", ATTRS{idVendor}!="046d"`.
 //!
-//! Only comparisons are accepted; assignments and actions are refused by name. As in udev, white space and commas
-//! separate, and `\"` is a quote within a value.
+//! Only comparisons are accepted; the error names rejected assignments and actions. As in udev, white space and commas
+//! separate terms, and `\"` is a quote within a value.
 
 use leafhost_sdk::udev::{Field, Rule, Term};
 
-/// The most terms of a rule, and the longest value in bytes, which the host accepts.
+/// Upper bounds of terms per rule and of bytes per value, as on the host.
 const MAX_TERMS: usize = 32;
 const MAX_VALUE: usize = 1 << 10;
 
@@ -32,12 +32,12 @@ const UNSUPPORTED: [&str; 19] = [
     "WAIT_FOR",
 ];
 
-/// Why and where a text is not a rule.
+/// Error with the position at which a text is not a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The character, from 1.
+    /// Position of the character, from 1.
     at: usize,
-    /// The problem.
+    /// Description of the problem.
     what: String,
 }
 
@@ -140,7 +140,7 @@ fn key(reader: &mut Reader<'_>, name: &str, needed: bool) -> Result<Option<Strin
     Ok(Some(key.to_owned()))
 }
 
-/// True for `!=`.
+/// Parses an operator; returns true for `!=`.
 fn operator(reader: &mut Reader<'_>, name: &str) -> Result<bool, Mistake> {
     if reader.eat("==") {
         return Ok(false);
@@ -185,8 +185,8 @@ fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
     Ok(value)
 }
 
-/// Whether the value contains what a glob does not use, so that it was a regular expression in Akri: `.*`, `+`, `(`,
-/// or a backslash before a character without meaning in a glob.
+/// Returns true if the value contains syntax that a glob does not use, so that it was a regular expression in Akri: `.*`,
+/// `+`, `(`, or a backslash before a character without meaning in a glob.
 pub fn looks_like_regex(value: &str) -> bool {
     let mut rest = value.chars().peekable();
     while let Some(c) = rest.next() {
@@ -201,8 +201,8 @@ pub fn looks_like_regex(value: &str) -> bool {
     false
 }
 
-/// Returns true if the value looks like a regular expression but is the natural glob for ports of a bus: `1-1.*` for
-/// those of a hub, `0000:00:1f.*` for the functions of a PCI device. The attribute `devpath` has a port without its bus.
+/// Returns true if the value looks like a regular expression but is the natural glob for ports of a bus: `1-1.*` for those
+/// of a hub, `0000:00:1f.*` for the functions of a PCI device. The attribute `devpath` contains a port without its bus.
 pub fn looks_like_port(value: &str, key: Option<&str>) -> bool {
     let mut in_doubt = value
         .split('|')
@@ -211,7 +211,7 @@ pub fn looks_like_port(value: &str, key: Option<&str>) -> bool {
     in_doubt.peek().is_some() && in_doubt.all(|text| is_port(text, key == Some("devpath")))
 }
 
-/// Returns true if the text is numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
+/// Returns true if the text consists of numbers and wildcards between `-`, `:` and `.`, with a bus before the port.
 fn is_port(text: &str, has_bus: bool) -> bool {
     let (text, mut has_bus) = match text.strip_prefix("spi") {
         Some(port) => (port, true),
@@ -238,7 +238,7 @@ fn is_port(text: &str, has_bus: bool) -> bool {
     has_bus && !is_empty && text.starts_with(|c: char| !c.is_ascii_alphabetic())
 }
 
-/// The remark on a term that Akri read as a regular expression and udev does not.
+/// Returns the remark on a term that Akri read as a regular expression and udev does not.
 pub fn remark(term: &Term) -> Option<String> {
     let was_regex = match term.field {
         Field::Driver
@@ -270,7 +270,7 @@ pub fn remark(term: &Term) -> Option<String> {
     })
 }
 
-/// A cursor over a text.
+/// Cursor over a text.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     text: &'a str,
@@ -374,7 +374,8 @@ mod tests {
         }
     }
 
-    /// `leafhost-udev` has the same function, which decides how values match: its test reads this table, too.
+    /// Checks the table that the test of the same function in `leafhost-udev` reads, too; that function decides how values
+    /// match.
     #[test]
     fn values_that_look_like_regular_expressions_are_those_of_the_table() {
         for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {

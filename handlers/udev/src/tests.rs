@@ -9,7 +9,7 @@ const PCI: &str = "/devices/pci0000:00/0000:00:14.0";
 const USB: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1";
 const VIDEO: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
 
-/// A webcam with two video nodes and a microphone, and two loop devices.
+/// Creates a webcam with two video nodes and a microphone, and two loop devices.
 fn mk_host() -> FakeHost {
     let video = |number: u8, capabilities: &str| {
         UdevDevice::new(&format!("{USB}/1-1:1.0/video4linux/video{number}"))
@@ -159,7 +159,7 @@ fn attributes_come_only_from_the_devices_own_hardware() {
             Some("usb:0c45:6366:@1-2"),
         ),
         ("sda", &["subsystem"], None),
-        // What hangs directly on a PCI device is a face of it.
+        // A direct child of a PCI device is part of that hardware.
         (
             "renderD128",
             &[
@@ -199,11 +199,11 @@ fn rules_that_look_like_regular_expressions_cause_a_remark() {
         ),
         (r#"ATTRS{devpath}=="1.*""#, Some("is read as a glob")),
         (r#"KERNELS=="(1-1.*)""#, Some("may match more than in udev")),
-        // Akri handed these to udev.
+        // Akri passed these to udev.
         (r#"KERNEL=="sd.*""#, None),
         (r#"KERNELS=="1-1[.]*""#, None),
         (r#"ATTR{x}!="a+""#, None),
-        // These mean the same to both.
+        // These have the same meaning in both.
         (r#"DRIVERS=="uvc*|usb""#, None),
         (r#"KERNELS=="[0-9]-1\*\\""#, None),
     ];

@@ -6,7 +6,7 @@ const ANSWER: Expect = Expect::Answer {
     request: 2,
 };
 
-/// A chunk of an answer to request 2.
+/// Creates a chunk of an answer to request 2.
 fn mk_chunk(part: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = request(Kind::Message, CHANNEL, 13, 2, body);
     bytes[3] = part;

@@ -1,28 +1,28 @@
-//! Answers, field by field: what is announced is checked against what is there before anything is kept.
+//! Reads answers field by field; announced lengths are checked against the available bytes before anything is stored.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
 use super::{Application, Endpoint, Error, List, MAX_LISTED};
 use crate::status::Status;
 
-/// The most of them that are read, repeated ones included.
+/// Upper bound of list items that are read, duplicates included.
 const MAX_READ: usize = 16_000;
-/// The most URLs of one application that are kept.
+/// Upper bound of URLs kept of one application.
 const MAX_URLS: usize = 16;
-/// The most endpoints that are kept.
+/// Upper bound of endpoints kept.
 pub const MAX_ENDPOINTS: usize = 64;
-/// The most kinds of user tokens of an endpoint.
+/// Upper bound of token types of an endpoint.
 const MAX_TOKENS: usize = 1_000;
-/// What is kept of a text.
+/// Upper bound of bytes kept of a text.
 const MAX_TEXT: usize = 16 * 1024;
-/// The longest certificate, chains included.
+/// Upper bound of bytes in a certificate, chains included.
 const MAX_CERTIFICATE: usize = 64 * 1024;
-/// How deep diagnostics may lie in each other.
+/// Upper bound of the nesting of diagnostics.
 const MAX_DEPTH: usize = 16;
-/// `ServiceFault`
+/// Id of `ServiceFault`.
 pub const FAULT: u32 = 397;
 
-/// Reads an answer of that id: its header, and what `fields` reads of the rest.
+/// Reads an answer of that id: its header, then the rest with `fields`.
 pub fn read<T>(
     body: &[u8],
     answer: u32,
@@ -41,13 +41,13 @@ pub fn read<T>(
     fields(&mut reader)
 }
 
-/// What is left of an answer.
+/// Reader of the rest of an answer.
 pub struct Reader<'a> {
     pub rest: &'a [u8],
 }
 
 impl Reader<'_> {
-    /// A byte string of at most `most` bytes; one that is not there is empty.
+    /// Reads a byte string of at most `most` bytes; an absent one is empty.
     pub fn bytes(&mut self, most: usize, what: &'static str) -> Result<Vec<u8>, Error> {
         let length = self.count(what)?;
         let before = self.rest;
@@ -56,7 +56,7 @@ impl Reader<'_> {
         Ok(bytes.ok_or(Error::Broken { what })?.to_vec())
     }
 
-    /// The number of a standard node; 0 for any other node (OPC 10000-6, 5.2.2.9).
+    /// Reads the number of a standard node; 0 for any other node (OPC 10000-6, 5.2.2.9).
     pub fn node_id(&mut self, what: &'static str) -> Result<u32, Error> {
         match self.byte(what)? {
             0 => self.byte(what).map(u32::from),
@@ -83,7 +83,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number.
+    /// Reads a number.
     pub fn number(&mut self, what: &'static str) -> Result<u32, Error> {
         let (number, rest) = self
             .rest
@@ -93,20 +93,20 @@ impl Reader<'_> {
         Ok(u32::from_le_bytes(*number))
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn byte(&mut self, what: &'static str) -> Result<u8, Error> {
         let (byte, rest) = self.rest.split_first().ok_or(Error::Broken { what })?;
         self.rest = rest;
         Ok(*byte)
     }
 
-    /// Leaves bytes behind.
+    /// Skips bytes.
     pub fn skip(&mut self, count: usize, what: &'static str) -> Result<(), Error> {
         self.rest = self.rest.get(count..).ok_or(Error::Broken { what })?;
         Ok(())
     }
 
-    /// A length as it stands before texts and arrays; none is 0.
+    /// Reads the length of a text or array; an absent one has length 0.
     pub fn count(&mut self, what: &'static str) -> Result<usize, Error> {
         match self.number(what)? {
             u32::MAX => Ok(0),
@@ -114,13 +114,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Leaves a text or a byte string behind.
+    /// Skips a text or a byte string.
     pub fn skip_bytes(&mut self, what: &'static str) -> Result<(), Error> {
         let length = self.count(what)?;
         self.skip(length, what)
     }
 
-    /// A text; one that is not there is empty. Of one that is too long, or at some place no text, what comes before is kept: who
+    /// Reads a text; an absent one is empty. A text that is too long or not UTF-8 is kept up to that place: a server that
     /// registers with a discovery server must not make its whole list unreadable.
     pub fn text(&mut self, what: &'static str) -> Result<String, Error> {
         let before = self.rest;
@@ -131,7 +131,7 @@ impl Reader<'_> {
         Ok(chunks.next().map_or("", |chunk| chunk.valid()).to_owned())
     }
 
-    /// The text of a text in some language (OPC 10000-6, 5.2.2.14).
+    /// Reads the text of a localized text (OPC 10000-6, 5.2.2.14).
     pub fn localized(&mut self, what: &'static str) -> Result<String, Error> {
         let mask = self.byte(what)?;
         if mask & 1 != 0 {
@@ -143,7 +143,7 @@ impl Reader<'_> {
         Ok(String::new())
     }
 
-    /// An array of texts, of which the first `most` are kept.
+    /// Reads an array of texts, of which the first `most` are kept.
     pub fn texts(&mut self, what: &'static str, most: usize) -> Result<Vec<String>, Error> {
         let mut texts = Vec::new();
         for index in 0..self.count(what)? {
@@ -156,7 +156,7 @@ impl Reader<'_> {
         Ok(texts)
     }
 
-    /// An array, each thing in it once. What is the same is known by its bytes.
+    /// Reads an array without duplicates. Items are equal if their bytes are equal.
     pub fn list<T>(
         &mut self,
         what: &'static str,
@@ -169,7 +169,7 @@ impl Reader<'_> {
             let before = self.rest;
             let item = item(self)?;
             let length = before.len() - self.rest.len();
-            // Who makes two things look the same makes one of their own disappear: a fast digest will do.
+            // A peer that crafts a collision hides only its own items, so a fast digest is enough.
             let mut digest = DefaultHasher::new();
             digest.write(before.get(..length).unwrap_or_default());
             let bytes = digest.finish();
@@ -188,7 +188,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The service's result; what else there is, is left behind.
+    /// Reads the service result and skips the rest of the header.
     pub fn response_header(&mut self) -> Result<Status, Error> {
         self.skip(8, "timestamp")?;
         self.number("request handle")?;
@@ -208,8 +208,8 @@ impl Reader<'_> {
         Ok(status)
     }
 
-    /// Leaves diagnostics behind (OPC 10000-6, 5.2.2.12): four numbers, a text and a code, each if its bit is set, and
-    /// perhaps more of the same inside.
+    /// Skips diagnostics (OPC 10000-6, 5.2.2.12): four numbers, a text and a code, each if its bit is set, and possibly
+    /// nested diagnostics.
     pub fn diagnostics(&mut self) -> Result<(), Error> {
         let what = "diagnostics";
         for _ in 0..MAX_DEPTH {
@@ -231,7 +231,7 @@ impl Reader<'_> {
         Err(Error::Broken { what })
     }
 
-    /// An `ApplicationDescription`.
+    /// Reads an `ApplicationDescription`.
     pub fn application(&mut self) -> Result<Application, Error> {
         let uri = self.text("application URI")?;
         let product = self.text("product URI")?;
@@ -249,7 +249,7 @@ impl Reader<'_> {
         })
     }
 
-    /// An `EndpointDescription`.
+    /// Reads an `EndpointDescription`.
     pub fn endpoint(&mut self) -> Result<Endpoint, Error> {
         self.text("endpoint URL")?;
         let server = self.application()?;

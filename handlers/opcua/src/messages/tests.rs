@@ -10,7 +10,7 @@ use opcua_types::{
 use super::reader::FAULT;
 use super::*;
 
-/// The body of a recorded answer.
+/// Returns the body of a recorded answer.
 fn body(recorded: &[u8], frame: usize) -> &[u8] {
     &recorded[frame..]
 }
@@ -120,7 +120,7 @@ fn truncated_recorded_answers_do_not_panic() {
     }
 }
 
-/// The request as parsed by the library, without its time.
+/// Decodes the request with the library, without its time.
 fn read_back<T: BinaryDecodable + MessageInfo>(bytes: &[u8]) -> T {
     let owned = ContextOwned::new(
         NamespaceMap::new(),
@@ -239,7 +239,7 @@ fn every_encoding_of_an_id_is_read() {
     }
 }
 
-/// The beginning of an answer: its id and a header with this status and these bytes.
+/// Creates the beginning of an answer: its id and a header with this status and these bytes.
 fn mk_answer(id: u16, status: u32, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(id.to_le_bytes());
@@ -249,7 +249,7 @@ fn mk_answer(id: u16, status: u32, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// No diagnostics, no texts, no further header.
+/// Rest of a header without diagnostics, texts and additional header.
 const PLAIN: [u8; 8] = [0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0];
 
 #[test]
@@ -323,11 +323,11 @@ fn an_unknown_application_type_leaves_the_others_readable() {
     assert_eq!(kinds, [77, 0]);
 }
 
-/// A part of an answer.
+/// Part of an answer.
 #[derive(Clone)]
 enum Part {
     Bytes(Vec<u8>),
-    /// The length of a text or array.
+    /// Length of a text or array.
     Length(u32),
 }
 
@@ -336,7 +336,7 @@ fn text(text: &str) -> [Part; 2] {
     [Part::Length(length), Part::Bytes(text.as_bytes().to_vec())]
 }
 
-/// An `ApplicationDescription` with these texts.
+/// Creates an `ApplicationDescription` with these texts.
 fn mk_application(words: &str) -> Vec<Part> {
     let mut parts = [text(words), text(words)].concat();
     parts.push(Part::Bytes(vec![3]));
@@ -348,7 +348,7 @@ fn mk_application(words: &str) -> Vec<Part> {
     parts
 }
 
-/// The three lists, each with one item in which all texts are these bytes.
+/// Creates the three lists, each with one item in which all texts are `words`.
 fn mk_lists(words: &str) -> [Vec<Part>; 3] {
     let header = |id: u16| {
         let begin = Part::Bytes([mk_answer(id, 0, &[]), vec![0]].concat());
@@ -376,7 +376,7 @@ fn mk_lists(words: &str) -> [Vec<Part>; 3] {
         one.to_vec(),
         text(words).to_vec(),
         mk_application(words),
-        // The certificate.
+        // Certificate.
         text(words).to_vec(),
         vec![Part::Bytes(vec![1, 0, 0, 0])],
         text(words).to_vec(),
@@ -396,7 +396,7 @@ fn written(parts: &[Part]) -> Vec<u8> {
     bytes.collect::<Vec<_>>().concat()
 }
 
-/// The number of items of the list.
+/// Returns the number of items of the list.
 fn read_list(bytes: &[u8]) -> Result<usize, Error> {
     match u16::from_le_bytes([bytes[2], bytes[3]]) {
         425 => servers(bytes).map(|list| list.items.len()),

@@ -1,5 +1,5 @@
-//! Which names are looked up. A call has a limited number of lookups: the servers that list names share them, and
-//! every call starts with other names.
+//! Selects the names to look up. A call has a limited number of lookups: the servers that list names share them, and every
+//! call starts with other names.
 
 use std::net::IpAddr;
 
@@ -11,37 +11,37 @@ use crate::table::Table;
 use crate::text::digest;
 use crate::url::Url;
 
-/// The name lookups of a call.
+/// Name lookups of a call.
 #[derive(Debug, Default)]
 pub struct NameLookups {
     table: Table<Name>,
-    /// The names by the server that listed them.
+    /// Names by the server that listed them.
     sources: Vec<Source>,
-    /// How many lookups are used, or reserved for the configured servers.
+    /// Number of lookups that are used, or reserved for the configured servers.
     used: usize,
-    /// How many servers are configured, and how many of them have not answered yet.
+    /// Number of configured servers, and of those among them that have not answered yet.
     configured: usize,
     unheard: usize,
-    /// The call's number, which determines the order of the names.
+    /// Number of the call, which determines the order of the names.
     round: u64,
 }
 
 #[derive(Debug)]
 enum Name {
-    /// What waits for the name, and whether the lookup has begun.
+    /// Values that wait for the name, and true once the lookup has begun.
     Asked(Vec<Waiting>, bool),
     Known(Result<Vec<IpAddr>, net::Error>),
 }
 
-/// A server that lists names.
+/// Server that lists names.
 #[derive(Debug, Default)]
 struct Source {
-    /// The first of its names in this call's order, reversed.
+    /// First of its names in this call's order, reversed.
     due: Vec<(u64, String)>,
     looked_up: usize,
 }
 
-/// The state of a name.
+/// State of a name.
 pub enum Found<'a> {
     /// The lookup's result, with the value that asked for it.
     Known(Lookup<'a>, Box<Waiting>),
@@ -66,13 +66,13 @@ impl NameLookups {
         lookups
     }
 
-    /// Notes that a configured server has answered or failed.
+    /// Records that a configured server has answered or failed.
     pub fn heard(&mut self) {
         self.unheard = self.unheard.saturating_sub(1);
     }
 
-    /// The result for a name, or queues `waiting` until there is one. `source` is the index of the server that listed
-    /// it.
+    /// Returns the result for a name, or queues `waiting` until there is one. `source` is the index of the server that
+    /// listed it.
     pub fn find(&mut self, name: &str, source: usize, waiting: Waiting) -> Found<'_> {
         if !self.table.has(name) {
             self.table.put(name, Name::Asked(Vec::new(), false));
@@ -95,7 +95,7 @@ impl NameLookups {
         }
     }
 
-    /// The next name to look up, from the server with the fewest lookups. While other configured servers may still
+    /// Returns the next name to look up, from the server with the fewest lookups. While other configured servers may still
     /// list names, each has only its share.
     pub fn next(&mut self) -> Option<String> {
         let share = match self.unheard {
@@ -126,7 +126,7 @@ impl NameLookups {
         }
     }
 
-    /// One URL for each name that was not looked up.
+    /// Returns one URL for each name that was not looked up.
     pub fn left(&self) -> Vec<Url> {
         let waiting = self.table.things().iter().filter_map(|name| match name {
             Name::Asked(waiting, false) => waiting.first(),

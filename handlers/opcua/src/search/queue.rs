@@ -1,4 +1,4 @@
-//! The tasks of a search by priority.
+//! Tasks of a search by priority.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,20 +8,20 @@ use super::Task;
 /// Order of tasks: urgency, then the tasks of different listing servers in turn.
 pub type Priority = (Urgency, u32, usize);
 
-/// How urgent a task is.
+/// Urgency of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// The details name the server.
+    /// Server named in the details.
     Configured,
-    /// It answered last time.
+    /// Server that answered last time.
     Known,
-    /// It was not asked last time.
+    /// Server that was not asked last time.
     New,
-    /// It did not answer last time.
+    /// Server that did not answer last time.
     Silent,
 }
 
-/// A priority queue of tasks.
+/// Priority queue of tasks.
 #[derive(Debug, Default)]
 pub struct TaskQueue {
     order: BinaryHeap<Reverse<(Priority, usize)>>,
@@ -35,13 +35,13 @@ impl TaskQueue {
         self.tasks.push(Some(task));
     }
 
-    /// The most urgent task.
+    /// Returns the most urgent task.
     pub fn next(&mut self) -> Option<Task> {
         let Reverse((_, index)) = self.order.pop()?;
         self.tasks.get_mut(index)?.take()
     }
 
-    /// Whether there is no task.
+    /// Returns true if there are no tasks.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }

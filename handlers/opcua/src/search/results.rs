@@ -1,4 +1,4 @@
-//! The results of a search: one server for each URL, and why others are left out.
+//! Results of a search: one server for each URL, and the explanations of the others.
 
 use leafhost_sdk::net::LOOK_UPS;
 
@@ -10,29 +10,28 @@ use crate::messages::Application;
 use crate::table::Table;
 use crate::text::quoted;
 
-/// An application that answers where it is listed.
+/// Application that answers at its listed location.
 #[derive(Debug)]
 pub struct Found {
-    /// Its location.
     pub location: Location,
-    /// Its description.
+    /// Description of the application.
     pub application: Application,
-    /// The facts of its endpoints.
+    /// Facts of its endpoints.
     pub facts: Option<Facts>,
-    /// Whether it answered in the last call too.
+    /// True if it also answered in the last call.
     pub known: bool,
 }
 
-/// The result of a search.
+/// Result of a search.
 #[derive(Debug)]
 pub struct Results {
-    /// The servers, by URL.
+    /// Servers by URL.
     pub found: Table<Found>,
-    /// Why others are left out.
+    /// Explanations of servers that are not devices.
     pub skipped: Table<Skip>,
-    /// Whether everything was asked.
+    /// True if all servers were asked.
     pub complete: bool,
-    /// What to remember.
+    /// Memory for the next call.
     pub memory: Memory,
 }
 
@@ -81,8 +80,8 @@ impl Search<'_> {
         }
     }
 
-    /// One server for each URL. Lists of configured servers take precedence over others, and earlier lists over later
-    /// ones.
+    /// Selects one server for each URL. Lists of configured servers take precedence over others, and earlier lists over
+    /// later ones.
     fn found(&mut self) -> Table<Found> {
         let mut found = Table::default();
         let mut seen = Table::default();
@@ -162,7 +161,7 @@ impl Search<'_> {
         found
     }
 
-    /// Sort key that decides among several descriptions of a server, whatever order the answers came in.
+    /// Returns the sort key that selects among several descriptions of a server, independent of the order of answers.
     pub(super) fn rank(&self, wanted: &Wanted) -> String {
         let Wanted {
             asked, application, ..
@@ -182,7 +181,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns the rule and the reason if an application does not answer at its URL; `answering` are the URIs that are known to answer there.
+/// Returns the rule and the reason if an application does not answer at its URL; `answering` has the URIs known to answer
+/// there.
 fn elsewhere(
     wanted: &Wanted,
     location: &Location,

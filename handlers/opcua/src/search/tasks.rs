@@ -1,4 +1,4 @@
-//! The tasks of a search and their outcomes.
+//! Tasks of a search, and their outcomes.
 
 use std::net::IpAddr;
 
@@ -9,76 +9,76 @@ use crate::memory::Peer;
 use crate::messages::{Application, List, Record};
 use crate::url::Url;
 
-/// A task.
+/// Request to a server or a name server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// Ask a server what it lists.
+    /// Ask a server for the servers it lists.
     Ask {
-        /// Its index among the servers to ask.
+        /// Index among the servers to ask.
         asked: usize,
-        /// Its URL.
+        /// URL of the server.
         url: Url,
-        /// Whether its endpoints are wanted as well.
+        /// Ask for its endpoints as well.
         facts: bool,
-        /// Whether what it knows from the network is wanted, if it is a discovery server.
+        /// Ask for servers known from the network, if it is a discovery server.
         records: bool,
-        /// Whether it answered last time.
+        /// True if it answered last time.
         known: bool,
-        /// The application that its endpoints named, if they are known.
+        /// Application that its endpoints named, if they are known.
         told: Option<String>,
     },
     /// Look up a name.
     LookUp(String),
-    /// Say hello.
+    /// Exchange Hello with a listed server.
     Confirm {
-        /// Who is meant.
+        /// Host and port of the server.
         peer: Peer,
-        /// By which URL.
+        /// URL to use.
         url: Url,
-        /// By which it is listed.
+        /// URL in the list.
         listed: String,
-        /// Where it leads.
+        /// Addresses of the URL.
         addresses: Vec<IpAddr>,
-        /// Whether its endpoints are wanted as well.
+        /// Ask for its endpoints as well.
         facts: bool,
-        /// Whether it answered last time.
+        /// True if it answered last time.
         known: bool,
     },
 }
 
-/// What came of a task.
+/// Outcome of a task.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`Task::Ask`].
+    /// Outcome of [`Task::Ask`].
     Asked(usize, Answers),
-    /// Of [`Task::LookUp`].
+    /// Outcome of [`Task::LookUp`].
     LookedUp(String, Result<Vec<IpAddr>, net::Error>),
-    /// Of [`Task::Confirm`]: what its endpoints say, or why it is as good as dead.
+    /// Outcome of [`Task::Confirm`]: the endpoints, or the reason to treat the server as dead.
     Confirmed(Peer, Result<Told, String>),
 }
 
-/// What a server's endpoints say, or why nothing is known of them; nothing if that was not asked.
+/// Facts of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
 pub type Told = Option<Result<Facts, String>>;
 
-/// What a server that was asked has said before it stopped.
+/// Answers of a server until its conversation ended.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// Where its URL leads.
+    /// Addresses of its URL.
     pub addresses: Vec<IpAddr>,
-    /// Whether it said hello.
+    /// True if it answered Hello.
     pub alive: bool,
-    /// The applications it knows.
+    /// Applications that it lists.
     pub servers: Option<List<Application>>,
-    /// The same as a request without a URL gives them, if several have the URL that was asked.
+    /// Applications listed for a request without a URL, requested if several have the URL that was asked.
     pub plain: Option<List<Application>>,
-    /// The servers it knows from the network.
+    /// Servers that it knows from the network.
     pub records: Option<List<Record>>,
-    /// What its endpoints say.
+    /// Facts of its endpoints.
     pub facts: Told,
-    /// Whether it refuses a channel without security, so that it cannot be asked anything.
+    /// True if it refuses a channel without security, so that it cannot be asked.
     pub refused: bool,
-    /// Why there is not more.
+    /// Reason why answers are missing.
     pub error: Option<String>,
-    /// Whether that is for a bound of ours: what it knows beyond is still there.
+    /// True if one of our limits caused that; the servers beyond it still exist.
     pub cut: bool,
 }

@@ -1,4 +1,4 @@
-//! What Akri's users rely on: filters, ids, and where they differ.
+//! Behaviour that Akri's users rely on: filters, ids, and the differences.
 
 use leafhost_sdk::testing::FakeHost;
 use opcua_types::ApplicationType;
@@ -6,7 +6,8 @@ use opcua_types::ApplicationType;
 use super::fake::{Fake, application};
 use super::{connections, discover, ids, reason};
 
-/// The URL of a server's own entry, as in Akri: its host if it can be resolved, else the configured URL with the path.
+/// Checks the URL of a server's own entry, as in Akri: its host if it can be resolved, otherwise the configured URL with the
+/// path.
 #[test]
 fn a_server_has_the_url_it_has_in_akri() {
     for (configured, listed, id) in [

@@ -1,4 +1,4 @@
-//! A fake server: replays recorded bytes where they are constant, and encodes with the library what a test chooses.
+//! Fake server: replays recorded bytes where they are constant, and encodes with the library the parts that a test chooses.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use opcua_types::{
 
 const HELLO: &[u8] = include_bytes!("../../fixtures/node-lds-hello.bin");
 const CHANNEL: &[u8] = include_bytes!("../../fixtures/node-lds-channel.bin");
-/// The channel and token of the recording.
+/// Channel and token of the recording.
 const CHANNEL_ID: u32 = 4;
 
-/// What a server answers.
+/// Answers of a server.
 #[derive(Debug, Clone, Default)]
 pub struct Fake {
     applications: Vec<ApplicationDescription>,
@@ -34,7 +34,7 @@ pub struct Fake {
     refusal: Option<Vec<u8>>,
 }
 
-/// An application that a server lists.
+/// Creates an application that a server lists.
 pub fn application(
     uri: &str,
     name: &str,
@@ -52,19 +52,19 @@ pub fn application(
 }
 
 impl Fake {
-    /// A server that lists nothing and has no endpoints.
+    /// Creates a server that lists nothing and has no endpoints.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A server that lists itself.
+    /// Creates a server that lists itself.
     pub fn server(uri: &str, name: &str, url: &str) -> Self {
         Self::new()
             .lists(application(uri, name, ApplicationType::Server, &[url]))
             .endpoint(uri)
     }
 
-    /// A discovery server.
+    /// Creates a discovery server.
     pub fn discovery(url: &str) -> Self {
         let own = application("urn:lds", "LDS", ApplicationType::DiscoveryServer, &[url]);
         Self::new().lists(own).endpoint("urn:lds")
@@ -146,13 +146,13 @@ impl Fake {
         self
     }
 
-    /// Answers `FindServersOnNetwork` with this.
+    /// Answers `FindServersOnNetwork` with a fault of this status.
     pub fn faults_at_records(mut self, status: StatusCode) -> Self {
         self.no_records = Some(status);
         self
     }
 
-    /// The encoded list.
+    /// Returns the encoded list.
     pub fn list(&self) -> Vec<u8> {
         encode(&FindServersResponse {
             servers: Some(self.applications.clone()),
@@ -160,7 +160,7 @@ impl Fake {
         })
     }
 
-    /// Answers every service with this.
+    /// Answers every service with this fault.
     pub fn faults(mut self, status: StatusCode) -> Self {
         self.fault = Some(status);
         self
@@ -178,7 +178,7 @@ impl Fake {
         self
     }
 
-    /// Adds it to the network.
+    /// Adds the server to the network.
     pub fn at(self, host: FakeHost, address: &str) -> FakeHost {
         let fake = Rc::new(self);
         host.tcp_server(address, move || {
@@ -187,7 +187,7 @@ impl Fake {
         })
     }
 
-    /// The reaction to these bytes.
+    /// Returns the reaction to these bytes.
     pub fn react(&self, bytes: &[u8]) -> TcpReaction {
         if let (Some(refusal), true) = (&self.refusal, bytes.starts_with(b"OPN")) {
             return TcpReaction {
@@ -262,7 +262,7 @@ impl Fake {
     }
 }
 
-/// The recorded answer, with the number of the request.
+/// Returns the recorded answer with the number of the request.
 pub fn opened(request: &[u8]) -> Vec<u8> {
     let mut bytes = CHANNEL.to_vec();
     bytes[71..79].copy_from_slice(&request[71..79]);
@@ -273,7 +273,7 @@ pub fn hello() -> Vec<u8> {
     HELLO.to_vec()
 }
 
-/// An answer on the recorded channel.
+/// Returns an answer on the recorded channel.
 pub fn chunks(number: u32, body: &[u8], size: usize) -> Vec<u8> {
     let mut pieces = body.chunks(size).peekable();
     let mut bytes = Vec::new();
@@ -300,7 +300,7 @@ pub fn chunk(part: u8, number: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The message that refuses a connection.
+/// Returns the message that refuses a connection.
 pub fn error(status: StatusCode) -> Vec<u8> {
     let mut bytes = b"ERRF".to_vec();
     for field in [16, status.bits(), u32::MAX] {

@@ -1,4 +1,4 @@
-//! Hostile peers.
+//! Tests with hostile peers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::OpcUa;
 const HOSTILE: &str = "opc.tcp://10.6.6.6:4840/";
 const GOOD: &str = "opc.tcp://10.1.2.3:4840/";
 
-/// A host with a good server, whose list takes half a second.
+/// Creates a host with a good server, whose list takes half a second.
 fn mk_host() -> FakeHost {
     let good = Fake::server("urn:good", "Good", GOOD).slow(Duration::from_millis(200));
     good.at(FakeHost::new(), "10.1.2.3:4840")
 }
 
-/// A server that behaves until its list, which is these bytes.
+/// Adds a server that behaves correctly until its list, which is `bytes`.
 fn lists(host: FakeHost, bytes: Vec<u8>) -> FakeHost {
     host.tcp_server("10.6.6.6:4840", move || {
         let bytes = bytes.clone();
@@ -35,7 +35,7 @@ fn lists(host: FakeHost, bytes: Vec<u8>) -> FakeHost {
     })
 }
 
-/// Finds the good server; returns why the other one is left out.
+/// Finds the good server; returns the reason why the other one is not a device.
 fn withstands(host: &FakeHost) -> String {
     let call = Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));
     let found = call.run(host).unwrap();
@@ -118,7 +118,7 @@ fn a_server_that_answers_byte_by_byte_delays_no_other() {
     assert!(why.contains("no hello within 3 s"), "{why}");
     assert!(host.now() <= Duration::from_secs(4), "{:?}", host.now());
 
-    // Acknowledges in time, then sends a byte a second.
+    // The server acknowledges in time, then sends one byte of the next answer and no more.
     let host = mk_host().tcp_server("10.6.6.6:4840", || {
         Box::new(|request| TcpReaction {
             send: match request.get(..3) {
@@ -133,7 +133,7 @@ fn a_server_that_answers_byte_by_byte_delays_no_other() {
     assert!(why.contains("took longer than 6 s"), "{why}");
 }
 
-/// A list that announces this many servers and repeats one as often as fits.
+/// Creates a list that announces this many servers and repeats one `times` times.
 fn mk_list(announced: u32, times: usize) -> Vec<u8> {
     let own = fake::application(
         "urn:lds",
@@ -217,7 +217,7 @@ fn a_list_never_causes_connections_to_this_machine() {
     }
 }
 
-/// A discovery server that lists this many servers at addresses without a host.
+/// Adds a discovery server that lists this many servers at silent addresses.
 fn mk_flood(host: FakeHost, times: u32) -> FakeHost {
     let mut lds = Fake::discovery(HOSTILE);
     let mut host = host;

@@ -1,4 +1,4 @@
-//! The calls after the first.
+//! Tests of calls after the first.
 
 use leafhost_sdk::testing::{Call, FakeHost, TcpReaction, budget};
 use leafhost_sdk::{Budget, Devices, Discovery, Event, Wake};
@@ -94,7 +94,7 @@ fn known_servers_stay_if_not_all_devices_fit() {
     assert!(reason(&host, urls[1]).contains("more servers than an answer"));
 }
 
-/// A server whose first connection is lost, or every one if it is `gone`.
+/// Creates a server whose first connection is lost, or every one if it is `gone`.
 fn mk_shaky(address: &str, gone: bool) -> FakeHost {
     let lost = std::cell::Cell::new(0);
     let fake = std::rc::Rc::new(Fake::server("urn:a", "A", "opc.tcp://127.0.0.1:4840/"));

@@ -10,7 +10,7 @@ const LDS: &str = "opc.tcp://10.1.2.3:4840/";
 const PUMP: &str = "opc.tcp://10.1.2.4:4840/";
 const VALVE: &str = "opc.tcp://10.1.2.5:4840/";
 
-/// The explanations of a subject that contain these words.
+/// Counts the explanations of a subject that contain these words.
 fn count(host: &FakeHost, subject: &str, words: &str) -> usize {
     let skipped = host.skipped();
     let of = skipped
@@ -48,7 +48,7 @@ fn a_discovery_server_that_writes_the_asked_url_into_each_entry_gives_the_true_u
         assert_eq!(connections(&host).len(), 3);
         assert!(reason(&host, LDS).contains("is a DiscoveryServer"));
     }
-    // The discovery server itself keeps the URL it has while nobody is registered.
+    // The discovery server itself keeps the URL that it has while no server is registered.
     for lds in [Fake::discovery("opc.tcp://lds:4840/"), mk_lds()] {
         let host = mk_servers(
             lds.mirrors_the_request()
@@ -64,7 +64,7 @@ fn a_url_where_another_application_answers_is_given_to_none_and_each_is_explaine
     for lds in [
         Fake::discovery(LDS),
         Fake::discovery(LDS).without_endpoints(),
-        // Its own type tells nothing, its endpoints do.
+        // Its own type does not show it, but its endpoints do.
         Fake::server("urn:lds", "LDS", LDS),
     ] {
         let lds = lds
@@ -82,7 +82,7 @@ fn a_url_where_another_application_answers_is_given_to_none_and_each_is_explaine
             assert_eq!(count(&host, LDS, &words), 1, "{:?}", host.skipped());
         }
     }
-    // Nothing tells who answers.
+    // Neither list nor endpoints show which application answers.
     let lds = Fake::server("urn:lds", "LDS", LDS)
         .knows("urn:pump", "Pump", LDS)
         .without_endpoints();
@@ -97,7 +97,7 @@ fn a_listed_url_of_another_application_is_no_device() {
     let host = mk_servers(lds.at(FakeHost::new(), "10.1.2.3:4840"));
     assert_eq!(discover(&host, &[LDS], "").devices(), []);
     assert!(reason(&host, VALVE).contains("\"urn:valve\" answers there, not \"urn:pump\""));
-    // Who answers there is a device if it is listed, too, whatever the order.
+    // The server that answers there is a device if it is listed, too, in any order.
     let lds =
         Fake::discovery(LDS)
             .knows("urn:pump", "Pump", VALVE)
@@ -139,7 +139,7 @@ fn a_server_that_lists_itself_without_a_url_is_a_device_where_it_answered() {
         let found = discover(&host, &[LDS], "");
         assert_eq!(ids(&found), [LDS], "{:?}", host.skipped());
         assert_eq!(connections(&host).len(), 1);
-        // Beside others as well.
+        // The same holds if it lists others as well.
         let server = Fake::new().lists(own).endpoint("urn:plc");
         let host = server.knows("urn:pump", "Pump", PUMP);
         let host = mk_servers(host.at(FakeHost::new(), "10.1.2.3:4840"));

@@ -1,4 +1,4 @@
-//! Servers that list endpoints for one URL only, and servers that accept no unsecured channel.
+//! Tests of servers that list endpoints for one URL only, and of servers that accept no unsecured channel.
 
 use leafhost_sdk::testing::{Call, FakeHost};
 use leafhost_sdk::{Discovery, Event};
@@ -11,7 +11,7 @@ use crate::OpcUa;
 const ASKED: &str = "opc.tcp://10.1.2.3:14840/";
 const AT: &str = "10.1.2.3:14840";
 const LISTED: &str = "opc.tcp://plc:4840/UA";
-/// A server with a working requested URL and an unresolvable listed one.
+/// URL of a server with a working requested URL and an unresolvable listed one.
 const MOVED: &str = "opc.tcp://10.1.2.3:14840/UA";
 
 fn refuses(status: StatusCode) -> Fake {
@@ -94,7 +94,7 @@ fn a_server_that_refuses_an_unsecured_channel_is_a_device_and_explained() {
             fake::error(StatusCode::BadInternalError),
             "BadInternalError",
         ),
-        // It closes the connection without an answer.
+        // The server closes the connection without an answer.
         (Vec::new(), "lost the connection"),
     ] {
         let server = Fake::server("urn:a", "A", LISTED).refuses(refusal);

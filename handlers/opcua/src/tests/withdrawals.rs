@@ -15,14 +15,14 @@ use crate::OpcUa;
 const HOSTILE: &str = "opc.tcp://10.6.6.6:4840/";
 const GOOD: &str = "opc.tcp://10.1.2.3:4840/";
 
-/// An honest discovery server and a server that it lists.
+/// Adds an honest discovery server and a server that it lists.
 fn mk_good(host: FakeHost) -> FakeHost {
     let lds = Fake::discovery(GOOD).knows("urn:a", "A", "opc.tcp://10.1.2.4:4840/");
     let host = lds.at(host, "10.1.2.3:4840");
     Fake::new().endpoint("urn:a").at(host, "10.1.2.4:4840")
 }
 
-/// A server with these answers to three requests.
+/// Adds a server with these answers to three requests.
 fn mk_hostile(host: FakeHost, hello: &Answer, channel: &Answer, list: &Answer) -> FakeHost {
     let answers = [hello.clone(), channel.clone(), list.clone()];
     host.tcp_server("10.6.6.6:4840", move || {
@@ -71,13 +71,13 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A message of one chunk.
+/// Creates a message of one chunk.
 fn message(code: &[u8], body: &[u8]) -> Vec<u8> {
     let size = 8 + u32::try_from(body.len()).unwrap();
     [code, &size.to_le_bytes(), body].concat()
 }
 
-/// The body of an `ERR` message and of an aborting chunk.
+/// Creates the body of an `ERR` message or of an aborting chunk.
 fn refusal(length: u32, words: &[u8]) -> Vec<u8> {
     [
         &0x8001_0000_u32.to_le_bytes()[..],
@@ -87,7 +87,7 @@ fn refusal(length: u32, words: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Messages that a peer may send at any time.
+/// Returns messages that a peer may send at any time.
 fn at_any_time() -> Vec<Answer> {
     let mut all = vec![
         Vec::new(),
@@ -141,7 +141,7 @@ fn again(host: &FakeHost, urls: &[&str], before: &Discovery) -> Discovery {
         .unwrap()
 }
 
-/// Whether no known server is withdrawn.
+/// Returns true if no known server is withdrawn.
 fn keeps(found: &Discovery, id: &str) -> bool {
     let stays = match &found.devices {
         Devices::Unchanged | Devices::Partial(_) => true,
