@@ -1,7 +1,7 @@
-//! One `discover` call: probes the network, asks the cameras that are new or due, and answers with what changed.
+//! Runs one `discover` call: probes the network, asks the cameras that are new or due, and answers with the changes.
 //!
-//! The timer, and any event that only a probe can resolve, start a full scan. A Hello or Bye between two scans
-//! concerns one camera: only that camera is asked.
+//! The timer, and any event that only a probe can resolve, start a full scan. A Hello or Bye between two scans concerns one
+//! camera, and only that camera is asked.
 
 mod camera;
 mod candidates;
@@ -29,15 +29,15 @@ use scan::{SECOND_CHANCES, Scan};
 
 /// Time from one probe to the next, as in Akri.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Least time from one probe to the next when an event on the network asks for a probe.
+/// Lower bound of the time between two probes if an event on the network asks for a probe.
 const SOONEST: Duration = Duration::from_secs(2);
-/// How long a due probe may be postponed for a Hello or Bye, which would otherwise wait until the probe ends.
+/// Upper bound of the delay of a due probe for a Hello or Bye, which would otherwise wait until the probe ends.
 const LATE: Duration = Duration::from_secs(2);
-/// How many answers sent to the multicast group one call reads.
+/// Upper bound of answers to the multicast group that one call reads.
 const MAX_REPLIES: usize = 64;
 /// Milliseconds between two scans that also wait for late answers.
 const LISTENING: Moment = 15 * 60_000;
-/// The WS-Discovery actions that wake the session.
+/// WS-Discovery actions that wake the session.
 const ACTIONS: [&str; 3] = ["/Hello", "/Bye", "/ProbeMatches"];
 
 /// Finds the cameras on the granted networks.
@@ -129,7 +129,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         .cursor(scan.cursor.write())
 }
 
-/// Multicast datagrams and changes of the network wake the session.
+/// Adds the wakes for multicast datagrams and changes of the network.
 fn wakes(answer: Discovery) -> Discovery {
     let mut answer = answer.wake_on_network();
     for action in ACTIONS {
@@ -144,7 +144,7 @@ fn now(host: &Host) -> Moment {
     u64::try_from(host.now().as_millis()).unwrap_or(Moment::MAX)
 }
 
-/// What the events of this call say about the network.
+/// News about the network from the events of this call.
 #[derive(Debug, Default)]
 struct News {
     hellos: Vec<Heard>,
@@ -152,7 +152,7 @@ struct News {
     replies: Vec<Heard>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
-    /// Whether an event needs a probe to tell what changed.
+    /// True if an event needs a probe to tell what changed.
     is_vague: bool,
 }
 
@@ -192,8 +192,8 @@ impl News {
         news
     }
 
-    /// Treats probe answers that a device sends to the multicast group as Hellos, because such a device does not
-    /// answer the asker. Known cameras are left alone.
+    /// Treats probe answers that a device sends to the multicast group as Hellos, because such a device does not answer the
+    /// asker. Known cameras are skipped.
     fn take_replies(&mut self, host: &Host, cursor: &Cursor) {
         for reply in self.replies.drain(..).take(MAX_REPLIES) {
             let uuid = wsd::uuid(&reply.announcement.endpoint);

@@ -322,7 +322,7 @@ impl<'a> Conversation<'a> {
         self.exchange(&bytes, due).await
     }
 
-    /// A request is one chunk, so request id and sequence number are the same.
+    /// Returns the next sequence number. A request is one chunk, so it is also the request id.
     fn next_number(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence

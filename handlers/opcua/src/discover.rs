@@ -173,7 +173,7 @@ async fn ask(
         };
     }
     if records && knows_others {
-        // Optional for a discovery server (OPC 10000-4, 5.5.3): many answer that they do not have it.
+        // This service is optional for a discovery server (OPC 10000-4, 5.5.3); many answer that they lack it.
         answers.records = Some(conversation.records().await?);
     }
     conversation.close().await;

@@ -33,9 +33,9 @@ pub struct Source<'a> {
 pub enum Lookup<'a> {
     /// No lookup, since the host is an address.
     Unneeded,
-    /// The addresses of the name.
+    /// Addresses of the name.
     Known(&'a [IpAddr]),
-    /// The lookup failed.
+    /// Failure of the lookup.
     Failed(&'a net::Error),
 }
 

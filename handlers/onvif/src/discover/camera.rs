@@ -1,4 +1,4 @@
-//! Sends requests to one camera: whether it is there, and what it is. Knows nothing of announcements.
+//! Sends requests to one camera to learn whether it is present, and its data. It knows nothing of announcements.
 
 use std::time::Duration;
 
@@ -18,52 +18,52 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for all requests to a camera together.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// What is needed to ask cameras.
+/// Capabilities and credentials for asking cameras.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
-    /// The capabilities of the call.
+    /// Capabilities of the call.
     pub host: &'a Host,
-    /// The credentials for cameras.
+    /// Credentials for cameras.
     pub credentials: &'a Credentials,
 }
 
-/// The result of asking a camera.
+/// Result of asking a camera.
 #[derive(Debug)]
 pub struct Asked {
-    /// What it told, or why it gave no answer.
+    /// Data that the camera told, or the error.
     pub told: Result<Told, AskError>,
-    /// Whether it rejected the credentials it was sent.
+    /// True if the camera rejected the credentials it was sent.
     pub is_refused: bool,
 }
 
-/// What a camera told.
+/// Data that a camera told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// The facts it told.
+    /// Facts about the camera.
     pub info: Info,
-    /// Its scopes, if it told.
+    /// Scopes of the camera, if it told them.
     pub scopes: Vec<String>,
-    /// How long the ping took.
+    /// Duration of the ping.
     pub took: Duration,
-    /// Whether a request timed out, so that asking again soon may tell more.
+    /// True if a request timed out, so that asking again soon may return more.
     pub is_cut_short: bool,
-    /// Tells that the camera refuses the time, or asks for a password for it.
+    /// True if the camera refuses the time, or asks for a password for it.
     pub hides_time: bool,
 }
 
-/// Why a camera gave no answer.
+/// Error of a camera that gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// There was no response.
+    /// Missing response.
     #[error("does not answer GetSystemDateAndTime: {0}")]
     Network(#[source] net::Error),
-    /// The response was no answer.
+    /// Response that is not an answer.
     #[error("GetSystemDateAndTime: {0}")]
     Answer(#[source] Failure),
 }
 
 impl AskError {
-    /// Whether a camera refused to answer: it wants credentials, or gave a fault.
+    /// Returns true if a camera refused to answer: it requires credentials, or returned a fault.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -71,7 +71,7 @@ impl AskError {
         )
     }
 
-    /// Whether the cause may be packet loss.
+    /// Returns true if the cause may be packet loss.
     pub fn is_loss(&self) -> bool {
         matches!(
             self,
@@ -79,8 +79,8 @@ impl AskError {
         )
     }
 
-    /// Whether this shows that nothing is at the address. A denied or failed attempt of ours shows nothing, and any
-    /// response shows a host.
+    /// Returns true if the error shows that nothing is at the address. A denied or failed attempt of ours shows nothing, and
+    /// any response shows a host.
     pub fn shows_absence(&self) -> bool {
         use net::Error::{Closed, Refused, TimedOut, Unreachable};
         matches!(
@@ -91,14 +91,14 @@ impl AskError {
 }
 
 impl Asker<'_> {
-    /// Asks for the time; returns how long the answer took.
+    /// Asks for the time; returns the time that the answer took.
     pub async fn ping(&self, xaddr: &XAddr, limit: Duration) -> Result<Duration, AskError> {
         let mut exchange = self.exchange(xaddr, Err(WITHOUT), limit);
         exchange.ping().await?;
         Ok(self.host.elapsed().saturating_sub(exchange.began))
     }
 
-    /// Sends all requests. `may_authenticate` is an error if the camera must not be sent credentials, and says why.
+    /// Sends all requests. `may_authenticate` is an error with the reason if the camera must not be sent credentials.
     pub async fn ask(
         &self,
         xaddr: &XAddr,
@@ -140,10 +140,10 @@ impl Asker<'_> {
     }
 }
 
-/// Why [`Asker::ping`] sends no credentials.
+/// Reason why [`Asker::ping`] sends no credentials.
 const WITHOUT: &str = "it is only greeted";
 
-/// The requests to one camera.
+/// Requests to one camera.
 #[derive(Debug)]
 struct Exchange<'a> {
     host: &'a Host,
@@ -151,7 +151,7 @@ struct Exchange<'a> {
     credential: Result<&'a Credential, &'static str>,
     began: Duration,
     ends: Duration,
-    /// The camera's time, and the host's monotonic time when it was told.
+    /// Time of the camera, with the host's time since the start of the call when it arrived.
     time: Option<(UtcTime, Duration)>,
     proof: Proof,
     was_digest: bool,
@@ -159,16 +159,16 @@ struct Exchange<'a> {
     is_refused: bool,
 }
 
-/// How a request authenticates.
+/// Authentication of a request.
 #[derive(Debug, Clone)]
 enum Proof {
     None,
     Token,
-    /// The challenge, and how many requests used it.
+    /// Digest challenge, and the number of requests that used it.
     Digest(Challenge, u32),
 }
 
-/// Why a request has no answer.
+/// Error of a request without an answer.
 #[derive(Debug, thiserror::Error)]
 enum QuestionError {
     #[error("{0}")]
@@ -181,7 +181,7 @@ enum QuestionError {
 
 impl Exchange<'_> {
     async fn questions(&mut self) -> Result<Told, AskError> {
-        // Not every camera has GetSystemDateAndTime: an answer to anything else proves it as well.
+        // Some cameras lack GetSystemDateAndTime: an answer to any other request proves a camera as well.
         let refused = match self.ping().await {
             Ok(()) => None,
             Err(error) if error.is_refusal() => Some(error),
@@ -310,13 +310,13 @@ impl Exchange<'_> {
         Some(challenge.answer(credential, ("POST", &self.xaddr.path), &cnonce, *count))
     }
 
-    /// The camera's current time, which it compares with a token's.
+    /// Returns the camera's current time, which it compares with a token's.
     fn now(&self) -> Option<UtcTime> {
         let (time, at) = self.time?;
         Some(time.plus(self.host.elapsed().saturating_sub(at).as_secs()))
     }
 
-    /// Takes the time from the answer, else from the first `Date` header.
+    /// Takes the time from the answer, otherwise from the first `Date` header.
     fn note_time(&mut self, operation: Operation, answer: &Answer, response: &http::Response) {
         if operation == Operation::GetSystemDateAndTime || self.time.is_none() {
             let time = answer
@@ -326,8 +326,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Chooses how to authenticate after a request was not authorized. Each way is tried once, and again only if the
-    /// nonce has expired: wrong passwords lock accounts.
+    /// Chooses the authentication after a request was not authorized. Each method is tried once, and again only if the nonce
+    /// has expired: wrong passwords lock accounts.
     fn prove(
         &mut self,
         response: &http::Response,

@@ -1,4 +1,4 @@
-//! Selects the cameras to ask from the announcements heard: filters, removes duplicates, bounds the number. Sends
+//! Selects the cameras to ask from the announcements heard: filters, removes duplicates, bounds the number. It sends
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -11,24 +11,23 @@ use crate::soap::cut;
 use crate::wsd::{self, Announcement};
 use crate::xaddr::{self, XAddr};
 
-/// How many cameras one call considers.
+/// Upper bound of cameras that one call considers.
 pub const MAX_CAMERAS: usize = 1_000;
-/// How many cameras one source address may announce; recorders and gateways announce one for each channel.
+/// Upper bound of cameras that one source address may announce; recorders and gateways announce one for each channel.
 const MAX_PER_SOURCE: usize = 512;
-/// The longest endpoint reference, in bytes.
+/// Upper bound of bytes in an endpoint reference.
 pub const MAX_UUID: usize = 128;
 
-/// An announcement and its sender.
+/// Announcement with its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// The sender's address, which nothing authenticates.
+    /// Address of the sender, which nothing authenticates.
     pub source: IpAddr,
-    /// The announcement.
     pub announcement: Announcement,
 }
 
 impl Heard {
-    /// Fills in from an earlier announcement what this one leaves out.
+    /// Fills fields that this announcement omits from an earlier one.
     #[must_use]
     pub fn with(mut self, before: Announcement) -> Self {
         let own = &mut self.announcement;
@@ -43,44 +42,43 @@ impl Heard {
     }
 }
 
-/// A camera to ask.
+/// Camera to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The endpoint reference, without `urn:uuid:`.
+    /// Endpoint reference without `urn:uuid:`.
     pub uuid: String,
-    /// The address to ask.
+    /// Address to ask.
     pub xaddr: XAddr,
-    /// Whether the announcement came from the host that `xaddr` names.
+    /// True if the announcement came from the host that `xaddr` names.
     pub is_own: bool,
-    /// What the announcement proves about the camera's identity.
+    /// Proof of the camera's identity by the announcement.
     pub claim: Claim,
-    /// The announced scopes.
+    /// Announced scopes.
     pub scopes: Vec<String>,
-    /// A digest of the announcement.
+    /// Digest of the announcement.
     pub announced: u64,
-    /// The same camera at the address the announcement came from, asked if `xaddr` fails.
+    /// Same camera at the address from which the announcement came, asked if `xaddr` fails.
     pub alternative: Option<Box<Candidate>>,
-    /// Counts the candidates of one source from 1.
+    /// Number of this candidate among those of its source, from 1.
     turn: usize,
 }
 
-/// An announcement, or a part of one, that is not asked.
+/// Announcement, or a part of one, that is not asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The endpoint reference or address.
+    /// Endpoint reference or address.
     pub subject: String,
-    /// The rule that decided.
+    /// Rule that decided.
     pub rule: &'static str,
-    /// Why.
     pub reason: String,
 }
 
-/// The result of [`collect`].
+/// Result of [`collect`].
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// The cameras to ask, known ones first.
+    /// Cameras to ask, known ones first.
     pub candidates: Vec<Candidate>,
-    /// What is not asked, each reason once.
+    /// Announcements that are not asked, each reason once.
     pub left_out: Vec<LeftOut>,
     /// Endpoint references whose announcement a filter dropped, with the announcing address.
     pub dropped: Vec<(String, IpAddr)>,
@@ -91,7 +89,7 @@ pub struct Collected {
 type Index = BTreeMap<String, usize>;
 
 impl Collected {
-    /// Records a reason unless it is recorded already or there are too many.
+    /// Records a reason unless it is recorded already or there are too many. Returns true if it was recorded.
     fn leave_out(&mut self, subject: &str, rule: &'static str, reason: impl Into<String>) -> bool {
         let reason = reason.into();
         let is_new = |said: &mut Index, text| said.insert(text, 0).is_none();
@@ -109,7 +107,7 @@ impl Collected {
     }
 }
 
-/// Turns the announcements heard into candidates.
+/// Converts the announcements heard into candidates.
 pub fn collect(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Collected {
     let mut collected = Collected::default();
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -151,7 +149,7 @@ pub fn collect(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Collected
                 .get(&key)
                 .and_then(|place| candidates.get_mut(*place));
             if let Some(known) = known {
-                // A camera's own announcement wins over one from another host.
+                // A camera's own announcement takes precedence over one from another host.
                 let rank =
                     |one: &Candidate| (!one.is_own, one.alternative.is_none(), one.announced);
                 if rank(&candidate) < rank(known) {
@@ -180,7 +178,7 @@ pub fn collect(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Collected
     collected
 }
 
-/// The usable addresses of an announcement.
+/// Returns the usable addresses of an announcement.
 fn usable(
     details: &Details,
     announcement: &Announcement,
@@ -244,7 +242,7 @@ fn usable(
     chosen
 }
 
-/// The announced address that the announcement came from, where one address stands for the camera.
+/// Returns the announced address from which the announcement came, if one address stands for the camera.
 fn own_address(details: &Details, announcement: &Announcement, source: IpAddr) -> Option<XAddr> {
     let is_first = details.xaddrs == XAddrs::First;
     is_first
@@ -263,7 +261,7 @@ fn digest_of(announcement: &Announcement) -> u64 {
         .wrapping_add(of("scope", &announcement.scopes))
 }
 
-/// The candidate or its alternative, whichever is at the address that the announcement came from.
+/// Returns the candidate or its alternative, whichever is at the address from which the announcement came.
 fn own(candidate: &mut Candidate) -> Option<&mut Candidate> {
     if candidate.is_own {
         return Some(candidate);
@@ -272,10 +270,9 @@ fn own(candidate: &mut Candidate) -> Option<&mut Candidate> {
 }
 
 /// Sets each candidate's claim. If two hosts announce the same endpoint reference from their own address, neither is
-/// believed, except the one that was believed before the other appeared.
+/// trusted, except the one that was trusted before the other appeared.
 ///
-/// With `identity: endpoint-reference` only current announcements count: a camera that does not announce itself has
-/// moved.
+/// With `identity: endpoint-reference` only current announcements count: a camera that does not announce itself has moved.
 fn assign_claims(details: &Details, cursor: &Cursor, candidates: &mut [Candidate]) {
     let mut claims = Index::new();
     let mut claim = |uuid: &str, xaddr: &XAddr| {
@@ -309,8 +306,8 @@ fn assign_claims(details: &Details, cursor: &Cursor, candidates: &mut [Candidate
     }
 }
 
-/// Keeps one candidate per address, and one per endpoint reference and host. Cameras that announce themselves come
-/// first, then known cameras, then the sources in turn. So no host displaces a camera by sending many announcements.
+/// Keeps one candidate per address, and one per endpoint reference and host. Cameras that announce themselves come first,
+/// then known cameras, then the sources in turn, so that no host displaces a camera by sending many announcements.
 fn deduplicate(
     details: &Details,
     cursor: &Cursor,
@@ -367,8 +364,8 @@ fn deduplicate(
     }
 }
 
-/// Leaves out hosts that claim the endpoint reference of a known camera that still announces itself, where a camera is
-/// one device.
+/// Leaves out hosts that claim the endpoint reference of a known camera that still announces itself, if a camera is one
+/// device.
 fn keep_known(cursor: &Cursor, collected: &mut Collected) {
     let is_known = |one: &Candidate| {
         let known = cursor.cameras.get(&one.xaddr.url);
@@ -395,8 +392,8 @@ fn keep_known(cursor: &Cursor, collected: &mut Collected) {
     }
 }
 
-/// Reports each endpoint reference that several hosts claim. All are asked, and each that answers is a device. `hosts`
-/// is sorted by endpoint reference.
+/// Reports each endpoint reference that several hosts claim. All are asked, and each that answers is a device. `hosts` is
+/// sorted by endpoint reference.
 fn report_clones(details: &Details, hosts: &Index, collected: &mut Collected) {
     let mut claims: Vec<(String, Vec<String>)> = Vec::new();
     for place in hosts.values() {

@@ -1,5 +1,5 @@
-//! The state that a call leaves to the next one: the cameras and their answers. Without it a call finds the same
-//! cameras, only slower.
+//! State that a call leaves to the next one: the cameras and their answers. Without it a call finds the same cameras, only
+//! slower.
 
 mod bytes;
 
@@ -10,11 +10,11 @@ use crate::soap::{self, Interface};
 use crate::xaddr::Host;
 use bytes::{Reader, Writer};
 
-/// The largest cursor that is written, in bytes.
+/// Upper bound of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
-/// How many cameras are remembered.
+/// Upper bound of stored cameras.
 const MAX_CAMERAS: usize = 2_000;
-/// How many addresses that did not answer are remembered.
+/// Upper bound of stored addresses that did not answer.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
 const VERSION: u64 = 8;
@@ -22,18 +22,18 @@ const VERSION: u64 = 8;
 /// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;
 
-/// The decoded cursor.
+/// Decoded cursor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// When the last full scan began.
+    /// Start of the last full scan.
     pub probed: Moment,
-    /// When a scan last waited for late answers, or when the session began.
+    /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
-    /// Digest of the devices the agent has; none before the first complete answer.
+    /// Digest of the devices that the agent has; `None` before the first complete answer.
     pub told: Option<u64>,
-    /// The cameras that have answered.
+    /// Cameras that have answered.
     pub cameras: Entries<Camera>,
-    /// The addresses that have not answered.
+    /// Addresses that have not answered.
     pub failed: Entries<Failed>,
 }
 
@@ -41,93 +41,93 @@ pub struct Cursor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries<T>(Vec<(String, T)>);
 
-/// A camera that has answered.
+/// Camera that has answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Camera {
-    /// Its endpoint reference, without `urn:uuid:`.
+    /// Endpoint reference without `urn:uuid:`.
     pub uuid: String,
-    /// A digest of its announcement.
+    /// Digest of its announcement.
     pub announced: u64,
-    /// Who announced it.
+    /// Proof of its identity by the announcement.
     pub claim: Claim,
-    /// Announced scopes and those it told.
+    /// Scopes that it announced or told.
     pub scopes: Vec<String>,
-    /// What it told.
+    /// Facts that it told.
     pub info: Info,
-    /// When it was last asked.
+    /// Time at which it was last asked.
     pub asked: Moment,
-    /// For how many milliseconds after `asked` its answers are used.
+    /// Milliseconds after `asked` for which its answers are used.
     pub fresh_for: u64,
-    /// When it last refused credentials.
+    /// Time at which it last refused credentials.
     pub refused: Moment,
-    /// Tells that the camera refuses the time, or asks for a password for it.
+    /// True if the camera refuses the time, or asks for a password for it.
     pub hides_time: bool,
-    /// When a Bye for it was last found to be false.
+    /// Time at which a Bye for it was last found to be false.
     pub false_bye: Moment,
-    /// How many scans in a row it neither announced itself nor answered.
+    /// Number of consecutive scans in which it neither announced itself nor answered.
     pub misses: u64,
-    /// When its service was last checked.
+    /// Time at which its service was last checked.
     pub checked: Moment,
-    /// How many times in a row its service did not answer although the camera announced itself.
+    /// Number of consecutive times that its service did not answer although the camera announced itself.
     pub failures: u64,
-    /// Why it is unhealthy; empty if it is healthy.
+    /// Reason why it is unhealthy; empty if it is healthy.
     pub unhealthy: String,
-    /// How many milliseconds it took to answer.
+    /// Milliseconds that it took to answer.
     pub took: u64,
-    /// When its address changed.
+    /// Time at which its address changed.
     pub moved: Moment,
-    /// The previous address while the change is reported.
+    /// Previous address while the change is reported.
     pub moved_from: String,
 }
 
-/// What a camera told; fields it did not tell are empty.
+/// Facts that a camera told; the others are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Its address.
+    /// IP address.
     pub ip: String,
-    /// The hardware address of the interface it is asked at.
+    /// Hardware address of the interface at which it is asked.
     pub mac: String,
-    /// The hardware addresses of all its interfaces.
+    /// Hardware addresses of all its interfaces.
     pub macs: Vec<String>,
-    /// Its manufacturer.
+    /// Manufacturer.
     pub manufacturer: String,
-    /// Its model.
+    /// Model.
     pub model: String,
-    /// Its firmware.
+    /// Firmware version.
     pub firmware: String,
-    /// Its serial number.
+    /// Serial number.
     pub serial: String,
-    /// Why it told no more.
+    /// Reason why facts are missing.
     pub trouble: String,
 }
 
-/// What an announcement proves about the host at its address.
+/// Proof of the host's identity by an announcement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// Nothing: the announcement came from another address.
+    /// No proof: the announcement came from another address.
     #[default]
     Foreign,
-    /// It came from that address, but another host claims the same camera.
+    /// Announcement from that address, but another host claims the same camera.
     Contested,
-    /// It came from that address, and no other host claimed the camera before.
+    /// Announcement from that address, and no other host claimed the camera before.
     Own,
 }
 
-/// An address that did not answer.
+/// Address that did not answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// How often.
+    /// Number of failures.
     pub times: u64,
-    /// When it was last asked.
+    /// Time at which it was last asked.
     pub asked: Moment,
-    /// When it last refused credentials.
+    /// Time at which it last refused credentials.
     pub refused: Moment,
-    /// Why.
+    /// Reason of the last failure.
     pub reason: String,
 }
 
 impl Camera {
-    /// Whether it announced itself or answered in the last scan.
+    /// Returns true if it announced itself or answered in the last scan.
     pub fn is_here(&self) -> bool {
         self.misses == 0
     }
@@ -140,7 +140,7 @@ impl Camera {
         self.unhealthy.clear();
     }
 
-    /// Approximate size in bytes.
+    /// Returns the approximate size in bytes.
     fn size(&self) -> usize {
         let Info {
             ip,
@@ -204,8 +204,9 @@ impl Info {
     }
 }
 
-/// The address and the hardware address of the interface at which the camera is asked. If it tells of none such: the
-/// first address that is not link-local and its interface, else the first interface. What is switched off comes last.
+/// Returns the address and the hardware address of the interface at which the camera is asked. If it tells of no such
+/// interface, returns the first address that is not link-local with its interface, otherwise the first interface. Disabled
+/// interfaces come last.
 fn addresses(told: &[Interface], at: &Host) -> (String, String) {
     let mut told: Vec<&Interface> = told.iter().collect();
     told.sort_by_key(|interface| interface.is_disabled);
@@ -228,7 +229,7 @@ fn addresses(told: &[Interface], at: &Host) -> (String, String) {
     )
 }
 
-/// The hardware addresses, each once.
+/// Returns the hardware addresses, each once.
 fn macs(told: &[Interface]) -> Vec<String> {
     let mut macs: Vec<String> = Vec::new();
     for interface in told {
@@ -252,12 +253,12 @@ impl<T> Entries<T> {
             .binary_search_by(|(other, _)| other.as_str().cmp(url))
     }
 
-    /// The entry of a URL.
+    /// Returns the entry of a URL.
     pub fn get(&self, url: &str) -> Option<&T> {
         self.0.get(self.find(url).ok()?).map(|(_, entry)| entry)
     }
 
-    /// The entry of a URL, to change it.
+    /// Returns the entry of a URL for modification.
     pub fn get_mut(&mut self, url: &str) -> Option<&mut T> {
         let index = self.find(url).ok()?;
         self.0.get_mut(index).map(|(_, entry)| entry)
@@ -276,17 +277,17 @@ impl<T> Entries<T> {
         Some(self.0.remove(index).1)
     }
 
-    /// Keeps the entries for which this holds.
+    /// Keeps the entries for which `keep` returns true.
     pub fn retain(&mut self, keep: impl Fn(&str, &T) -> bool) {
         self.0.retain(|(url, entry)| keep(url, entry));
     }
 
-    /// The entries, to change them.
+    /// Returns the entries for modification.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|(_, entry)| entry)
     }
 
-    /// All entries, sorted by URL.
+    /// Returns all entries, sorted by URL.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.0.iter().map(|(url, entry)| (url.as_str(), entry))
     }
@@ -347,8 +348,8 @@ impl Cursor {
         Some(cursor)
     }
 
-    /// Encodes the cursor. If it is too large, absent cameras are dropped first, then the largest, so that a camera
-    /// that sends much displaces no other.
+    /// Encodes the cursor. If it is too large, absent cameras are dropped first, then the largest, so that a camera that
+    /// sends much displaces no other.
     pub fn write(mut self) -> Vec<u8> {
         self.failed.bound(MAX_FAILED, |failed| failed.asked);
         let mut most = MAX_CAMERAS;
@@ -484,7 +485,7 @@ impl Camera {
     }
 }
 
-/// A digest that only this component compares: FNV-1a, 64 bit.
+/// Returns a digest that only this component compares: FNV-1a, 64 bit.
 pub fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for text in texts {

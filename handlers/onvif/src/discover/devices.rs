@@ -1,4 +1,4 @@
-//! Turns a camera into a device: Akri's id and properties, and attributes for selectors.
+//! Converts a camera into a device: Akri's id and properties, and attributes for selectors.
 
 use leafhost_sdk::{Device, Health};
 
@@ -6,23 +6,23 @@ use crate::details::Identity;
 use crate::discover::cursor::Camera;
 use crate::wsd;
 
-/// The longest text of an attribute, in bytes.
+/// Upper bound of bytes in the text of an attribute.
 const MAX_TEXT: usize = 64;
-/// The longest name of an attribute, in bytes.
+/// Upper bound of bytes in the name of an attribute.
 const MAX_NAME: usize = 32;
-/// How many attributes a device may have.
+/// Upper bound of attributes of a device.
 const MAX_ATTRIBUTES: usize = 32;
-/// The longest scope in bytes; its value may be percent-encoded.
+/// Upper bound of bytes in a scope; its value may be percent-encoded.
 const MAX_SCOPE: usize = 256;
 /// Prefix of ONVIF's own scopes.
 const SCOPE: &str = "onvif://www.onvif.org/";
 
-/// Whether a scope can become an attribute.
+/// Returns true if a scope can become an attribute.
 pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
 }
 
-/// The device's id.
+/// Returns the id of the device.
 pub fn id(url: &str, uuid: &str, identity: Identity) -> String {
     match identity {
         Identity::Url => format!("{url}-{uuid}"),
@@ -40,7 +40,7 @@ fn health(camera: &Camera) -> Health {
     }
 }
 
-/// The device.
+/// Builds the device of a camera.
 pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     let Camera { uuid, info, .. } = camera;
     let mut device = Device::new(id(url, uuid, identity))
@@ -70,7 +70,7 @@ pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     device
 }
 
-/// Turns a scope into an attribute: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each
+/// Adds the attribute of a scope: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each
 /// `type/…` and `Profile/…` is a boolean.
 fn attribute(device: Device, scope: &str) -> Device {
     let Some((category, value)) = scope

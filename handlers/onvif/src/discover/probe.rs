@@ -15,34 +15,34 @@ use crate::wsd::{self, Announcement, Kind, Message};
 pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 /// WS-Discovery's link-local IPv6 multicast group.
 pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
-/// The port of WS-Discovery.
+/// Port of WS-Discovery.
 pub const PORT: u16 = 3702;
 
-/// How long a device may wait before it answers (WS-Discovery 2005/04, appendix I).
+/// Upper bound of a device's delay before it answers (WS-Discovery 2005/04, appendix I).
 const APP_MAX_DELAY: Duration = Duration::from_millis(500);
-/// The second probe starts this long after the first.
+/// Time from the first probe to the second.
 const SECOND_PROBE: Duration = Duration::from_millis(100);
-/// How many devices without an announced address one call resolves.
+/// Upper bound of devices without an announced address that one call resolves.
 const MAX_RESOLVED: usize = 16;
-/// How many announcements without an address are considered.
+/// Upper bound of announcements without an address that are considered.
 const MAX_WITHOUT_ADDRESS: usize = 256;
-/// How long to wait for their answers.
+/// Time to wait for the answers to Resolve.
 const RESOLVING: Duration = Duration::from_millis(750);
-/// How many answers are read.
+/// Upper bound of answers that are read.
 const MAX_REPLIES: usize = 4_096;
-/// How many unreadable answers are reported.
+/// Upper bound of unreadable answers that are reported.
 const MAX_UNREAD: usize = 64;
-/// How many local addresses send probes.
+/// Upper bound of local addresses that send probes.
 const MAX_LOCALS: usize = 32;
 
-/// How much longer to wait when late answers are wanted.
+/// Additional time to wait if late answers are wanted.
 const LATE: Duration = Duration::from_millis(2_500);
-/// How many late answers are read.
+/// Upper bound of late answers that are read.
 const MAX_LATE: usize = 64;
 /// Tolerance between an answer's arrival and its reading.
 const READ_DELAY: Duration = Duration::from_millis(100);
 
-/// Whether to wait longer than the details say, to report devices that answer late.
+/// Rule for waiting longer than the details say, to report devices that answer late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtraWait {
     /// Do not wait longer.
@@ -53,8 +53,8 @@ pub enum ExtraWait {
     Always,
 }
 
-/// Probes and waits for `timeout` plus the time devices may wait themselves, and longer as `extra_wait` says. The flag
-/// tells whether it waited longer.
+/// Probes and waits for `timeout` plus the delay that devices may take, and longer according to `extra_wait`. The flag is
+/// true if it waited longer.
 pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Vec<Heard>, bool) {
     let from = locals(&host.interfaces());
     if from.is_empty() {
@@ -72,7 +72,7 @@ pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Ve
     (heard, extra_wait == ExtraWait::Always)
 }
 
-/// Explains that nothing answered, and on which interfaces it was asked.
+/// Reports that no device answered, and on which interfaces the probes were sent.
 pub fn report_silence(host: &Host) {
     let interfaces = host.interfaces();
     let has_local = |one: &&net::NetworkInterface| !locals(std::slice::from_ref(*one)).is_empty();
@@ -148,8 +148,8 @@ fn report_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
     );
 }
 
-/// Sends Resolve for devices that announced no address, and replaces their announcements with the answers. Known
-/// devices are not resolved: they are asked at their known address.
+/// Sends Resolve for devices that announced no address, and replaces their announcements with the answers. Known devices are
+/// not resolved: they are asked at their known address.
 pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
     let is_known = |uuid: &str| cursor.cameras.iter().any(|(_, camera)| camera.uuid == uuid);
     let mut without_address: Vec<(String, Heard)> = Vec::new();
@@ -213,7 +213,7 @@ pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
     heard.extend(without_address.into_iter().chain(left).map(|(_, one)| one));
 }
 
-/// The first IPv4 address in each network of each interface, and its first link-local IPv6 address.
+/// Returns the first IPv4 address in each network of each interface, and its first link-local IPv6 address.
 fn locals(interfaces: &[net::NetworkInterface]) -> Vec<SocketAddr> {
     let mut locals = Vec::new();
     for interface in interfaces {
@@ -238,12 +238,12 @@ fn locals(interfaces: &[net::NetworkInterface]) -> Vec<SocketAddr> {
     locals
 }
 
-/// Delay of the repetition: 50 to 250 ms (SOAP-over-UDP 1.1, appendix A).
+/// Returns the delay of the repetition: 50 to 250 ms (SOAP-over-UDP 1.1, appendix A).
 fn repeat_delay(host: &Host) -> Duration {
     Duration::from_millis(50 + host.random() % 200)
 }
 
-/// A random message id (RFC 9562, version 4).
+/// Returns a random message id (RFC 9562, version 4).
 fn message_id(host: &Host, scheme: &str) -> String {
     let (high, low) = (host.random(), host.random());
     format!(
@@ -294,7 +294,7 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
     heard
 }
 
-/// The payload from the first `Body` on.
+/// Returns the payload from the first `Body` on.
 fn body(payload: &[u8]) -> &[u8] {
     let at = payload.windows(4).position(|word| word == b"Body");
     payload.get(at.unwrap_or(0)..).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One scan: which cameras to ask in which order, and what follows from their answers.
+//! Runs one scan: decides which cameras to ask in which order, and applies their answers.
 
 mod answer;
 mod identity;
@@ -18,36 +18,36 @@ use tasks::{Task, answer_timeout};
 
 /// Milliseconds for which a camera's answers are used before it is asked again.
 const FRESH: Moment = 15 * 60_000;
-/// How many cameras with outdated answers one call asks again.
+/// Upper bound of cameras with outdated answers that one call asks again.
 const MAX_STALE: usize = 16;
-/// How many cameras with an unchanged announcement have their service checked in one call.
+/// Upper bound of cameras with an unchanged announcement whose service one call checks.
 const MAX_CHECKS: usize = 128;
-/// How many new cameras one call asks a second time. If more fail, packet loss is not the cause.
+/// Upper bound of new cameras that one call asks a second time. If more fail, packet loss is not the cause.
 pub(super) const SECOND_CHANCES: usize = 32;
-/// Least milliseconds between two requests to a camera that sends Hello.
+/// Lower bound of milliseconds between two requests to a camera that sends Hello.
 const MIN_INTERVAL: Moment = 5_000;
-/// The same for a camera that did not answer: it may be starting.
+/// Lower bound of milliseconds between two requests to a camera that did not answer: it may be starting.
 const MIN_INTERVAL_FAILED: Moment = 1_000;
-/// Milliseconds for which a false Bye is remembered. A camera that falls silent in that time is checked once more.
+/// Milliseconds for which a false Bye is stored. A camera that falls silent in that time is checked once more.
 const BYE_REMEMBERED: Moment = 60_000;
 
-/// One scan.
+/// State of one scan.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     pub details: &'a Details,
     pub asker: Asker<'a>,
-    /// The most devices an answer may have.
+    /// Upper bound of devices in an answer.
     pub most: usize,
     pub cursor: Cursor,
-    /// Whether to ask known cameras again because credentials may have changed.
+    /// True if known cameras are asked again because credentials may have changed.
     pub asks_again: bool,
-    /// Whether time ran out before all tasks were done.
+    /// True if time ran out before all tasks were done.
     pub is_cut_short: bool,
-    /// Whether a camera for which a Bye came still answers.
+    /// True if a camera for which a Bye came still answers.
     pub is_bye_unconfirmed: bool,
-    /// How many more new cameras may be asked a second time.
+    /// Number of new cameras that may still be asked a second time.
     pub second_chances: Cell<usize>,
-    /// How many new cameras did not answer the first time they were asked.
+    /// Number of new cameras that did not answer the first time they were asked.
     pub lost: usize,
     /// Device ids of cameras whose Bye was confirmed.
     pub departed: Vec<String>,
@@ -135,8 +135,8 @@ impl Scan<'_> {
         });
     }
 
-    /// Known cameras that did not announce themselves this time; datagrams get lost. Returns those that were here,
-    /// then those that were not.
+    /// Returns pings of known cameras that did not announce themselves this time, since datagrams get lost. Cameras that
+    /// were present are in the first list, others in the second.
     fn silent_cameras(
         &self,
         announced: &[String],
@@ -165,7 +165,7 @@ impl Scan<'_> {
         )
     }
 
-    /// Known cameras for which a Bye came.
+    /// Returns checks of known cameras for which a Bye came.
     fn bye_checks(&self, byes: &[String], now: Moment) -> Vec<Task> {
         let said_gone = self.cursor.cameras.iter().filter(|(_, camera)| {
             let may_check =
@@ -182,8 +182,8 @@ impl Scan<'_> {
             .collect()
     }
 
-    /// The candidates to ask: known ones first, those that failed last. A camera whose announcement is unchanged
-    /// counts as present; half of these also have their service checked.
+    /// Returns the candidates to ask: known ones first, failed ones last. A camera whose announcement is unchanged counts as
+    /// present; half of these also have their service checked.
     fn questions(&self, candidates: Vec<Candidate>, now: Moment) -> Vec<Task> {
         let (mut known, mut new, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         let mut stale = 0;
@@ -245,20 +245,20 @@ impl Scan<'_> {
     }
 }
 
-/// Whether a candidate may describe a known camera. Other hosts may not describe a camera that announces itself.
+/// Returns true if a candidate may describe a known camera. Other hosts may not describe a camera that announces itself.
 fn may_describe(candidate: &Candidate, camera: &Camera) -> bool {
     candidate.is_own || camera.claim == Claim::Foreign
 }
 
-/// Whether the sorted list contains the URL.
+/// Returns true if the sorted list contains the URL.
 fn is_among(announced: &[String], url: &str) -> bool {
     announced
         .binary_search_by(|other| other.as_str().cmp(url))
         .is_ok()
 }
 
-/// Whether to retry after `times` failures: at once after the first, then after 10 s, 20 s, 40 s and so on, at most
-/// after `most`. The 2 s allow for a timer that fires early.
+/// Returns true if a retry is due after `times` failures: at once after the first, then after 10 s, 20 s, 40 s and so on, at
+/// most after `most`. The 2 s allow for a timer that fires early.
 fn is_due(times: u64, asked: Moment, now: Moment, most: Moment) -> bool {
     let pause = 10_000_u64
         .saturating_mul(1 << times.saturating_sub(1).min(8))

@@ -43,9 +43,9 @@ struct Source {
 
 /// State of a name.
 pub enum Found<'a> {
-    /// The lookup's result, with the value that asked for it.
+    /// Result of the lookup, with the value that asked for it.
     Known(Lookup<'a>, Box<Waiting>),
-    /// The value waits for the lookup.
+    /// Pending lookup; the value waits for it.
     Later,
 }
 

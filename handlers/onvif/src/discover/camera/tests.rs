@@ -29,7 +29,7 @@ fn mk_credentials() -> Credentials {
 
 type Requests = Rc<RefCell<Vec<http::Request>>>;
 
-/// A camera that tells everybody the time, and the rest to requests that `lets` accepts; to others it answers
+/// Creates a camera that tells everybody the time. It answers other requests if `lets` accepts them, and otherwise with
 /// `refuses`.
 fn mk_camera(
     mut lets: impl FnMut(&http::Request) -> bool + 'static,
@@ -119,7 +119,7 @@ fn a_token_uses_the_cameras_time() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
     let told = ask(&host, Ok(())).unwrap();
     assert_eq!(told.info.manufacturer, "Example");
-    // One ping, one refusal, then each request succeeds at once.
+    // One ping and one refusal come first, then each request succeeds at once.
     assert_eq!(requests.borrow().len(), 5);
     let body = String::from_utf8_lossy(&requests.borrow()[2].body).into_owned();
     assert!(

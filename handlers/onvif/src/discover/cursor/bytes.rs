@@ -1,10 +1,10 @@
 //! Encodes numbers as LEB128 and texts as length and bytes.
 
-/// The bytes written so far.
+/// Bytes written so far.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub Vec<u8>);
 
-/// The bytes still to be read.
+/// Bytes still to be read.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 

@@ -1,4 +1,4 @@
-//! The answer to the agent: all devices, or those that changed.
+//! Builds the answer to the agent: all devices, or those that changed.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::discover::devices;
 use crate::filter;
 
 impl Scan<'_> {
-    /// The devices of all present cameras.
+    /// Returns the devices of all present cameras.
     pub fn rendered(&self) -> Vec<Device> {
         let here = self
             .cursor
@@ -23,14 +23,14 @@ impl Scan<'_> {
             .collect()
     }
 
-    /// Applies the address filters to what the camera told.
+    /// Applies the address filters to the addresses that the camera told.
     pub(super) fn filter(&self, camera: &Camera) -> Result<(), filter::Dropped> {
         let Info { ip, macs, .. } = &camera.info;
         let ip = (!ip.is_empty()).then_some(ip.as_str());
         filter::addresses(self.details, ip, macs)
     }
 
-    /// Reports why a known camera is left out or tells less than it could.
+    /// Reports why a known camera is left out or told less than it could.
     fn explain(&self, told: usize) {
         if told == self.most {
             let reason =
@@ -61,7 +61,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The answer after a full scan.
+    /// Returns the answer after a full scan.
     pub fn everything(&mut self) -> Discovery {
         let devices = self.rendered();
         self.explain(devices.len());
@@ -70,7 +70,7 @@ impl Scan<'_> {
         if before == Some(told) && self.departed.is_empty() {
             Discovery::unchanged()
         } else if self.is_cut_short {
-            // A partial answer withdraws nothing, so the next answer must be complete.
+            // A partial answer withdraws no device, so the next answer must be complete.
             self.cursor.told = None;
             Discovery::partial(devices)
         } else {
@@ -78,7 +78,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The answer after a partial scan: devices that differ from `before`.
+    /// Returns the answer after a partial scan: devices that differ from `before`.
     pub fn difference(&mut self, before: &[Device]) -> Discovery {
         let devices = self.rendered();
         // Only a complete answer withdraws a camera.
@@ -96,7 +96,7 @@ impl Scan<'_> {
     }
 }
 
-/// A digest of devices.
+/// Returns a digest of devices.
 fn digest_of(devices: &[Device]) -> u64 {
     let mut texts = Vec::new();
     for device in devices {

@@ -1,4 +1,4 @@
-//! `identity: endpoint-reference`: one device per endpoint reference, wherever its camera is.
+//! Implements `identity: endpoint-reference`: one device per endpoint reference, at any address.
 
 use super::Scan;
 use crate::details::Identity;
@@ -13,12 +13,12 @@ const TOLD: Moment = 60_000;
 pub(super) type Locations = Vec<(String, String)>;
 
 impl Scan<'_> {
-    /// Whether endpoint references alone name devices.
+    /// Returns true if endpoint references alone identify devices.
     pub(super) fn follows_references(&self) -> bool {
         self.details.identity == Identity::EndpointReference
     }
 
-    /// The cameras' current URLs, if they matter.
+    /// Returns the cameras' current URLs; empty unless endpoint references identify devices.
     pub(super) fn locations(&self) -> Locations {
         let cameras = self.cursor.cameras.iter();
         cameras
@@ -27,7 +27,7 @@ impl Scan<'_> {
             .collect()
     }
 
-    /// Another address at which the candidate's camera is known.
+    /// Returns another address at which the candidate's camera is known.
     pub(super) fn elsewhere(&self, candidate: &Candidate) -> Option<XAddr> {
         let mut cameras = self.cursor.cameras.iter();
         let (url, _) = cameras.find(|(url, camera)| {
@@ -39,8 +39,8 @@ impl Scan<'_> {
         XAddr::new(url).ok()
     }
 
-    /// Keeps one camera per endpoint reference: of those that answer, the one known before the scan. If the address
-    /// changed, the device's health says so for [`TOLD`].
+    /// Keeps one camera per endpoint reference: of those that answer, the one known before the scan. After a change of the
+    /// address the device's health reports it for [`TOLD`].
     pub(super) fn merge_by_reference(&mut self, before: &Locations, now: Moment) {
         if !self.follows_references() {
             return;

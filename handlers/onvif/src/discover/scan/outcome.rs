@@ -13,11 +13,11 @@ use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
 use crate::xaddr::{Host, XAddr};
 
-/// The same as [`FRESH`] if time ran out before the camera told everything.
+/// Milliseconds as [`FRESH`] if time ran out before the camera told everything.
 const CUT_SHORT: Moment = 30_000;
-/// How many scopes are remembered per camera.
+/// Upper bound of scopes stored per camera.
 const MAX_SCOPES: usize = 64;
-/// A known camera is forgotten after so many missed scans.
+/// Number of missed scans after which a known camera is forgotten.
 const MAX_MISSES: u64 = 8;
 
 impl Scan<'_> {
@@ -53,7 +53,7 @@ impl Scan<'_> {
                     self.apply_answer(asked, now, may_be_starting);
                 }
             }
-            // It may reappear at another address, so the agent's grace period applies.
+            // The camera may reappear at another address, so the agent's grace period applies.
             Outcome::Gone(xaddr) if self.follows_references() => self.miss(&xaddr.url, now),
             Outcome::Gone(XAddr { url, .. }) => {
                 if let Some(camera) = self.cursor.cameras.remove(&url) {
@@ -87,7 +87,7 @@ impl Scan<'_> {
                     let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
                     Some(camera)
                 });
-                // An incomplete answer keeps the earlier values of what it lacks.
+                // An incomplete answer keeps the earlier values of missing fields.
                 if let (Some(before), false) = (before, told.info.trouble.is_empty()) {
                     told.info.fill(&before.info);
                     if told.scopes.is_empty() {
@@ -156,8 +156,8 @@ impl Scan<'_> {
         }
     }
 
-    /// The camera announces itself but its service does not answer. A single failure may be packet loss unless the
-    /// connection was refused.
+    /// Records that the camera announces itself but its service does not answer. A single failure may be packet loss unless
+    /// the connection was refused.
     fn fail(&mut self, url: &str, error: &AskError, now: Moment) {
         if let AskError::Network(net::Error::Denied(_)) = error {
             self.miss(url, now);

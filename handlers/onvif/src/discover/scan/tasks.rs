@@ -9,36 +9,36 @@ use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
 use crate::discover::now;
 use crate::xaddr::{Host, XAddr};
 
-/// How many cameras are asked concurrently.
+/// Upper bound of cameras that are asked concurrently.
 const AT_ONCE: usize = 64;
 /// Time limit for all tasks of a call, so that events wait no longer.
 const ASKING: Duration = Duration::from_secs(10);
-/// Least time limit for a ping of a known camera.
+/// Lower bound of the time limit for a ping of a known camera.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before the second ping of a known camera: the first may have been lost.
 const SECOND_TRY: Duration = Duration::from_secs(1);
-/// How often a camera that sent Hello is tried: many send Hello before they can answer.
+/// Number of tries for a camera that sent Hello: many send Hello before they can answer.
 const TRIES: u32 = 3;
-/// The last try begins at most this long after the first.
+/// Upper bound of the time between the first and the last try.
 const TRYING: Duration = Duration::from_millis(1_500);
 /// Pause before the second ping of a camera for which a Bye came.
 const SECOND_CHECK: Duration = Duration::from_millis(250);
 
-/// One thing to do with a camera.
+/// Task for one camera.
 pub(super) enum Task {
     /// Ping a known camera that did not announce itself.
     Ping(XAddr),
     /// Check the service of a known camera that announced itself.
     Check(XAddr),
-    /// Ask for everything.
+    /// Ask for all data.
     Ask(Candidate),
     /// Check whether a camera for which a Bye came is gone.
     CheckBye(XAddr, Duration),
-    /// Check it again: many cameras send Bye before they stop answering.
+    /// Check again whether it is gone: many cameras send Bye before they stop answering.
     CheckByeAgain(XAddr, Duration),
 }
 
-/// The result of a [`Task`].
+/// Outcome of a [`Task`].
 pub(super) enum Outcome {
     NoTime,
     Later,
@@ -126,7 +126,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Pings a camera twice. Returns how long it took to get anything that does not show its absence.
+    /// Pings a camera twice. Returns the time until a response that does not show its absence.
     async fn shows_itself(&self, xaddr: &XAddr, limit: Duration) -> Option<Duration> {
         let host = self.asker.host;
         let began = host.elapsed();
@@ -181,8 +181,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether to ask a camera again in this call because a packet may have been lost: always for known cameras, for a
-    /// few of the new ones.
+    /// Returns true if a camera should be asked again in this call because a packet may have been lost: always for known
+    /// cameras, for a few of the new ones.
     fn has_second_chance(&self, candidate: &Candidate, asked: &[Asked]) -> bool {
         let Cursor {
             cameras, failed, ..
@@ -206,8 +206,8 @@ impl Scan<'_> {
         self.asker.ask(xaddr, uuid, may_authenticate, limit).await
     }
 
-    /// Whether a camera may be sent a password digest: if it announced itself from there or the operator named the
-    /// address, and it has not refused the credentials lately. Wrong passwords lock accounts.
+    /// Checks whether a camera may be sent a password digest: it must have announced itself from there, or the operator
+    /// named the address, and it must not have refused the credentials lately. Wrong passwords lock accounts.
     fn may_authenticate(&self, candidate: &Candidate, now: Moment) -> Result<(), &'static str> {
         if self.refused(&candidate.xaddr.url, now).is_some() {
             return Err("it refused those given; they are tried again after a quarter of an hour");
@@ -225,7 +225,7 @@ impl Scan<'_> {
         }
     }
 
-    /// When credentials were refused at an address, if it is too early to try them again.
+    /// Returns the time at which credentials were refused at an address, if it is too early to try them again.
     pub(super) fn refused(&self, url: &str, now: Moment) -> Option<Moment> {
         let Cursor {
             cameras, failed, ..
@@ -238,7 +238,8 @@ impl Scan<'_> {
     }
 }
 
-/// Time limit for the answer of a camera that may be gone: twice what it took last time.
+/// Returns the time limit for the answer of a camera that may be gone: twice the duration of its last answer, between 750 ms
+/// and 4 s.
 pub(super) fn answer_timeout(camera: &Camera) -> Duration {
     Duration::from_millis(camera.took.saturating_mul(2).clamp(750, 4_000))
 }
