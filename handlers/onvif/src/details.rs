@@ -1,4 +1,4 @@
-//! The `discoveryDetails`: Akri's fields and ours.
+//! `discoveryDetails`: Akri's fields and our additions.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use leafhost_sdk::Problem;
 use leafhost_sdk::net::Address;
 
-/// The longest `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
+/// Upper bound of `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
 
-/// The details.
+/// `discoveryDetails` of the handler.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone)]
 pub struct Details {
@@ -21,60 +21,60 @@ pub struct Details {
     pub scopes: Option<FilterList>,
     /// UUIDs of cameras.
     pub uuids: Option<FilterList>,
-    /// How long answers to a probe are waited for, beyond the half second that devices may wait themselves.
+    /// Seconds to wait for answers to a probe, beyond the half second that devices may wait themselves.
     #[serde(default = "default_timeout")]
     discovery_timeout_seconds: i64,
-    /// Which of a camera's addresses become devices.
+    /// Selection of a camera's addresses that become devices.
     #[serde(rename = "leafhost.dev/xaddrs", default)]
     pub xaddrs: XAddrs,
-    /// What a device is named by.
+    /// Source of a device's id.
     #[serde(rename = "leafhost.dev/identity", default)]
     pub identity: Identity,
 }
 
-/// What is kept and what is left out.
+/// Filter with an action and values.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterList {
-    /// Whether the items are the ones to keep.
+    /// Effect on matching cameras.
     #[serde(default)]
     pub action: Action,
-    /// The values.
+    /// Values to compare with.
     pub items: Vec<String>,
 }
 
-/// What happens to what matches.
+/// Effect of a filter on matching cameras.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Action {
-    /// Only that is kept.
+    /// Only matching cameras are kept.
     #[default]
     Include,
-    /// That is left out.
+    /// Matching cameras are left out.
     Exclude,
 }
 
-/// Which of a camera's addresses become devices.
+/// Selection of a camera's addresses that become devices.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum XAddrs {
-    /// The first one that other machines can use.
+    /// First address that other machines can use.
     #[default]
     First,
-    /// Each, as in Akri.
+    /// All addresses, as in Akri.
     All,
 }
 
-/// What a device is named by.
+/// Source of a device's id.
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Identity {
-    /// The camera's address and endpoint reference, as in Akri: another address makes another device.
+    /// Address and endpoint reference, as in Akri: another address makes another device.
     #[default]
     Url,
-    /// The endpoint reference alone.
+    /// Endpoint reference alone.
     EndpointReference,
 }
 
@@ -83,7 +83,7 @@ fn default_timeout() -> i64 {
 }
 
 impl Details {
-    /// What is wrong with details of the right shape.
+    /// Returns the problems of details that have the right shape.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.discovery_timeout_seconds < 0 {
@@ -118,13 +118,13 @@ impl Details {
         })
     }
 
-    /// How long answers to a probe are waited for, beyond the half second that devices may wait themselves.
+    /// Returns the time to wait for answers to a probe, beyond the half second that devices may wait themselves.
     pub fn timeout(&self) -> Duration {
         let seconds = self.discovery_timeout_seconds.clamp(0, MAX_TIMEOUT_SECONDS);
         Duration::from_secs(seconds.unsigned_abs())
     }
 
-    /// Whether the operator named this host as one of a camera. A network names nobody.
+    /// Returns true if the operator named this host as that of a camera. A network does not count as naming a host.
     pub fn names(&self, host: IpAddr) -> bool {
         self.ip_addresses.as_ref().is_some_and(|list| {
             list.action == Action::Include
@@ -136,7 +136,7 @@ impl Details {
     }
 }
 
-/// A network as an item of `ipAddresses` has it, `192.168.7.0/24`.
+/// Parses a network as an item of `ipAddresses`, such as `192.168.7.0/24`.
 pub fn network(item: &str) -> Option<Address> {
     let (ip, prefix) = item.trim().split_once('/')?;
     let ip: IpAddr = ip.parse().ok()?;

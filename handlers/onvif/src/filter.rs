@@ -1,4 +1,4 @@
-//! Akri's filters. Each decision names the filter.
+//! Akri's filters. Each decision names its filter.
 
 pub mod mac;
 
@@ -8,12 +8,12 @@ use crate::details::{self, Action, Details, FilterList};
 use crate::soap::cut;
 use crate::wsd;
 
-/// Why a camera is left out.
+/// Reason why a camera is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
-    /// The field of the details.
+    /// Field of the details that decided.
     pub rule: &'static str,
-    /// What did not fit.
+    /// Value that did not match.
     pub reason: String,
 }
 
@@ -48,7 +48,7 @@ pub fn addresses(details: &Details, ip: Option<&str>, macs: &[String]) -> Result
     )
 }
 
-/// Whether an address is the item, or in the network that the item is.
+/// Returns true if the address equals the item, or is in the network that the item denotes.
 fn is_in(ip: &str, item: &str) -> bool {
     let parsed: Option<IpAddr> = ip.parse().ok();
     let network = details::network(item);

@@ -1,5 +1,5 @@
-//! Authentication without sending the password: the username token of WS-Security and HTTP digest. Nothing here can
-//! send a password as text.
+//! Authentication without sending the password: the username token of WS-Security and HTTP digest. No code here can send a
+//! password as text.
 
 pub mod credentials;
 pub mod digest;
@@ -7,12 +7,12 @@ pub mod token;
 
 use std::fmt;
 
-/// A name and its password. Not shown by anything.
+/// User name and password. `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// The name.
+    /// User name.
     pub user: String,
-    /// The password, perhaps empty.
+    /// Password; may be empty.
     pub password: String,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,7 @@
-//! The requests of ONVIF's device service that discovery needs, and their answers. Knows nothing of connections and
+//! Requests of ONVIF's device service that discovery needs, and their answers. This module knows nothing of connections and
 //! credentials.
 //!
-//! Answers are read by local names, because cameras put elements into wrong namespaces.
+//! Answers are matched by local names, because cameras put elements into wrong namespaces.
 
 pub mod clock;
 
@@ -10,21 +10,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::xml::{self, Element};
 use clock::UtcTime;
 
-/// How much of a text that a camera sent is kept, in bytes.
+/// Upper bound of bytes kept of a camera's text.
 const MAX_TEXT: usize = 256;
-/// How many scopes are kept.
+/// Upper bound of scopes that are kept.
 const MAX_SCOPES: usize = 128;
-/// Bounds the network interfaces that are kept of a camera.
+/// Upper bound of network interfaces kept of a camera.
 const MAX_INTERFACES: usize = 16;
-/// Bounds the addresses that are kept of an interface.
+/// Upper bound of addresses kept of an interface.
 const MAX_IPS: usize = 32;
-/// How many codes of a fault are kept.
+/// Upper bound of codes kept of a fault.
 const MAX_CODES: usize = 8;
 
-/// A request.
+/// Request to a camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// The camera's time: the only request that every camera answers without credentials.
+    /// Time of the camera: the only request that every camera answers without credentials.
     GetSystemDateAndTime,
     /// Manufacturer, model and serial number.
     GetDeviceInformation,
@@ -35,7 +35,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::GetSystemDateAndTime => "GetSystemDateAndTime",
@@ -45,7 +45,7 @@ impl Operation {
         }
     }
 
-    /// The `Content-Type` of the request (SOAP 1.2, RFC 3902).
+    /// Returns the `Content-Type` of the request (SOAP 1.2, RFC 3902).
     pub fn content_type(self) -> String {
         format!(
             "application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/ver10/device/wsdl/{}\"",
@@ -53,7 +53,7 @@ impl Operation {
         )
     }
 
-    /// The request with an optional `wsse:Security` element. Some devices accept only exactly this body.
+    /// Returns the request with an optional `wsse:Security` element. Some devices accept only exactly this body.
     pub fn request(self, security: Option<&str>) -> String {
         let header = security.map_or(String::new(), |security| {
             format!("<s:Header>{security}</s:Header>")
@@ -67,35 +67,35 @@ impl Operation {
     }
 }
 
-/// An answer that is no fault.
+/// Answer that is not a fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the body contained the response element.
+    /// True if the body contained the response element.
     pub is_response: bool,
-    /// The camera's clock.
+    /// Time of the camera's clock.
     pub time: Option<UtcTime>,
-    /// The manufacturer.
+    /// Manufacturer.
     pub manufacturer: String,
-    /// The model.
+    /// Model.
     pub model: String,
-    /// The firmware's version.
+    /// Firmware version.
     pub firmware: String,
-    /// The serial number.
+    /// Serial number.
     pub serial: String,
-    /// Its network interfaces, as they stand.
+    /// Network interfaces as told by the camera.
     pub interfaces: Vec<Interface>,
-    /// The scopes.
+    /// Scopes.
     pub scopes: Vec<String>,
 }
 
-/// A network interface.
+/// Network interface of a camera.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Tells that it is switched off.
+    /// True if it is switched off.
     pub is_disabled: bool,
-    /// Its hardware address, unnormalized.
+    /// Hardware address, unnormalized.
     pub mac: String,
-    /// Its addresses: manual, link-local, by DHCP and from routers, as they stand.
+    /// Addresses as told by the camera: manual, link-local, by DHCP and from routers.
     pub ips: Vec<IpAddr>,
 }
 
@@ -109,28 +109,28 @@ impl Interface {
     }
 }
 
-/// Why there is no answer.
+/// Error of a response without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The camera wants credentials or refuses those given.
+    /// Camera that requires credentials or rejects those given.
     #[error("wants credentials: {0}")]
     NotAuthorized(String),
-    /// Another fault.
+    /// Any other fault.
     #[error("answers with a fault: {0}")]
     Fault(String),
-    /// The response is not SOAP.
+    /// Response that is not SOAP.
     #[error("{0}")]
     NotSoap(String),
 }
 
-/// A fault while it is read.
+/// Parts of a fault during reading.
 #[derive(Debug, Default)]
 struct Fault {
     codes: Vec<String>,
     reason: String,
 }
 
-/// Numbers of a date while it is read.
+/// Numbers of a date during reading.
 #[derive(Debug, Default)]
 struct Date {
     date: (i64, i64, i64),
@@ -205,7 +205,7 @@ fn take(element: &Element<'_>, answer: &mut Answer, text: &str) {
     }
 }
 
-/// Takes what belongs to the interface that is being read; its element ends after all of them.
+/// Collects the elements of the current interface; the interface's own element ends after all of them.
 fn take_interface(element: &Element<'_>, interface: &mut Interface) {
     let text = element.text;
     if element.ends(&["NetworkInterfaces", "Enabled"]) {
@@ -242,7 +242,7 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
         ("Code" | "Subcode", "Value") | ("Fault", "faultcode") | (_, "subcode")
             if fault.codes.len() < MAX_CODES =>
         {
-            // A fault's code ends before the subcode around it does, so the outermost comes last.
+            // The code of a fault ends before the subcode around it, so the outermost comes last.
             fault.codes.push(cut(element.text));
         }
         ("Reason", "Text") | ("Fault", "faultstring") => fault.reason = cut(element.text),
@@ -301,7 +301,7 @@ impl Fault {
     }
 }
 
-/// A text of a peer on one line, shortened.
+/// Returns a peer's text on one line, shortened.
 pub fn cut(text: &str) -> String {
     let mut line: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! Whole calls on a fake network.
+//! Tests of whole calls on a fake network.
 
 mod addresses;
 mod akri;
@@ -26,7 +26,7 @@ use super::Onvif;
 const GROUP: &str = "239.255.255.250:3702";
 const SERVICE: &str = "/onvif/device_service";
 
-/// A network with this node on it.
+/// Creates a network with this node on it.
 fn mk_network() -> FakeHost {
     FakeHost::new().interface("eth0", 2, ["192.168.7.2/24", "fe80::2/64"])
 }
@@ -43,7 +43,7 @@ fn id(n: u32) -> String {
     format!("{}-{}", url(n), uuid(n))
 }
 
-/// A WS-Discovery message with this body.
+/// Creates a WS-Discovery message with this body.
 fn mk_message(action: &str, body: &str) -> Vec<u8> {
     format!(
         r#"<?xml version="1.0"?><E:Envelope xmlns:E="http://www.w3.org/2003/05/soap-envelope" xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:q="http://www.onvif.org/ver10/network/wsdl"><E:Header><a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/{action}</a:Action></E:Header><E:Body>{body}</E:Body></E:Envelope>"#
@@ -95,7 +95,7 @@ fn mk_bye(n: u32, source: &str) -> Event {
     mk_datagram(source, payload)
 }
 
-/// The network with camera `n`, which answers probes.
+/// Adds the announcement of camera `n`, which answers probes.
 fn announced(host: FakeHost, n: u32) -> FakeHost {
     answering(
         host,
@@ -104,7 +104,7 @@ fn announced(host: FakeHost, n: u32) -> FakeHost {
     )
 }
 
-/// A member of the group that answers every probe.
+/// Adds a member of the group that answers every probe.
 fn answering(host: FakeHost, from: &str, payload: Vec<u8>) -> FakeHost {
     let from = from.parse().unwrap();
     host.udp_peer(GROUP, move |_, _| {
@@ -125,7 +125,7 @@ fn mk_soap(body: &str) -> Vec<u8> {
 
 const DATE: &str = "<tds:GetSystemDateAndTimeResponse><tds:SystemDateAndTime><tt:UTCDateTime><tt:Time><tt:Hour>7</tt:Hour><tt:Minute>50</tt:Minute><tt:Second>45</tt:Second></tt:Time><tt:Date><tt:Year>2010</tt:Year><tt:Month>9</tt:Month><tt:Day>16</tt:Day></tt:Date></tt:UTCDateTime></tds:SystemDateAndTime></tds:GetSystemDateAndTimeResponse>";
 
-/// The answers of a camera that wants no credentials.
+/// Returns the answer of a camera that requires no credentials.
 fn answer(n: u32, request: &http::Request) -> http::Response {
     let asked = String::from_utf8_lossy(&request.body).into_owned();
     let body = if asked.contains("<GetSystemDateAndTime ") {
@@ -151,7 +151,7 @@ fn fails(error: net::Error) -> HttpAnswer {
     }
 }
 
-/// The n-th camera at its address, which announces itself and answers at once.
+/// Adds camera `n` at its address, which announces itself and answers at once.
 fn with_camera(host: FakeHost, n: u32) -> FakeHost {
     let host = answering(
         host,
@@ -167,7 +167,7 @@ fn with_service(host: FakeHost, n: u32) -> FakeHost {
     })
 }
 
-/// The n-th camera, which is present only while the switch is on.
+/// Adds camera `n`, which is present only while the switch is on.
 fn with_switched(host: FakeHost, n: u32, is_on: &Rc<Cell<bool>>) -> FakeHost {
     let (heard, asked) = (Rc::clone(is_on), Rc::clone(is_on));
     let from = format!("192.168.7.{n}:3702").parse().unwrap();
@@ -192,7 +192,7 @@ fn call(details: &str) -> Call<Onvif> {
     Call::new(details)
 }
 
-/// The next call of the session, for these events.
+/// Creates the next call of the session with these events.
 fn next(before: &Discovery, details: &str, events: Vec<Event>) -> Call<Onvif> {
     call(details)
         .events(events)
@@ -215,7 +215,7 @@ fn is_partial(discovery: &Discovery) -> bool {
     matches!(discovery.devices, Devices::Partial(_))
 }
 
-/// The requests so far.
+/// Returns the HTTP requests so far.
 fn requests(host: &FakeHost) -> Vec<String> {
     let contacts = host.contacts();
     contacts
@@ -225,7 +225,7 @@ fn requests(host: &FakeHost) -> Vec<String> {
         .collect()
 }
 
-/// The datagrams so far.
+/// Counts the datagrams so far.
 fn datagrams(host: &FakeHost) -> usize {
     host.contacts()
         .iter()

@@ -1,36 +1,37 @@
-//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. Knows nothing of sockets and
-//! trusts nothing it reads.
+//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. This module knows nothing of sockets
+//! and trusts no input.
 
 use crate::xml;
 
-/// How many matches of one message are read. A message is a datagram, so more than one is rare already.
+/// Upper bound of matches read of one message. A message is a datagram, so more than one is rare already.
 const MAX_MATCHES: usize = 64;
-/// How many addresses of one match are kept.
+/// Upper bound of addresses kept of one match.
 pub const MAX_XADDRS: usize = 16;
-/// How many scopes of one match are kept.
+/// Upper bound of scopes kept of one match.
 const MAX_SCOPES: usize = 128;
-/// How many types of one match are kept.
+/// Upper bound of types kept of one match.
 const MAX_TYPES: usize = 32;
 
-/// The name space of WS-Discovery.
+/// Namespace of WS-Discovery.
 const DISCOVERY: &str = "http://schemas.xmlsoap.org/ws/2005/04/discovery";
-/// ONVIF's name space for `NetworkVideoTransmitter`.
+/// ONVIF's namespace for `NetworkVideoTransmitter`.
 const NETWORK: &str = "http://www.onvif.org/ver10/network/wsdl";
-/// ONVIF's name space for `Device`.
+/// ONVIF's namespace for `Device`.
 const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
 
-/// The kinds of devices to probe for.
+/// Kind of devices to probe for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Cameras and encoders.
     NetworkVideoTransmitter,
-    /// Everything that speaks ONVIF: recorders and devices of later profiles say only this.
+    /// All devices that speak ONVIF: recorders and devices of later profiles have only this type.
     Device,
 }
 
-/// A probe for devices of a kind. The prefixes are declared on the envelope: devices resolve the type's name, and some
-/// look for the declaration only there. Others look for it only where the type is, so the transmitter's has it there as well.
-/// `message_id` is a URI such as `urn:uuid:…`.
+/// Returns a probe for devices of a kind. `message_id` is a URI such as `urn:uuid:…`.
+///
+/// The prefixes are declared on the envelope, since some devices look for the declaration of the type's prefix only there.
+/// Others look for it only at the type, so that of the transmitter is declared there as well.
 pub fn probe(kind: Kind, message_id: &str) -> String {
     let types = match kind {
         Kind::NetworkVideoTransmitter => format!(
@@ -41,7 +42,7 @@ pub fn probe(kind: Kind, message_id: &str) -> String {
     message("Probe", message_id, &types)
 }
 
-/// A Resolve for a device that announced no address.
+/// Returns a Resolve for a device that announced no address.
 pub fn resolve(endpoint: &str, message_id: &str) -> String {
     let endpoint = xml::escape(endpoint);
     let reference =
@@ -63,46 +64,46 @@ fn message(action: &str, message_id: &str, inside: &str) -> String {
     )
 }
 
-/// A message that came by datagram.
+/// Message received by datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The answer to Probe or Resolve.
+    /// Answer to Probe or Resolve.
     Matches {
-        /// The id of the answered message, if present.
+        /// Id of the answered message, if present.
         relates_to: String,
-        /// The id of this message.
+        /// Id of this message.
         message_id: String,
-        /// The devices, perhaps none.
+        /// Devices; may be empty.
         matches: Vec<Announcement>,
     },
-    /// A device announces itself.
+    /// Announcement of a device.
     Hello(Announcement),
-    /// A device says that it leaves: its endpoint reference.
+    /// Endpoint reference of a device that leaves.
     Bye(String),
-    /// Something else; what, by the name of its element.
+    /// Name of the element of any other message.
     Other(String),
 }
 
-/// What a device says of itself.
+/// Announced description of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Announcement {
-    /// The address of the endpoint reference, such as `urn:uuid:…`.
+    /// Address of the endpoint reference, such as `urn:uuid:…`.
     pub endpoint: String,
-    /// The types, as they were written.
+    /// Types as written.
     pub types: Vec<String>,
-    /// Whether one of the types is ONVIF's, or none is said.
+    /// True if one of the types is ONVIF's, or none is given.
     pub is_onvif: bool,
-    /// The scopes.
+    /// Scopes.
     pub scopes: Vec<String>,
-    /// The addresses, at most [`MAX_XADDRS`].
+    /// Addresses, at most [`MAX_XADDRS`].
     pub xaddrs: Vec<String>,
-    /// How many more addresses there were.
+    /// Number of further addresses.
     pub more_xaddrs: usize,
-    /// Counted up when anything else here changes.
+    /// Version that increases when any other field changes.
     pub metadata_version: String,
 }
 
-/// Reads a datagram.
+/// Parses a datagram.
 pub fn read(payload: &[u8]) -> xml::Result<Message> {
     let mut relates_to = String::new();
     let mut message_id = String::new();
@@ -179,14 +180,15 @@ fn finish(mut announcement: Announcement) -> Announcement {
     announcement
 }
 
-/// Whether a message with these headers answers one of ours. Cameras write `uuid:` for `urn:uuid:`, use our id as
-/// their own, or omit the header; only a message that names another id is refused.
+/// Returns true if a message with these headers answers one of ours. Cameras write `uuid:` for `urn:uuid:`, use our id as
+/// their own, or omit the header; only a message that names another id is rejected.
 pub fn answers(relates_to: &str, message_id: &str, ours: &[String]) -> bool {
     let is_ours = |id: &str| ours.iter().any(|own| uuid(own) == uuid(id));
     !is_uuid(&uuid(relates_to)) || is_ours(relates_to) || is_ours(message_id)
 }
 
-/// An endpoint reference without `urn:`, `uuid:` and braces, in lower case: how Akri names a camera, whichever form it has.
+/// Returns an endpoint reference without `urn:`, `uuid:` and braces, in lower case. Akri names a camera this way, in any of
+/// these forms.
 pub fn uuid(endpoint: &str) -> String {
     let name = endpoint.trim().to_ascii_lowercase();
     let name = name.strip_prefix("urn:").unwrap_or(&name);
@@ -194,7 +196,7 @@ pub fn uuid(endpoint: &str) -> String {
     name.trim_matches(['{', '}']).to_owned()
 }
 
-/// The name of [`uuid`] as an endpoint reference in its one spelling.
+/// Returns the endpoint reference of a [`uuid`] in normalized form.
 pub fn urn(uuid: &str) -> String {
     if is_uuid(uuid) {
         format!("urn:uuid:{uuid}")

@@ -1,32 +1,31 @@
-//! The addresses a camera announces: which are usable, and which one identifies the camera. Decides by the text alone,
-//! so that all nodes decide alike.
+//! Addresses that a camera announces: which are usable, and which one identifies the camera. The decision depends on the
+//! text alone, so that all nodes decide alike.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest address that is taken, in bytes.
+/// Upper bound of bytes in an address.
 const MAX_BYTES: usize = 512;
 
-/// An address that can be used.
+/// Usable address of a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XAddr {
-    /// The announced text.
+    /// Announced text.
     pub url: String,
-    /// The host.
     pub host: Host,
     is_tls: bool,
-    /// The URL of requests: without a fragment.
+    /// URL of requests, without a fragment.
     pub target: String,
     /// Path and query, which an HTTP digest covers.
     pub path: String,
 }
 
-/// The host of an address.
+/// Host of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// An IP address.
+    /// IP address.
     Ip(IpAddr),
-    /// A name, in lower case.
+    /// Name in lower case.
     Name(String),
 }
 
@@ -39,25 +38,25 @@ impl fmt::Display for Host {
     }
 }
 
-/// Why an address is not used.
+/// Reason why an address is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It is no absolute http or https URL of a common form.
+    /// Text that is not an absolute http or https URL of a common form.
     #[error("is no http or https URL with a host")]
     Form,
-    /// It names a user; what would be taken for the host is not.
+    /// URL with a user name, which may look like the host.
     #[error("has a user name")]
     User,
-    /// It is loopback, unspecified, broadcast or multicast.
+    /// Loopback, unspecified, broadcast or multicast address.
     #[error("does not lead to a device")]
     Nowhere,
-    /// It has a different meaning on every machine.
+    /// Address with a different meaning on every machine.
     #[error("is a link-local IPv6 address, which means another machine on every network")]
     LinkLocal,
 }
 
 impl XAddr {
-    /// Reads an address.
+    /// Parses an address.
     pub fn new(text: &str) -> Result<Self, Error> {
         if text.len() > MAX_BYTES || !text.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(Error::Form);
@@ -95,7 +94,7 @@ impl XAddr {
         })
     }
 
-    /// Preference among a camera's addresses; less is better.
+    /// Returns the rank among a camera's addresses; lower is better.
     fn rank(&self) -> u8 {
         match self.host {
             Host::Ip(IpAddr::V4(ip)) if ip.is_link_local() => 2,
@@ -104,7 +103,7 @@ impl XAddr {
         }
     }
 
-    /// Whether this address is a host's own.
+    /// Returns true if this address has this IP address as its host.
     pub fn is_at(&self, ip: IpAddr) -> bool {
         self.host == Host::Ip(ip)
     }
@@ -170,13 +169,13 @@ fn check(ip: IpAddr) -> Result<(), Error> {
     }
 }
 
-/// The address that identifies a camera: the first http one with an IPv4 host, else the first that is not link-local,
-/// else the first link-local one.
+/// Returns the address that identifies a camera: the first http one with an IPv4 host, otherwise the first that is not
+/// link-local, otherwise the first link-local one.
 pub fn choose(announced: &[String]) -> Option<XAddr> {
     usable(announced).min_by_key(XAddr::rank)
 }
 
-/// The best of these addresses that has this host.
+/// Returns the best of these addresses that has this host.
 pub fn choose_at(announced: &[String], ip: IpAddr) -> Option<XAddr> {
     usable(announced)
         .filter(|xaddr| xaddr.is_at(ip))
@@ -202,7 +201,7 @@ mod tests {
                 "http://[fe80::1]/a http://192.168.7.9/a",
                 Some("http://192.168.7.9/a"),
             ),
-            // Axis: http and https, also of the address it gave itself.
+            // Axis announces http and https, also for the address it assigned itself.
             (
                 "https://169.254.9.9/a http://169.254.9.9/a https://192.168.7.9/a http://192.168.7.9/a",
                 Some("http://192.168.7.9/a"),

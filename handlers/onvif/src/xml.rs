@@ -1,7 +1,7 @@
-//! Reads untrusted XML: one pass, no tree, everything bounded. Knows nothing of SOAP.
+//! Reads untrusted XML: one pass, no tree, everything bounded. This module knows nothing of SOAP.
 //!
-//! Elements are matched by local name, because cameras use wrong and undeclared prefixes. A qualified name in a text
-//! can be resolved.
+//! Elements are matched by local name, because cameras use wrong and undeclared prefixes. A qualified name in a text can be
+//! resolved.
 
 pub mod encoding;
 
@@ -9,60 +9,60 @@ use quick_xml::NsReader;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
 
-/// The longest document that is read, in bytes.
+/// Upper bound of bytes in a document.
 pub const MAX_BYTES: usize = 256 << 10;
-/// How deep elements may be nested.
+/// Upper bound of the nesting of elements.
 const MAX_DEPTH: usize = 64;
-/// How many elements a document may have.
+/// Upper bound of elements in a document.
 const MAX_ELEMENTS: usize = 10_000;
-/// How many attributes an element may have, declared prefixes among them. gSOAP declares some sixty.
+/// Upper bound of attributes of an element, including declared prefixes. gSOAP declares some sixty.
 const MAX_ATTRIBUTES: usize = 128;
 
-/// The result of a reading.
+/// Result of reading a document.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a document is not read.
+/// Error of a document that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is longer than is read.
+    /// Document over the size limit.
     #[error("the document has more than {MAX_BYTES} bytes")]
     TooLarge,
-    /// Elements are nested too deep.
+    /// Elements nested too deep.
     #[error("elements lie more than {MAX_DEPTH} deep")]
     TooDeep,
-    /// It has too many elements.
+    /// Too many elements.
     #[error("the document has more than {MAX_ELEMENTS} elements")]
     TooManyElements,
-    /// An element has too many attributes.
+    /// Too many attributes in an element.
     #[error("an element has more than {MAX_ATTRIBUTES} attributes")]
     TooManyAttributes,
-    /// It has a document type, which may define entities.
+    /// Document type, which may define entities.
     #[error("a document type is not taken")]
     DocumentType,
-    /// It uses an entity that XML does not define.
+    /// Entity that XML does not define.
     #[error("the entity {0:?} is not taken")]
     Entity(String),
-    /// It ends before its first element does.
+    /// Document that ends before its first element does.
     #[error("the document is cut off")]
     CutOff,
-    /// There is no element in it.
+    /// Document without an element.
     #[error("there is no XML in it")]
     Empty,
-    /// It is not XML.
+    /// Document that is not XML.
     #[error("cannot read XML")]
     Syntax(#[source] quick_xml::Error),
 }
 
-/// An element that has just ended.
+/// Element that has just ended.
 #[derive(Debug)]
 pub struct Element<'a> {
     path: &'a [Frame],
-    /// The text directly in it, white space at the ends removed, entities decoded once.
+    /// Text directly in it, trimmed, with entities decoded once.
     pub text: &'a str,
     scope: &'a NamespaceResolver,
 }
 
-/// An element on the way from the root.
+/// Element on the path from the root.
 #[derive(Debug)]
 struct Frame {
     local: String,
@@ -70,7 +70,7 @@ struct Frame {
 }
 
 impl Element<'_> {
-    /// The local name of the element that lies `above` this one: 0 is itself.
+    /// Returns the local name of the element that is `above` levels up: 0 is this element.
     pub fn name(&self, above: usize) -> &str {
         self.path
             .iter()
@@ -78,7 +78,7 @@ impl Element<'_> {
             .map_or("", |frame| &frame.local)
     }
 
-    /// Whether the path of this element ends with these local names; `*` matches any.
+    /// Returns true if the path of this element ends with these local names; `*` matches any.
     pub fn ends(&self, names: &[&str]) -> bool {
         names.len() <= self.path.len()
             && names
@@ -88,8 +88,8 @@ impl Element<'_> {
                 .all(|(name, frame)| *name == "*" || *name == frame.local)
     }
 
-    /// Namespace and local name of a qualified name in the text, by the prefixes declared here. `None` where the prefix
-    /// is not declared.
+    /// Returns namespace and local name of a qualified name in the text, by the prefixes declared here. The namespace is
+    /// `None` if the prefix is not declared.
     pub fn resolve<'n>(&self, name: &'n str) -> (Option<String>, &'n str) {
         let (local, prefix) = QName(name).decompose();
         let namespace = match self.scope.resolve_prefix(prefix, true) {
@@ -100,8 +100,8 @@ impl Element<'_> {
     }
 }
 
-/// Reads a document to the end of its root and calls `on` as each element ends. Bytes after the root are ignored,
-/// because cameras pad datagrams.
+/// Reads a document to the end of its root and calls `on` as each element ends. Bytes after the root are ignored, because
+/// cameras pad datagrams.
 pub fn read(document: &[u8], on: &mut dyn FnMut(&Element<'_>)) -> Result<()> {
     if document.len() > MAX_BYTES {
         return Err(Error::TooLarge);

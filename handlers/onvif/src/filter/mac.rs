@@ -1,9 +1,10 @@
-//! Hardware addresses, which cameras and operators spell in many ways.
+//! Normalizes hardware addresses, which cameras and operators write in many ways.
 
-/// The address in one spelling, `00:11:22:aa:bb:cc`; what is no hardware address of six bytes stays as it is.
+/// Returns the address in the form `00:11:22:aa:bb:cc`; a text that is not a hardware address of six bytes is returned
+/// unchanged.
 pub fn spell(text: &str) -> String {
     let groups: Vec<&str> = text.trim().split([':', '-', '.', ' ']).collect();
-    // Six groups of a byte may leave zeros out; other groups say where bytes begin only if they have all digits.
+    // Six groups of one byte may omit leading zeros; other groups show where bytes begin only if they have all digits.
     let digits: String = if groups.len() == 6 {
         groups.iter().map(|group| format!("{group:0>2}")).collect()
     } else {
@@ -36,7 +37,7 @@ mod tests {
             ("001122AABB0C", "00:11:22:aa:bb:0c"),
             ("0:11:22:aa:bb:c", "00:11:22:aa:bb:0c"),
             (" 00:11:22:aa:bb:0c\n", "00:11:22:aa:bb:0c"),
-            // What some cameras tell is none.
+            // Some cameras tell texts that are not addresses.
             ("5792c4:5792c5:5792c6", "5792c4:5792c5:5792c6"),
             ("000:1:22:aa:bb:0c", "000:1:22:aa:bb:0c"),
             ("00:11:22:aa:bb", "00:11:22:aa:bb"),

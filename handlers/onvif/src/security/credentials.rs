@@ -1,5 +1,5 @@
-//! Credentials out of the `discoveryProperties`, in the three ways Akri has. Says what is wrong by the name of the property,
-//! never with anything out of it.
+//! Reads credentials from the `discoveryProperties`, in Akri's three formats. Problems name the property, and never contain
+//! a value.
 
 use std::fmt;
 
@@ -18,15 +18,15 @@ const USER: &str = "username_";
 const PASSWORD: &str = "password_";
 const DEFAULT: &str = "default";
 
-/// The credentials there are, by the UUID of the camera.
+/// Credentials by the UUID of the camera.
 #[derive(Debug, Default)]
 pub struct Credentials {
     by_uuid: Vec<(String, Credential)>,
-    /// What could not be used, in words without values.
+    /// Problems of unusable properties, without values.
     pub problems: Vec<String>,
 }
 
-/// An entry of either kind of list.
+/// Entry of either kind of list.
 #[derive(Deserialize)]
 #[serde(crate = "leafhost_sdk::serde")]
 struct Entry {
@@ -38,7 +38,7 @@ struct Entry {
     password_ref: Option<String>,
 }
 
-/// The entries of a list, by the UUID as it is spelled there.
+/// Entries of a list, by the UUID as written there.
 #[derive(Default)]
 struct Entries(Vec<(String, Entry)>);
 
@@ -64,8 +64,8 @@ impl<'de> Visitor<'de> for Entries {
 }
 
 impl Credentials {
-    /// Reads the properties: first the lists, then the lists of references, then the single ones, so that the last one
-    /// named here wins.
+    /// Reads the properties: first the lists, then the lists of references, then the single ones. Later ones replace earlier
+    /// ones.
     pub fn new(properties: &[Property]) -> Self {
         let mut credentials = Self::default();
         credentials.read_lists(properties);
@@ -74,7 +74,7 @@ impl Credentials {
         credentials
     }
 
-    /// What a camera is to be told.
+    /// Returns the credentials for a camera: its own, otherwise the default ones.
     pub fn get(&self, uuid: &str) -> Option<&Credential> {
         let of = |id: &str| self.by_uuid.iter().find(|(other, _)| other == id);
         of(uuid)
@@ -149,7 +149,7 @@ impl Credentials {
         self.by_uuid.push((id, Credential { user, password }));
     }
 
-    /// The names in a property that is a list of them.
+    /// Returns the names in a property that lists names.
     fn names(&mut self, properties: &[Property], name: &str) -> Vec<String> {
         let Some(text) = self.text(properties, name) else {
             return Vec::new();

@@ -1,41 +1,41 @@
-//! HTTP Digest access authentication (RFC 7616, and RFC 2617 for cameras that know no more): reads challenges, writes the
-//! answer. `Basic` is not read as a challenge, so nothing can ask for it.
+//! HTTP Digest access authentication (RFC 7616, and RFC 2617 for older cameras): parses challenges and creates the answer.
+//! `Basic` is not parsed as a challenge, so no server can request it.
 
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
 
 use super::{Credential, hex};
 
-/// The longest header that is read, in bytes.
+/// Upper bound of bytes in a header.
 const MAX_HEADER: usize = 4 << 10;
-/// How many headers are read.
+/// Upper bound of headers that are read.
 const MAX_HEADERS: usize = 8;
 
-/// The hash of a challenge, the weaker first.
+/// Hash algorithm of a challenge, in order of strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Algorithm {
     Md5,
     Sha256,
 }
 
-/// What a camera wants to be answered.
+/// Digest challenge of a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
     realm: String,
     nonce: String,
     opaque: Option<String>,
     algorithm: Algorithm,
-    /// The algorithm as it was spelled, to be said back; cameras from before it may not know the word.
+    /// Algorithm as the camera wrote it, to be repeated in the answer; older cameras may not know the parameter.
     spelled: Option<String>,
     is_session: bool,
-    /// Whether `auth` is offered; without any the answer is that of RFC 2069.
+    /// True if `auth` is offered; without any `qop` the answer is that of RFC 2069.
     has_qop: bool,
-    /// The nonce was too old, the password was not wrong.
+    /// True if the nonce was too old and the password not wrong.
     pub is_stale: bool,
 }
 
 impl Challenge {
-    /// The strongest challenge we can answer, of the values of all `WWW-Authenticate` headers.
+    /// Returns the strongest supported challenge from the values of all `WWW-Authenticate` headers.
     pub fn strongest<'a>(headers: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         headers
             .into_iter()
@@ -90,12 +90,12 @@ impl Challenge {
         })
     }
 
-    /// Whether another challenge has the same nonce.
+    /// Returns true if another challenge has the same nonce.
     pub fn has_nonce_of(&self, other: &Self) -> bool {
         self.nonce == other.nonce
     }
 
-    /// The `Authorization` header for the `count`th request that is made with this challenge. `cnonce` is new for every
+    /// Returns the `Authorization` header for request number `count` with this challenge. `cnonce` must be new for every
     /// answer.
     pub fn answer(
         &self,
@@ -157,8 +157,8 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The challenges of one header: scheme and parameters of each. A list of challenges and the list of one's parameters are
-/// separated by the same comma: a word without `=` begins a challenge.
+/// Splits one header into challenges, with scheme and parameters each. The same comma separates challenges and the
+/// parameters of one: a word without `=` begins a challenge.
 fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut challenges: Vec<(String, Vec<(String, String)>)> = Vec::new();
     let mut rest = header;
@@ -182,7 +182,7 @@ fn split(header: &str) -> Vec<(String, Vec<(String, String)>)> {
     }
 }
 
-/// A token or quoted string, and what follows it.
+/// Parses a token or quoted string; returns it and the rest.
 fn value(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([' ', '\t', ',']).unwrap_or(text.len());

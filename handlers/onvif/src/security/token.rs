@@ -8,8 +8,8 @@ use super::Credential;
 use crate::soap::clock::UtcTime;
 use crate::xml::escape;
 
-/// The `wsse:Security` element. `created` is in the camera's own time, which is what it compares with; `nonce` is new for
-/// every request.
+/// Returns the `wsse:Security` element. `created` is in the camera's own time, with which the camera compares it; `nonce`
+/// must be new for every request.
 pub fn security(credential: &Credential, nonce: &[u8], created: UtcTime) -> String {
     let created = created.xml();
     let digest = password_digest(nonce, &created, &credential.password);
@@ -26,7 +26,7 @@ pub fn security(credential: &Credential, nonce: &[u8], created: UtcTime) -> Stri
     )
 }
 
-/// `Base64(SHA-1(nonce + created + password))`.
+/// Computes `Base64(SHA-1(nonce + created + password))`.
 fn password_digest(nonce: &[u8], created: &str, password: &str) -> String {
     let digest = Sha1::new()
         .chain_update(nonce)

@@ -1,6 +1,6 @@
-//! Converts cameras' dates and times to seconds since 1970 and back. Reads no clock.
+//! Converts cameras' dates and times to seconds since 1970 and back. It reads no clock.
 
-/// A second in the time of a camera, counted from 1970-01-01T00:00:00Z.
+/// Time of a camera in seconds since 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UtcTime(i64);
 
@@ -9,7 +9,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl UtcTime {
-    /// `None` for what is no date of the years 1970 to 2199: a clock like that is as good as none.
+    /// Creates a time; `None` if it is not a date of the years 1970 to 2199, since such a clock is useless.
     pub fn new(
         (year, month, day): (i64, i64, i64),
         (hour, minute, second): (i64, i64, i64),
@@ -23,7 +23,7 @@ impl UtcTime {
         sound.then(|| Self(((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second))
     }
 
-    /// The `Date` header of an HTTP response, `Sat, 21 Nov 2026 09:31:33 GMT` (RFC 9110, 5.6.7).
+    /// Parses the `Date` header of an HTTP response, `Sat, 21 Nov 2026 09:31:33 GMT` (RFC 9110, 5.6.7).
     pub fn from_http(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once(", ")?;
         let mut words = rest.split_ascii_whitespace();
@@ -40,13 +40,13 @@ impl UtcTime {
         Self::new((year, i64::try_from(month).ok()? + 1, day), time)
     }
 
-    /// The time this many seconds later.
+    /// Returns the time this many seconds later.
     #[must_use]
     pub fn plus(self, seconds: u64) -> Self {
         Self(self.0.saturating_add_unsigned(seconds))
     }
 
-    /// As `xsd:dateTime`, `2026-11-21T09:31:33Z`.
+    /// Formats the time as `xsd:dateTime`, `2026-11-21T09:31:33Z`.
     pub fn xml(self) -> String {
         let (year, month, day) = date(self.0.div_euclid(86_400));
         let second = self.0.rem_euclid(86_400);
@@ -55,8 +55,8 @@ impl UtcTime {
     }
 }
 
-/// Days from 1970-01-01 to a date, in years that begin with March (`days_from_civil` of Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms").
+/// Returns the days from 1970-01-01 to a date, in years that begin with March (`days_from_civil` of Hinnant,
+/// "chrono-Compatible Low-Level Date Algorithms").
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 {
         (year, month - 3)
@@ -66,7 +66,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// The date this many days after 1970-01-01 (`civil_from_days`, ibid.).
+/// Returns the date this many days after 1970-01-01 (`civil_from_days`, ibid.).
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

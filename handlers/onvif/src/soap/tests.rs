@@ -5,7 +5,7 @@ fn mk_envelope(body: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The addresses of each interface, and their hardware addresses.
+/// Formats the addresses of each interface, and their hardware addresses.
 fn shown(answer: &Answer) -> (String, String) {
     let ips = answer.interfaces.iter().map(|one| {
         let ips: Vec<_> = one.ips.iter().map(ToString::to_string).collect();

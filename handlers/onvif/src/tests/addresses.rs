@@ -1,10 +1,10 @@
-//! Which of a camera's addresses identifies it, and what happens if that address cannot be used.
+//! Tests of the address that identifies a camera, and of addresses that cannot be used.
 
 use super::*;
 
 const INSIDE: &str = "http://192.168.254.1/onvif/device_service";
 
-/// A recorder at .9 with a private network behind it, whose address it announces first.
+/// Adds a recorder at .9 with a private network behind it, whose address it announces first.
 fn with_recorder(host: FakeHost) -> FakeHost {
     let xaddrs = format!("{INSIDE} {}", url(9));
     answering(host, "192.168.7.9:3702", mk_match(&uuid(9), &xaddrs))
@@ -111,7 +111,7 @@ fn credentials_are_sent_to_the_source_of_the_answer() {
     assert_eq!((ids(&found), tokens.get()), (vec![id(9).as_str()], 3));
 }
 
-/// A device that announces no address, and answers Resolve with one.
+/// Adds a device that announces no address, and answers Resolve with one.
 fn with_shy(host: FakeHost, tells: bool) -> FakeHost {
     let asked = format!("<a:Address>urn:uuid:{}</a:Address>", uuid(9));
     host.udp_peer(GROUP, move |_, payload| {
@@ -185,7 +185,7 @@ fn a_device_that_tells_no_address_is_explained() {
     );
 }
 
-/// A camera that answers probes after this time.
+/// Adds a camera that answers probes after this time.
 fn with_late(host: FakeHost, n: u32, after: Duration) -> FakeHost {
     let from = format!("192.168.7.{n}:3702").parse().unwrap();
     let host = host.udp_peer(GROUP, move |_, _| {
@@ -244,7 +244,7 @@ fn a_camera_that_answers_to_the_group_is_found_and_explained() {
             "announcement: answers probes to the group and not to who asks, which is taken for a greeting"
         ]
     );
-    // The answers of a known camera cause no work.
+    // Answers of a known camera cause no requests.
     let asked = requests(&host).len();
     host.pass(Duration::from_millis(5_200));
     let found = next(&found, "", vec![reply()]).run(&host).unwrap();

@@ -1,8 +1,8 @@
-//! Configurations of Akri's users give the same ids, names and values.
+//! Tests that Configurations of Akri's users give the same ids, names and values.
 
 use super::*;
 
-/// A network with an open camera, one with two addresses, and one that tells its interfaces only with a password.
+/// Creates a network with an open camera, one with two addresses, and one that tells its interfaces only with a password.
 fn mk_site() -> FakeHost {
     let announced = |n: u32, name: &str, xaddrs: &str| {
         let text = String::from_utf8(mk_match(&uuid(n), xaddrs)).unwrap();
@@ -37,7 +37,7 @@ fn mk_site() -> FakeHost {
         })
 }
 
-/// Details as rendered by Akri's chart: filters with and without items, and much white space.
+/// Creates details as rendered by Akri's chart: filters with and without items, and much white space.
 fn mk_details(ips: &str, macs: &str, scopes: &str, more: &str) -> String {
     format!(
         "ipAddresses: \n  action: {ips}\nmacAddresses:\n  action: {macs}\nscopes:\n  action: {scopes}\n{more}\n\n"

@@ -1,11 +1,11 @@
-//! Typical cameras and the devices they become.
+//! Tests of typical cameras and the devices they become.
 
 use leafhost_sdk::Budget;
 use leafhost_sdk::testing::budget;
 
 use super::*;
 
-/// The result for a camera at 192.168.7.9 that announces these addresses.
+/// Returns the URLs found for a camera at 192.168.7.9 that announces these addresses.
 fn found_with(details: &str, xaddrs: &str) -> (Vec<String>, FakeHost) {
     let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), xaddrs));
     let host = with_service(host, 9);
@@ -262,7 +262,7 @@ fn filters_work_as_in_akri_and_explain_what_they_drop() {
         let said = reasons(&host, "");
         assert_eq!(said.is_empty(), kept, "{said:?}");
         assert!(said.iter().all(|one| one.contains(reason)), "{said:?}");
-        // A filtered camera is not even pinged again, and still explained.
+        // A filtered camera is not even pinged again, but still explained.
         let asked = requests(&host).len();
         host.pass(Duration::from_secs(9));
         found = next(&found, details, vec![Event::Timer])

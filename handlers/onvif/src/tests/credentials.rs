@@ -1,4 +1,4 @@
-//! Which hosts are sent credentials.
+//! Tests of the hosts to which credentials are sent.
 
 use super::*;
 
@@ -9,7 +9,8 @@ fn secretive(call: Call<Onvif>) -> Call<Onvif> {
         .secret("password_default", PASSWORD)
 }
 
-/// A camera at `at` that wants a password for everything but the time, and the digests it was sent.
+/// Adds a camera at `at` that requires a password for everything but the time; also returns the number of digests it was
+/// sent.
 fn with_locked(host: FakeHost, at: &str) -> (FakeHost, Rc<Cell<usize>>) {
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
@@ -59,7 +60,7 @@ fn a_camera_that_announces_its_own_address_is_sent_a_digest() {
 
 #[test]
 fn an_address_announced_by_another_host_is_sent_no_credentials() {
-    // A host at .66 announces the camera at .9, and the reverse: neither proves who is there.
+    // A host at .66 announces the camera at .9, and the reverse: neither proves which camera is there.
     for (source, at) in [("192.168.7.66", 9), ("192.168.7.9", 66)] {
         let host = answering(
             mk_network(),
@@ -184,7 +185,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
 
 #[test]
 fn a_cameras_earlier_answers_stay_while_credentials_are_not_tried() {
-    // Its user may read everything but the scopes.
+    // The camera's user may read everything but the scopes.
     let proofs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&proofs);
     let host = announced(mk_network(), 9);
@@ -300,7 +301,7 @@ fn credentials_in_each_of_akris_forms_reach_the_camera() {
     }
 }
 
-/// The digest of the password that belongs to a token's nonce and time (WSS `UsernameToken` Profile 1.0, 3.1).
+/// Computes the digest of the password for a token's nonce and time (WSS `UsernameToken` Profile 1.0, 3.1).
 fn password_digest(body: &str) -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;

@@ -1,11 +1,12 @@
-//! Floods of datagrams withdraw no camera, and a camera that appears during one is found within three probes after it.
+//! Tests that floods of datagrams withdraw no camera, and that a camera that appears during one is found within three probes
+//! after it.
 
 use super::*;
 
-/// The n-th datagram of a flood.
+/// Source and payload of datagram `n` of a flood.
 type Drop = fn(u32) -> (String, Vec<u8>);
 
-/// The number of datagrams of a flood.
+/// Number of datagrams of a flood.
 const FLOOD: u32 = 100_000;
 
 /// Answers the first probe of each scan with a flood while the switch is on.
@@ -110,7 +111,7 @@ fn a_flood_of_hellos_prevents_neither_new_cameras_nor_full_scans() {
     let began = host.now();
     let mut all = Vec::new();
     is_new.set(true);
-    // As many as a call receives, and each call follows at once.
+    // Each call receives as many events as fit, and follows the last at once.
     let mut n = 0_u32;
     while host.now().saturating_sub(began) < Duration::from_mins(1) {
         let hellos = (0..64).map(|_| {

@@ -1,4 +1,4 @@
-//! Hostile networks: nothing exceeds its limit, withdraws a camera or hides one.
+//! Tests of hostile networks: no host exceeds its limit, withdraws a camera or hides one.
 
 use super::*;
 

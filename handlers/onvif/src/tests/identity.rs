@@ -1,4 +1,4 @@
-//! Devices named by their endpoint references alone keep their identity when addresses change.
+//! Tests that devices identified by endpoint references alone keep their identity when addresses change.
 
 use leafhost_sdk::Health;
 
@@ -10,10 +10,10 @@ fn urn(n: u32) -> String {
     format!("urn:uuid:{}", uuid(n))
 }
 
-/// The number of the camera at each address.
+/// Numbers of the cameras by address.
 type Places = Rc<std::cell::RefCell<Vec<(u32, u32)>>>;
 
-/// Cameras at changeable addresses, and the number of tokens sent to each address.
+/// Creates cameras at changeable addresses; also returns the addresses to which tokens were sent.
 fn mk_cameras(at: &[u32], places: &Places) -> (FakeHost, Rc<std::cell::RefCell<Vec<u32>>>) {
     let tokens = Rc::new(std::cell::RefCell::new(Vec::new()));
     let mut host = mk_network();

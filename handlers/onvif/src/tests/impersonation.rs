@@ -1,10 +1,10 @@
-//! A host that claims to be a present camera neither displaces it nor gets a digest of its password.
+//! Tests that a host that claims to be a present camera neither displaces it nor gets a digest of its password.
 
 use super::*;
 
 const PASSWORD: &str = "hunter2-hunter2";
 
-/// A camera at `at` that wants a token for everything but the time, and the number of tokens it got.
+/// Adds a camera at `at` that requires a token for everything but the time; also returns the number of tokens it got.
 fn with_locked(host: FakeHost, at: u32) -> (FakeHost, Rc<Cell<usize>>) {
     let tokens = Rc::new(Cell::new(0));
     let counted = Rc::clone(&tokens);
@@ -26,7 +26,7 @@ fn trusting(call: Call<Onvif>) -> Call<Onvif> {
         .secret("password_default", PASSWORD)
 }
 
-/// A host that answers every probe while the switch is on.
+/// Adds a host that answers every probe while the switch is on.
 fn with_claim(host: FakeHost, source: u32, is_on: &Rc<Cell<bool>>, payload: Vec<u8>) -> FakeHost {
     let is_on = Rc::clone(is_on);
     let from = format!("192.168.7.{source}:3702").parse().unwrap();
@@ -143,7 +143,7 @@ fn another_host_cannot_change_a_known_cameras_reference() {
     let hello = mk_claim(66, &uuid(7), &url(9));
     found = next(&found, "", vec![hello]).run(&host).unwrap();
     assert_eq!(found.devices, Devices::Unchanged);
-    // Not even if the camera's own answer is lost.
+    // This holds even if the camera's own answer is lost.
     for is_lost in [false, true, true, false] {
         is_heard.set(!is_lost);
         host.pass(Duration::from_secs(9));

@@ -1,4 +1,4 @@
-//! Cameras with several network interfaces.
+//! Tests of cameras with several network interfaces.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn mk_interface(mac: &str, is_enabled: Option<bool>, version: &str, ips: &[&str]
     )
 }
 
-/// Camera `n` with these interfaces.
+/// Adds camera `n` with these interfaces.
 fn with_interfaces(host: FakeHost, n: u32, interfaces: String) -> FakeHost {
     announced(host, n).http_server(&format!("http://192.168.7.{n}:80"), move |request| {
         if !String::from_utf8_lossy(&request.body).contains("<GetNetworkInterfaces ") {

@@ -1,4 +1,4 @@
-//! Sessions of several calls.
+//! Tests of sessions with several calls.
 
 use leafhost_sdk::testing::budget;
 use leafhost_sdk::{Handler, Request};

@@ -1,15 +1,15 @@
-//! Deviations of real cameras from the standards, each in a whole call.
+//! Tests of deviations of real cameras from the standards, each in a whole call.
 
 use super::*;
 
-/// The text of the first element with this local name.
+/// Returns the text of the first element with this local name.
 fn text_of(payload: &[u8], name: &str) -> String {
     let payload = String::from_utf8_lossy(payload);
     let (_, rest) = payload.split_once(&format!(":{name}>")).unwrap();
     rest.split('<').next().unwrap().to_owned()
 }
 
-/// A probe answer with these prefixes and this content.
+/// Creates a probe answer with these prefixes and this content.
 fn mk_reply(declared: &str, header: &str, matches: &str) -> Vec<u8> {
     format!(
         "<E:Envelope xmlns:E='http://www.w3.org/2003/05/soap-envelope' xmlns:a='http://schemas.xmlsoap.org/ws/2004/08/addressing' \

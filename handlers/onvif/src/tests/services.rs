@@ -1,23 +1,23 @@
-//! Cameras that are present while their services refuse, fail or lose packets.
+//! Tests of cameras that are present while their services refuse, fail or lose packets.
 
 use leafhost_sdk::Health;
 
 use super::*;
 
-/// The behaviour of a camera's service.
+/// Behaviour of a camera's service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     Open,
-    /// It tells the time only.
+    /// Tells the time only.
     Locked,
-    /// It tells nothing.
+    /// Tells nothing.
     Closed,
     Refuses,
     Silent,
     Broken,
 }
 
-/// A camera at .9 that answers probes while `is_heard`, and whose service behaves as set.
+/// Adds a camera at .9 that answers probes while `is_heard`, and whose service behaves as set.
 fn with_moods(host: FakeHost, is_heard: &Rc<Cell<bool>>, mood: &Rc<Cell<Service>>) -> FakeHost {
     let (is_heard, mood) = (Rc::clone(is_heard), Rc::clone(mood));
     let host = host.udp_peer(GROUP, move |_, _| {
@@ -51,7 +51,7 @@ fn mk_camera(mood: Service) -> (FakeHost, Rc<Cell<bool>>, Rc<Cell<Service>>) {
     (host, is_heard, mood)
 }
 
-/// The session's devices after a scan ten seconds later, and that scan's answer.
+/// Runs a scan at the next timer wake; returns its answer and updates the session's devices.
 fn look(host: &FakeHost, details: &str, found: &Discovery, known: &mut Discovery) -> Discovery {
     let wake = found.wakes().iter().find_map(|wake| match wake {
         Wake::After(time) => Some(u64::from(*time)),
@@ -130,7 +130,7 @@ fn a_cameras_earlier_answers_survive_later_failures() {
         let (host, _, mood) = mk_camera(Service::Open);
         let mut found = secretive(call(DETAILS)).run(&host).unwrap();
         mood.set(later);
-        // Its answers are outdated after a quarter of an hour, or earlier if the operator changes something.
+        // The camera's answers are outdated after a quarter of an hour, or earlier if the operator changes something.
         for event in [Event::Timer, Event::Changed, Event::Timer, Event::Timer] {
             host.pass(Duration::from_mins(16));
             found = secretive(next(&found, DETAILS, vec![event]))
@@ -199,7 +199,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
             Some(Health::Unhealthy(reason.to_owned())),
             "{mood:?}"
         );
-        // While that lasts it is neither left out nor forgotten.
+        // While that lasts the camera is neither left out nor forgotten.
         for _ in 0..120 {
             found = look(&host, "", &found, &mut known);
             assert_eq!(found.devices, Devices::Unchanged, "{mood:?}");
@@ -280,7 +280,7 @@ fn a_slow_camera_is_healthy_in_every_scan() {
     }
 }
 
-/// Reproducible pseudo-random numbers (Marsaglia, xorshift).
+/// Generates reproducible pseudo-random numbers (Marsaglia, xorshift).
 fn random(state: &Cell<u64>) -> u64 {
     let mut x = state.get();
     x ^= x << 13;

@@ -1,11 +1,11 @@
-//! Cameras that do not have `GetSystemDateAndTime`, or refuse it.
+//! Tests of cameras that lack `GetSystemDateAndTime`, or refuse it.
 
 use super::*;
 
 const LACKING: &str = "<s:Fault><s:Code><s:Value>s:Sender</s:Value></s:Code><s:Reason><s:Text>Method 'tds:GetSystemDateAndTime' not implemented: method name or namespace not recognized</s:Text></s:Reason></s:Fault>";
 const NOT_AUTHORIZED: &str = "<s:Fault><s:Code><s:Value>s:Sender</s:Value><s:Subcode><s:Value>ter:NotAuthorized</s:Value></s:Subcode></s:Code></s:Fault>";
 
-/// A camera that answers the request for its time with this fault, and others as `lets` says of them.
+/// Creates a camera that answers the request for its time with `fault`, and others as `lets` decides.
 fn mk_camera(
     fault: &'static str,
     lets: impl Fn(&str) -> Option<&'static str> + 'static,
@@ -86,7 +86,7 @@ fn a_camera_without_the_time_is_sent_a_token_with_the_time_of_its_answers() {
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
     assert!(found.devices()[0].get_attribute("manufacturer").is_some());
     assert_eq!(tokens.get(), 3);
-    // Without credentials it is a device that tells less, as one that tells the time.
+    // Without credentials it is a device that tells less, like a camera that tells the time.
     let host = mk_camera(LACKING, |_| Some(NOT_AUTHORIZED));
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());

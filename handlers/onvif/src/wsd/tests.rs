@@ -20,7 +20,7 @@ fn matches(payload: &[u8]) -> Vec<Announcement> {
     }
 }
 
-/// A match with this content, in an envelope with unusual prefixes.
+/// Creates a match with this content, in an envelope with unusual prefixes.
 fn mk_match(inside: &str) -> Vec<u8> {
     format!(
         r#"<x:Envelope xmlns:x="http://www.w3.org/2003/05/soap-envelope" xmlns:y="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:z="http://schemas.xmlsoap.org/ws/2004/08/addressing"><x:Header><z:ReplyTo><z:Address>http://schemas.xmlsoap.org/ws/2004/08/addressing/role/anonymous</z:Address></z:ReplyTo></x:Header><x:Body><y:ProbeMatches><y:ProbeMatch><z:EndpointReference><z:Address>uuid:a</z:Address></z:EndpointReference>{inside}</y:ProbeMatch></y:ProbeMatches></x:Body></x:Envelope>"#

@@ -1,14 +1,15 @@
-//! From bytes to text: UTF-8, or what the document or its response says it is in, as far as cameras are known to use it.
+//! Converts bytes to text: from UTF-8, or from the encoding that the document or its response declares, as far as cameras
+//! are known to use it.
 
 use std::borrow::Cow;
 
 use encoding_rs::{Encoding, GB18030, WINDOWS_1252};
 
-/// How much of a document is looked at for its declaration, in bytes.
+/// Number of bytes searched for the document's declaration.
 const DECLARATION: usize = 128;
 
-/// The text of a document. What is UTF-8 is taken as that, whatever it says: many say otherwise that are. Bytes that cannot be
-/// read are replaced. `content_type` is the response's.
+/// Decodes a document. Valid UTF-8 is used regardless of the declaration, since many UTF-8 documents declare another
+/// encoding. Unreadable bytes are replaced. `content_type` is the response's.
 pub fn decode<'d>(document: &'d [u8], content_type: &str) -> Cow<'d, str> {
     if let Ok(text) = std::str::from_utf8(document) {
         return Cow::Borrowed(text);
@@ -23,7 +24,7 @@ pub fn decode<'d>(document: &'d [u8], content_type: &str) -> Cow<'d, str> {
     }
 }
 
-/// The encoding that a text names after `key` and `=`.
+/// Returns the encoding that a text names after `key` and `=`.
 fn named(text: &str, key: &str) -> Option<&'static Encoding> {
     let text = text.to_ascii_lowercase();
     let (_, rest) = text.split_once(key)?;
@@ -31,7 +32,7 @@ fn named(text: &str, key: &str) -> Option<&'static Encoding> {
     let value = value.trim_start_matches(['"', '\'']);
     let end = value.find(['"', '\'', ';', ' ', '?']);
     match value.get(..end.unwrap_or(value.len()))? {
-        // The later of the three has the others in it.
+        // The last of the three includes the others.
         "gb2312" | "gbk" | "gb18030" | "x-gbk" | "gb_2312-80" => Some(GB18030),
         "iso-8859-1" | "iso8859-1" | "iso_8859-1" | "latin1" | "windows-1252" | "us-ascii" => {
             Some(WINDOWS_1252)
@@ -74,7 +75,7 @@ mod tests {
                 b"\xb4\xf3",
                 "大",
             ),
-            // It says one thing and is another.
+            // The declaration does not match the bytes.
             (xml("GB2312"), "", "大门".as_bytes(), "大门"),
             (xml("ISO-8859-1"), "", "Küche".as_bytes(), "Küche"),
             (xml("UTF-8"), "", b"K\xfcche", "K\u{fffd}che"),
