@@ -13,13 +13,13 @@ const MAX_TIMEOUT_SECONDS: i64 = 10;
 #[leafhost_sdk::details]
 #[derive(Debug, Clone)]
 pub struct Details {
-    /// Addresses of cameras.
+    /// Filter of cameras by address.
     pub ip_addresses: Option<FilterList>,
-    /// Hardware addresses of cameras.
+    /// Filter of cameras by hardware address.
     pub mac_addresses: Option<FilterList>,
-    /// Scopes of cameras.
+    /// Filter of cameras by scope.
     pub scopes: Option<FilterList>,
-    /// UUIDs of cameras.
+    /// Filter of cameras by UUID.
     pub uuids: Option<FilterList>,
     /// Seconds to wait for answers to a probe, beyond the half second that devices may wait themselves.
     #[serde(default = "default_timeout")]
@@ -47,10 +47,10 @@ pub struct FilterList {
 #[leafhost_sdk::details]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Action {
-    /// Only matching cameras are kept.
+    /// Keeps only matching cameras.
     #[default]
     Include,
-    /// Matching cameras are left out.
+    /// Leaves out matching cameras.
     Exclude,
 }
 
@@ -110,7 +110,7 @@ impl Details {
         problems
     }
 
-    /// What is not as the details say.
+    /// Returns a note if a value is reduced to its upper bound.
     pub fn note(&self) -> Option<String> {
         let seconds = self.discovery_timeout_seconds;
         (seconds > MAX_TIMEOUT_SECONDS).then(|| {

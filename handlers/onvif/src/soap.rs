@@ -28,9 +28,9 @@ pub enum Operation {
     GetSystemDateAndTime,
     /// Manufacturer, model and serial number.
     GetDeviceInformation,
-    /// Its addresses.
+    /// Network addresses.
     GetNetworkInterfaces,
-    /// Names and capabilities.
+    /// Scopes: names and capabilities.
     GetScopes,
 }
 
@@ -251,9 +251,9 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
 }
 
 impl Fault {
-    /// What the fault means. Cameras that want credentials say so in a subcode (with HTTP status 400, mostly), in words, or
-    /// say no more than that it is the sender's fault, `Client` in SOAP 1.1. A server that has no such operation says the
-    /// last, too, but adds so in words.
+    /// Classifies the fault. Cameras that require credentials say so in a subcode (mostly with HTTP status 400), in words,
+    /// or say only that it is the sender's fault, `Client` in SOAP 1.1. A server that lacks the operation also says the
+    /// last, but explains it in words.
     fn classify(self, status: u16) -> Failure {
         let text = self.text();
         let lower = text.to_ascii_lowercase();

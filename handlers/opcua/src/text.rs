@@ -2,10 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-/// Characters of a peer's text that are repeated.
+/// Upper bound of characters quoted of a peer's text.
 const MAX_QUOTED: usize = 120;
 
-/// The text in quotes, shortened, with control characters escaped.
+/// Quotes and shortens the text, with control characters escaped.
 pub fn quoted(text: &str) -> String {
     let mut cut: String = text.chars().take(MAX_QUOTED).collect();
     if cut.len() < text.len() {
@@ -14,7 +14,7 @@ pub fn quoted(text: &str) -> String {
     format!("{cut:?}")
 }
 
-/// A 64-bit hash of the bytes.
+/// Returns a 64-bit hash of the bytes.
 pub fn digest(bytes: &[u8]) -> u64 {
     let digest = Sha256::digest(bytes);
     digest

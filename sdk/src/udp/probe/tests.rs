@@ -48,7 +48,7 @@ fn run_probe(host: &FakeHost, probe: Probe) -> Vec<Reply> {
     host.block_on(host.probe(probe))
 }
 
-/// Time, source and target of a contact.
+/// Returns time, source and target of each contact.
 fn sent(host: &FakeHost) -> Vec<(u128, String, String)> {
     let contacts = host.contacts().into_iter();
     let sent = contacts.map(|contact| {
