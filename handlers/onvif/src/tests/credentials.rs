@@ -156,7 +156,7 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
         });
         let mut found = secretive(call("")).run(&host).unwrap();
         assert_eq!(found.devices().len(), usize::from(!first));
-        // One digest and one token.
+        // The camera got one digest and one token.
         assert_eq!(proofs.get(), 2, "{first}");
         for n in 0..40 {
             host.pass(Duration::from_secs(9));

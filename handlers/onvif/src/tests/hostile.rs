@@ -247,7 +247,7 @@ fn harmful_answers_of_a_camera_are_explained() {
         assert_eq!(ids(&found), [id(9)], "{words}");
         let said = reasons(&host, &url(66));
         assert!(said[0].contains(words), "{words}: {said:?}");
-        // It does not withdraw the other camera later either.
+        // Nor does it withdraw the other camera later.
         for _ in 0..3 {
             host.pass(Duration::from_secs(9));
             found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();

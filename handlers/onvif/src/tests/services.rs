@@ -101,7 +101,7 @@ fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
         .run(&host)
         .unwrap();
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
-    // It stops answering probes; later its password is changed, and it answers again.
+    // The camera stops answering probes; later its password is changed, and it answers again.
     for n in 0..200 {
         is_heard.set(n >= 100);
         is_changed.set(n >= 50);

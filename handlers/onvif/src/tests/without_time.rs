@@ -46,7 +46,7 @@ fn a_camera_without_the_time_is_a_device_if_it_answers_anything_else() {
                 .iter()
                 .any(|one| one.reason.contains("credentials"))
         );
-        // Its presence is checked as before.
+        // The camera is still checked in later calls.
         for _ in 0..20 {
             host.pass(Duration::from_secs(10));
             found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
@@ -58,7 +58,7 @@ fn a_camera_without_the_time_is_a_device_if_it_answers_anything_else() {
         (!asked.contains("<GetScopes ")).then_some(LACKING)
     });
     assert_eq!(ids(&call("").run(&host).unwrap()), [id(9)]);
-    // A service that knows no request at all is no camera.
+    // A service that knows no request at all is not a camera.
     let host = mk_camera(LACKING, |_| Some(LACKING));
     let found = call("").run(&host).unwrap();
     assert!(found.devices().is_empty());

@@ -152,11 +152,11 @@ fn mk_list(announced: u32, times: usize) -> Vec<u8> {
 #[test]
 fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
     let mut million = fake::chunks(2, &mk_list(1_000_000, 1_000_000), 65_000);
-    // More is never read.
+    // The reader stops before this many bytes.
     million.truncate(6 << 20);
     let why = withstands(&lists(mk_host(), million));
     assert!(why.contains("longer than 4194304 bytes"), "{why}");
-    // As many as fit; the million is only announced.
+    // The list has as many items as fit, but announces a million.
     let fitting = mk_list(1_000_000, 30_000);
     let host = lists(mk_host(), fake::chunks(2, &fitting, 65_000));
     let call = Call::<OpcUa>::new(&details(&[HOSTILE, GOOD], ""));

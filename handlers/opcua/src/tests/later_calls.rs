@@ -51,7 +51,7 @@ fn an_unchanged_server_gets_few_requests_and_the_answer_is_unchanged() {
         "{fourth:?}"
     );
     assert_eq!(fourth.departed, Vec::<String>::new());
-    // A restarted agent needs all of them.
+    // A restarted agent needs all devices.
     let call = Call::<OpcUa>::new(&details(&urls, "")).cursor(second.cursor.clone().unwrap());
     assert_eq!(call.run(&mk_host("B")).unwrap().devices().len(), 2);
 }

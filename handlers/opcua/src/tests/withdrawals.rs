@@ -167,7 +167,7 @@ fn no_answer_of_one_peer_withdraws_another_known_server() {
         ] {
             let second = again(&host, &urls, &first);
             assert!(keeps(&second, known), "{answer:?}: {second:?}");
-            // Two tries of six seconds, one of them a second later.
+            // A peer is tried twice for six seconds, with a pause of one second.
             assert!(
                 host.now() <= Duration::from_secs(14),
                 "{answer:?}: {:?}",
@@ -449,6 +449,6 @@ fn a_server_that_uses_anothers_uri_withdraws_nothing() {
     assert_eq!(ids(&first), [known]);
     let second = again(&mk_host(true), &[GOOD], &first);
     assert_eq!(ids(&second), [clone, known], "both are asked and named");
-    // The same without a memory.
+    // Without a cursor the result is the same.
     assert_eq!(ids(&discover(&mk_host(true), &[GOOD], "")), [clone, known]);
 }

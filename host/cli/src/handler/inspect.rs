@@ -110,7 +110,7 @@ fn grants_problems(text: &str) -> Vec<String> {
 }
 
 fn field(text: &mut String, name: &str, value: &str) {
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{:<14}{value}", format!("{name}:"));
 }
 
