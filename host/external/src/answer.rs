@@ -1,4 +1,4 @@
-//! A set of devices, checked as a component's answer is: against the contract, the limits and the grants.
+//! Checks a set of devices as a component's answer is checked: against the contract, the limits and the grants.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -11,26 +11,26 @@ use leafhost_grants::{Grants, HandOut, Secrets, resolve};
 
 use crate::proto;
 
-/// How much is shown of the id of a device that was left out, in bytes.
+/// Maximum length of the shown id of a device that was left out, in bytes.
 const SHOWN_ID: usize = 256;
-/// How much is shown of a reason, in bytes.
+/// Maximum length of a shown reason, in bytes.
 const SHOWN_REASON: usize = 1024;
 
-/// What a set is checked against.
+/// Rules that a set is checked against.
 pub struct Checks<'a> {
-    /// What may be handed out, and how much may be said.
+    /// Grants with the paths that may be handed out and the limits of the answer.
     pub grants: &'a Grants,
-    /// Whether the devices are shared.
+    /// True if the devices are shared.
     pub shared: bool,
-    /// What must not be seen.
+    /// Secret values that no device may show.
     pub secrets: &'a Secrets,
 }
 
 impl Checks<'_> {
-    /// The devices of a set, those that break a rule left out. Blocks where they have paths.
+    /// Returns the devices of a set without those that break a rule. Blocks if devices have paths.
     ///
     /// # Errors
-    /// The set is over a limit.
+    /// Returns a [`Fault`] if the set is over a limit.
     pub fn discovery(&self, set: proto::DiscoverResponse) -> Result<Discovery, Fault> {
         let limits = &self.grants.limits;
         let too_large = |what| Err(Fault::new(FaultReason::AnswerTooLarge, what));
@@ -83,7 +83,7 @@ impl Checks<'_> {
         if text(&raw) > device::MAX_TEXT {
             return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
         }
-        // First: what is wrong with a text is said with the text, escaped, and in that form a secret would not be known.
+        // Secrets are checked first: later errors show the text escaped, and a secret would not be recognized in that form.
         if let Some(name) = texts(&raw).find_map(|text| self.secrets.find(text)) {
             return Err(format!(
                 "has the value of the secret property {name}, or a part of it"
@@ -115,7 +115,7 @@ fn text(device: &proto::Device) -> usize {
     texts(device).map(String::len).sum()
 }
 
-/// All texts of a device, as it came.
+/// Returns all texts of a device as received.
 fn texts(device: &proto::Device) -> impl Iterator<Item = &String> {
     let pairs = device
         .properties

@@ -1,12 +1,13 @@
-//! The book of registrations: which handlers there are, and which of them are sought. Pure: time is given.
+//! The book of registrations: the registered handlers, and those among them that no longer answer. The caller passes in the time, so
+//! nothing here depends on a clock.
 //!
-//! Whether a handler is Waiting, Active or Offline is in the agent's registry, which goes by sessions and by which sources there
-//! are. So a handler that no session uses and that does not answer is no source, until it answers a look or registers again:
+//! The agent's registry decides whether a handler is Waiting, Active or Offline; it goes by sessions and by the sources that exist. So a
+//! handler that no session uses and that does not answer is no source until it answers a probe or registers again:
 //!
 //! ```text
-//!             registers                session fails, or a look in vain, and unused for a moment
-//!  (unknown) ───────────► source there ─────────────────────────────────────────────────────► sought: a look a minute
-//!      ▲                       ▲                    a look in time, registers                   │      │ an hour
+//!             registers                session or probe fails, and unused for a moment
+//!  (unknown) ───────────► source there ─────────────────────────────────────────────────────► probed every minute
+//!      ▲                       ▲                    probe answered, registers                   │      │ an hour
 //!      │                       └────────────────────────────────────────────────────────────────┘      │
 //!      └───────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -24,34 +25,34 @@ use crate::endpoint::Endpoint;
 use crate::first_connection::FirstConnection;
 use crate::timeouts::{FIRST_CONNECTION, FORGET, LOOK, REFUSED, REGISTER_SPACING, UNUSED};
 
-/// The most external handlers: a third of all.
+/// Maximum number of external handlers: a third of all handlers.
 pub const MOST: usize = 32;
-/// The most names that one endpoint may serve.
+/// Maximum number of names that one endpoint may serve.
 pub const MOST_NAMES: usize = 4;
-/// The most endpoints of one name: each has its own streams and devices.
+/// Maximum number of endpoints per name; each endpoint has its own streams and devices.
 const MOST_OF_NAME: usize = 4;
-/// The most refusals that are told.
+/// Maximum number of refusals that are reported.
 const MOST_REFUSALS: usize = 16;
 
 /// A handler as it registers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
-    /// What Configurations call it.
+    /// Name of the handler, as Configurations use it.
     pub name: String,
-    /// Where it serves.
+    /// Endpoint at which the handler serves.
     pub endpoint: Endpoint,
-    /// Whether its devices may be seen from many nodes.
+    /// True if several nodes may see the handler's devices.
     pub shared: bool,
-    /// The user that has registered it.
+    /// Id of the user that registered the handler.
     pub user: u32,
-    /// Tells registrations of one address apart: another pod may have it by now. Absent for a socket.
+    /// Tells registrations of one address apart, because another pod may have the address by now. Absent for a socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<u32>,
 }
 
 impl Registered {
-    /// The name of the source that it is.
+    /// Returns the name of the source that this registration becomes.
     pub fn source(&self, folder: &Path) -> String {
         let mark = self.mark.map(|mark| format!("~{mark:08x}"));
         format!(
@@ -62,32 +63,32 @@ impl Registered {
         )
     }
 
-    /// Whether it may be the same handler.
+    /// Returns true if name and endpoint are equal, so that both may be one handler.
     fn is_at(&self, other: &Self) -> bool {
         self.name == other.name && self.endpoint == other.endpoint
     }
 }
 
-/// A handler that is known.
+/// A handler that has registered.
 #[derive(Debug)]
 struct Entry {
     registered: Registered,
-    /// Another one is another source to the agent, which then begins anew with it.
+    /// Changes when the agent must start over with the handler: the source then has another digest.
     generation: u32,
-    /// When a registration last had an effect.
+    /// `Instant` at which a registration last had an effect.
     taken: Instant,
     sessions: usize,
-    /// Sessions that the handler has a stream with.
+    /// Number of sessions that have a stream to the handler.
     streams: usize,
-    /// When the last session was closed.
+    /// `Instant` at which the last session was closed.
     unused_since: Instant,
-    /// Since when it has not answered.
+    /// `Instant` since which the handler has not answered.
     silent_since: Option<Instant>,
-    /// When it is looked for, if no session uses it: one that has gone without being used would keep its place for ever.
+    /// `Instant` of the next probe if no session uses the handler. Without probes, an unused handler would keep its place for ever.
     look_at: Instant,
-    /// When a handler in the network registered, in this run.
+    /// `Instant` at which a handler in the network registered in this run.
     registered_at: Option<Instant>,
-    /// The connection that was made then.
+    /// Connection that was made at that registration.
     first: Option<FirstConnection>,
 }
 
@@ -107,7 +108,7 @@ impl Entry {
         }
     }
 
-    /// Registers now. One in the network is connected to at once: later another pod may have its address.
+    /// Creates an entry for a registration at `now`. A handler in the network is probed at once: later another pod may have its address.
     fn registers(registered: Registered, now: Instant) -> Self {
         let is_marked = registered.mark.is_some();
         let mut entry = Self::new(registered, now);
@@ -117,18 +118,18 @@ impl Entry {
         entry
     }
 
-    /// Whether the connection that was made when it registered has held since.
+    /// Returns true while the connection that was made at registration holds.
     fn is_held(&self) -> bool {
         self.first.as_ref().is_some_and(FirstConnection::holds)
     }
 
-    /// Whether the connection of its registration may still be made.
+    /// Returns true while the connection of the registration may still be made.
     fn is_to_be_reached(&self, now: Instant) -> bool {
         let since = self.registered_at.filter(|_| self.first.is_none());
         since.is_some_and(|at| now < at + FIRST_CONNECTION)
     }
 
-    /// From when on it is no source.
+    /// Returns the `Instant` from which the handler is no source.
     fn withheld_from(&self) -> Option<Instant> {
         (self.silent_since.is_some() && self.sessions == 0).then(|| self.unused_since + UNUSED)
     }
@@ -146,7 +147,7 @@ impl Entry {
         Some(silent.max(self.unused_since) + FORGET)
     }
 
-    /// The agent is to begin anew with it.
+    /// Makes the agent start over with the handler.
     fn renew(&mut self, now: Instant) {
         self.generation = self.generation.wrapping_add(1);
         self.silent_since = None;
@@ -155,22 +156,22 @@ impl Entry {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // Cannot fail: there are only texts and numbers.
+        // Serialization cannot fail: the value has only strings and numbers.
         serde_json::to_vec(&(&self.registered, self.generation)).unwrap_or_default()
     }
 }
 
-/// A source that there is.
+/// A registered handler as a source of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The handler.
+    /// Registration of the handler.
     pub registered: Registered,
-    /// What the agent knows its version by.
+    /// Content whose digest is the version of the source.
     pub bytes: Vec<u8>,
 }
 
 impl Source {
-    /// Of the bytes.
+    /// Returns the SHA-256 digest of `bytes`.
     pub fn digest(&self) -> Digest {
         let digest = Sha256::digest(&self.bytes);
         Digest(digest.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -180,15 +181,15 @@ impl Source {
 /// All registrations.
 #[derive(Debug, Default)]
 pub struct Book {
-    /// By source name.
+    /// Registrations by source name.
     entries: BTreeMap<String, Entry>,
     refusals: BTreeMap<String, (SourceProblem, Instant)>,
-    /// Whether the registrations are others than those that were kept last.
+    /// True if the registrations differ from those that were last written to disk.
     pub is_unkept: bool,
 }
 
 impl Book {
-    /// With what an earlier run kept of this folder: each is looked for at once.
+    /// Restores what an earlier run stored for this folder; each handler is probed at once.
     pub fn of_earlier_run(kept: Vec<Registered>, folder: &Path, now: Instant) -> Self {
         let is_here = |registered: &Registered| match &registered.endpoint {
             Endpoint::Socket(path) => path.starts_with(folder),
@@ -206,11 +207,11 @@ impl Book {
         }
     }
 
-    /// A handler registers. It may be known already; then it has started again, or has noticed that nobody listens to it. An address is
-    /// that of the same handler only while the connection holds that was made to it before.
+    /// Registers a handler. A handler that is already registered has restarted, or has noticed that no agent uses it. An address belongs to
+    /// the same handler only while the connection holds that was made to it before.
     ///
     /// # Errors
-    /// There are too many; the text names the remedy.
+    /// Returns the reason, with the remedy, if there are too many handlers.
     pub fn register(
         &mut self,
         mut registered: Registered,
@@ -276,7 +277,7 @@ impl Book {
         Ok(())
     }
 
-    /// A handler was refused.
+    /// Records that a handler was refused.
     pub fn refuse(&mut self, handler: &str, problem: SourceProblem, now: Instant) {
         if self.refusals.len() >= MOST_REFUSALS && !self.refusals.contains_key(handler) {
             let oldest = self.refusals.iter().min_by_key(|(_, (_, at))| *at);
@@ -287,12 +288,12 @@ impl Book {
         self.refusals.insert(handler.to_owned(), (problem, now));
     }
 
-    /// A handler was not refused this time.
+    /// Removes the refusal of a handler that is now accepted.
     pub fn accepted(&mut self, handler: &str) {
         self.refusals.remove(handler);
     }
 
-    /// Something has happened to a session of a source.
+    /// Records an event of a session of `source`.
     pub fn session(&mut self, source: &str, event: SessionEvent, now: Instant) {
         let Some(entry) = self.entries.get_mut(source) else {
             return;
@@ -311,8 +312,8 @@ impl Book {
         }
     }
 
-    /// Tells the connection that was made to a handler in the network when it registered. While there is none, one may be made for a
-    /// moment.
+    /// Returns the state of the connection that is made to a handler in the network when it registers. For a moment after the registration,
+    /// a missing connection may still be made.
     pub fn first_connection(&self, source: &str, now: Instant) -> First {
         let Some(entry) = self.entries.get(source) else {
             return First::Ended;
@@ -324,14 +325,14 @@ impl Book {
         }
     }
 
-    /// Such a connection was made. Of two the first counts.
+    /// Records the connection that was made at registration; the first of two is kept.
     pub fn connected(&mut self, source: &str, first: FirstConnection) {
         if let Some(entry) = self.entries.get_mut(source) {
             entry.first.get_or_insert(first);
         }
     }
 
-    /// The handlers to be looked for now, with their source names.
+    /// Returns the handlers to probe now with their source names, and schedules their next probe.
     pub fn take_looks(&mut self, now: Instant) -> Vec<(String, Registered)> {
         let mut looks = Vec::new();
         for (source, entry) in &mut self.entries {
@@ -343,13 +344,13 @@ impl Book {
         looks
     }
 
-    /// What came of a look.
+    /// Records the result of a probe.
     pub fn looked(&mut self, source: &str, is_there: bool, now: Instant) {
         let Some(entry) = self.entries.get_mut(source) else {
             return;
         };
         if !is_there && entry.is_to_be_reached(now) {
-            // It may register before it serves.
+            // The handler may register before it serves.
             entry.look_at = now + UNUSED;
         } else if !is_there {
             entry.silent_since.get_or_insert(now);
@@ -358,7 +359,7 @@ impl Book {
         }
     }
 
-    /// Forgets what is long over.
+    /// Removes handlers and refusals that are out of date.
     pub fn tidy(&mut self, now: Instant) {
         let before = self.entries.len();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -368,7 +369,7 @@ impl Book {
         self.refusals.retain(|_, (_, at)| now < *at + REFUSED);
     }
 
-    /// When there is something to do next.
+    /// Returns the `Instant` of the next change that is due, if any.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let of_entry = |entry: &Entry| {
             let withheld = entry.withheld_from().filter(|then| now < *then);
@@ -380,7 +381,7 @@ impl Book {
         entries.chain(refusals).min()
     }
 
-    /// The sources there are.
+    /// Returns the handlers that are sources at `now`, by source name.
     pub fn sources(&self, now: Instant) -> BTreeMap<String, Source> {
         let there = self
             .entries
@@ -397,12 +398,12 @@ impl Book {
             .collect()
     }
 
-    /// What was refused and why.
+    /// Returns the recent refusals with their reasons.
     pub fn refusals(&self) -> impl Iterator<Item = &SourceProblem> {
         self.refusals.values().map(|(problem, _)| problem)
     }
 
-    /// The registrations to be kept, if they are others than the last ones.
+    /// Returns the registrations to store if they have changed since the last call.
     pub fn take_unkept(&mut self) -> Option<Vec<Registered>> {
         let is_unkept = std::mem::take(&mut self.is_unkept);
         let all = self.entries.values();
@@ -410,31 +411,31 @@ impl Book {
     }
 }
 
-/// How the connection stands that was made to a handler in the network when it registered.
+/// State of the connection that is made to a handler in the network when it registers.
 #[derive(Debug, Clone)]
 pub enum First {
-    /// It may still be made.
+    /// Not made yet, but still allowed.
     ToCome,
-    /// It has held since.
+    /// Made, and open since then.
     Holds(FirstConnection),
-    /// It has ended, or was not made in time.
+    /// Ended, or not made in time.
     Ended,
 }
 
-/// What happens to a session.
+/// An event of a session.
 #[derive(Debug, Clone, Copy)]
 pub enum SessionEvent {
-    /// It was opened.
+    /// The session was opened.
     Opened,
-    /// It was closed.
+    /// The session was closed.
     Closed,
-    /// The handler has begun to answer.
+    /// The handler began to answer.
     StreamBegun,
-    /// The handler, or the connection to it, has ended the answer.
+    /// The handler or the connection ended the answer.
     StreamEnded,
-    /// The handler has said something.
+    /// The handler sent a message.
     Answered,
-    /// It could not be reached, or what it said is no answer.
+    /// The handler could not be reached, or its message was no valid answer.
     Failed,
 }
 

@@ -1,5 +1,5 @@
-//! Where a handler serves: which endpoints may be registered, and how they are connected to. Both times the same is checked, since
-//! what a path leads to may change.
+//! Endpoints of handlers: which of them may be registered, and how the agent connects to them. Both steps run the same checks, because a
+//! path may lead elsewhere later.
 
 use std::fmt;
 use std::io;
@@ -17,78 +17,78 @@ use crate::folder::{self, Folder};
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::timeouts::{CONNECT, KEEPALIVE};
 
-/// The longest endpoint, in bytes: that of a path.
+/// Maximum length of an endpoint, in bytes: that of a path.
 const MAX_TEXT: usize = 4095;
-/// The longest name that is made of one, in bytes: with a handler's name it is the name of a file.
+/// Maximum length of the file name made of an endpoint, in bytes; the handler's name is a part of that file name, too.
 const MAX_NAME: usize = 180;
 
 /// A connection to a handler.
 pub type Connection = Either<UnixStream, TcpStream>;
 
-/// Why an endpoint is not used.
+/// Reason why an endpoint is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is no endpoint of its type.
+    /// The text is no endpoint of its type.
     #[error("{text:?} {why}")]
     Invalid {
-        /// The endpoint.
+        /// Text of the endpoint.
         text: String,
-        /// What is wrong, and what would be right.
+        /// Error and expected form.
         why: &'static str,
     },
-    /// There is nothing that can be connected to.
+    /// Nothing accepts connections at the endpoint.
     #[error("cannot connect to {at} ({source}); see that the handler runs and serves there")]
     Unreachable {
-        /// The endpoint.
+        /// Display form of the endpoint.
         at: String,
-        /// Why.
+        /// Error of the connection attempt.
         source: io::Error,
     },
-    /// It is not in the folder, or behind a link.
+    /// The endpoint is not in the folder, or lies behind a link.
     #[error("{at} {why}; let the handler serve in {}, and register the path without links", folder.display())]
     Outside {
-        /// The endpoint.
+        /// Display form of the endpoint.
         at: String,
-        /// Why.
+        /// Reason of the refusal.
         why: folder::Error,
-        /// The folder of external handlers.
+        /// Folder of external handlers.
         folder: PathBuf,
     },
-    /// It is the socket of another user.
+    /// The socket belongs to another user.
     #[error(
         "{at} is a socket of the user {owner}, and the user {user} has registered it; let the handler register its own socket"
     )]
     OtherUser {
-        /// The socket.
+        /// Path of the socket.
         at: String,
-        /// Who serves it.
+        /// User that owns or serves the socket.
         owner: u32,
-        /// Who has registered it.
+        /// User that registered the socket.
         user: u32,
     },
-    /// The connection that was made when it registered does not hold.
+    /// The connection that was made at registration no longer holds.
     #[error(
         "the connection that was made to {at} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
     )]
     NotTheFirst {
-        /// The endpoint.
+        /// Display form of the endpoint.
         at: String,
     },
-    /// The grants do not have it.
+    /// The grants do not list the endpoint.
     #[error("{denied}; `network.tcp` in the handler's grants file lists where it may serve")]
     NotGranted {
-        /// What is denied.
+        /// Description of the denied access.
         denied: String,
     },
 }
 
-/// Where a handler serves.
+/// Endpoint at which a handler serves.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Endpoint {
-    /// A socket; the path has no links.
+    /// Path of a Unix socket, without links.
     Socket(PathBuf),
-    /// An address.
+    /// Address and port in the network.
     Network(SocketAddr),
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint that a handler of `user` registers; `own` is the agent's socket in the folder.
+    /// Parses the endpoint that a handler of `user` registers; `own` is the agent's socket in the folder.
     pub fn parse(
         kind: EndpointType,
         text: &str,
@@ -151,7 +151,7 @@ impl Endpoint {
         }
     }
 
-    /// Connects, if it may be. `user` has registered it.
+    /// Connects to the endpoint if that is allowed. `user` is the user that registered it.
     pub async fn connect(
         &self,
         folder: &Folder,
@@ -169,7 +169,7 @@ impl Endpoint {
                     let socket = socket.map_err(|why| unusable(path, folder, why))?;
                     check_owner(path, socket.owner, user)?;
                     let stream = socket.connect().await.map_err(unreachable)?;
-                    // Of the process that listens.
+                    // User of the process that listens.
                     let owner = stream.peer_cred().map_err(unreachable)?.uid();
                     check_owner(path, owner, user)?;
                     Ok(Either::Left(stream))
@@ -177,7 +177,7 @@ impl Endpoint {
                 Self::Network(address) => {
                     check(*address, policy)?;
                     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-                    // gRPC servers refuse frequent pings; the kernel notices a machine that is gone, too.
+                    // gRPC servers refuse frequent pings; TCP keepalive also detects a machine that is gone.
                     let keepalive = TcpKeepalive::new()
                         .with_time(KEEPALIVE)
                         .with_interval(KEEPALIVE);
@@ -192,12 +192,12 @@ impl Endpoint {
         connected.unwrap_or_else(|_| Err(unreachable(io::ErrorKind::TimedOut.into())))
     }
 
-    /// Whether it is an address, which another pod may have later.
+    /// Returns true for an address, which another pod may have later.
     pub fn is_network(&self) -> bool {
         matches!(self, Self::Network(_))
     }
 
-    /// Whether its grants let it be connected to.
+    /// Checks that the grants allow a connection to the endpoint.
     pub fn check(&self, policy: Option<&Policy>) -> Result<(), Error> {
         match self {
             Self::Socket(_) => Ok(()),
@@ -205,7 +205,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint as a part of a file's name.
+    /// Returns the endpoint in a form that fits into a file name.
     pub fn file_name(&self, folder: &Path) -> String {
         match self {
             Self::Socket(path) => {

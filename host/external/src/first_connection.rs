@@ -1,5 +1,5 @@
-//! The connection that is made to a handler in the network when it registers. An address says nothing of who has it later, but as long as this
-//! connection holds, the same process is at its other end; so properties, which may be credentials, go over it alone.
+//! The connection that is made to a handler in the network when it registers. An address does not tell who has it later, but while this
+//! connection holds, its peer is the same process. So properties, which may be credentials, are sent only over it.
 
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -7,13 +7,13 @@ use tonic::transport::Channel;
 /// A connection that was made when the handler registered.
 #[derive(Debug, Clone)]
 pub struct FirstConnection {
-    /// Calls over it; none is made over another one.
+    /// Channel over this connection alone; it never reconnects.
     pub channel: Channel,
     pub ended: CancellationToken,
 }
 
 impl FirstConnection {
-    /// Whether it has not ended.
+    /// Returns true until the connection ends.
     pub fn holds(&self) -> bool {
         !self.ended.is_cancelled()
     }

@@ -1,7 +1,7 @@
-//! The folder of external handlers. A socket in it is reached part by part and without following a link, and connected to through what was
-//! opened: whoever may write in the folder cannot lead the agent elsewhere, not even between a check and its use.
+//! The folder of external handlers. The agent opens a socket in it component by component without following links, and connects through
+//! the opened file: a process that can write to the folder cannot redirect the agent, not even between a check and its use.
 //!
-//! `openat2(2)` would do it in one call, but needs Linux 5.6. Nothing of this waits for another file system than that of the folder.
+//! `openat2(2)` would do this in one call, but needs Linux 5.6. Nothing here waits for a file system other than that of the folder.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -14,41 +14,41 @@ use tokio::net::UnixStream;
 /// The folder of external handlers.
 #[derive(Debug, Clone)]
 pub struct Folder {
-    /// As it was named.
+    /// Path as configured.
     named: PathBuf,
-    /// Without links.
+    /// Canonical path, without links.
     real: PathBuf,
 }
 
-/// Why there is no socket that may be used.
+/// Reason why there is no usable socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The path does not lie in the folder.
+    /// The path is not in the folder.
     #[error("is not in the folder of external handlers")]
     Outside,
     /// The path has a link.
     #[error("is a link, or lies behind one")]
     Link,
-    /// Something else is there.
+    /// The file is no socket.
     #[error("it is no socket")]
     NoSocket,
-    /// The system refused, or there is nothing.
+    /// The system call failed, or there is no such file.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A socket in the folder: the file itself, whatever has its name by now.
+/// An open socket file in the folder, independent of what its path leads to by now.
 #[derive(Debug)]
 pub struct Socket {
     file: OwnedFd,
-    /// The user that owns the file.
+    /// User that owns the file.
     pub owner: u32,
 }
 
 impl Folder {
-    /// Makes the folder, if it is not there.
+    /// Creates the folder if it is missing.
     pub fn new(named: PathBuf) -> Self {
-        // An error is told by the socket, which cannot be made there.
+        // An error shows later, when the socket cannot be created there.
         let made = std::fs::create_dir_all(&named).and_then(|()| std::fs::canonicalize(&named));
         Self {
             real: made.unwrap_or_else(|_| named.clone()),
@@ -56,12 +56,12 @@ impl Folder {
         }
     }
 
-    /// The folder, without links.
+    /// Returns the canonical path of the folder.
     pub fn path(&self) -> &Path {
         &self.real
     }
 
-    /// The path with the folder as it is without links, if it lies in the folder.
+    /// Returns the path below the canonical folder if it lies in the folder.
     pub fn within(&self, path: &Path) -> Result<PathBuf, Error> {
         let rest = [&self.real, &self.named]
             .into_iter()
@@ -87,7 +87,7 @@ impl Folder {
         })
     }
 
-    /// Opens the socket at a path in the folder; nothing if only its name is missing.
+    /// Opens the socket at a path in the folder; returns `None` if only the file itself is missing.
     pub fn socket_to_come(&self, path: &Path) -> Result<Option<Socket>, Error> {
         match self.socket(path) {
             Err(Error::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -124,7 +124,7 @@ fn is(found: &FileStat, kind: SFlag) -> bool {
 }
 
 impl Socket {
-    /// Connects to what was opened.
+    /// Connects to the opened socket.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         UnixStream::connect(format!("/proc/self/fd/{}", self.file.as_raw_fd())).await
     }

@@ -1,5 +1,4 @@
-//! The task that keeps what follows from the book in line with it: the set of sources, the file in the state folder, and looks at
-//! handlers that are gone.
+//! The task that applies the book: publishes the set of sources, writes the file in the state folder, and probes handlers that are gone.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::endpoint::Error;
 use crate::handler::Target;
 use crate::{Shared, keep, of_socket};
 
-/// Runs until nobody publishes components any more.
+/// Runs until the publisher of components is dropped.
 pub async fn run(
     shared: Arc<Shared>,
     mut components: watch::Receiver<Arc<SourceSet>>,
@@ -55,7 +54,7 @@ pub async fn run(
     }
 }
 
-/// Does what is due, and says when there is something to do next.
+/// Does the work that is due; returns the `Instant` of the next.
 fn step(
     shared: &Arc<Shared>,
     components: &SourceSet,
@@ -73,12 +72,12 @@ fn step(
     deadline
 }
 
-/// The name of a handler's grants file.
+/// Returns the name of a handler's grants file.
 fn grants_name(registered: &Registered) -> String {
     format!("{}{}", registered.name, grants_file::SUFFIX)
 }
 
-/// Whether a handler is there. What is not allowed is for the loader and for sessions to tell.
+/// Probes a handler. The loader and the sessions report what is not allowed.
 async fn look(
     shared: Arc<Shared>,
     source: String,
@@ -108,7 +107,7 @@ async fn keep_registrations(shared: &Arc<Shared>) {
     }
 }
 
-/// The components and the external handlers.
+/// Returns the components and the external handlers as one set.
 fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
     let mut set = components.clone();
     let sources = shared.book(|book, now| {
@@ -117,7 +116,7 @@ fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
     });
     for (name, source) in sources {
         let grants = components.grants.get(&grants_name(&source.registered));
-        // Grants of no component may be an external handler's.
+        // Grants that fit no component may be an external handler's.
         let orphaned = grants.and_then(|grants| grants.orphaned.as_ref());
         set.problems.retain(|problem| Some(problem) != orphaned);
         let version = SourceVersion {

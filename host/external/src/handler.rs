@@ -1,4 +1,4 @@
-//! A registered handler: what it may do, and how it is connected to.
+//! A registered handler: its grants and its connection.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::wire;
 /// A handler that is registered.
 pub struct ExternalHandler {
     pub target: Target,
-    /// The endpoint, for people.
+    /// Display form of the endpoint.
     pub endpoint: String,
     pub description: Description,
     pub digest: Digest,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for ExternalHandler {
 }
 
 impl ExternalHandler {
-    /// With the grants of its file. Blocks.
+    /// Loads the handler with the grants of its file. Blocks.
     pub fn load(
         shared: Arc<Shared>,
         source: &Source,
@@ -96,25 +96,25 @@ impl ExternalHandler {
         })
     }
 
-    /// Something has happened to a session.
+    /// Reports an event of a session to the book.
     pub fn tell(&self, event: SessionEvent) {
         let Target { shared, source, .. } = &self.target;
         shared.edit(|book, now| book.session(source, event, now));
     }
 }
 
-/// What is connected to.
+/// Target of the agent's connections.
 pub struct Target {
     pub shared: Arc<Shared>,
     pub source: String,
     pub registered: Registered,
-    /// Where it may serve in the network.
+    /// Network policy from the grants; `None` if the handler may not serve in the network.
     policy: Option<Policy>,
     pub quota: Quota,
 }
 
 impl Target {
-    /// A handler with these grants.
+    /// Creates the target of a handler with these grants.
     pub fn new(
         shared: Arc<Shared>,
         source: String,
@@ -130,7 +130,7 @@ impl Target {
         }
     }
 
-    /// Connects, if that is still allowed.
+    /// Connects if the policy still allows it.
     pub async fn connect(&self) -> Result<Connection, Error> {
         let Registered { endpoint, user, .. } = &self.registered;
         let folder = &self.shared.config.folder;
@@ -138,10 +138,10 @@ impl Target {
         endpoint.connect(folder, *user, policy).await
     }
 
-    /// Makes the first connection of a handler in the network, if it may still be made, or gives the one that holds.
+    /// Returns the first connection of a handler in the network; makes it if that is still allowed.
     ///
     /// # Errors
-    /// It has ended, or cannot be made.
+    /// Returns an error if the connection has ended or cannot be made.
     pub async fn reach(&self) -> Result<Channel, Error> {
         let at = || self.registered.endpoint.to_string();
         let first = self

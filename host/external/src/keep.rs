@@ -1,4 +1,4 @@
-//! The registrations in the state folder: handlers that run register again only when they notice that the agent was away. Blocks.
+//! The registrations in the state folder: a running handler registers again only if it notices that the agent was away. Blocks.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 use crate::book::Registered;
 
-/// The most bytes that are read.
+/// Maximum number of bytes that are read.
 const MAX: u64 = 1 << 20;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ struct File {
     handlers: Vec<Registered>,
 }
 
-/// What an earlier run has written; none if there is no such file.
+/// Reads the registrations of an earlier run; returns none if there is no file.
 pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
     let found = match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
     Ok(file.handlers)
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file atomically.
 pub fn write(path: &Path, handlers: Vec<Registered>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut file = NamedTempFile::new_in(folder)?;

@@ -1,14 +1,14 @@
-//! Discovery handlers that run elsewhere, in pods or as services, and register as with the Akri agent: `v0.Registration` on
+//! Discovery handlers that run elsewhere, in pods or as services, and register as they do with the Akri agent: `v0.Registration` on
 //! `agent-registration.sock` in a folder, `v0.DiscoveryHandler` on the handler's own endpoint.
 //!
-//! To the agent such a handler is one more source, behind the ports that components are behind, so registry, sessions and devices know
-//! nothing of it: [`External`] wraps the source and the loader of components. A registration is a file of its source, whose bytes
-//! are the registration and whose grants are `<handler>.grants.yaml`; loading it makes a handler whose sessions are gRPC streams.
+//! The agent sees such a handler as one more source behind the ports that components use, so registry, sessions and devices need not know
+//! it: [`External`] wraps the source and the loader of components. A registration acts as a file of its source: its bytes are the
+//! registration, and its grants are `<handler>.grants.yaml`. Loading it creates a handler whose sessions are gRPC streams.
 //!
 //! ```text
 //! handler ─► registration ─► book ─► sources, with those of components ─► the agent's loader ─► handler ─► session ─► sets checked
-//!                             ▲ kept in the state folder; a handler that is gone is sought │
-//!                             └────────────────────── how sessions fare ──────────────────┘
+//!                             ▲ kept in the state folder; a handler that is gone is probed │
+//!                             └────────────────────── state of sessions ──────────────────┘
 //! ```
 
 use std::path::PathBuf;
@@ -52,25 +52,25 @@ use handler::ExternalHandler;
 use loaded::Loaded;
 use threads::Threads;
 
-/// The agent's socket in the folder.
+/// Name of the agent's socket in the folder.
 const SOCKET: &str = "agent-registration.sock";
-/// The registrations in the state folder.
+/// Name of the file with the registrations in the state folder.
 const KEPT: &str = "external.json";
 
-/// What [`External`] needs.
+/// Configuration of [`External`].
 #[derive(Debug)]
 pub struct Config {
-    /// The folder of the registration socket and of the handlers' sockets. It is made if it is not there.
+    /// Folder of the registration socket and of the handlers' sockets; created if it is missing.
     pub folder: PathBuf,
-    /// Where registrations are kept.
+    /// Folder in which registrations are stored.
     pub state_dir: PathBuf,
-    /// Folders that no device brings into a container, whatever is granted: the agent's own and the kubelet's.
+    /// Folders that no device may bring into a container, whatever is granted: the agent's own and the kubelet's.
     pub own_folders: Vec<PathBuf>,
-    /// The interfaces of this node, for endpoints in the network; or why they cannot be seen, then there are none.
+    /// Interfaces of this node, for endpoints in the network. On `Err`, with the reason, no such endpoint is allowed.
     pub network: Result<leafhost_net::Network, String>,
 }
 
-/// The same, prepared.
+/// [`Config`] in the form that the crate uses.
 #[derive(Debug)]
 struct Places {
     folder: Folder,
@@ -84,7 +84,7 @@ impl Places {
         self.folder.path().join(SOCKET)
     }
 
-    /// Where a handler with these grants may serve in the network; nothing for nowhere.
+    /// Returns the network policy of a handler with these grants; `None` if it may not serve in the network.
     fn policy(&self, grants: &Grants) -> Option<Policy> {
         let network = self.network.as_ref().ok()?.clone();
         let granted = grants.network.clone()?;
@@ -92,28 +92,28 @@ impl Places {
     }
 }
 
-/// What tasks, handlers and sessions share.
+/// State that tasks, handlers and sessions share.
 #[derive(Debug)]
 struct Shared {
     config: Places,
-    /// What is done for handlers and blocks.
+    /// Threads for blocking work of handlers.
     threads: Threads,
     book: Mutex<Book>,
-    /// The book was changed.
+    /// Wakes the task that follows changes of the book.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
-    /// The registration socket that was made last.
+    /// Registration socket that was made last.
     made: watch::Sender<Option<SocketFile>>,
 }
 
 impl Shared {
-    /// Opens the book. Nothing in there waits.
+    /// Locks the book for `open`, which must not wait.
     fn book<T>(&self, open: impl FnOnce(&mut Book, Instant) -> T) -> T {
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         open(&mut book, Instant::now())
     }
 
-    /// Changes the book.
+    /// Locks the book for `edit`, then announces the change.
     fn edit<T>(&self, edit: impl FnOnce(&mut Book, Instant) -> T) -> T {
         let edited = self.book(edit);
         self.changed.notify_one();
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-/// Components and external handlers as one source, and their loader.
+/// Components and external handlers as one source, together with their loader.
 pub struct External {
     shared: Arc<Shared>,
     components: Arc<dyn HandlerSource>,
@@ -152,8 +152,8 @@ pub struct External {
 }
 
 impl External {
-    /// Makes the folder, reads what an earlier run has kept, and lets handlers register. `components` and `loader` serve the others.
-    /// Blocks for a moment.
+    /// Creates the folder, reads the stored registrations and lets handlers register. `components` and `loader` serve the components. Blocks
+    /// for a moment.
     pub fn start(
         config: Config,
         components: Arc<dyn HandlerSource>,
@@ -204,7 +204,7 @@ impl External {
 
 impl Drop for External {
     fn drop(&mut self) {
-        // Its task may end after the process has.
+        // The serving task may not end before the process does.
         if let Some(made) = self.shared.made.borrow().as_ref() {
             made.remove();
         }
@@ -256,7 +256,7 @@ fn changed(name: &str) -> LoadError {
     }
 }
 
-/// A problem of the registration socket.
+/// Creates a problem of the registration socket.
 fn of_socket(shared: &Shared, message: &str) -> SourceProblem {
     SourceProblem::new(
         format!(

@@ -1,4 +1,4 @@
-//! A registered handler as the agent sees it: the port `Handler`.
+//! A registered handler as the agent sees it: an implementation of the port `Handler`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use leafhost_core::session::{Session, SessionSpec};
 use crate::handler::ExternalHandler;
 use crate::session::ExternalSession;
 
-/// Is the port; sessions share the handler.
+/// Implements `Handler`; its sessions share the [`ExternalHandler`].
 #[derive(Debug)]
 pub struct Loaded(pub Arc<ExternalHandler>);
 
@@ -43,7 +43,7 @@ impl Handler for Loaded {
     }
 
     async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
-        // Akri's handlers say it when they are asked for devices.
+        // Akri's handlers report invalid details only when they are asked for devices.
         Ok(Vec::new())
     }
 

@@ -1,5 +1,5 @@
-//! Reads a connection at a bounded pace: the frames of HTTP/2 are counted as they come in, and beyond the pace nothing is read, so that the
-//! other side has to wait. What the HTTP/2 library does for a frame, whichever it is, is bounded by that.
+//! Reads a connection at a bounded pace: counts the HTTP/2 frames as they come in, and reads nothing while the peer is ahead of the pace,
+//! so that the peer has to wait. This bounds the work of the HTTP/2 library for any type of frame.
 
 use std::future::Future as _;
 use std::io;
@@ -12,20 +12,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Each frame takes so long: 500 a second, 8 MiB a second in the largest ones.
+/// Time that each frame accounts for: 500 frames per second, or 8 MiB per second in the largest frames.
 const FRAME: Duration = Duration::from_millis(2);
-/// So far ahead of the pace it may be: 2,000 frames. The largest message takes 768 of the usual ones.
+/// Maximum lead over the pace: 2,000 frames. The largest message takes 768 frames of the usual size.
 const AHEAD: Duration = Duration::from_secs(4);
-/// The bytes of a frame's header.
+/// Size of a frame header, in bytes.
 const HEADER: u8 = 9;
-/// How many of these are its length.
+/// Size of the length in a frame header, in bytes.
 const LENGTH: u8 = 3;
 
-/// A connection that is read at that pace.
+/// A connection that is read at a bounded pace.
 pub struct Paced<S> {
     inner: S,
     frames: Frames,
-    /// Until when the frames that were read last by the pace.
+    /// `Instant` up to which the frames read so far account for the time.
     until: Instant,
     pause: Option<Pin<Box<Sleep>>>,
     ended: DropGuard,
@@ -37,7 +37,7 @@ impl<S> Paced<S> {
         Self::after(inner, 0)
     }
 
-    /// Reads a connection that begins with so many bytes that are no frames.
+    /// Reads a connection that begins with `preface` bytes that are no frames.
     pub fn after(inner: S, preface: usize) -> Self {
         Self {
             inner,
@@ -51,7 +51,7 @@ impl<S> Paced<S> {
         }
     }
 
-    /// Is cancelled when the connection ends.
+    /// Returns a token that is cancelled when the connection ends.
     pub fn ended(&self) -> CancellationToken {
         self.ended.token().clone()
     }
@@ -98,18 +98,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
-/// Counts frames in what is read piece by piece.
+/// Counts frames in data that is read piece by piece.
 #[derive(Debug, Default)]
 struct Frames {
-    /// Bytes until the next header.
+    /// Number of bytes before the next header.
     left: usize,
-    /// Bytes of the header that were read, and the length as far as it was.
+    /// Number of header bytes that were read; `length` holds the part of the length among them.
     header: u8,
     length: usize,
 }
 
 impl Frames {
-    /// Counts the headers that end in these bytes.
+    /// Returns the number of headers that end in `bytes`.
     fn count(&mut self, mut bytes: &[u8]) -> u32 {
         let mut frames = 0;
         while let Some(&first) = bytes.first() {

@@ -1,4 +1,4 @@
-//! Akri's discovery protocol as generated, both sides of each service.
+//! Generated code of Akri's discovery protocol, both sides of each service.
 #![allow(
     missing_docs,
     clippy::pedantic,

@@ -1,4 +1,4 @@
-//! Akri's `v0.Registration` on the agent's socket.
+//! Akri's `v0.Registration` service on the agent's socket.
 
 use std::convert::Infallible;
 use std::future::Future as _;
@@ -31,18 +31,18 @@ use crate::proto::{Empty, RegisterDiscoveryHandlerRequest};
 use crate::socket;
 use crate::timeouts::{REGISTRATION, SOCKET};
 
-/// The most bytes of a registration.
+/// Maximum size of a registration, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
-/// How many handlers may be connected at a time.
+/// Maximum number of connections at a time.
 const CONNECTIONS: usize = 16;
-/// How many calls one of them may make at a time.
+/// Maximum number of concurrent calls per connection.
 const CALLS: u32 = 8;
-/// The least time from one registration to the next, whoever makes them.
+/// Minimum time between two registrations of any handlers.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long to wait before the socket is made anew.
+/// Pause before the socket is created again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves the socket, for ever. As long as another process serves it, that is told, and tried again.
+/// Serves the socket for ever. While another process serves it, reports that and tries again.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
         let bound = socket::bind(&shared.config.socket()).await;
@@ -78,7 +78,7 @@ pub async fn serve(shared: Arc<Shared>) {
 
 struct Service {
     shared: Arc<Shared>,
-    /// One registration at a time, and so many in a second.
+    /// Admits one registration at a time, which bounds the registrations per second.
     turn: Semaphore,
 }
 
@@ -143,13 +143,13 @@ impl Service {
     }
 }
 
-/// Who is at the other end of a connection.
+/// User at the other end of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Client {
     user: u32,
 }
 
-/// A connection of a handler. It ends after some time, whatever the handler does.
+/// A connection of a handler. Ends after [`REGISTRATION`], whatever the handler does.
 struct Incoming {
     stream: Localhost<Paced<UnixStream>>,
     client: Client,
@@ -199,7 +199,7 @@ impl AsyncWrite for Incoming {
     }
 }
 
-/// The connections that are made to the socket.
+/// Returns the connections made to the socket, at most [`CONNECTIONS`] at a time.
 fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, Infallible>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let accepting = Accepting::new(listener, "external handlers");

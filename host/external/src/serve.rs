@@ -1,7 +1,7 @@
-//! The other side of the protocol: serves a handler as those are served that were built for Akri, so that it can run in a pod of its own,
-//! for this agent or for Akri's.
+//! The other side of the protocol: serves a handler as Akri's handlers are served, so that it can run in a pod of its own, for this agent
+//! or for Akri's.
 //!
-//! Knows nothing of what the handler is; a session of it is a stream.
+//! Does not know what the handler is; each stream is a session of it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,42 +33,42 @@ mod discovery;
 
 pub(crate) use discovery::Discovering;
 
-/// How many streams may be open at a time: one for each Configuration that names the handler.
+/// Maximum number of open streams: one for each Configuration that names the handler.
 const STREAMS: u32 = 256;
 
-/// What [`serve`] needs.
+/// Configuration of [`serve`].
 #[derive(Debug)]
 pub struct Config {
-    /// The folder with the agent's registration socket; the handler's own is made there.
+    /// Folder with the agent's registration socket; the handler's own socket is created there, too.
     pub folder: PathBuf,
-    /// The name of this node.
+    /// Name of this node.
     pub node: String,
-    /// What the handler is told that it works for: the protocol does not say which Configuration asks.
+    /// Configuration that the handler is told it works for, because the protocol does not name the one that asks.
     pub configuration: ConfigurationKey,
-    /// While false, the handler says that there are no devices.
+    /// While false, the handler reports no devices.
     pub is_available: watch::Receiver<bool>,
 }
 
-/// Why a handler is served no longer.
+/// Reason why a handler is no longer served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its socket cannot be made.
+    /// The handler's socket cannot be created.
     #[error("cannot serve the handler: {0}")]
     Socket(#[from] socket::Error),
-    /// Another one has taken its place.
+    /// The handler's socket was removed or replaced.
     #[error("cannot serve the handler any longer: {} was removed or replaced; see whether another process serves the same handler", .0.display())]
     Gone(PathBuf),
     /// The server ended.
     #[error("cannot serve the handler any longer on {}: {source}; start it again", path.display())]
     Ended {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Error of the server.
         source: tonic::transport::Error,
     },
 }
 
-/// Serves the handler and registers it with the agent, whenever one serves the folder and has no stream of it. Ends only with an error.
+/// Serves the handler and registers it whenever an agent serves the folder and has no stream to it. Returns only on an error.
 pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     let own = config
         .folder
@@ -103,12 +103,12 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     }
 }
 
-/// Registers again whenever the agent's socket is another, and when a stream has ended, as the agent may have given the handler up. One
-/// that has ended by itself is asked for again by Leafhost's agent after a pause, but not always by Akri's. Never ends.
+/// Registers again whenever the agent's socket is replaced and whenever a stream ends, because the agent may have given the handler up.
+/// After a stream that ended by itself, Leafhost's agent asks again after a pause, but Akri's does not always. Never returns.
 async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Ended) {
     let folder = agent.parent().unwrap_or(Path::new("/"));
     loop {
-        // Before anything is tried, so that nothing is missed.
+        // Watches before the attempt, so that no change is missed.
         let names = names_of(folder);
         let socket = SocketFile::at(agent);
         match tried(agent, request.clone()).await {
@@ -168,14 +168,14 @@ struct Served {
     ended: Arc<Ended>,
 }
 
-/// Told whenever a stream ends.
+/// Notifies of each stream that ends.
 #[derive(Default)]
 pub(crate) struct Ended {
     pub by_agent: Notify,
     pub by_itself: Notify,
 }
 
-/// Tells how a stream has ended, when it is dropped.
+/// Reports on drop how a stream ended.
 struct Ends {
     told: Arc<Ended>,
     by_itself: bool,
@@ -191,7 +191,7 @@ impl Drop for Ends {
     }
 }
 
-/// The sets of a stream.
+/// Returns the sets of a stream; reports its end to `ended` when it is dropped.
 pub(crate) fn until_dropped(
     sets: Discovering,
     ended: Arc<Ended>,
@@ -226,7 +226,7 @@ impl DiscoveryHandler for Served {
         let properties = properties.map(|(name, value)| Property {
             name,
             value: value.vec.map(Arc::from),
-            // The protocol does not say, and an agent refuses no device for a value that is none.
+            // The protocol does not mark secrets, and an agent refuses no device over a value that is not secret.
             secret: false,
         });
         let session = self.handler.open(SessionSpec {

@@ -1,6 +1,6 @@
-//! A session: one stream of sets at a time, opened again when it ends.
+//! A session: one stream of device sets at a time, opened again when it ends.
 //!
-//! A set is all there is, so of sets that come faster than they are taken the newest counts, and the others are not looked at.
+//! A set is complete in itself. If sets arrive faster than they are taken, only the newest is used and the others are not decoded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,20 +30,20 @@ use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
 use crate::timeouts::{CALM, FLOOD_SPACING};
 use crate::wire::{channel, discover};
 
-/// The longest text of a status that is shown, in bytes.
+/// Maximum length of a status text that is shown, in bytes.
 const MAX_TEXT: usize = 1024;
-/// So many sets one after the other are a flood.
+/// Number of sets in a row that count as a flood.
 const FLOOD: u32 = 5;
-/// Of sets that are there at the same time, so many are read.
+/// Maximum number of pending sets that are read at once.
 const AT_ONCE: usize = 1000;
-/// How many times longer than a set takes to be checked the next one waits: at most a twentieth of a core.
+/// Factor by which the pause after a set exceeds the time of its check: checks take at most a twentieth of a core.
 const PER_CHECK: u32 = 20;
 
-/// A session; it lives in the stream of its reports.
+/// A session, as the stream of its reports.
 pub struct ExternalSession(BoxStream<'static, Report>);
 
 impl ExternalSession {
-    /// A session that has not connected yet.
+    /// Creates a session that has not connected yet.
     pub fn new(handler: Arc<ExternalHandler>, spec: SessionSpec) -> Self {
         let course = Course::new(handler, spec);
         let reports = futures::stream::unfold(course, async |mut course| {
@@ -64,33 +64,33 @@ impl Session for ExternalSession {
     }
 }
 
-/// The course of a session.
+/// State of a session.
 struct Course {
     handler: Arc<ExternalHandler>,
     spec: SessionSpec,
     secrets: Arc<Secrets>,
     phase: Phase,
-    /// How many times in a row there was no answer.
+    /// Number of attempts in a row without an answer.
     failures: u32,
 }
 
 enum Phase {
-    /// Not connected; it is tried then.
+    /// Not connected; the next attempt is made at `.0`.
     Apart(Instant),
-    /// Sets come.
+    /// Connected: the handler sends sets.
     Open(Box<Open>),
-    /// The handler refuses the details. It is asked again when it registers again, by a new session.
+    /// The handler refused the details. A new session asks again once the handler registers again.
     Refused,
 }
 
-/// Some servers send the head of their answer only with the first set, so that nothing may come of a call for long.
+/// Sets of a stream. Some servers send the head of their answer only with the first set, so a call may stay pending for long.
 enum Sets {
     Asked(BoxFuture<'static, Result<Streaming<Bytes>, Status>>),
     Begun(Box<Streaming<Bytes>>),
 }
 
 impl Sets {
-    /// The next set. Nothing is lost if this is dropped.
+    /// Returns the next set. Cancel safe.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         if let Self::Asked(answer) = self {
             *self = Self::Begun(Box::new(answer.await?));
@@ -104,20 +104,20 @@ impl Sets {
 
 struct Open {
     sets: Sets,
-    /// What came behind the set that was taken last.
+    /// End of the stream that was seen behind the set taken last.
     ended: Option<Result<(), Status>>,
-    /// When the first set should have come, until it has or it was told that it has not.
+    /// Deadline of the first set; `None` once the set has come or its absence was reported.
     first_by: Option<Instant>,
     begun: Instant,
-    /// No set is taken before.
+    /// Earliest `Instant` at which the next set is taken.
     not_before: Instant,
     taken_at: Option<Instant>,
     in_a_row: u32,
-    /// While the call is answered, or may still be in time.
+    /// Present while the handler answers the call or may still answer in time.
     counted: Option<Counted>,
 }
 
-/// A stream that the book counts for as long as this is there.
+/// A stream that the book counts for as long as this value exists.
 struct Counted(Arc<ExternalHandler>);
 
 impl Counted {
@@ -145,7 +145,7 @@ impl Course {
         }
     }
 
-    /// What comes of the next set, or of the next attempt to get one.
+    /// Returns the report of the next set, or of the next attempt to get one.
     async fn next(&mut self) -> Report {
         loop {
             match &mut self.phase {
@@ -174,7 +174,7 @@ impl Course {
         }
     }
 
-    /// Connects and asks for devices.
+    /// Connects to the handler and asks it for devices.
     async fn open(&mut self, begun: Instant) -> Result<Open, End> {
         let has_properties = !self.spec.properties.is_empty();
         let channel = connect(&self.handler.target, has_properties).await?;
@@ -199,7 +199,7 @@ impl Course {
         })
     }
 
-    /// Decodes and checks a set. Where its devices have paths, that may hang.
+    /// Decodes and checks a set. If its devices have paths, the check may hang.
     async fn take(&mut self, set: Bytes) -> Report {
         let begun = Instant::now();
         let (handler, secrets) = (Arc::clone(&self.handler), Arc::clone(&self.secrets));
@@ -247,7 +247,7 @@ impl Course {
         report(Outcome::Discovered(discovery), why, wall)
     }
 
-    /// No set has come although there should be one. The stream stays: what it has said before, or another agent's Instances, hold.
+    /// Reports that the first set did not come in time. The stream stays open: earlier sets, or the Instances of another agent, stay valid.
     fn silent(&mut self) -> Report {
         let wall = self.handler.grants.limits.wall;
         let what = format!(
@@ -258,7 +258,7 @@ impl Course {
         report(Outcome::Unavailable(what), "first", wall)
     }
 
-    /// Nothing has come at all: the handler may hang. What comes later counts all the same, and it may register again.
+    /// Reports that no answer has come at all: the handler may hang. A later answer is still used, and the handler may register again.
     fn unanswered(&mut self) -> Report {
         if let Phase::Open(open) = &mut self.phase {
             open.counted = None;
@@ -273,7 +273,7 @@ impl Course {
         report(Outcome::Faulted(fault), "first", wall)
     }
 
-    /// The stream has ended, or there was none.
+    /// Handles the end of a stream, or a failed attempt to open one.
     fn end(&mut self, end: End, begun: Instant) -> Report {
         let outcome = self.outcome(end);
         let mut next = None;
@@ -310,16 +310,16 @@ impl Course {
                     .to_owned(),
             ),
             End::Status(status) => match status.code() {
-                // Akri's word for details that cannot be used.
+                // Akri's code for details that cannot be used.
                 Code::InvalidArgument => {
                     Outcome::InvalidDetails(vec![FieldProblem::new("", clean(status.message()))])
                 }
-                // Of decoding here.
+                // The decoder of this crate returned it.
                 Code::OutOfRange => Outcome::Faulted(Fault::new(
                     FaultReason::AnswerTooLarge,
                     format!("{}; let the handler report fewer devices", clean(status.message())),
                 )),
-                // What the handler itself says has no cause here.
+                // A status that the handler itself sent has no source error.
                 code if std::error::Error::source(&status).is_none() && code != Code::Internal => {
                     Outcome::Unavailable(format!("{code:?}: {}", clean(status.message())))
                 }
@@ -332,7 +332,7 @@ impl Course {
     }
 }
 
-/// Connects. A handler in the network gets properties over the connection alone that was made when it registered.
+/// Connects to the handler. A handler in the network gets properties only over the connection that was made when it registered.
 async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> {
     if target.registered.endpoint.is_network() {
         match target.reach().await {
@@ -350,14 +350,14 @@ async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> 
 
 impl Drop for Course {
     fn drop(&mut self) {
-        // The stream first.
+        // The stream is dropped first.
         self.phase = Phase::Refused;
         self.handler.tell(SessionEvent::Closed);
     }
 }
 
 impl Open {
-    /// The newest set; nothing if the first one does not come.
+    /// Returns the newest set, or `None` if the first set does not come in time.
     async fn next_set(&mut self) -> Result<Option<Bytes>, End> {
         if let Some(ended) = self.ended.take() {
             return Err(End::of(ended));
@@ -396,7 +396,7 @@ impl Open {
         Ok(Some(newest))
     }
 
-    /// A set was taken, whose check had begun then.
+    /// Records that a set was taken, and computes the pause from the start of its check.
     fn taken(&mut self, now: Instant, begun: Instant) {
         let is_calm = self.taken_at.is_none_or(|before| now - before >= CALM);
         self.in_a_row = if is_calm {
@@ -414,15 +414,15 @@ impl Open {
     }
 }
 
-/// Why there is no set.
+/// Reason why there is no set.
 enum End {
-    /// There is no connection.
+    /// No connection could be made or kept.
     Lost(String),
-    /// The handler has ended the stream.
+    /// The handler ended the stream.
     Done,
-    /// The handler, or the connection, has ended it with this status.
+    /// The handler or the connection ended the stream with this status.
     Status(Status),
-    /// A set cannot be used.
+    /// The set cannot be used.
     Fault(Fault),
 }
 
@@ -448,7 +448,7 @@ fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {
     }
 }
 
-/// The wait after so many failures in a row: doubles up to five minutes, a fifth by chance, so that not all come back together.
+/// Returns the pause after `failures` attempts: doubles up to five minutes, with up to a fifth at random so that retries spread out.
 fn backoff(failures: u32) -> Duration {
     let wait = timeouts::backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
     wait.max(BACKOFF_FIRST)

@@ -1,11 +1,11 @@
-//! Sockets in the folder of external handlers: what to do when one cannot be made.
+//! Sockets in the folder of external handlers, with the remedy for one that cannot be created.
 
 use std::path::{Path, PathBuf};
 
 use leafhost_uds::{MAX_PATH, MORE_FILES, SocketFile};
 use tokio::net::UnixListener;
 
-/// Why the socket is not there.
+/// Reason why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", told(path, why))]
 pub struct Error {
@@ -36,7 +36,7 @@ fn told(path: &Path, why: &leafhost_uds::Error) -> String {
     format!("{why}; {remedy} choose another folder with --external-handlers-dir")
 }
 
-/// Listens, for this process's own user and root.
+/// Listens on a socket that only this process's own user and root may use.
 pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
     leafhost_uds::bind(path).await.map_err(|why| Error {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Handlers made from the protocol, over real sockets.
+//! Handlers built from the protocol, over real sockets.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,10 +30,10 @@ mod network;
 mod served;
 mod sockets;
 
-/// Longer than anything takes.
+/// Upper bound of any wait in the tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a handler says to one who asks.
+/// Answer of a handler to a call.
 type Answer = Result<BoxStream<'static, Result<DiscoverResponse, Status>>, Status>;
 type Answers = dyn Fn(DiscoverRequest) -> Answer + Send + Sync;
 
@@ -80,7 +80,7 @@ impl Fake {
                 Some((accepted, listener))
             });
             let service = DiscoveryHandlerServer::new(Served(Arc::new(answers), gate));
-            // Connections are tasks of their own; what is dropped at the end of a test ends with its runtime.
+            // Connections are tasks of their own; dropped ones end with the runtime of the test.
             drop(
                 Server::builder()
                     .serve_with_incoming(service, connections)
@@ -91,7 +91,7 @@ impl Fake {
     }
 }
 
-/// A handler whose sets the test sends; and what it was asked.
+/// A handler whose sets the test sends; also holds the requests it received.
 struct Sets {
     _fake: Fake,
     sender: mpsc::UnboundedSender<Result<DiscoverResponse, Status>>,
@@ -134,7 +134,7 @@ fn set(ids: &[&str]) -> DiscoverResponse {
     }
 }
 
-/// Always the same answer, then nothing more.
+/// Sends the same set to each caller, then nothing more.
 fn always(ids: &[&str]) -> impl Fn(DiscoverRequest) -> Answer + Send + Sync + 'static {
     let set = set(ids);
     move |_| {
@@ -143,7 +143,7 @@ fn always(ids: &[&str]) -> impl Fn(DiscoverRequest) -> Answer + Send + Sync + 's
     }
 }
 
-/// The source of components; none unless a test says so.
+/// Source of components; empty unless a test fills it.
 struct Components(watch::Sender<Arc<SourceSet>>);
 
 impl HandlerSource for Components {
@@ -163,7 +163,7 @@ impl Loader for Components {
     }
 }
 
-/// An agent's side, as far as handlers go.
+/// The agent's side, as far as handlers are concerned.
 struct Node {
     dir: Arc<tempfile::TempDir>,
     components: Arc<Components>,
@@ -211,7 +211,7 @@ impl Node {
         self.dir.path().join("akri").join(name)
     }
 
-    /// The grants files there are.
+    /// Publishes these grants files.
     fn grant(&self, grants: &[(&str, &str)]) {
         let grants = grants.iter().map(|(name, text)| {
             let orphaned = SourceProblem::new(*name, "orphaned");
@@ -248,7 +248,7 @@ impl Node {
                     .await
                 {
                     Ok(channel) => return channel,
-                    // The agent has not begun to listen.
+                    // The agent does not listen yet.
                     Err(_) => tokio::task::yield_now().await,
                 }
             }
@@ -270,7 +270,7 @@ impl Node {
             .await
     }
 
-    /// The source set, once it fits.
+    /// Returns the source set as soon as it `fits`.
     async fn sources(&mut self, fits: impl Fn(&SourceSet) -> bool) -> Arc<SourceSet> {
         let found = tokio::time::timeout(LIMIT, self.set.wait_for(|set| fits(set))).await;
         Arc::clone(

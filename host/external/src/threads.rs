@@ -1,5 +1,5 @@
-//! Threads for work that blocks and may never end: where a file system hangs, a check of a path does. Each source of a handler has few of
-//! them, so that what hangs for one holds up no other, and none of them is one of the agent's own blocking threads.
+//! Threads for work that blocks and may never end: the check of a path hangs if its file system does. Each source of a handler has only a
+//! few, so a hanging source delays no other, and none of them is one of the agent's own blocking threads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,18 +10,18 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::book::MOST;
 
-/// The most threads of one source at a time: while one hangs, the other tells whether that has passed.
+/// Maximum number of threads per source: while one hangs, the other shows whether the file system answers again.
 const OF_SOURCE: usize = 2;
-/// The most threads of all sources together. Sources come and go, and what hangs stays.
+/// Maximum number of threads of all sources. Sources come and go, but a hanging thread stays.
 const OF_ALL: usize = MOST * OF_SOURCE;
-/// The stack of a thread, in bytes: a set of devices is decoded and checked there.
+/// Stack size of a thread, in bytes: a set of devices is decoded and checked on it.
 const STACK: usize = 1 << 20;
 
-/// The threads of all sources.
+/// Threads of all sources.
 #[derive(Debug)]
 pub struct Threads {
     all: Arc<Semaphore>,
-    /// By source, for as long as somebody has it or something of it hangs.
+    /// Semaphores by source, while a quota exists or work of the source still runs.
     sources: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// The threads of a source, the same ones however often it is loaded.
+    /// Returns the threads of a source; loading the source again returns the same ones.
     pub fn of(&self, source: &str) -> Quota {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|_, one| one.strong_count() > 0);
@@ -49,7 +49,7 @@ impl Threads {
     }
 }
 
-/// The threads of one source.
+/// Threads of one source.
 #[derive(Debug, Clone)]
 pub struct Quota {
     own: Arc<Semaphore>,
@@ -57,23 +57,23 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Runs the work on a thread of its own as soon as there may be one. What has begun counts until it ends, also if nobody waits for it
-    /// any more.
+    /// Runs the work on a thread of its own as soon as one is free. Work that has begun occupies its thread until it ends, even if the caller
+    /// no longer waits.
     ///
     /// # Errors
-    /// No thread can be started, or the work panicked.
+    /// Returns the reason if no thread can be started or the work panicked.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, String> {
-        // Neither is ever closed.
+        // Neither semaphore is ever closed.
         let own = Arc::clone(&self.own).acquire_owned().await;
         let all = Arc::clone(&self.all).acquire_owned().await;
         let (done, result) = oneshot::channel();
         let run = move || {
-            // A panic gives both places back, too.
+            // A panic releases both permits, too.
             let (_own, _all) = (own, all);
-            // Nobody may wait any more.
+            // The receiver may be gone.
             drop(done.send(work()));
         };
         let thread = thread::Builder::new()

@@ -1,5 +1,5 @@
-//! gRPC over a connection, and protobuf that is weighed before it is decoded: an empty device takes two bytes on the wire and a hundred in
-//! memory.
+//! gRPC over a connection, with protobuf whose memory is estimated before it is decoded: an empty device takes two bytes on the wire and a
+//! hundred in memory.
 
 use bytes::{Buf as _, Bytes};
 use hyper_util::rt::TokioIo;
@@ -15,20 +15,20 @@ use tonic_prost::ProstEncoder;
 use crate::paced::Paced;
 use crate::proto::DiscoverRequest;
 
-/// The most bytes of one message. A set of devices may have 8 MiB of text, and each text takes some bytes more.
+/// Maximum size of one message, in bytes. A set of devices may have 8 MiB of text, and each text takes some bytes more.
 pub const MAX_MESSAGE: usize = 12 << 20;
-/// What decoding may take in memory, as much as a component may make the host hold.
+/// Maximum memory of a decoded message, in bytes: as much as a component may make the host hold.
 const MAX_WEIGHT: usize = 32 << 20;
-/// What a handler may send before it must wait for the agent to read.
+/// Flow-control window of a stream, in bytes: a handler that has sent this much must wait for the agent to read.
 const WINDOW: u32 = 64 << 10;
-/// The same for all sessions that share a connection: one that waits holds up few others.
+/// Flow-control window of a connection, in bytes: a session that waits holds up few others that share the connection.
 const WINDOW_OF_ALL: u32 = 4 * WINDOW;
-/// What a field with a length takes in memory besides its bytes.
+/// Memory of a length-delimited field besides its content, in bytes.
 const FIELD: usize = 100;
-/// How deep fields lie that have fields: in a set devices, in those properties.
+/// Nesting depth of fields that contain fields: devices in a set, properties in a device.
 const DEPTH: u8 = 2;
 
-/// A channel over one connection: what comes after its end is for the caller to decide.
+/// Opens a channel over one connection; the caller decides what happens after its end.
 pub async fn channel<S>(connection: Paced<S>) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -49,7 +49,7 @@ where
         .await
 }
 
-/// Asks for devices. The sets are decoded by who takes them: of many only the newest, and not on the threads that connections need.
+/// Asks for devices. The caller decodes the sets: only the newest of many, and not on the threads that serve connections.
 pub async fn discover(
     channel: Channel,
     request: DiscoverRequest,
@@ -64,7 +64,7 @@ pub async fn discover(
     Ok(answer.into_inner())
 }
 
-/// The codec of [`discover`].
+/// Codec of [`discover`]: returns the bytes of each message.
 struct Raw;
 
 impl tonic::codec::Codec for Raw {
@@ -87,7 +87,7 @@ impl Decoder for Raw {
     type Error = Status;
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        // Of one piece: tonic collects a message before it has it decoded.
+        // One contiguous chunk: tonic collects a message before it calls the decoder.
         if weight(source.chunk(), DEPTH) > MAX_WEIGHT {
             return Err(Status::out_of_range(format!(
                 "a message would take more than {} MiB of memory",
@@ -98,7 +98,7 @@ impl Decoder for Raw {
     }
 }
 
-/// About how many bytes a message takes in memory, up to where it is none any more: decoding will find that, too.
+/// Estimates the memory of a message in bytes. Stops where the message is malformed; decoding reports that, too.
 fn weight(mut message: &[u8], depth: u8) -> usize {
     let mut total = 0_usize;
     while total <= MAX_WEIGHT
@@ -106,7 +106,7 @@ fn weight(mut message: &[u8], depth: u8) -> usize {
     {
         message = rest;
         if let Some(field) = field {
-            // A text may look like a message, then it counts for more than it takes.
+            // A text may look like a message; it then counts for more than it takes.
             let within = depth.checked_sub(1).map_or(0, |depth| weight(field, depth));
             total += FIELD + within.max(field.len());
         }
@@ -114,7 +114,7 @@ fn weight(mut message: &[u8], depth: u8) -> usize {
     total
 }
 
-/// The first field, if it has a length, and what follows it.
+/// Returns the first field, if it is length-delimited, and the rest of the message.
 fn next_field(mut message: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (_, kind) = decode_key(&mut message).ok()?;
     match kind {

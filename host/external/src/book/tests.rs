@@ -120,7 +120,7 @@ fn registering_again_begins_anew_only_where_there_is_no_stream_and_not_too_often
     assert_eq!(register(&mut book, start + REGISTER_SPACING * 2), second);
     book.session("a@x.sock", SessionEvent::StreamEnded, start);
     assert_ne!(register(&mut book, start + REGISTER_SPACING * 2), second);
-    // What it says of itself counts at once.
+    // A changed description takes effect at once.
     let other = Registered {
         shared: false,
         ..handler.clone()
@@ -150,7 +150,7 @@ fn a_thousand_names_leave_room_for_others() {
     }
     let why = refused(&mut book, "b", "new.sock").unwrap();
     assert!(why.contains("stop those that are not wanted"), "{why}");
-    // One that is gone makes room.
+    // A handler that is gone makes room.
     book.looked("a5@5.sock", false, now - UNUSED);
     let later = now + UNUSED;
     book.register(mk_handler("b", "new.sock"), folder(), later)
@@ -170,7 +170,7 @@ fn a_name_has_four_endpoints_at_most_and_those_that_are_gone_do_not_count() {
     }
     let why = register(&mut book, "more.sock", now).unwrap_err();
     assert!(why.contains("stop those that are not wanted"), "{why}");
-    // It ended without having been used.
+    // The handler ended without having been used.
     assert_eq!(book.take_looks(now + LOOK).len(), MOST_OF_NAME);
     book.looked("a@0.sock", false, now + LOOK);
     register(&mut book, "more.sock", now + LOOK + UNUSED).unwrap();

@@ -1,4 +1,4 @@
-//! A file that says whether devices are there, as Akri's `debugEcho` handler has one: to try what happens when devices go and come back.
+//! A file that turns the devices on and off, as with Akri's `debugEcho` handler: lets users try what happens when devices go and return.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use inotify::WatchMask;
 use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 
-/// What the file says while there are no devices.
+/// Content of the file while there are no devices.
 const OFFLINE: &str = "OFFLINE";
-/// It is written, removed, or another one gets its name.
+/// Events of a file that is written, removed or renamed.
 const CHANGES: WatchMask = WatchMask::CLOSE_WRITE
     .union(WatchMask::DELETE)
     .union(WatchMask::MOVE);
-/// How much of it is read, in bytes.
+/// Maximum number of bytes read from the file.
 const READ: u64 = 64;
 
-/// Follows a file, and returns what is false while the file says `OFFLINE`.
+/// Follows the file; the returned value is false while the file says `OFFLINE`.
 ///
 /// # Errors
-/// The folder of the file cannot be watched.
+/// Returns an error if the folder of the file cannot be watched.
 pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bool>> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut events = leafhost_uds::events(folder, CHANGES)?;
@@ -34,7 +34,7 @@ pub fn follow(file: PathBuf, tasks: &mut Tasks) -> io::Result<watch::Receiver<bo
     Ok(is_available)
 }
 
-/// One that cannot be read says nothing.
+/// Returns true if the file says `OFFLINE`; a file that cannot be read does not.
 fn is_offline(file: &Path) -> bool {
     use io::Read as _;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The reports of a session as the full sets that the protocol sends.
+//! Turns the reports of a session into the full sets that the protocol sends.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use tonic::Status;
 
 use crate::proto::{self, DeviceSpec, DiscoverResponse, Mount};
 
-/// One stream of sets.
+/// A stream of sets.
 pub struct Discovering {
     session: Box<dyn Session>,
     is_available: watch::Receiver<bool>,
     devices: BTreeMap<String, Device>,
-    /// Whether the session has said which devices there are.
+    /// True once the session has reported its devices.
     known: bool,
     ended: bool,
 }
 
 impl Discovering {
-    /// The sets of a session; while `is_available` is false they are empty.
+    /// Creates the stream of a session; the sets are empty while `is_available` is false.
     pub fn new(session: Box<dyn Session>, is_available: watch::Receiver<bool>) -> Self {
         Self {
             session,
@@ -32,12 +32,12 @@ impl Discovering {
         }
     }
 
-    /// The next set, or why there is none: then the stream has ended. What goes wrong after the first set withdraws no device.
+    /// Returns the next set, or the status that ends the stream. A failure after the first set withdraws no device.
     pub async fn next(&mut self) -> Option<Result<DiscoverResponse, Status>> {
         while !self.ended {
             let outcome = tokio::select! {
                 report = self.session.next() => report.outcome,
-                // If the sender is dropped, the value does not change any more.
+                // After the sender is dropped the value no longer changes.
                 Ok(()) = self.is_available.changed() => {
                     if self.known {
                         return Some(Ok(self.set()));
@@ -76,7 +76,7 @@ impl Discovering {
         self.ended.then(|| status(why))
     }
 
-    /// Whether the set has changed.
+    /// Applies a discovery; returns true if the set has changed.
     fn take(&mut self, discovery: Discovery) -> bool {
         let Discovery {
             devices,
@@ -89,7 +89,7 @@ impl Discovering {
             Devices::Unchanged => {}
             Devices::Complete(all) | Devices::Partial(all) => {
                 if is_complete {
-                    // One that could not be read this time may still be there.
+                    // A device that could not be read this time may still exist.
                     self.devices.retain(|id, _| left_out.ids.contains(id));
                 }
                 let all = all.into_iter().map(|device| (device.id.clone(), device));
@@ -112,7 +112,7 @@ impl Discovering {
     }
 }
 
-/// What is wrong with details, as one text.
+/// Joins the problems of details into one text.
 pub fn lines(problems: &[FieldProblem]) -> String {
     let lines = problems.iter().map(|problem| {
         let FieldProblem { path, message } = problem;

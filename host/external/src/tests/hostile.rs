@@ -1,4 +1,4 @@
-//! Handlers that do what none should: each ends in a fault or a bound, and others serve on.
+//! Handlers that break the rules: each ends in a fault or at a bound, and the others keep serving.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
@@ -24,11 +24,11 @@ async fn sets_come_at_the_agents_pace_and_the_newest_counts() {
         taken += 1;
     }
     assert!(taken <= 12, "{taken}");
-    // A hundred a second; the machine may be slow.
+    // A hundred sets per second are sent; the machine may be slow.
     assert!(last > 5 * taken, "{last} of {taken}");
 }
 
-/// The report of a handler that has said nothing in the 30 s that it has.
+/// Returns the report of a handler that stays silent for its 30 s.
 async fn after_30_seconds(session: &mut Box<dyn Session>) -> Report {
     tokio::time::pause();
     let waits = Duration::from_secs(30);
@@ -68,7 +68,7 @@ async fn a_set_that_is_too_large_is_a_fault_that_says_what_is_too_large() {
             ..Device::default()
         }],
     };
-    // Two bytes each on the wire.
+    // Each device takes two bytes on the wire.
     let empty = DiscoverResponse {
         devices: vec![Device::default(); 1 << 19],
     };
@@ -100,7 +100,7 @@ async fn a_check_that_hangs_is_a_fault_of_that_handler_alone() {
     let mut session = node.open("a@a.sock").await;
     sets.send(&["one"]);
     assert_eq!(ids(&mut session).await, ["one"]);
-    // As two checks of paths that do not come back.
+    // Stand-ins for two path checks that hang.
     let quota = node.external.shared.threads.of("a@a.sock");
     let mut ends = Vec::new();
     for _ in 0..2 {
@@ -149,7 +149,7 @@ async fn what_is_no_set_is_a_fault_that_says_so() {
                 break;
             }
         }
-        // Settings, then the head of an answer and a message that is a group which nothing begins.
+        // Settings, then the head of an answer and a message that ends a group that never began.
         let frames: &[u8] = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\
               \x00\x00\x13\x01\x04\x00\x00\x00\x01\x88\x5f\x10application/grpc\
               \x00\x00\x06\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x0c";
@@ -226,7 +226,7 @@ async fn a_thousand_names_and_idle_connections_keep_no_other_handler_out() {
         refused += u32::from(registered.is_err());
     }
     assert_eq!(refused, 996);
-    // Fewer than there are places.
+    // Fewer than the permitted connections.
     let idle = (0..8).map(|_| tokio::net::UnixStream::connect(node.path(SOCKET)));
     let _idle = futures::future::join_all(idle).await;
     node.register_socket("good", "good.sock").await.unwrap();

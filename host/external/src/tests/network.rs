@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, UnixStream};
 
 use super::*;
 
-/// What has an address: it hands connections on to a handler's socket, and they end when it is dropped.
+/// A stand-in for a pod: forwards connections to a handler's socket, and ends them when it is dropped.
 struct Pod {
     address: SocketAddr,
     _task: JoinSet<()>,
@@ -53,7 +53,7 @@ async fn grant(node: &mut Node, net: &str) {
         .await;
 }
 
-/// Registers an address; the only source there is then, which may not be `before`.
+/// Registers an address; returns the name of its source, which becomes the only one and differs from `before`.
 async fn register(node: &mut Node, address: SocketAddr, before: &str) -> String {
     let endpoint = format!("http://{address}");
     node.register("a", &endpoint, EndpointType::Network)
@@ -123,7 +123,7 @@ async fn who_has_the_address_later_gets_no_properties_before_it_registers_and_is
     assert!(refused.message.contains("another pod"), "{refused}");
     assert!(second.asked.recv().now_or_never().is_none());
 
-    // Also to an agent that has kept the registration.
+    // An agent that has stored the registration behaves alike.
     let kept = dir.path().join(KEPT);
     let written = async {
         while !std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("mark")) {

@@ -1,4 +1,4 @@
-//! A handler that is served here as Akri's are, and an agent that asks it.
+//! A handler that is served as Akri's are, and an agent that asks it.
 
 use futures::FutureExt as _;
 use leafhost_core::configuration::FieldProblem;
@@ -16,7 +16,7 @@ use crate::serve::{self, Discovering, availability, serve};
 
 type Outcomes = mpsc::UnboundedReceiver<Outcome>;
 
-/// A handler whose one session says what the test sends. It refuses details that say `nothing`.
+/// A handler whose single session reports what the test sends. Refuses details that say `nothing`.
 #[derive(Debug)]
 struct Scripted {
     description: Description,
@@ -180,14 +180,14 @@ async fn an_agent_finds_what_a_handler_that_is_served_finds() {
     );
     assert_eq!(asked.properties, properties);
 
-    // What has not changed is not sent; what was left out may still be there.
+    // An unchanged set is not sent; a device that was left out may still exist.
     serving.say(Devices::Unchanged, &[], &[]);
     serving.say(Devices::Partial(devices(&["four"])), &["two"], &[]);
     assert_eq!(ids(&mut session).await, ["four", "one", "three"]);
     serving.say(Devices::Complete(devices(&["five"])), &[], &["three"]);
     assert_eq!(ids(&mut session).await, ["five", "three"]);
 
-    // Neither a call without an answer nor one that fails withdraws anything.
+    // Neither a call without an answer nor a failed one withdraws a device.
     let fault = Fault::new(FaultReason::Trap, "it trapped");
     serving.say.send(Outcome::Faulted(fault)).unwrap();
     serving

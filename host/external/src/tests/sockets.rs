@@ -104,7 +104,7 @@ async fn a_socket_that_is_removed_is_made_again_and_one_that_another_agent_repla
     there().await;
     std::fs::remove_file(&path).unwrap();
     there().await;
-    // As Akri's agent does when it starts.
+    // Akri's agent does this when it starts.
     std::fs::remove_file(&path).unwrap();
     let _akri = UnixListener::bind(&path).unwrap();
     let set = node.sources(|set| !set.problems.is_empty()).await;
