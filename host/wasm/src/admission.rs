@@ -1,15 +1,15 @@
-//! Which calls may run now: a quota for each handler, and one for all handlers together.
+//! Admission of calls: a quota for each handler, and one for all handlers together.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many calls of one handler run at once; more wait.
+/// Maximum number of concurrent calls per handler; further calls wait.
 pub(crate) const OF_HANDLER: usize = 4;
-/// How many calls of all handlers run at once besides one of each handler; more wait.
+/// Maximum number of concurrent calls of all handlers, besides one per handler; further calls wait.
 const OF_ALL: usize = 12;
 
-/// Admits calls of all handlers.
+/// Admits the calls of all handlers.
 #[derive(Debug, Clone)]
 pub(crate) struct Admission {
     shared: Arc<Semaphore>,
@@ -23,7 +23,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// The quota of a new handler.
+    /// Returns the quota of a new handler.
     pub(crate) fn of_handler(&self) -> HandlerQuota {
         HandlerQuota {
             calls: Arc::new(Semaphore::new(OF_HANDLER)),
@@ -33,16 +33,16 @@ impl Admission {
     }
 }
 
-/// Admits calls of one handler.
+/// Admits the calls of one handler.
 #[derive(Debug)]
 pub(crate) struct HandlerQuota {
     calls: Arc<Semaphore>,
-    /// One call at a time needs none of the shared permits, so that no other handler's calls can keep this handler waiting.
+    /// One call at a time needs no shared permit, so that the calls of other handlers cannot block this handler.
     own: Arc<Semaphore>,
     shared: Arc<Semaphore>,
 }
 
-/// A call that may run. It counts until this is dropped.
+/// Permits of an admitted call; released on drop.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     _call: Option<OwnedSemaphorePermit>,
@@ -52,7 +52,7 @@ pub(crate) struct Admitted {
 impl HandlerQuota {
     /// Waits until a call may run.
     pub(crate) async fn admit(&self) -> Admitted {
-        // They are never closed.
+        // The semaphores are never closed.
         let call = Arc::clone(&self.calls).acquire_owned().await;
         let permit = tokio::select! {
             biased;

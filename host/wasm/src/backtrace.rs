@@ -1,7 +1,7 @@
-//! Where in a guest an error happened, in names a person can read.
+//! Describes the location of a guest's error with readable function names.
 //!
-//! The names of functions are the guest's: of any length, and a demangled name may be exponentially longer than its mangled form. So
-//! both are bounded before anything is made of them, and only Rust's names are demangled.
+//! The names are the guest's: they may have any length, and a demangled name may be exponentially longer than its mangled form. So both
+//! are bounded before use, and only Rust names are demangled.
 
 use std::fmt::{self, Write as _};
 
@@ -9,18 +9,18 @@ use leafhost_grants::cut;
 use rustc_demangle::try_demangle;
 use wasmtime::WasmBacktrace;
 
-/// The most functions that are named.
+/// Maximum number of functions that are named.
 const FRAMES: usize = 6;
-/// The most frames that are read: those of the language's panic runtime come first.
+/// Maximum number of frames that are read: those of the language's panic runtime come first.
 const MAX_FRAMES: usize = 32;
-/// The longest name that is demangled, in bytes.
+/// Maximum length of a name that is demangled, in bytes.
 const MAX_MANGLED: usize = 1024;
-/// The longest name that is shown, in bytes.
+/// Maximum length of a shown name, in bytes.
 const MAX_NAME: usize = 256;
-/// The functions of a language's panic runtime: they say nothing of the guest.
+/// Prefixes of functions of a language's panic runtime, which tell nothing about the guest.
 const RUNTIMES: [&str; 5] = ["std::", "core::", "alloc::", "__rustc::", "__rust"];
 
-/// `; in f, called by g, h`, as far as names are known.
+/// Formats the backtrace of `error` as `; in f, called by g, h`, as far as names are known.
 pub(crate) fn location(error: &wasmtime::Error) -> String {
     let frames = error
         .downcast_ref::<WasmBacktrace>()
@@ -32,7 +32,7 @@ pub(crate) fn location(error: &wasmtime::Error) -> String {
     )
 }
 
-/// Of functions, by name or number, the innermost first.
+/// Formats functions, by name or number, innermost first.
 fn describe<'a>(frames: impl Iterator<Item = (Option<&'a str>, u32)>) -> String {
     let mut names: Vec<String> = frames
         .take(MAX_FRAMES)
@@ -42,7 +42,7 @@ fn describe<'a>(frames: impl Iterator<Item = (Option<&'a str>, u32)>) -> String 
         })
         .filter(|name| !name.is_empty() && !is_glue(name))
         .collect();
-    // A function that calls itself.
+    // A function that calls itself is listed once.
     names.dedup();
     let own = names.iter().position(|name| !is_runtime(name));
     names.drain(..own.unwrap_or(0));
@@ -60,13 +60,13 @@ fn is_runtime(name: &str) -> bool {
         || RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
 }
 
-/// What wit-bindgen makes between an export and the guest's function for it.
+/// Returns true for the code that wit-bindgen generates between an export and the guest's function.
 fn is_glue(name: &str) -> bool {
     let last = name.rsplit("::").next().unwrap_or(name);
     last.starts_with("_export_") && last.ends_with("_cabi")
 }
 
-/// A name of Rust without its hashes, any other as it is.
+/// Demangles a Rust name without its hash; returns any other name unchanged. The result has at most [`MAX_NAME`] bytes.
 fn readable(name: &str) -> String {
     let mut readable = Bounded(String::new());
     let demangled = if name.len() <= MAX_MANGLED {
@@ -82,7 +82,7 @@ fn readable(name: &str) -> String {
     readable.0
 }
 
-/// Takes at most [`MAX_NAME`] bytes; the write that exceeds them is an error.
+/// Holds at most [`MAX_NAME`] bytes; the write that exceeds them is an error.
 struct Bounded(String);
 
 impl fmt::Write for Bounded {
@@ -142,7 +142,7 @@ mod tests {
         assert!(told.len() < FRAMES * (MAX_NAME + 16), "{}", told.len());
     }
 
-    /// A function whose parameters are each made of two of the one before.
+    /// Returns a C++ name of a function whose parameters each consist of two of the previous one.
     fn doubling_cpp(times: usize) -> String {
         let mut name = "_Z1f1a1bIS_S_E".to_owned();
         for number in 1..times {
@@ -153,7 +153,7 @@ mod tests {
         name
     }
 
-    /// The same of Rust's names: tuples of two of the one before.
+    /// Returns a Rust name with nested tuples, each of two of the previous one.
     fn doubling_rust(times: usize) -> String {
         let mut name = "_RINvC1a1f".to_owned();
         let mut before = None;

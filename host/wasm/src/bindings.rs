@@ -1,4 +1,4 @@
-//! The contract as Rust types, made from `wit/`.
+//! Rust types of the contract, generated from `wit/`.
 
 #![allow(
     missing_docs,

@@ -1,9 +1,9 @@
-//! Native code on disk, so that an agent's start compiles nothing.
+//! Cache of native code on disk, so that the start of an agent compiles nothing.
 //!
-//! Whoever can put native code here runs it in the agent. So only the agent's user may access the folder, and every file begins
+//! Anyone who can place native code here runs it in the agent. So only the agent's user may access the folder, and every file begins
 //! with a keyed digest (BLAKE2b-256) of its name and content; the key is random and only the agent's user can read it. A plain digest
-//! would show that a file is whole, not that this agent wrote it: a file from an image, from a backup or from a time when
-//! others could write to the folder would pass. The agent loads the very bytes that it verified, not the file, which may change afterwards.
+//! would show that a file is complete, but not that this agent wrote it: a file from an image, from a backup or from a time when others
+//! could write to the folder would pass. The agent loads the very bytes that it verified, not the file, which may change afterwards.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
@@ -26,51 +26,51 @@ mod seal;
 pub use seal::Seal;
 use seal::{HEAD, KEY};
 
-/// The most bytes of all entries: a component's native code may have half of it.
+/// Maximum size of all entries, in bytes: the native code of one component may take half of it.
 const BYTES: u64 = 512 << 20;
-/// The file with the key.
+/// Name of the key file.
 const KEY_FILE: &str = "key";
-/// How names of files begin that are being written.
+/// Prefix of the names of files that are being written.
 const NEW: &str = ".new-";
-/// How names of entries end.
+/// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
 
-/// Why the cache cannot be used.
+/// Reason why the cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The folder.
+    /// The folder cannot be used.
     #[error(
         "cannot use {path} for native code: {source}; make it this user's own or choose another folder"
     )]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A file in it.
+    /// An entry cannot be written.
     #[error("cannot write native code to {path}: {source}; {}", remedy(source))]
     Write {
-        /// The folder.
+        /// Path that was written to.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// The folder of native code.
+/// Folder of native code.
 #[derive(Debug)]
 pub(crate) struct Cache {
     folder: PathBuf,
     fingerprint: String,
     seal: Seal,
-    /// Says why no entry is added, if nothing can be written.
+    /// Reason why no entry is added, if nothing can be written.
     unkept: Option<SourceProblem>,
 }
 
 impl Cache {
-    /// Uses `folder`, makes it if it is not there, and removes what nobody asks for any more. Where nothing can be written,
-    /// what is there is used, and nothing is added. Blocks.
+    /// Opens `folder`, creates it if it is missing, and removes entries that are out of use. If nothing can be written, existing entries are
+    /// used and none is added. Blocks.
     pub(crate) fn open(folder: &Path, fingerprint: String) -> Result<Self, CacheError> {
         let (key, unkept) = prepare(folder).map_err(|source| CacheError::Folder {
             path: folder.to_owned(),
@@ -93,12 +93,12 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Returns why nothing is kept.
+    /// Returns why no entries are added.
     pub(crate) fn unkept(&self) -> Option<&SourceProblem> {
         self.unkept.as_ref()
     }
 
-    /// The native code for the component with that digest, if this agent made it for an engine like this. Blocks.
+    /// Returns the native code of the component with that digest, if this agent made it for an equal engine. Blocks.
     pub(crate) fn load(&self, engine: &Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let path = self.folder.join(&name);
@@ -119,12 +119,12 @@ impl Cache {
             tracing::warn!(path = %path.display(), "cached native code is not this agent's or damaged, compiling again");
             return None;
         };
-        // Shows that it is used; a failure only means that it is compiled again some day.
+        // Marks the entry as used; after a failure it may be pruned and compiled again.
         let _ = file.set_modified(SystemTime::now());
         Some(component)
     }
 
-    /// Keeps what the compiler made, and gives it back ready to run. Blocks.
+    /// Stores the output of the compiler and returns it ready to run. Blocks.
     pub(crate) fn keep(
         &self,
         engine: &Engine,
@@ -153,12 +153,12 @@ impl Cache {
         format!("{}-{}", digest.0, self.suffix())
     }
 
-    /// How names of entries for this engine end.
+    /// Returns the suffix of the names of entries for this engine.
     fn suffix(&self) -> String {
         format!("{}{SUFFIX}", leafhost_grants::cut(&self.fingerprint, 16))
     }
 
-    /// Removes entries of other engines, and those that were not asked for the longest beyond [`BYTES`].
+    /// Removes entries of other engines, and the least recently used ones beyond [`BYTES`].
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.folder) else {
             return;
@@ -187,19 +187,19 @@ impl Cache {
     }
 }
 
-/// Makes native code runnable.
+/// Loads native code.
 #[allow(
     unsafe_code,
     reason = "the engine cannot tell forged native code from its own; every caller has code that this agent's compiler \
               child wrote, either just now or, by its keyed digest, earlier"
 )]
 fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` is the output of `Engine::precompile_component` by the compiler child, unchanged since:
+    // SAFETY: `code` is the unchanged output of `Engine::precompile_component` from the compiler child:
     // `keep` has it from the child's own pipe, `load` verified the keyed digest.
     unsafe { Component::deserialize(engine, code) }
 }
 
-/// What an operator can do about native code that cannot be written.
+/// Returns the remedy for native code that cannot be written.
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match (error.kind(), error.raw_os_error()) {
@@ -214,9 +214,9 @@ fn remedy(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Makes the folder this user's alone. Returns the key, and why nothing can be written if that is so.
+/// Restricts the folder to this user. Returns the key, and the reason if nothing can be written.
 fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)> {
-    // Entries under a key that is on no disk verify nowhere.
+    // Entries sealed with a key that is not on disk fail verification later.
     let key: [u8; KEY] = rand::random();
     let made = std::fs::DirBuilder::new()
         .recursive(true)
@@ -236,7 +236,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
         unkept = Some(unwritable(error)?);
     }
     for entry in std::fs::read_dir(folder)?.flatten() {
-        // What a killed agent left.
+        // Left over from an agent that was killed.
         if entry.file_name().to_string_lossy().starts_with(NEW) {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -245,7 +245,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
         if unkept.is_none()
             && let Err(error) = nix::unistd::access(folder, AccessFlags::W_OK)
         {
-            // What else may be wrong is told where an entry is written.
+            // Other errors are reported when an entry is written.
             unkept = unwritable(error.into()).ok();
         }
         return Ok((key, unkept));
@@ -256,7 +256,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
     Ok((key, unkept))
 }
 
-/// Passes an error on that says that nothing can be written at all, as a value; others as errors.
+/// Returns `Ok` with an error that means that nothing can be written at all; passes other errors on.
 fn unwritable(error: std::io::Error) -> std::io::Result<std::io::Error> {
     use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match error.kind() {
@@ -275,7 +275,7 @@ fn restart_remedy(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// The key, if its file is this user's alone and whole.
+/// Returns the key if its file is complete and private to this user.
 fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     let mut file = File::open(folder.join(KEY_FILE)).ok()?;
     let metadata = file.metadata().ok()?;
@@ -286,9 +286,9 @@ fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     key.try_into().ok().filter(|_| private)
 }
 
-/// Writes a file under another name, syncs and renames it.
+/// Writes a file under a temporary name, syncs and renames it.
 fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
-    // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+    // Opens the file itself, because errors of tempfile hide the OS error code and include a random name.
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(path)

@@ -1,7 +1,7 @@
-//! One call of a guest: a fresh store, armed limits, and what became of it.
+//! One call of a guest: a fresh store, limits, and the result.
 //!
-//! Each call has a thread of its own with a lower priority than the agent's threads: a guest that computes delays no timer of the agent,
-//! and other guests only as far as the kernel lets it.
+//! Each call has a thread of its own with a lower priority than the agent's threads: a guest that computes does not delay the agent's
+//! timers, and delays other guests only as far as the kernel allows.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::record::Record;
 use crate::threads::Threads;
 use crate::ticker::Ticker;
 
-/// The longest text of a fault, in bytes.
+/// Maximum length of a fault's text, in bytes.
 const MAX_TEXT: usize = 4096;
 
 /// Runs guests.
@@ -36,7 +36,7 @@ pub(crate) struct Host {
     ticker: Ticker,
     pub(crate) threads: Arc<Threads>,
     pub(crate) admission: Admission,
-    /// Counts the cursors of all handlers together.
+    /// Counter of the cursors of all handlers.
     pub(crate) cursors: Arc<Cursors>,
 }
 
@@ -61,7 +61,7 @@ impl Host {
     }
 }
 
-/// What a guest is to do, once it is instantiated.
+/// Work of a guest after its instantiation.
 pub(crate) type Work<T> = Box<
     dyn for<'a> FnOnce(
             &'a DiscoveryHandler,
@@ -70,51 +70,51 @@ pub(crate) type Work<T> = Box<
         + Send,
 >;
 
-/// What a call is made of.
+/// Input of a call.
 pub(crate) struct Call<T> {
-    /// The component, linked.
+    /// Linked component.
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
-    /// What the store knows.
+    /// Data of the store.
     pub(crate) state: CallState,
-    /// What it may use.
+    /// Resource limits of the call.
     pub(crate) limits: Limits,
-    /// Of a call that is made while the handler is loaded: what is called. Then the grants do not raise its time.
+    /// Name of the called function, if the call is made while the handler is loaded. The grants do not raise the time of such a call.
     pub(crate) loading: Option<&'static str>,
-    /// What is kept of it.
+    /// Data that outlives the call.
     pub(crate) record: Arc<Record>,
-    /// What must not be seen in a fault.
+    /// Secrets that a fault must not show.
     pub(crate) secrets: Arc<Secrets>,
-    /// Counts it as one that runs, until its guest is gone.
+    /// Permits of the call; held until its guest is gone.
     pub(crate) admitted: Admitted,
-    /// When it was asked for.
+    /// `Instant` at which the call was requested.
     pub(crate) asked: tokio::time::Instant,
-    /// What it is to do.
+    /// Work of the guest.
     pub(crate) work: Work<T>,
 }
 
-/// How a call ended.
+/// Result of a call.
 pub(crate) struct Finished<T> {
     pub(crate) answer: Result<T, Fault>,
-    /// From when it was asked for until the guest began.
+    /// Time from the request to the start of the guest.
     pub(crate) queued: Duration,
-    /// From when the guest began.
+    /// Time since the start of the guest.
     pub(crate) wall: Duration,
 }
 
 impl Host {
-    /// Makes a call that was admitted, and has `finish` look at its answer on the same thread. Dropping the future ends it.
+    /// Runs an admitted call, and `finish` on its answer on the same thread. Dropping the future ends the call.
     pub(crate) async fn call<T: Send + 'static, U: Send + 'static>(
         self: &Arc<Self>,
         call: Call<T>,
         finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
     ) -> Finished<U> {
         let record = call.record.clone();
-        // The host itself is not given along: one that is dropped must not be kept by a guest, nor be dropped by one.
+        // Only the engine is passed on: a guest must not keep a dropped host alive, nor drop it.
         let engine = self.engine.clone();
         let run = async move { run(&engine, call, finish).await };
         let run = Metered::new(record.cpu.clone(), self.ticker.clone(), run);
         let stop = CancellationToken::new();
-        // Whoever no longer waits drops it.
+        // Stops the guest if the caller drops the future.
         let _end = stop.clone().drop_guard();
         match self.threads.run(run, stop).await {
             Ok(Some(ended)) => ended,
@@ -124,7 +124,7 @@ impl Host {
     }
 }
 
-/// A call that failed for a reason that is not the guest's.
+/// Creates the result of a call that failed for a reason other than the guest.
 fn not_made<T>(why: String) -> Finished<T> {
     Finished {
         answer: Err(Fault::new(FaultReason::Host, why)),
@@ -159,18 +159,18 @@ async fn run<T, U>(
         if meter.used_within_poll() > budget {
             return Err(wasmtime::Error::new(CpuExhausted));
         }
-        // The guest yields: its timeout and its cancellation are checked then.
+        // The guest yields, so that its timeout and its cancellation are checked.
         Ok(UpdateDeadline::Yield(1))
     });
     let answer = tokio::time::timeout(limits.wall, async {
-        // Set only now: what the call waited for before does not count against the guest.
+        // Set only here: the time that the call waited does not count against the guest.
         store.set_epoch_deadline(1);
         let handler = pre.instantiate_async(&mut store).await?;
         work(&handler, &mut store).await
     })
     .await;
     let wall = begin.elapsed();
-    // The guest's last lines come out when its streams are dropped.
+    // Dropping the guest's streams writes its last lines.
     drop(store);
     let answer = match answer {
         Ok(answer) => answer
@@ -178,7 +178,7 @@ async fn run<T, U>(
             .and_then(finish),
         Err(_) => Err(too_long(limits.wall, loading)),
     };
-    // Only now: the paths of an answer may lie where the file system hangs.
+    // Only here: the paths of an answer may lie on a file system that hangs.
     drop(admitted);
     let answer = answer.map_err(|fault| Fault {
         message: secrets.clean(&fault.message, MAX_TEXT),
@@ -191,7 +191,7 @@ async fn run<T, U>(
     }
 }
 
-/// The call took longer than it may.
+/// Creates the fault of a call that exceeded its time.
 fn too_long(wall: Duration, loading: Option<&str>) -> Fault {
     let seconds = wall.as_secs();
     let message = match loading {
@@ -205,12 +205,12 @@ fn too_long(wall: Duration, loading: Option<&str>) -> Fault {
     Fault::new(FaultReason::WallTimeout, message)
 }
 
-/// The guest computed longer than it may.
+/// Error of a guest that exceeded its CPU time.
 #[derive(Debug, thiserror::Error)]
 #[error("the budget for computing is used up")]
 struct CpuExhausted;
 
-/// The fault for the error that ended the guest.
+/// Converts the error that ended the guest into a fault.
 fn fault(
     error: &wasmtime::Error,
     limits: &Limits,

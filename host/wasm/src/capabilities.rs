@@ -1,6 +1,6 @@
-//! What a guest may call, one file each.
+//! The functions that a guest may call, one file per capability.
 //!
-//! A new capability is a file here that implements its bindings for [`CallState`], and a line in `component` that names its grant.
+//! To add a capability, add a file here that implements its bindings for [`CallState`], and a line in `component` that names its grant.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ mod sockets;
 pub(crate) mod udev;
 mod wasi;
 
-/// What a store knows: one call.
+/// Data of a store, for one call.
 pub(crate) struct CallState {
-    /// Says yes or no to memory, that of the guest and what the host keeps for it.
+    /// Limits memory: that of the guest and that which the host holds for it.
     limiter: Limiter,
     table: ResourceTable,
     wasi: WasiCtx,
@@ -40,23 +40,23 @@ pub(crate) struct CallState {
     http: http::HttpState,
 }
 
-/// Which capabilities a call has. `log` it always has.
+/// Capabilities of a call, besides `log`, which every call has.
 #[derive(Debug, Clone)]
 pub(crate) struct Capabilities {
-    /// Whether it looks for devices: `describe` and `validate` have nothing but `log`.
+    /// True for `discover`; `describe` and `validate` have nothing but `log`.
     pub(crate) discovers: bool,
-    /// The devices it may see; absent: not granted.
+    /// Subsystems whose devices the call may see; `None` if not granted.
     pub(crate) udev: Option<Arc<leafhost_udev::Subsystems>>,
-    /// One for all calls of a handler: where sysfs is read.
+    /// Quota for reads of sysfs, shared by all calls of a handler.
     pub(crate) blocking: BlockingQuota,
-    /// What it may reach on the network; or why nothing.
+    /// Network policy of the call, or the reason why it may reach nothing.
     pub(crate) network: Result<Policy, String>,
-    /// What looks up names for it.
+    /// Resolver of names.
     pub(crate) names: Names,
 }
 
 impl CallState {
-    /// For one call.
+    /// Creates the state of one call.
     pub(crate) fn new(
         capabilities: &Capabilities,
         limits: &Limits,
@@ -64,7 +64,7 @@ impl CallState {
         record: &Arc<Record>,
     ) -> Self {
         let mut table = ResourceTable::new();
-        // What the host keeps without a handle must not be what a guest fails of.
+        // A guest must not fail because of what the host keeps without a handle.
         table.set_max_capacity(2 * HANDLES);
         let udev = udev::UdevState::new(capabilities, record.clone());
         let reach = Arc::new(reach::NetworkAccess::new(
@@ -96,7 +96,7 @@ impl WasiView for CallState {
 
 impl types::Host for CallState {}
 
-/// Links everything there is: what a component imports of it was looked at before.
+/// Links all capabilities; the imports of a component were checked before.
 pub(crate) fn link(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;

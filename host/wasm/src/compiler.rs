@@ -1,7 +1,7 @@
-//! The compiler child: started once a component, with the component on its standard input and native code on its output.
+//! The compiler child: a process per component that reads the component from standard input and writes native code to its output.
 //!
-//! What a compiler does with hostile input is nobody's promise: it may panic, or take all memory. In a child that
-//! limits itself that costs one handler, not the agent. Also, what it leaves in memory is gone with it.
+//! A compiler makes no promises about hostile input: it may panic, or take all memory. In a child that limits itself, that costs one
+//! handler, not the agent. The child's end also frees all of its memory.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use tokio::process::Command;
 
 use crate::threads::MORE_THREADS;
 
-/// The program's name.
+/// Name of the compiler program.
 const PROGRAM: &str = "leafhost-compile";
-/// The most native code of a component, in bytes; of the largest ones seen it is a third.
+/// Maximum size of a component's native code, in bytes: three times that of the largest ones seen.
 pub(crate) const MAX_NATIVE: usize = 256 << 20;
-/// How many bytes of the child's standard error are kept.
+/// Maximum number of bytes kept of the child's standard error.
 const STDERR: u64 = 4096;
-/// The child's exit status if the component is to blame: its text is for the handler's author.
+/// Exit status of the child if the component is invalid; its message is meant for the handler's author.
 pub const EXIT_INVALID: u8 = 3;
-/// The child's exit status if it could not limit itself.
+/// Exit status of the child if it could not limit itself.
 pub const EXIT_LIMITS: u8 = 4;
-/// The child's exit status after a panic of the compiler.
+/// Exit status of the child after a panic of the compiler.
 pub const EXIT_PANIC: u8 = 5;
 
-/// Why a component was not compiled.
+/// Reason why a component was not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// No program.
+    /// The program was not found.
     #[error(
         "cannot find the compiler {PROGRAM}; looked for {}; install it there or name it with --compiler",
         .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -38,46 +38,46 @@ pub enum CompileError {
     /// The program does not start, or its pipes break.
     #[error("cannot run the compiler {path}: {source}{}", remedy(source))]
     Run {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Too slow.
+    /// The compilation exceeded its timeout.
     #[error(
         "compiling took longer than {} s; use a smaller component or a longer --compile-timeout",
         .0.as_secs()
     )]
     Timeout(Duration),
-    /// The component is wrong, or too much for the compiler.
+    /// The component is invalid, or exceeds the limits of the compiler.
     #[error("the component does not compile: {0}")]
     Refused(String),
-    /// More native code than is taken.
+    /// The native code exceeds [`MAX_NATIVE`].
     #[error(
         "the compiler made more than {} MiB of native code of it; a smaller component",
         MAX_NATIVE >> 20
     )]
     TooLarge,
-    /// The program failed for a reason that is not in the component.
+    /// The program failed for a reason other than the component.
     #[error("the compiler failed: {0}")]
     Failed(String),
 }
 
 impl CompileError {
-    /// Whether the same bytes may compile another time.
+    /// Returns true if the same bytes may compile another time.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused(_) | Self::TooLarge => false,
-            // Another time the machine may have more time for it.
+            // The machine may be less busy another time.
             Self::Timeout(_) | Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
         }
     }
 }
 
-/// What an operator can do about a child that is not to be had.
+/// Returns the remedy for a child that cannot be started.
 fn remedy(source: &std::io::Error) -> String {
     match source.kind() {
-        // Of fork(2): there may be no further process.
+        // fork(2) failed: the limit of processes is reached.
         std::io::ErrorKind::WouldBlock => format!("; {MORE_THREADS}"),
         _ => String::new(),
     }
@@ -88,12 +88,12 @@ fn remedy(source: &std::io::Error) -> String {
 pub(crate) struct Compiler {
     path: Option<PathBuf>,
     timeout: Duration,
-    /// Compiling takes up to 400 MB: two at once are too many for a small machine.
+    /// Held while a child runs: compiling takes up to 400 MB, and two at once are too much for a small machine.
     one: tokio::sync::Mutex<()>,
 }
 
 impl Compiler {
-    /// With the program at `path`, or where it is installed.
+    /// Uses the program at `path`, or the installed one.
     pub(crate) fn new(path: Option<PathBuf>, timeout: Duration) -> Self {
         Self {
             path,
@@ -102,7 +102,7 @@ impl Compiler {
         }
     }
 
-    /// The native code of `wasm`.
+    /// Compiles `wasm` to native code.
     pub(crate) async fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
         let path = self.find()?;
         let run = |source| CompileError::Run {
@@ -122,7 +122,7 @@ impl Compiler {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A child that has seen enough closes its end; its status says why.
+                // A child that needs no more input closes the pipe; its status tells the reason.
                 let _ = stdin.write_all(wasm).await;
             }
         };
@@ -160,8 +160,8 @@ impl Compiler {
             Some(code) if code == i32::from(EXIT_INVALID) || code == i32::from(EXIT_PANIC) => {
                 Err(CompileError::Refused(said))
             }
-            // Ended by its own limits: the component needs more than any handler should. Killed, it was by someone else,
-            // such as the kernel out of memory.
+            // A signal other than SIGKILL comes from the child's own limits: the component needs more than any handler should.
+            // SIGKILL comes from outside, such as from the kernel out of memory.
             None if status.signal() != Some(nix::libc::SIGKILL) => {
                 Err(CompileError::Refused(format!(
                     "the component is too much for the compiler, which a limit has ended ({status}); a smaller component{}{said}",
@@ -189,7 +189,7 @@ impl Compiler {
     }
 }
 
-/// Where the program may be installed, seen from the agent's own executable.
+/// Returns the paths where the program may be installed, relative to the agent's own executable.
 fn candidates(executable: Option<&Path>) -> Vec<PathBuf> {
     let Some(folder) = executable.and_then(Path::parent) else {
         return Vec::new();
@@ -203,7 +203,7 @@ fn candidates(executable: Option<&Path>) -> Vec<PathBuf> {
 
 fn shown(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
-    // What the standard library adds for whoever can set the environment of the child.
+    // The standard library adds notes for those who can set the environment of the child.
     let lines = text.lines().filter(|line| !line.starts_with("note: "));
     let lines: Vec<&str> = lines
         .map(str::trim)

@@ -1,6 +1,6 @@
-//! Looks at a handler's bytes without running or compiling them: unpacks, names what they are, lists the imports.
+//! Inspects a handler's bytes without running or compiling them: unpacks them, identifies them and lists the imports.
 //!
-//! Knows no engine. Everything here reads bytes that somebody else wrote: bounded, and never a panic.
+//! Does not know the engine. All input is untrusted: everything is bounded, and nothing panics.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -12,11 +12,11 @@ use wasmparser::{Encoding, Parser, Payload};
 
 use crate::engine::hex;
 
-/// The most bytes a component may have, unpacked.
+/// Maximum size of an unpacked component, in bytes.
 pub const MAX_BYTES: usize = 32 << 20;
-/// The interface a component must export to be a handler.
+/// Interface that a component must export to be a handler.
 const HANDLER: &str = "leafhost:discovery/handler";
-/// The versions of the contract that are served, newest first: an import or export names one of them.
+/// Supported versions of the contract, newest first: an import or export names one of them.
 pub const CONTRACT_VERSIONS: &[&str] = &[
     "leafhost:discovery@0.1.0",
     "leafhost:log@0.1.0",
@@ -24,19 +24,19 @@ pub const CONTRACT_VERSIONS: &[&str] = &[
     "leafhost:udev@0.1.0",
     "leafhost:net@0.1.0",
 ];
-/// Interfaces of ours that need no grant: types, and what is always there.
+/// Leafhost interfaces that need no grant: types, and interfaces that are always present.
 const UNGRANTED: &[&str] = &[
     "leafhost:discovery/types",
     "leafhost:udev/types",
     "leafhost:log/log",
     "leafhost:explain/explain",
 ];
-/// Interfaces of ours and the grant each needs.
+/// Leafhost interfaces and the grant that each needs.
 const GRANTED: &[(&str, &str)] = &[
     ("leafhost:udev/devices", "udev"),
     ("leafhost:net/interfaces", "network"),
 ];
-/// The packages of WASI 0.2 that are linked, all of them empty or denying.
+/// Linked packages of WASI 0.2, all of them empty or denying.
 const WASI: &[&str] = &[
     "wasi:cli",
     "wasi:clocks",
@@ -46,81 +46,81 @@ const WASI: &[&str] = &[
     "wasi:random",
     "wasi:sockets",
 ];
-/// What they have for servers alone.
+/// Server-side interface of those packages, which is not linked.
 const NOT_LINKED: &str = "wasi:http/incoming-handler";
 
-/// Why bytes are no handler.
+/// Reason why bytes are no handler.
 #[derive(Debug, thiserror::Error)]
 pub enum ComponentError {
-    /// No content.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// Over the limit.
+    /// The component exceeds [`MAX_BYTES`].
     #[error("the component has more than {} MiB unpacked", MAX_BYTES >> 20)]
     TooLarge,
-    /// Packed, and not readable.
+    /// The gzip data is damaged.
     #[error("cannot unpack it; the gzip data is cut off or damaged: {0}")]
     Gzip(#[source] std::io::Error),
-    /// Neither a component nor a module.
+    /// The bytes are neither a component nor a module.
     #[error(
         "this is not WebAssembly (it begins with \"{0}\"); a handler is a component, built with --target wasm32-wasip2"
     )]
     NotWasm(String),
-    /// A core module.
+    /// The bytes are a core module.
     #[error("this is a core module, not a component; build it with --target wasm32-wasip2")]
     CoreModule,
-    /// Text instead of the binary form.
+    /// The bytes are the text format instead of the binary form.
     #[error("this is WebAssembly as text; turn it into a component first")]
     Text,
-    /// Structure broken.
+    /// The bytes end too early.
     #[error("the file is cut off: {0}")]
     Truncated(#[source] wasmparser::BinaryReaderError),
-    /// Structure broken.
+    /// The bytes are malformed.
     #[error("the file is damaged: {0}")]
     Damaged(#[source] wasmparser::BinaryReaderError),
-    /// Not of our world.
+    /// The component does not export the handler interface.
     #[error(
         "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0}); register! forgotten?"
     )]
     NoHandler(String),
-    /// Of our world, but another version.
+    /// The component was made for another version of the contract.
     #[error("the component was made for {0}; this version serves {served}", served = CONTRACT_VERSIONS.join(", "))]
     Version(String),
-    /// Imports that are not here.
+    /// The component imports interfaces that do not exist here.
     #[error("the component imports {}, which this version does not have", .0.join(", "))]
     UnknownImports(Vec<String>),
 }
 
-/// What can be said of a handler without running it.
+/// Facts about a handler that are known without running it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
-    /// The sha256 of the unpacked bytes.
+    /// SHA-256 digest of the unpacked bytes.
     pub digest: Digest,
-    /// Bytes, unpacked.
+    /// Size of the unpacked bytes.
     pub size: usize,
-    /// Bytes as they were given, if those were gzipped.
+    /// Size of the bytes as given, if they were gzipped.
     pub packed_size: Option<usize>,
-    /// Interfaces it imports, with versions, sorted.
+    /// Imported interfaces with versions, sorted.
     pub imports: Vec<String>,
-    /// Grants it needs, such as `udev`, sorted.
+    /// Grants that the handler needs, such as `udev`, sorted.
     pub grants: Vec<String>,
-    /// The handler interface it exports, with version.
+    /// Exported handler interface, with version.
     pub handler: String,
 }
 
-/// Bytes that are a handler as far as can be seen, with what was seen.
+/// Bytes that passed the checks, with the result of the inspection.
 #[derive(Debug)]
 pub(crate) struct Checked<'a> {
-    /// The component, unpacked.
+    /// Unpacked component.
     pub(crate) bytes: Cow<'a, [u8]>,
-    /// What was seen.
+    /// Result of the inspection.
     pub(crate) inspection: Inspection,
 }
 
-/// Looks at a handler's bytes, `.wasm` or `.wasm.gz`.
+/// Inspects a handler's bytes, `.wasm` or `.wasm.gz`.
 ///
 /// # Errors
-/// The bytes are no handler; says what they are instead.
+/// Returns what the bytes are instead if they are no handler.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
     check(bytes).map(|checked| checked.inspection)
 }
@@ -193,7 +193,7 @@ fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ComponentError> {
     Ok(bytes)
 }
 
-/// Names of imports and exports at the outermost level, sorted.
+/// Returns the names of imports and exports at the outermost level, sorted.
 fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ComponentError> {
     if bytes.is_empty() {
         return Err(ComponentError::Empty);

@@ -1,4 +1,4 @@
-//! How much a call computed: the thread's CPU time while its future is polled.
+//! Measures the CPU time of a call: the thread's CPU time while its future is polled.
 //!
 //! Epoch ticks alone would bill a guest for the time in which the kernel let others run.
 
@@ -13,17 +13,17 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::ticker::Ticker;
 
-/// Counts the computing of one call.
+/// CPU time of one call.
 #[derive(Debug, Default)]
 pub(crate) struct CpuMeter {
-    /// Nanoseconds of the polls that ended.
+    /// Nanoseconds of finished polls.
     used: AtomicU64,
-    /// The thread's clock when the poll began that runs now.
+    /// CPU clock of the thread at the start of the current poll.
     since: AtomicU64,
 }
 
 impl CpuMeter {
-    /// Runs what the guest asked for on a thread where blocking is allowed, and counts its computing.
+    /// Runs blocking work for the guest and adds its CPU time.
     pub(crate) fn bill<T>(&self, work: impl FnOnce() -> T) -> T {
         let begin = thread_nanos();
         let done = work();
@@ -32,19 +32,19 @@ impl CpuMeter {
         done
     }
 
-    /// What has been used up to the last poll's end.
+    /// Returns the CPU time up to the end of the last poll.
     pub(crate) fn used(&self) -> Duration {
         Duration::from_nanos(self.used.load(Ordering::Relaxed))
     }
 
-    /// What has been used, asked from within a poll, on the polling thread.
+    /// Returns the CPU time including the current poll; call it on the polling thread.
     pub(crate) fn used_within_poll(&self) -> Duration {
         let running = thread_nanos().saturating_sub(self.since.load(Ordering::Relaxed));
         self.used() + Duration::from_nanos(running)
     }
 }
 
-/// Runs a future, counts its computing and has the epoch tick while it computes.
+/// Future whose CPU time is measured, and during whose polls the epoch ticks.
 pub(crate) struct Metered<F> {
     meter: Arc<CpuMeter>,
     ticker: Ticker,
@@ -52,7 +52,7 @@ pub(crate) struct Metered<F> {
 }
 
 impl<F: Future> Metered<F> {
-    /// Counts `future` on `meter`.
+    /// Measures `future` on `meter`.
     pub(crate) fn new(meter: Arc<CpuMeter>, ticker: Ticker, future: F) -> Self {
         Self {
             meter,
@@ -77,7 +77,7 @@ impl<F: Future> Future for Metered<F> {
     }
 }
 
-/// The CPU time of this thread; 0 where the kernel does not tell, then nothing is billed.
+/// Returns the CPU time of this thread, or 0 if the kernel does not report it; then nothing is billed.
 pub(crate) fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -1,22 +1,22 @@
-//! The cursors of all sessions: what handlers make the host remember has a sum.
+//! The cursors of all sessions: bounds the bytes that handlers make the host remember.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of all cursors together.
+/// Maximum size of all cursors together, in bytes.
 const MOST: usize = 64 << 20;
-/// A cursor of at most this many bytes is always kept, so that a handler with a small one loses nothing to others' large ones.
+/// Maximum size of a cursor that is always kept, in bytes, so that large cursors of others do not affect a handler with a small one.
 const SMALL: usize = 64 << 10;
 
-/// How much the cursors have that are kept.
+/// Counter of the bytes of all kept cursors.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors {
     held: AtomicUsize,
 }
 
 impl Cursors {
-    /// Keeps a cursor, or says why not.
+    /// Keeps a cursor, or returns the reason why not.
     pub(crate) fn keep(self: &Arc<Self>, bytes: Vec<u8>) -> Result<Cursor, String> {
         let length = bytes.len();
         let room = |held: usize| {
@@ -41,7 +41,7 @@ impl Cursors {
     }
 }
 
-/// A cursor that is kept; counts until it is dropped.
+/// A kept cursor, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     bytes: Box<[u8]>,

@@ -1,7 +1,7 @@
-//! The engine's settings, shared by the agent (which only runs native code) and the compiler child (which only makes it).
+//! Engine settings, shared by the agent (which only runs native code) and the compiler child (which only produces it).
 //!
-//! Native code is accepted only by an engine with equal settings, so there is exactly one function that makes them; how hard the
-//! compiler tries is no such setting.
+//! An engine accepts only native code that was made with equal settings, so exactly one function creates them. The optimization level
+//! is not among those settings.
 
 use std::fmt::Write as _;
 use std::hash::{Hash as _, Hasher};
@@ -14,30 +14,30 @@ use wasmtime::{
 
 use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// How many guests the pool has room for: more than there are handlers and calls that run besides one of each handler (`admission`).
+/// Number of guests in the pool: more than handlers and concurrent calls besides one per handler (`admission`).
 pub(crate) const GUESTS: u16 = 128;
-/// Bytes of a linear memory that stay mapped, cleared, for the next guest in the same slot. Most calls touch fewer.
+/// Bytes of a linear memory that stay mapped, zeroed, for the next guest in the slot. Most calls touch fewer.
 const KEPT: usize = 128 << 10;
 /// Bytes of a stack that stay mapped.
 const KEPT_STACK: usize = 16 << 10;
 /// Bytes of a table that stay mapped.
 const KEPT_TABLE: usize = 4 << 10;
-/// How many unused slots stay with the component that used them last.
+/// Number of unused slots that stay with the component that used them last.
 const WARM: u32 = 8;
 
-/// Why there is no engine.
+/// Reason why the engine could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the WebAssembly engine")]
 pub struct EngineError(#[source] pub(crate) wasmtime::Error);
 
-/// The settings. Native code has no tables that only debuggers and profilers read: it is written, checked and read as a whole. The
-/// names of functions in a trap's backtrace come without them.
+/// Returns the settings. Native code carries no tables for debuggers and profilers, because it is written, checked and read as a whole.
+/// The backtrace of a trap has function names without them.
 ///
 /// # Errors
-/// wasmtime refuses them.
+/// Returns an error if wasmtime refuses the settings.
 pub fn engine_config() -> Result<Config, EngineError> {
     let mut config = Config::new();
-    // A compiler that was installed with another version of the agent is found out when its output is read.
+    // The output of a compiler from another version of the agent is refused when it is read.
     let version = concat!("leafhost ", env!("CARGO_PKG_VERSION"));
     config
         .module_version(ModuleVersionStrategy::Custom(version.to_owned()))
@@ -52,13 +52,13 @@ pub fn engine_config() -> Result<Config, EngineError> {
         .wasm_memory64(false)
         .wasm_relaxed_simd(false)
         .wasm_wide_arithmetic(false)
-        // Nothing here is called concurrently, and a guest could hold a stack for each of its instances.
+        // No capability is called concurrently, and with this feature a guest could hold a stack per instance.
         .concurrency_support(false);
     Ok(config)
 }
 
-/// An engine for running, without a compiler. Guests get their memory out of a pool, which costs some TiB of addresses and
-/// saves most of the time that setting a guest up takes; where there are fewer addresses, every guest has its memory mapped anew.
+/// Creates an engine that runs native code and has no compiler. Guests get their memory from a pool, which reserves some TiB of address
+/// space and saves most of the setup time of a guest. With less address space, the memory of each guest is mapped separately.
 pub(crate) fn engine() -> Result<Engine, EngineError> {
     let mut config = engine_config()?;
     config
@@ -76,7 +76,7 @@ pub(crate) fn engine() -> Result<Engine, EngineError> {
         .map_err(EngineError)
 }
 
-/// As much of everything as [`GUESTS`] may use at most.
+/// Returns a pool that has room for the maximum use of [`GUESTS`] guests.
 fn pool() -> PoolingAllocationConfig {
     let guests = u32::from(GUESTS);
     let mut pool = PoolingAllocationConfig::new();
@@ -101,8 +101,8 @@ fn pool() -> PoolingAllocationConfig {
     pool
 }
 
-/// What native code must have been made for to run here, in hex: wasmtime's version to the patch (a patch may mend the
-/// compiler), the settings, the target. Part of the name under which native code is cached.
+/// Returns a hex digest of all that native code must match to run here: wasmtime's version to the patch (a patch may fix the compiler),
+/// the settings, the target. Part of the name under which native code is cached.
 pub(crate) fn fingerprint() -> Result<String, EngineError> {
     struct Sink(Sha256);
     impl Hasher for Sink {
@@ -126,7 +126,7 @@ pub(crate) fn fingerprint() -> Result<String, EngineError> {
     Ok(hex(&sink.0.finalize()))
 }
 
-/// Lower-case hex.
+/// Formats bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

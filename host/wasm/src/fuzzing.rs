@@ -1,6 +1,6 @@
-//! What a fuzzer throws bytes at: the conversion of an answer and the seal of cached code, as a call and a load use them.
+//! Entry points for fuzzers: the conversion of an answer and the seal of cached code, as a call and a load use them.
 //!
-//! Only with the feature `fuzzing`. Adds no behaviour: whatever is found here can happen in the agent.
+//! Present only with the feature `fuzzing`. Adds no behaviour: everything found here can happen in the agent.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,25 +14,25 @@ use crate::output::Bounds;
 pub use crate::bindings::leafhost::discovery::types;
 pub use crate::cache::Seal;
 
-/// What an answer is measured by.
+/// Rules that an answer is checked against.
 pub struct Call<'a> {
-    /// What may be handed out, and how much may be said.
+    /// Grants with the paths that may be handed out and the limits of the answer.
     pub grants: &'a Grants,
-    /// Whether a device that does not say is shared.
+    /// Default for devices that do not set `shared`.
     pub shared: bool,
-    /// What the handler was told; the secret ones must not be seen.
+    /// Properties that the handler got; the values of secret ones must not be shown.
     pub properties: &'a [Property],
-    /// Nodes of devices that udev gave to this call.
+    /// Device nodes that udev returned to this call.
     pub udev_nodes: &'a BTreeSet<String>,
-    /// Follows links.
+    /// Resolves links in a path.
     pub resolve: &'a (dyn Fn(&str) -> io::Result<Resolved> + Sync),
 }
 
 impl Call<'_> {
-    /// The devices of an answer.
+    /// Returns the devices of an answer.
     ///
     /// # Errors
-    /// The answer is over a limit.
+    /// Returns a [`Fault`] if the answer is over a limit.
     pub fn discovery(&self, answer: types::Discovery) -> Result<Discovery, Fault> {
         let bounds = Bounds {
             grants: self.grants,

@@ -1,4 +1,4 @@
-//! A handler that is loaded: the port `Handler`, and the calls of its sessions.
+//! A loaded handler: the port `Handler`, and the calls of its sessions.
 
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ mod wake_sources;
 use caller::GuestCaller;
 use wake_sources::{DeviceEvents, WakeSources};
 
-/// How many problems of one answer are kept.
+/// Maximum number of problems kept of one answer.
 const MAX_PROBLEMS: usize = 100;
-/// The longest text of a problem or of what is not available, in bytes.
+/// Maximum length of the text of a problem or of an unavailability, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// Where device events come from; or why there are none.
+/// Source of device events, or the reason why there is none.
 pub(crate) type Events = Result<leafhost_udev::Monitor, String>;
 
 /// A component that can be called.
@@ -44,19 +44,19 @@ pub(crate) struct Guest {
     pub(crate) pre: DiscoveryHandlerPre<CallState>,
     pub(crate) grants: Arc<Grants>,
     pub(crate) udev: Option<Arc<Subsystems>>,
-    /// What it may reach; or why nothing.
+    /// Network policy of the handler, or the reason why it may reach nothing.
     pub(crate) network: Result<Policy, String>,
     names: Names,
     pub(crate) source: String,
-    /// One for all its sessions: a handler must not buy more lines with more Configurations.
+    /// Log rate shared by all sessions: more Configurations must not give a handler more lines.
     rate: Arc<Rate>,
     quota: HandlerQuota,
-    /// One for all its sessions, too: what sysfs does not answer keeps its thread.
+    /// Blocking quota, also shared by all sessions: a read that sysfs does not answer keeps its thread.
     blocking: BlockingQuota,
 }
 
 impl Guest {
-    /// With its grants.
+    /// Creates a guest with its grants.
     pub(crate) fn new(
         host: Arc<Host>,
         pre: DiscoveryHandlerPre<CallState>,
@@ -90,7 +90,7 @@ impl Guest {
         }
     }
 
-    /// Who it is, asked when it is loaded. `name` is what log lines call it meanwhile.
+    /// Calls `describe` while the handler is loaded. `name` is the name in log lines until then.
     pub(crate) async fn describe(&self, name: &str) -> Result<types::Description, Fault> {
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(handler.leafhost_discovery_handler().call_describe(store))
@@ -98,7 +98,7 @@ impl Guest {
         self.ask(name, Some("describe"), work).await.0
     }
 
-    /// What is wrong with its own example, asked when it is loaded.
+    /// Returns the problems of the handler's own example, checked while the handler is loaded.
     pub(crate) async fn check_example(
         &self,
         description: &Description,
@@ -108,7 +108,7 @@ impl Guest {
         Ok(looked.await?.0)
     }
 
-    /// What is wrong with `details`, and what is explained about them.
+    /// Calls `validate`; returns the problems of `details` and the explanations about them.
     async fn look_at(
         &self,
         name: &str,
@@ -130,7 +130,7 @@ impl Guest {
         Ok((wrong, record.take().explained))
     }
 
-    /// A call without devices, properties and Configuration, and what is kept of it.
+    /// Makes a call without devices, properties and Configuration; returns the answer and the record of the call.
     async fn ask<T: Send + 'static>(
         &self,
         name: &str,
@@ -186,7 +186,7 @@ impl Guest {
     }
 }
 
-/// A handler that is loaded.
+/// A loaded handler.
 pub(crate) struct LoadedHandler {
     pub(crate) guest: Arc<Guest>,
     pub(crate) description: Description,
@@ -252,7 +252,7 @@ impl Handler for LoadedHandler {
             secrets,
             rate: Arc::clone(&self.guest.rate),
         });
-        // Before the first call, so that nothing that happens meanwhile is missed.
+        // Subscribes before the first call, so that no event is missed meanwhile.
         let mut subscriptions = Subscriptions::default();
         if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
             subscriptions.devices = Some(DeviceSubscription {
@@ -298,7 +298,7 @@ impl Handler for LoadedHandler {
     }
 }
 
-/// The guest's problems, bounded. An empty list has no reason, so the problem says that.
+/// Converts the guest's problems, within bounds. An empty list gives no reason, so a problem says that.
 fn problems(list: Vec<types::Problem>, secrets: &Secrets) -> Vec<FieldProblem> {
     if list.is_empty() {
         return vec![FieldProblem::new(

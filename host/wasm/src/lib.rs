@@ -1,7 +1,7 @@
 //! Loads and calls discovery handlers: sandboxed WebAssembly components (`wit/` is the contract).
 //!
-//! The only crate that knows wasmtime. It implements the ports `Loader`, `Handler` and `Session` of `leafhost-core`; knows
-//! nothing of files being watched, of Instances or of the kubelet.
+//! The only crate that knows wasmtime. Implements the ports `Loader`, `Handler` and `Session` of `leafhost-core`; does not know watched
+//! files, Instances or the kubelet.
 //!
 //! ```text
 //! bytes ─► component ─► grants ─► cache / compiler ─► linked ─► described ─► handler     (load)
@@ -45,36 +45,36 @@ pub use engine::{EngineError, engine_config};
 pub use suggest::suggest;
 pub use threads::MORE_THREADS;
 
-/// What a [`Runtime`] needs.
+/// Configuration of a [`Runtime`].
 #[derive(Debug)]
 pub struct RuntimeConfig {
-    /// Where native code is kept; made if it is not there, for this user alone.
+    /// Folder for native code; created if it is missing, for this user alone.
     pub cache_dir: PathBuf,
-    /// The compiler program; absent: where it is installed next to the agent.
+    /// Path of the compiler program; if `None`, it is looked for next to the agent.
     pub compiler: Option<PathBuf>,
-    /// How long compiling one component may take.
+    /// Timeout of the compilation of one component.
     pub compile_timeout: Duration,
-    /// Folders that no device brings into a container, whatever is granted: the agent's own and the kubelet's.
+    /// Folders that no device may bring into a container, whatever is granted: the agent's own and the kubelet's.
     pub own_folders: Vec<PathBuf>,
-    /// Where device events come from; or why there are none, then handlers that want them are called every minute.
+    /// Source of device events. On `Err`, with the reason, handlers that want events are called every minute.
     pub events: Result<leafhost_udev::Monitor, String>,
-    /// The interfaces and groups of this node; or why they cannot be seen, then every use of the network is denied.
+    /// Interfaces and groups of this node. On `Err`, with the reason, every use of the network is denied.
     pub network: Result<leafhost_net::Network, String>,
 }
 
-/// Why there is no runtime.
+/// Reason why there is no runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine.
+    /// The engine could not be created.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The capabilities.
+    /// The capabilities could not be linked.
     #[error("cannot link the capabilities")]
     Link(#[source] wasmtime::Error),
-    /// The cache.
+    /// The cache cannot be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// Threads.
+    /// The threads of the guests could not be started.
     #[error("cannot start the threads that guests run on ({0}); {MORE_THREADS}")]
     Threads(std::io::Error),
 }
@@ -104,7 +104,7 @@ impl Runtime {
     /// Starts the runtime of the guests and opens the cache. Blocks for a moment.
     ///
     /// # Errors
-    /// The cache folder cannot be used, or threads cannot be started; the text has the remedy.
+    /// Returns an error, with the remedy, if the cache folder cannot be used or threads cannot be started.
     pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, Error> {
         let engine = engine::engine()?;
         let linker = capabilities::link(&engine).map_err(Error::Link)?;
@@ -122,7 +122,7 @@ impl Runtime {
         }))
     }
 
-    /// Returns why native code is not kept, if nothing can be written in the folder for it.
+    /// Returns why native code is not kept, if nothing can be written to its folder.
     pub fn unkept(&self) -> Option<&leafhost_core::ports::SourceProblem> {
         self.cache.unkept()
     }

@@ -1,4 +1,4 @@
-//! What one call may use, and the part of it that wasmtime asks about: memory, tables, guest instances.
+//! Resource limits of a call, and the limiter that wasmtime consults for memory, tables and instances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,17 +8,17 @@ use wasmtime::{ResourceLimiter, Result};
 
 use crate::timeouts::{LOADING_CPU, LOADING_WALL};
 
-/// The most guest instances of one component.
+/// Maximum number of core instances per component.
 pub(crate) const GUEST_INSTANCES: u8 = 64;
-/// The most linear memories of one component.
+/// Maximum number of linear memories per component.
 pub(crate) const MEMORIES: u8 = 8;
-/// The most tables of one component.
+/// Maximum number of tables per component.
 pub(crate) const TABLES: u8 = 16;
-/// The most elements of a table.
+/// Maximum number of elements per table.
 pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 
-/// For a call that is made while a handler is loaded: only so much is loaded at a time, so that a handler whose grants let it take long
-/// must not keep others from being loaded.
+/// Returns the limits of a call that is made while a handler is loaded. Few handlers are loaded at a time, so one whose grants allow long
+/// calls must not keep others from being loaded.
 pub(crate) fn while_loading(limits: &Limits) -> Limits {
     Limits {
         cpu: limits.cpu.min(LOADING_CPU),
@@ -27,12 +27,12 @@ pub(crate) fn while_loading(limits: &Limits) -> Limits {
     }
 }
 
-/// Bytes a guest may make the host hold for it while it calls or answers.
+/// Bytes that a guest may make the host hold for it in one call or answer.
 pub(crate) const HOSTCALL_FUEL: usize = 32 << 20;
-/// Handles a guest may hold.
+/// Maximum number of handles that a guest may hold.
 pub(crate) const HANDLES: usize = 4096;
 
-/// What a call's memory came to; outlives the store.
+/// Memory use of a call; outlives the store.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryUse {
     peak: AtomicU64,
@@ -41,34 +41,34 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Bytes of linear memory, and of what the host kept for the guest, at their most.
+    /// Returns the peak of linear memory and of memory that the host held for the guest, in bytes.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Whether the guest asked for more than it may have.
+    /// Returns true if the guest asked for more memory than it may have.
     pub(crate) fn refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether the guest asked for a larger table than it may have.
+    /// Returns true if the guest asked for a larger table than it may have.
     pub(crate) fn tables_refused(&self) -> bool {
         self.tables_refused.load(Ordering::Relaxed)
     }
 }
 
-/// Says yes or no to growth.
+/// Admits or refuses growth.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     limit: u64,
     memory: u64,
-    /// What the host keeps for the guest.
+    /// Bytes that the host holds for the guest.
     held: u64,
     uses: Arc<MemoryUse>,
 }
 
 impl Limiter {
-    /// At most `limit` bytes.
+    /// Creates a limiter that admits at most `limit` bytes.
     pub(crate) fn new(limit: u64, uses: Arc<MemoryUse>) -> Self {
         Self {
             limit,
@@ -78,13 +78,13 @@ impl Limiter {
         }
     }
 
-    /// Takes note of what the host keeps for the guest; whether there is room for it.
+    /// Sets the bytes that the host holds for the guest; returns true if they fit.
     pub(crate) fn hold(&mut self, held: u64) -> bool {
         self.held = held;
         self.fits(self.memory)
     }
 
-    /// Whether so much linear memory fits with what the host keeps.
+    /// Returns true if `memory` bytes of linear memory fit together with the bytes that the host holds.
     fn fits(&self, memory: u64) -> bool {
         let total = memory.saturating_add(self.held);
         if total > self.limit {

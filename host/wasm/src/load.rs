@@ -1,4 +1,4 @@
-//! From a file to a handler: unpack, inspect, check the grants, compile or take from the cache, link, call `describe`.
+//! Turns a file into a handler: unpack, inspect, check the grants, compile or load from the cache, link, call `describe`.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::compiler::CompileError;
 use crate::component::{self, ComponentError, Inspection};
 use crate::handler::{Guest, LoadedHandler};
 
-/// The longest version a handler may give itself, in bytes.
+/// Maximum length of a handler's version, in bytes.
 const MAX_VERSION: usize = 64;
-/// The longest summary, in bytes.
+/// Maximum length of a handler's summary, in bytes.
 const MAX_SUMMARY: usize = 200;
 
-/// Why a file does not become a handler.
+/// Reason why a file does not become a handler.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -74,7 +74,7 @@ impl Refusal {
     fn into_error(self, source_name: &str) -> LoadError {
         let transient = match &self {
             Self::Compile(error) => error.is_transient(),
-            // The machine may have had too much to do.
+            // The machine may have been too busy.
             Self::Describe(fault) => {
                 matches!(fault.reason, FaultReason::Host | FaultReason::WallTimeout)
             }
@@ -165,7 +165,7 @@ impl Runtime {
         })
     }
 
-    /// Native code, from the cache or freshly compiled.
+    /// Returns native code from the cache, or compiles it.
     async fn native(&self, wasm: Vec<u8>, digest: Digest) -> Result<Component, Refusal> {
         let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
         let wanted = digest.clone();
@@ -181,7 +181,7 @@ impl Runtime {
             .await??
             .map_err(|error| {
                 let why = format!("{error:#}");
-                // There is no type for it.
+                // wasmtime has no error type for this case.
                 let is_large = why.contains("pooling allocator");
                 let why = clean(&why, 1024);
                 if is_large {

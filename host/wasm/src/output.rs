@@ -1,6 +1,6 @@
-//! The guest's answer, checked: what a device makes the host hand to a workload is bounded by the grants.
+//! Checks the guest's answer: the grants bound what a device makes the host hand to a workload.
 //!
-//! A device that breaks a rule is left out and its siblings stay; an answer over a limit is refused whole. Knows no store.
+//! A device that breaks a rule is left out and the others stay; an answer over a limit is refused as a whole. Does not know the store.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -15,29 +15,29 @@ use leafhost_grants::{Grants, HandOut, Limits, Resolved, Secrets};
 
 use crate::bindings::leafhost::discovery::types;
 
-/// The largest cursor, in bytes.
+/// Maximum size of a cursor, in bytes.
 pub(crate) const MAX_CURSOR: usize = 1 << 20;
-/// The most wakes.
+/// Maximum number of wakes.
 const MAX_WAKES: usize = 64;
-/// How much is shown of the id of a device that was left out, in bytes.
+/// Maximum length of the shown id of a device that was left out, in bytes.
 const SHOWN_ID: usize = 256;
 
-/// What an answer is measured by.
+/// Rules that an answer is checked against.
 pub(crate) struct Bounds<'a> {
-    /// What may be handed out, and how much may be said.
+    /// Grants with the paths that may be handed out and the limits of the answer.
     pub(crate) grants: &'a Grants,
-    /// Whether a device that does not say is shared.
+    /// Default for devices that do not set `shared`.
     pub(crate) shared: bool,
-    /// What must not be seen.
+    /// Secrets that no device may show.
     pub(crate) secrets: &'a Secrets,
-    /// Nodes of devices that udev gave to this call.
+    /// Device nodes that udev returned to this call.
     pub(crate) udev_nodes: &'a BTreeSet<String>,
-    /// Follows links.
+    /// Resolves links in a path.
     pub(crate) resolve: &'a (dyn Fn(&str) -> std::io::Result<Resolved> + Sync),
 }
 
 impl Bounds<'_> {
-    /// Refuses an answer that is over a limit, before anything is made of it.
+    /// Refuses an answer that is over a limit, before it is converted.
     pub(crate) fn weigh(&self, answer: &types::Discovery) -> Result<(), Fault> {
         let limits = &self.grants.limits;
         let too_large = |what: String| Err(Fault::new(FaultReason::AnswerTooLarge, what));
@@ -71,7 +71,7 @@ impl Bounds<'_> {
         Ok(())
     }
 
-    /// The devices, those that break a rule left out.
+    /// Converts the devices; leaves out those that break a rule.
     pub(crate) fn discovery(&self, devices: types::Devices, departed: Vec<String>) -> Discovery {
         let mut left_out = Collector::default();
         let devices = match devices {
@@ -188,8 +188,8 @@ impl Bounds<'_> {
         Ok(device)
     }
 
-    /// Before anything else is said of the device: what is wrong with a text is said with the text, escaped, and in that form a
-    /// secret would not be known.
+    /// Refuses a device that shows a secret. Runs first, because later errors quote texts escaped, and a secret would not be recognized in
+    /// that form.
     fn refuse_secrets(&self, device: &types::Device) -> Result<(), String> {
         if self.secrets.is_empty() {
             return Ok(());
@@ -232,7 +232,7 @@ fn weigh_text(text: usize, limits: &Limits) -> Result<(), Fault> {
     Err(Fault::new(FaultReason::AnswerTooLarge, message))
 }
 
-/// How many bytes of text a device has, as it came.
+/// Returns the number of bytes of text in a device as received.
 fn text(device: &types::Device) -> usize {
     let numbers = device.attributes.iter().filter(|attribute| {
         let value = &attribute.value;
@@ -244,7 +244,7 @@ fn text(device: &types::Device) -> usize {
     texts(device).map(String::len).sum::<usize>() + 8 * numbers.count()
 }
 
-/// How many bytes of text wakes have.
+/// Returns the number of bytes of text in wakes.
 fn of_wakes(wakes: &[types::Wake]) -> usize {
     let text = |wake: &types::Wake| match wake {
         types::Wake::After(_) | types::Wake::Network => 0,
@@ -259,7 +259,7 @@ fn of_wakes(wakes: &[types::Wake]) -> usize {
     wakes.iter().map(text).sum()
 }
 
-/// All texts of a device, as it came.
+/// Returns all texts of a device as received.
 fn texts(device: &types::Device) -> impl Iterator<Item = &String> {
     let pairs = device.properties.iter().chain(&device.capacity);
     let mounts = device

@@ -1,4 +1,4 @@
-//! What is kept of a call, however it ends: it outlives the call's store.
+//! Data kept of a call, however it ends: outlives the call's store.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,46 +9,46 @@ use leafhost_grants::{Secrets, cut};
 use crate::cpu::CpuMeter;
 use crate::limits::MemoryUse;
 
-/// How many explanations of a call are kept.
+/// Maximum number of explanations kept per call.
 const EXPLANATIONS: usize = 1000;
-/// The longest text of an explanation, in bytes.
+/// Maximum length of a text of an explanation, in bytes.
 const EXPLANATION_TEXT: usize = 512;
-/// How many different denials of a call are kept.
+/// Maximum number of different denials kept per call.
 const DENIALS: usize = 64;
-/// How much of the end of the guest's standard error is kept, in bytes.
+/// Bytes kept of the end of the guest's standard error.
 const STDERR_TAIL: usize = 1024;
 
-/// What is kept of one call.
+/// Data kept of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Memory.
+    /// Memory use.
     pub(crate) memory: Arc<MemoryUse>,
-    /// Computing.
+    /// CPU time.
     pub(crate) cpu: Arc<CpuMeter>,
-    /// Masked in all that is kept.
+    /// Secrets, masked in everything that is kept.
     secrets: Arc<Secrets>,
     kept: Mutex<Kept>,
 }
 
-/// The parts that are more than a number.
+/// Parts of a record that are more than a number.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Things seen and left out.
+    /// Explanations of things that were seen and left out.
     pub(crate) explained: Vec<Explanation>,
-    /// How many more.
+    /// Number of explanations that were dropped.
     pub(crate) explained_dropped: u64,
-    /// What was asked for and denied.
+    /// Denied requests.
     pub(crate) denied: BTreeSet<String>,
-    /// Nodes of devices that udev gave to this call.
+    /// Device nodes that udev returned to this call.
     pub(crate) nodes: BTreeSet<String>,
-    /// Log lines over the rate.
+    /// Number of log lines over the rate.
     pub(crate) log_dropped: u64,
-    /// The end of what it wrote to standard error: a panic's message, most often.
+    /// End of standard error; most often a panic's message.
     pub(crate) stderr_tail: String,
 }
 
 impl Record {
-    /// Of a call that has seen these secrets.
+    /// Creates the record of a call that has access to these secrets.
     pub(crate) fn new(secrets: Arc<Secrets>) -> Self {
         Self {
             secrets,
@@ -56,12 +56,12 @@ impl Record {
         }
     }
 
-    /// The parts that are more than a number.
+    /// Locks the parts that are more than a number.
     pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes them out.
+    /// Takes those parts and leaves empty ones.
     pub(crate) fn take(&self) -> Kept {
         std::mem::take(&mut *self.kept())
     }
@@ -88,7 +88,7 @@ impl Record {
         }
     }
 
-    /// Keeps the newest line of standard error.
+    /// Appends a line of standard error and keeps the end.
     pub(crate) fn stderr_tail(&self, line: &str) {
         let line = self.secrets.mask(line);
         let mut kept = self.kept();

@@ -1,6 +1,6 @@
-//! A session: calls a handler again and again, when its wakes come true.
+//! A session: calls a handler again each time one of its wakes occurs.
 //!
-//! Knows no guest: what a call is, [`Caller`] knows; so the rules of time are tested without one.
+//! Does not know the guest: [`Caller`] makes the calls, so the timing rules are tested without a guest.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,43 +29,43 @@ use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, Wakes};
 
-/// Makes one call.
+/// Makes calls.
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.
     async fn call(&self, ask: Ask) -> Called;
 }
 
-/// What a call is told besides what is the same for every call of the session.
+/// Input of a call that differs between the calls of a session.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Ask {
-    /// Why now.
+    /// Reasons for the call.
     pub(crate) events: Vec<CallReason>,
-    /// More came than are kept.
+    /// True if more events came than are kept.
     pub(crate) events_lost: bool,
-    /// What the last answer left.
+    /// Cursor of the last answer.
     pub(crate) cursor: Option<Arc<Cursor>>,
 }
 
-/// Why a call is made.
+/// Reason for a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallReason {
     /// The session is new.
     First,
     /// Details, properties or grants changed.
     Changed,
-    /// The time has come.
+    /// The timer expired.
     Timer,
     /// A device event.
     Udev(Arc<Event>),
     /// The granted interfaces changed.
     Network,
-    /// A datagram, and how the wake spells its group.
+    /// A datagram, with the group as the wake spells it.
     Multicast(Arc<str>, Arc<Datagram>),
 }
 
 impl CallReason {
-    /// What `status` calls it.
+    /// Returns the name of the reason in `status`.
     fn label(&self) -> &'static str {
         match self {
             Self::First => "first",
@@ -78,74 +78,74 @@ impl CallReason {
     }
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Called {
-    /// What was said.
+    /// Outcome of the call.
     pub(crate) outcome: Outcome,
-    /// Things seen and left out.
+    /// Explanations of things that were seen and left out.
     pub(crate) explained: Vec<Explanation>,
-    /// How many more.
+    /// Number of explanations that were dropped.
     pub(crate) explained_dropped: u64,
-    /// What it cost; why it was made and what comes next is filled in by the session.
+    /// Cost of the call; the session fills in the reasons and the next call.
     pub(crate) stats: CallStats,
-    /// What an answer with devices leaves for the next call.
+    /// Data for the next call, from an answer with devices.
     pub(crate) next: Option<Next>,
 }
 
-/// What an answer leaves for the next call.
+/// Data that an answer leaves for the next call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Next {
-    /// When.
+    /// Wakes of the next call.
     pub(crate) wakes: Wakes,
-    /// The cursor.
+    /// Cursor for the next call.
     pub(crate) cursor: Option<Vec<u8>>,
 }
 
-/// A session of a handler that is called.
+/// A session that calls its handler.
 pub(crate) struct WakingSession {
     caller: Arc<dyn Caller>,
     subscriptions: Subscriptions,
     phase: Phase,
-    /// The wakes of the last answer: in force until the next one, also after calls that failed.
+    /// Wakes of the last answer: in force until the next answer, also after failed calls.
     wakes: Arc<Wakes>,
-    /// How long device events have been compared since the last report.
+    /// Time spent on comparing device events since the last report.
     compared: Duration,
-    /// Handed back at the next call.
+    /// Cursor to pass to the next call.
     cursor: Option<Arc<Cursor>>,
-    /// What it counts among.
+    /// Counter that the cursor is part of.
     cursors: Arc<Cursors>,
-    /// What the next call is told.
+    /// Events for the next call.
     pending: Pending,
-    /// When the handler is called if nothing wakes it before.
+    /// `Instant` of the next call if no wake comes first.
     timer: Option<Instant>,
-    /// When it is told of an event again, whose consequences came later than the event.
+    /// `Instant` at which the handler is told of an event again whose consequences appear later than the event.
     again: Option<(Instant, Arc<Event>)>,
-    /// How close calls may be.
+    /// Minimum spacing of calls.
     pace: Pace,
-    /// No call begins before.
+    /// Earliest `Instant` of the next call.
     not_before: Instant,
-    /// How many calls in a row had no answer with devices.
+    /// Number of calls in a row without an answer with devices.
     failures: u32,
 }
 
 enum Phase {
-    /// A call runs. What it was told, for it to be told again if it fails, and what happened since it began.
+    /// A call runs. Keeps what it was told, to tell it again after a failure, and the events since it began.
     Calling {
         call: Pin<Box<dyn Future<Output = Called> + Send>>,
-        /// How long after its time the call was asked for.
+        /// Delay between the due time of the call and its request.
         late: Duration,
         told: Pending,
         since: EventBuffer,
     },
-    /// Until a wake comes true.
+    /// Waits for a wake.
     Waiting,
-    /// The details are wrong: only a new session calls again.
+    /// The details are invalid: only a new session calls again.
     Refused,
 }
 
 impl WakingSession {
-    /// A session that has not called yet.
+    /// Creates a session that has not called yet.
     pub(crate) fn new(
         caller: Arc<dyn Caller>,
         opening: Opening,
@@ -175,7 +175,7 @@ impl WakingSession {
         }
     }
 
-    /// Takes what is due, and begins a call if there is a reason and it may.
+    /// Takes what is due, and begins a call if there is a reason and the pace allows it.
     fn begin_if_due(&mut self) {
         let now = Instant::now();
         self.replace_lost_events(now);
@@ -200,7 +200,7 @@ impl WakingSession {
         let ask = Ask {
             events: told.events().to_vec(),
             events_lost: told.lost(),
-            // Kept, too: a call that fails leaves it as it was.
+            // The session keeps the cursor, too: a failed call leaves it unchanged.
             cursor: self.cursor.clone(),
         };
         let caller = self.caller.clone();
@@ -212,7 +212,7 @@ impl WakingSession {
         };
     }
 
-    /// Sets the timer where the monitor has ended since device events were asked for.
+    /// Sets the timer if the monitor has ended since device events were asked for.
     fn replace_lost_events(&mut self, now: Instant) {
         let ended = self.subscriptions.devices.is_none() && !self.wakes.udev.is_empty();
         if ended && self.failures == 0 {
@@ -221,7 +221,7 @@ impl WakingSession {
         }
     }
 
-    /// When the next call is due if no event comes.
+    /// Returns the `Instant` of the next call if no event comes.
     fn due_at(&self) -> Option<Instant> {
         let due = if self.pending.is_reason() {
             Some(self.not_before)
@@ -232,7 +232,7 @@ impl WakingSession {
         due.map(|at| at.max(self.not_before))
     }
 
-    /// Events that came while no call runs, or while the last one did.
+    /// Handles events that came while no call ran, or during the last one.
     fn handle(&mut self, events: Vec<SessionEvent>) {
         for event in events {
             match event {
@@ -260,7 +260,7 @@ impl WakingSession {
             return;
         };
         let mut rules = self.wakes.udev.iter();
-        // Where the next call is to look at everything, it is no matter what else happened.
+        // If the next call looks at everything anyway, other events do not matter.
         let wakes = if self.pending.is_over() {
             rules.next().is_some()
         } else {
@@ -294,7 +294,7 @@ impl WakingSession {
         }
     }
 
-    /// What a call's end means for the next one.
+    /// Updates the session from the result of a call; returns the report.
     fn finish(&mut self, called: Called, told: Pending, since: EventBuffer) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
@@ -310,12 +310,12 @@ impl WakingSession {
                 let next = called.next.unwrap_or_default();
                 self.failures = 0;
                 self.wakes = Arc::new(next.wakes);
-                // First, so that one of the same size has its place.
+                // Released first, so that a cursor of the same size has room.
                 self.cursor = None;
                 match next.cursor.map(|bytes| self.cursors.keep(bytes)) {
                     None => {}
                     Some(Ok(cursor)) => self.cursor = Some(Arc::new(cursor)),
-                    // The same devices come out without it.
+                    // The handler finds the same devices without the cursor.
                     Some(Err(why)) => stats.denied.push(why),
                 }
                 self.timer = self
@@ -350,7 +350,7 @@ impl WakingSession {
             ));
         }
         if matches!(self.phase, Phase::Refused) {
-            // Nothing wakes it any more.
+            // Nothing wakes the session any more.
             self.subscriptions = Subscriptions::default();
         }
         Report {
@@ -361,7 +361,7 @@ impl WakingSession {
         }
     }
 
-    /// Counts a failure; how long to wait after it.
+    /// Counts a failure; returns the pause after it.
     fn failed(&mut self, cpu: Duration) -> Duration {
         self.failures = self.failures.saturating_add(1);
         backoff::delay(self.failures, cpu)

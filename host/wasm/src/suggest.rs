@@ -1,10 +1,10 @@
-//! A grants file to start from: what a component's imports show to be needed, with the rest as comments.
+//! Suggests a grants file: the grants that a component's imports show to be needed, with the rest as comments.
 
 use crate::component::Inspection;
 
 const UDEV: &str = "\n# Which devices it may see: subsystems such as \"video4linux\" or \"usb*\"; \"*\" is all.\nudev:\n  subsystems: [\"*\"]\n";
 
-/// What it may reach; the entries themselves, only its author knows.
+/// Section for the network; only the handler's author knows the entries.
 const NETWORK: &str = r#"
 # What it may reach: CIDR:PORTS, or lan:PORTS for the networks of its interfaces (none named: the usual ones).
 network:
@@ -17,7 +17,7 @@ network:
   # tls: verify
 "#;
 
-/// What a handler hands out cannot be seen from outside.
+/// Section of comments: the imports do not show what a handler hands out.
 const COMMENTS: &str = r#"
 # What its devices may bring into a container; `leafhost handler run` names what it lacks.
 # devices:
@@ -29,7 +29,7 @@ const COMMENTS: &str = r#"
 # limits: {memoryMiB: 128, cpuSeconds: 4, wallSeconds: 60, devices: 8192}
 "#;
 
-/// The text of a grants file that opens what `inspection` shows to be needed, no wider than must be.
+/// Returns the text of a grants file that gives what `inspection` shows to be needed, and no more.
 pub fn suggest(inspection: &Inspection) -> String {
     let mut text = format!(
         "# Grants for the handler with sha256 {}.\n# What is not here is denied.\n",
@@ -42,7 +42,7 @@ pub fn suggest(inspection: &Inspection) -> String {
     if needs("network") {
         text.push_str(NETWORK);
     } else {
-        // Many languages' libraries import what networks are talked to with, whether the handler does so or not.
+        // Libraries of many languages import network interfaces even if the handler does not use them.
         for line in NETWORK.lines() {
             let bare = line.trim_start_matches("# ").replacen("  # ", "  ", 1);
             let mark = if bare.is_empty() { "" } else { "# " };

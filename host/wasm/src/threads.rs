@@ -1,4 +1,4 @@
-//! The threads of the guests, and of blocking work for them that may never end. Knows no guest.
+//! Threads for guests and for blocking work that may never end. Does not know the guest.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::GUESTS;
 use crate::timeouts::GUEST_THREAD_KEEP_ALIVE;
 
-/// How many threads there may be besides for what guests ask for: names and devices. Where a driver hangs, some of that never ends.
+/// Maximum number of threads for blocking work of guests: names and devices. If a driver hangs, some of that work never ends.
 const WORK: usize = 256;
-/// How much nicer (`nice(2)`) guests are than the agent's own threads.
+/// Increment of the nice value (`nice(2)`) of guests over the agent's own threads.
 const NICER: i32 = 5;
-/// What an operator can do where there is no thread to be had.
+/// Remedy if no thread can be started.
 pub const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
 
-/// The threads of the guests. Each call holds a reference: without the runtime, what its guest waits for would fail.
+/// Threads of the guests. Each call holds a reference: without the runtime, timers and sockets of its guest would fail.
 #[derive(Debug)]
 pub(crate) struct Threads {
     guests: Handle,
-    /// Its one worker drives timers and sockets; the guests run on its blocking threads. None once this is dropped.
+    /// Runtime whose single worker drives timers and sockets; guests run on its blocking threads. `None` once this value is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -39,7 +39,7 @@ impl Threads {
             .thread_keep_alive(GUEST_THREAD_KEEP_ALIVE)
             .thread_name("guest")
             .on_thread_start(move || {
-                // An absolute value, since a thread is as nice as the one that starts it.
+                // An absolute value, because a thread inherits the nice value of its creator.
                 if let Err(error) = rustix::process::setpriority_process(None, nicer) {
                     tracing::debug!(%error, "the priority of a guest's thread was not lowered");
                 }
@@ -52,7 +52,7 @@ impl Threads {
         })
     }
 
-    /// Those of the runtime that runs a test: its paused clock waits for blocking work.
+    /// Uses the runtime of the running test: its paused clock waits for blocking work.
     #[cfg(test)]
     pub(crate) fn of_the_test() -> Self {
         Self {
@@ -61,15 +61,15 @@ impl Threads {
         }
     }
 
-    /// The runtime whose worker drives timers and sockets of guests.
+    /// Returns the runtime whose worker drives timers and sockets of guests.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.guests
     }
 
-    /// Runs a call on a thread of its own, unless it is stopped before.
+    /// Runs a call on a thread of its own; returns `None` if it is stopped before its end.
     ///
     /// # Errors
-    /// There is no thread to be had, or the call panicked.
+    /// Returns the reason if no thread can be started or the call panicked.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl Future<Output = T> + Send + 'static,
@@ -77,7 +77,7 @@ impl Threads {
     ) -> Result<Option<T>, String> {
         let kept = Arc::clone(self);
         let run = move || {
-            // One that is stopped is not polled again.
+            // A stopped call is not polled again.
             kept.guests.block_on(async {
                 tokio::select! {
                     biased;
@@ -95,7 +95,7 @@ impl Threads {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<T>, String> {
-        // It panics where no thread can be started.
+        // tokio panics if no thread can be started.
         let thread = catch_unwind(AssertUnwindSafe(|| self.guests.spawn_blocking(work)));
         thread.map_err(|_| format!("no thread can be started for the guest; {MORE_THREADS}"))
     }
@@ -103,14 +103,14 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Waiting is not allowed where futures run, and not needed: the last guest has ended.
+        // Blocking is not allowed in an async context, and not needed: the last guest has ended.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Blocking work for a handler that may never end, of which there is only so much at once.
+/// Limits the concurrent blocking work of a handler, which may never end.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockingQuota {
     threads: Arc<Threads>,
@@ -118,7 +118,7 @@ pub(crate) struct BlockingQuota {
 }
 
 impl BlockingQuota {
-    /// As much at once as said.
+    /// Creates a quota of `at_once` concurrent pieces of work.
     pub(crate) fn new(threads: &Arc<Threads>, at_once: usize) -> Self {
         Self {
             threads: Arc::clone(threads),
@@ -126,10 +126,10 @@ impl BlockingQuota {
         }
     }
 
-    /// Runs the work when there is a permit. What has begun keeps its permit until it ends, also if nobody waits any more.
+    /// Runs the work once a permit is free. Work that has begun keeps its permit until it ends, even if the caller no longer waits.
     ///
     /// # Errors
-    /// There is no thread to be had, or it panicked.
+    /// Returns the reason if no thread can be started or the work panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(waits, Poll::Pending));
         assert_eq!(other.run(|| 1).await, Ok(1));
         for (hangs, end) in hanging {
-            // Nobody waits for it any more, but it still has its permit.
+            // The work has no caller any more, but still holds its permit.
             hangs.abort();
             drop(end);
         }

@@ -1,7 +1,7 @@
-//! The epoch ticker: a task that interrupts computing guests every 10 ms, and sleeps when none computes.
+//! The epoch ticker: a task that interrupts computing guests every 10 ms, and sleeps while none computes.
 //!
-//! It runs on the worker of the guests' runtime, on which no guest computes. It sleeps while guests wait, because an agent whose
-//! handlers listen must not wake the machine a hundred times a second.
+//! It runs on the worker of the guests' runtime, on which no guest computes. It sleeps while guests wait, because an agent whose handlers
+//! only listen must not wake the machine a hundred times a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,18 +11,18 @@ use tokio::sync::Notify;
 
 use crate::timeouts::EPOCH_TICK;
 
-/// Increments the epoch while guests compute, and once after each of their polls, however short it was.
+/// Increments the epoch while guests compute, and once after each of their polls, however short.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ticker(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Guests that are polled now.
+    /// Number of guests that are being polled.
     computing: AtomicUsize,
     polled: Notify,
 }
 
-/// A guest is polled until this is dropped.
+/// Marks a guest as being polled until it is dropped.
 pub(crate) struct Computing<'a>(&'a Shared);
 
 impl Drop for Computing<'_> {
@@ -32,7 +32,7 @@ impl Drop for Computing<'_> {
 }
 
 impl Ticker {
-    /// Starts the task, which calls `tick` until that answers false or the runtime ends.
+    /// Starts the task, which calls `tick` until that returns false or the runtime ends.
     pub(crate) fn start(runtime: &Handle, tick: impl Fn() -> bool + Send + 'static) -> Self {
         let ticker = Self::default();
         let shared = Arc::clone(&ticker.0);
@@ -47,7 +47,7 @@ impl Ticker {
         ticker
     }
 
-    /// Has the epoch tick from now on, until the answer is dropped.
+    /// Makes the epoch tick until the returned guard is dropped.
     pub(crate) fn compute(&self) -> Computing<'_> {
         self.0.computing.fetch_add(1, Ordering::SeqCst);
         self.0.polled.notify_one();
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// A ticker, and how often it ticked.
+    /// Returns a ticker and the counter of its ticks.
     fn counted() -> (Ticker, Arc<AtomicU64>) {
         let ticks = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&ticks);
@@ -85,7 +85,7 @@ mod tests {
         let before = ticks.load(Ordering::SeqCst);
         assert!((90..=110).contains(&before), "{before}");
         sleep(Duration::from_secs(1)).await;
-        // One may be under way, and one follows the poll.
+        // One tick may be under way, and one follows the poll.
         assert!(ticks.load(Ordering::SeqCst) <= before + 2);
     }
 

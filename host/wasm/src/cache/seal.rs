@@ -1,4 +1,4 @@
-//! The seal on native code: a keyed digest of its name and content before it. Knows no file.
+//! The seal on native code: a keyed digest of name and content in front of the code. Does not know files.
 
 use blake2::Blake2bMac;
 use blake2::digest::consts::U32;
@@ -6,12 +6,12 @@ use blake2::digest::{KeyInit as _, Mac as _};
 
 type Authenticator = Blake2bMac<U32>;
 
-/// The bytes of the key.
+/// Length of the key, in bytes.
 pub const KEY: usize = 64;
-/// The bytes before the native code: the keyed digest.
+/// Length of the digest in front of the native code, in bytes.
 pub const HEAD: usize = 32;
 
-/// Whoever has the key makes seals and tells them from others'.
+/// Creates and verifies seals with a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seal {
     key: [u8; KEY],
@@ -24,12 +24,12 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// With this key.
+    /// Creates a seal with this key.
     pub fn new(key: [u8; KEY]) -> Self {
         Self { key }
     }
 
-    /// What stands before `code` in the file of that name.
+    /// Returns the digest that precedes `code` in the file of that name.
     pub fn head(&self, name: &str, code: &[u8]) -> [u8; HEAD] {
         self.authenticator(name, code)
             .finalize()
@@ -37,7 +37,7 @@ impl Seal {
             .into()
     }
 
-    /// The code in the content of the file of that name, if it was sealed with this key under this name.
+    /// Returns the code in the content of a file if it was sealed with this key under this name.
     pub fn verify<'a>(&self, name: &str, content: &'a [u8]) -> Option<&'a [u8]> {
         let (head, code) = content.split_at_checked(HEAD)?;
         self.authenticator(name, code).verify_slice(head).ok()?;

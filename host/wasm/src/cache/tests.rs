@@ -10,7 +10,7 @@ fn open(folder: &Path) -> Cache {
     Cache::open(folder, "f".repeat(64)).unwrap()
 }
 
-/// Puts a file there as `keep` does, without an engine.
+/// Writes an entry as `keep` does, without an engine.
 fn put(cache: &Cache, name: &str, code: &[u8]) {
     let head = cache.seal.head(name, code);
     std::fs::write(cache.folder.join(name), [&head, code].concat()).unwrap();
@@ -53,7 +53,7 @@ fn the_folder_and_the_key_are_this_users_alone() {
     assert_eq!(mode(&path), 0o700);
     assert_eq!(mode(&path.join(KEY_FILE)), 0o600);
     assert_eq!(open(&path).seal, first.seal);
-    // Others could have read it: it is worth nothing any more.
+    // Others could have read the key, so it is replaced.
     std::fs::set_permissions(path.join(KEY_FILE), std::fs::Permissions::from_mode(0o644)).unwrap();
     let second = open(&path);
     assert_ne!(second.seal, first.seal);
@@ -109,7 +109,7 @@ fn what_was_not_asked_for_the_longest_goes_where_the_cache_is_too_large() {
         folder.path().join(cache.name(&digest))
     };
     let now = SystemTime::now();
-    // The higher the number, the longer nobody asked for it. Their bytes are nowhere written.
+    // The higher the number, the longer the entry was not used. The files are sparse.
     for (number, mib) in [(0, 200), (1, 100), (2, 212), (3, 1), (4, 100)] {
         let file = File::create(path(number)).unwrap();
         file.set_len(mib << 20).unwrap();

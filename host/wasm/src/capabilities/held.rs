@@ -1,7 +1,7 @@
-//! What the host keeps for a guest, in the resource table and in requests under way, as part of the guest's own memory.
+//! Memory that the host holds for a guest, in the resource table and in pending requests; counts as part of the guest's own memory.
 //!
-//! Counted is what may hold bytes of a guest's choice, each for the most it can hold; the number of all others is bounded, and none
-//! of them is larger than a kilobyte or so. It is counted anew where something is added, since what a guest drops is not told.
+//! Counts the resources that may hold bytes of a guest's choice, each at its maximum. All others are bounded in number, and none is
+//! larger than about a kilobyte. The sum is computed anew when something is added, because the host is not told what a guest drops.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use wasmtime::{Error, ResourceLimiter, Result};
@@ -13,25 +13,25 @@ use wasmtime_wasi_http::p2::types::{
 use super::CallState;
 use super::http::{MAX_FIELDS, MAX_REQUEST, MAX_UNSENT};
 
-/// A response whose body is being read, besides its headers: what its connection has read ahead.
+/// Bytes of a response whose body is being read, besides its headers: data that its connection has read ahead.
 const READ_AHEAD: usize = 16 << 10;
-/// The room of a header map for a name with its value: twice what they take themselves, for hash, links and index.
+/// Memory of a header map per name with its value: twice their own size, for hash, links and index.
 const ENTRY: usize = 2 * size_of::<(HeaderName, HeaderValue)>();
-/// Its room for each further value of a name.
+/// Memory of a header map per further value of a name.
 const VALUE: usize = 2 * size_of::<HeaderValue>();
-/// The most further values that a guest can have made room for.
+/// Maximum number of further values that a guest can have allocated.
 const MOST_VALUES: usize = (MAX_FIELDS / size_of::<HeaderValue>()).next_power_of_two();
-/// The most names: the map keeps a third of its room free, in powers of two.
+/// Maximum number of names: the map keeps a third of its capacity free, in powers of two.
 const MOST_NAMES: usize =
     (MAX_FIELDS / size_of::<(HeaderName, HeaderValue)>()).next_power_of_two() * 2;
-/// The most that a header map of a guest holds.
+/// Maximum memory of a guest's header map, in bytes.
 const MAX_MAP: usize = MAX_FIELDS + MOST_NAMES * ENTRY + MOST_VALUES * VALUE;
 
 impl CallState {
-    /// Counts what the table keeps; to be called when something was added.
+    /// Counts what the table holds; to be called after something was added.
     ///
     /// # Errors
-    /// It is more than the guest's memory has room for.
+    /// Returns an error if the guest's memory limit has no room for it.
     pub(super) fn hold(&mut self) -> Result<()> {
         let held = self.held();
         if self.limiter.hold(held) {
@@ -41,7 +41,7 @@ impl CallState {
         }
     }
 
-    /// Says yes or no to growth of the guest, with what the table keeps now.
+    /// Returns the limiter of the guest's growth, updated with what the table holds now.
     pub(crate) fn limiter(&mut self) -> &mut dyn ResourceLimiter {
         let held = self.held();
         self.limiter.hold(held);
@@ -55,7 +55,7 @@ impl CallState {
     }
 }
 
-/// The most that an entry holds.
+/// Returns the maximum number of bytes that an entry holds.
 fn weight(entry: &dyn std::any::Any) -> usize {
     if let Some(fields) = entry.downcast_ref::<FieldMap>() {
         return headers(fields);
@@ -72,7 +72,7 @@ fn weight(entry: &dyn std::any::Any) -> usize {
         return READ_AHEAD + headers(&response.headers);
     }
     match entry.downcast_ref::<HostFutureIncomingResponse>() {
-        // The request is in there until it was sent.
+        // Contains the request until it is sent.
         Some(HostFutureIncomingResponse::Pending(_)) => MAX_REQUEST + MAX_MAP + MAX_UNSENT,
         Some(HostFutureIncomingResponse::Ready(Ok((response, _)))) => {
             READ_AHEAD + headers(response.headers())
@@ -81,8 +81,8 @@ fn weight(entry: &dyn std::any::Any) -> usize {
     }
 }
 
-/// The text of a header map and the room it has made. It keeps its room when headers are removed, and does not tell that for
-/// further values.
+/// Returns the bytes of a header map: its text and its allocated memory. The map keeps its capacity when headers are removed, and does
+/// not report that of further values.
 fn headers(map: &HeaderMap) -> usize {
     if map.capacity() == 0 {
         return 0;
@@ -113,7 +113,7 @@ mod tests {
         map.clear();
         let text = "a".len() * 400 + (2 * 10 + 3 * 90 + 4 * 100);
         assert_eq!(headers(&map), full - text);
-        // A value further takes its own size, and two links of two words.
+        // A further value takes its own size, and two links of two words.
         assert!(headers(&map) > 400 * 72 + 200 * 112);
         assert!(full <= MAX_MAP);
     }

@@ -1,5 +1,5 @@
-//! `wasi:http`, outgoing: requests under the grants, made by `leafhost_net`. Needs the grant `network`; linked for every handler,
-//! because libraries import it, and denied without.
+//! `wasi:http`, outgoing: requests under the grants, made by `leafhost_net`. Needs the grant `network`. Linked for every handler, because
+//! libraries import it; denied without the grant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ mod bounds;
 
 pub(super) use bounds::MAX_REQUEST;
 
-/// The most bytes of the headers that a guest writes for one message.
+/// Maximum size of the headers that a guest writes for one message, in bytes.
 pub(super) const MAX_FIELDS: usize = 16 << 10;
-/// How much of a body is taken from the guest at once.
+/// Bytes of a body that are taken from the guest at once.
 const CHUNK: usize = 16 << 10;
-/// How much of a body the host holds that nobody sends yet: two chunks, and the trailers.
+/// Maximum size of an unsent part of a body that the host holds: two chunks, and the trailers.
 pub(super) const MAX_UNSENT: usize = 2 * CHUNK + MAX_FIELDS;
 
-/// What a call has of it.
+/// HTTP state of a call.
 pub(crate) struct HttpState {
     ctx: WasiHttpCtx,
     hooks: Requests,
 }
 
-/// The requests of a call.
+/// Sends the requests of a call.
 struct Requests {
     reach: Arc<NetworkAccess>,
     wall: Duration,
@@ -41,7 +41,7 @@ struct Requests {
 }
 
 impl HttpState {
-    /// For one call, which may take the time `wall`.
+    /// Creates the state of one call with the time limit `wall`.
     pub(super) fn new(reach: Arc<NetworkAccess>, wall: Duration) -> Self {
         let mut ctx = WasiHttpCtx::new();
         ctx.set_field_size_limit(MAX_FIELDS);
@@ -55,7 +55,7 @@ impl HttpState {
         }
     }
 
-    /// The most bytes of the guest's requests that the host held at once since this was last asked.
+    /// Returns the peak of bytes that the host held for the guest's requests since the last query.
     pub(super) fn most_kept(&self) -> u64 {
         self.hooks.budget.most_kept()
     }
@@ -71,7 +71,7 @@ impl WasiHttpView for CallState {
     }
 }
 
-/// Links it; what a server would export is not there.
+/// Links the outgoing part; the interface that a server exports is not linked.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
     bounds::add_to_linker(linker)
@@ -86,7 +86,7 @@ impl WasiHttpHooks for Requests {
         options: Option<RequestOptions>,
         _done: Io,
     ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Io), Error>> + Send> {
-        // What is denied anyway is not kept until somebody comes to it.
+        // Without a policy the request is denied at once and not kept.
         let asked = format!(
             "send a request to {}",
             request.uri().host().unwrap_or_default()
@@ -103,7 +103,7 @@ impl WasiHttpHooks for Requests {
                 between_bytes: part(options.between_bytes_timeout),
                 total: self.wall,
             },
-            // The guest reads as much as it wants of it.
+            // The guest reads as much of the body as it wants.
             max_body: self.budget.left(),
         };
         let (reach, budget) = (self.reach.clone(), self.budget.clone());
@@ -123,8 +123,8 @@ impl WasiHttpHooks for Requests {
     }
 }
 
-/// What the guest is told: in WASI's own words where they say it all, else in ours, for it to tell the operator. What an
-/// operator can change is kept as a denial, too.
+/// Converts an error for the guest: uses WASI's error codes if they say it all, else our own text, which the guest can pass on to the
+/// operator. Also records as a denial what an operator can change.
 fn told(reach: &NetworkAccess, error: HttpError) -> Error {
     let text = chain(&error);
     match error {
@@ -239,7 +239,7 @@ mod tests {
         assert!(told.contains(&pin), "{told}");
         let denied: Vec<String> = record.take().denied.into_iter().collect();
         assert_eq!(denied.len(), 1);
-        // However long the reason is, the pin to copy is whole.
+        // The pin to copy is complete, however long the reason is.
         assert!(denied.iter().all(|text| text.contains(&pin)), "{denied:?}");
     }
 }

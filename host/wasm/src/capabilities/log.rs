@@ -1,4 +1,4 @@
-//! `leafhost:log`: lines for the operator. Needs no grant.
+//! `leafhost:log`: log lines for the operator. Needs no grant.
 //!
 //! Lines go to `tracing` under the target `leafhost::guest` with the handler, its source and the Configuration as fields.
 
@@ -13,14 +13,14 @@ use super::CallState;
 use crate::bindings::leafhost::log::log;
 use crate::record::Record;
 
-/// The longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const MAX_LINE: usize = 4096;
-/// The most lines of a handler in [`WINDOW`]. The agent logs the handler's faults in five more.
+/// Maximum number of lines of a handler per [`WINDOW`]. The agent logs the handler's faults in five more.
 const LINES: usize = 15;
-/// The time that [`LINES`] are counted in.
+/// Period of the limit [`LINES`].
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How much a line matters, in `tracing`'s words.
+/// Severity of a line.
 pub(crate) use tracing::Level;
 
 /// Limits the lines of all calls of a handler.
@@ -28,7 +28,7 @@ pub(crate) use tracing::Level;
 pub(crate) struct Rate(Mutex<VecDeque<Instant>>);
 
 impl Rate {
-    /// Whether one more line may be written now.
+    /// Returns true if one more line may be written now.
     pub(crate) fn admits(&self) -> bool {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -44,25 +44,25 @@ impl Rate {
     }
 }
 
-/// Where the lines of a session go.
+/// Destination of a session's lines.
 #[derive(Debug)]
 pub(crate) struct LogSink {
-    /// The handler's name; the source's until it has said its own.
+    /// Name of the handler; that of the source until the handler has given its own.
     pub(crate) handler: String,
-    /// The source's name.
+    /// Name of the source.
     pub(crate) source: String,
-    /// The Configuration; empty outside of `discover`.
+    /// Name of the Configuration; empty outside of `discover`.
     pub(crate) configuration: String,
-    /// What must not be seen.
+    /// Secrets that no line may show.
     pub(crate) secrets: Arc<Secrets>,
-    /// How many lines, together with the handler's other sessions.
+    /// Log budget shared by all sessions of the handler.
     pub(crate) rate: Arc<Rate>,
 }
 
 impl LogSink {
     /// Writes a line, or drops and counts it.
     pub(crate) fn write(&self, record: &Record, level: Level, message: &str) {
-        // A line that nobody sees takes no other's place.
+        // A line that is not shown takes no budget.
         if level == Level::DEBUG && !tracing::enabled!(target: "leafhost::guest", Level::DEBUG) {
             return;
         }

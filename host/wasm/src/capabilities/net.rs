@@ -1,4 +1,4 @@
-//! `leafhost:net`: the interfaces a handler may use. Needs the grant `network`.
+//! `leafhost:net`: the interfaces that a handler may use. Needs the grant `network`.
 
 use super::CallState;
 use crate::bindings::leafhost::net::interfaces;

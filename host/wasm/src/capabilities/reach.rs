@@ -1,5 +1,5 @@
-//! What of the network one call may use, and how much of it is used up. Everything that talks asks here first; what is denied
-//! is kept with its reason.
+//! Network access of one call, and its budget. Every operation that sends or receives asks here first; a denial is recorded with its
+//! reason.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,24 @@ use tokio::time::Instant;
 
 use crate::record::Record;
 
-/// The most datagrams of one call.
+/// Maximum number of datagrams per call.
 const SENDS: u32 = 4096;
-/// The most connections that are begun by one call, those for requests included.
+/// Maximum number of connection attempts per call, including those for requests.
 const CONNECTS: u32 = 4096;
-/// The most names that sockets of one call look up.
+/// Maximum number of names that sockets of one call may look up.
 const LOOK_UPS: u32 = 64;
-/// The most that its requests do, too.
+/// Maximum number of names that sockets and requests of one call may look up.
 const ALL_LOOK_UPS: u32 = 1024;
-/// The most addresses whose answers are waited for.
+/// Maximum number of addresses from which answers are awaited.
 const ASKED: usize = 1024;
-/// The most senders of denied datagrams that are named: anybody can be one.
+/// Maximum number of denied senders that are named: anyone can send.
 const NAMED: usize = 8;
-/// The most denied datagrams that are read in [`UNASKED_TIME`]: the host reads them outside of the guest's budget.
+/// Maximum number of denied datagrams read per [`UNASKED_TIME`]: the host reads them outside of the guest's budget.
 const UNASKED: u32 = 64;
-/// The time that [`UNASKED`] are counted in.
+/// Period of the limit [`UNASKED`].
 const UNASKED_TIME: Duration = Duration::from_millis(10);
 
-/// What one call may reach.
+/// Network access of one call.
 pub(crate) struct NetworkAccess {
     policy: Result<Policy, String>,
     names: Names,
@@ -43,18 +43,18 @@ struct Used {
     connected: u32,
     looked_up: u32,
     all_looked_up: u32,
-    /// Whether a socket for datagrams has no address of its own: which one sends cannot be told.
+    /// True if a datagram socket is bound to no address of its own, so that its source address is unknown.
     unbound: bool,
-    /// Where it has sent to.
+    /// Addresses that the call has sent to.
     asked: Vec<SocketAddr>,
     /// Senders that were named as denied.
     named: Vec<IpAddr>,
-    /// When the time for the denied datagrams that were read is over.
+    /// `Instant` at which the time for the denied datagrams read so far is over.
     unasked_until: Option<Instant>,
 }
 
 impl NetworkAccess {
-    /// For one call; or why it may reach nothing.
+    /// Creates the access of one call; `policy` may be the reason why it may reach nothing.
     pub(super) fn new(policy: Result<Policy, String>, names: Names, record: Arc<Record>) -> Self {
         Self {
             policy,
@@ -68,30 +68,30 @@ impl NetworkAccess {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The policy; denied with the reason where there is none.
+    /// Returns the policy, or a denial with the reason why there is none.
     pub(super) fn policy(&self, asked: &str) -> Result<&Policy, Denied> {
         self.policy
             .as_ref()
             .map_err(|reason| self.deny(&format!("{asked}: {reason}")))
     }
 
-    /// What looks up names.
+    /// Returns the resolver of names.
     pub(super) fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Whether anything may be reached at all.
+    /// Returns true if the call has a policy.
     pub(super) fn is_open(&self) -> bool {
         self.policy.is_ok()
     }
 
-    /// Keeps a denial.
+    /// Records a denial.
     pub(super) fn deny(&self, what: &str) -> Denied {
         self.record.deny(what);
         Denied(what.to_owned())
     }
 
-    /// Asks the policy.
+    /// Asks the policy; records a denial.
     pub(super) fn ask(
         &self,
         what: &str,
@@ -100,7 +100,7 @@ impl NetworkAccess {
         question(self.policy(what)?).map_err(|denied| self.deny(&denied.0))
     }
 
-    /// Whether a socket for datagrams may be bound there.
+    /// Checks that a datagram socket may be bound to the address.
     pub(super) fn bind_udp(&self, address: SocketAddr) -> Result<(), Denied> {
         self.ask("bind a socket", |policy| policy.bind(address))?;
         if address.is_ipv4() && address.ip().is_unspecified() {
@@ -109,7 +109,7 @@ impl NetworkAccess {
         Ok(())
     }
 
-    /// Whether a datagram may be sent there.
+    /// Checks that a datagram may be sent to the address.
     pub(super) fn send(&self, address: SocketAddr) -> Result<(), Denied> {
         let unbound = self.used().unbound;
         self.ask("send a datagram", |policy| {
@@ -128,7 +128,7 @@ impl NetworkAccess {
         Ok(())
     }
 
-    /// Whether a connection may be made.
+    /// Checks that a connection to the address may be made.
     pub(super) fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
         self.ask("connect", |policy| policy.connect(address))?;
         let counted = self.count_connection();
@@ -140,7 +140,7 @@ impl NetworkAccess {
         count(&mut used.connected, CONNECTS, "begin", "connections")
     }
 
-    /// Whether a datagram from there may be given to the guest. One that may not costs time.
+    /// Checks that a datagram from the address may be given to the guest. Pauses after too many denied ones.
     pub(super) async fn receive(&self, address: SocketAddr) -> Result<(), Denied> {
         let policy = self.policy("receive a datagram")?;
         let answer = policy.receive(address, &self.used().asked);
@@ -153,7 +153,7 @@ impl NetworkAccess {
         answer
     }
 
-    /// Counts a denied datagram; how long to read no more.
+    /// Counts a denied datagram; returns the time for which no more are read.
     fn unasked(&self, source: IpAddr, denied: &Denied) -> Duration {
         let now = Instant::now();
         let mut used = self.used();
@@ -172,10 +172,10 @@ impl NetworkAccess {
         }
     }
 
-    /// The addresses of a name that some entry lets a socket of the guest reach; the others are denials.
+    /// Returns the addresses of a name that an entry lets a socket of the guest reach; the others are recorded as denials.
     ///
     /// # Errors
-    /// The name may not be looked up, it has no address, or none of them may be reached.
+    /// Returns an error if the name may not be looked up, has no address, or none of its addresses may be reached.
     pub(super) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, HttpError> {
         let found = if let Ok(ip) = name.parse() {
             vec![SocketAddr::new(ip, 0)]
@@ -216,7 +216,7 @@ impl NetworkAccess {
         count(&mut used.looked_up, LOOK_UPS, "look up", "names")
     }
 
-    /// Keeps denials.
+    /// Records denials.
     pub(super) fn deny_all(&self, list: &[Denied]) {
         for denied in list {
             self.deny(&denied.0);
@@ -224,7 +224,7 @@ impl NetworkAccess {
     }
 }
 
-/// Counts one more, if there may be.
+/// Counts one more, or denies it at the limit.
 fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied> {
     if *used >= most {
         return Err(Denied(format!(
@@ -235,7 +235,7 @@ fn count(used: &mut u32, most: u32, does: &str, what: &str) -> Result<(), Denied
     Ok(())
 }
 
-/// Whether a socket may reach that address at some port: if an entry allows one of its ports, then the first.
+/// Checks that a socket may reach the address at some port. Tries the first port of each entry: an entry that allows a port allows its first.
 fn reaches(policy: &Policy, ip: IpAddr) -> Result<(), String> {
     let grants = policy.grants();
     let at = |entry: &NetPorts| SocketAddr::new(ip, entry.ports.first);

@@ -1,5 +1,5 @@
-//! `wasi:sockets`: wasmtime's, with a check before every use of an address. Linked for every handler, because libraries import it;
-//! without the grant `network` no socket is made and no name looked up.
+//! `wasi:sockets`: wasmtime's implementation, with a check before every use of an address. Linked for every handler, because libraries
+//! import it; without the grant `network` no socket is created and no name is looked up.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::reach::NetworkAccess;
 
 mod names;
 
-/// The most sockets a call has open at once.
+/// Maximum number of open sockets per call.
 const SOCKETS: usize = 128;
 
-/// Opens wasmtime's sockets to what the call may reach.
+/// Allows wasmtime's sockets to reach what the call may reach.
 pub(super) fn open(builder: &mut WasiCtxBuilder, reach: &Arc<NetworkAccess>) {
     let open = reach.is_open();
     builder.allow_tcp(open).allow_udp(open);
@@ -44,7 +44,7 @@ async fn may(reach: &NetworkAccess, address: SocketAddr, purpose: SocketAddrUse)
     answer.is_ok()
 }
 
-/// Links it, over what WASI has under these names.
+/// Links the interfaces, replacing those that WASI has under these names.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     tcp_create_socket::add_to_linker::<_, HasSockets>(linker, sockets)?;
@@ -60,7 +60,7 @@ impl HasData for HasSockets {
     type Data<'a> = Sockets<'a>;
 }
 
-/// What makes sockets.
+/// Creates sockets.
 struct Sockets<'a> {
     wasi: WasiSocketsCtxView<'a>,
     reach: Arc<NetworkAccess>,
@@ -75,7 +75,7 @@ fn sockets(state: &mut CallState) -> Sockets<'_> {
 }
 
 impl Sockets<'_> {
-    /// Whether one more socket may be made.
+    /// Checks that one more socket may be created.
     fn admit(&mut self, what: &str) -> SocketResult<()> {
         self.reach
             .policy(what)

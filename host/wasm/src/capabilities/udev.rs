@@ -1,7 +1,7 @@
-//! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which says which subsystems.
+//! `leafhost:udev`: the devices of the node. Needs the grant `udev`, which lists the subsystems.
 //!
-//! Every call is one blocking task, whose CPU time counts as the guest's; when the guest is ended meanwhile, the task runs to its end. One that a
-//! driver does not answer stays for good, so a handler has only a few.
+//! Every call is one blocking task, whose CPU time counts as the guest's. The task runs to its end even if the guest ends before it. A task
+//! that a driver does not answer never ends, so a handler has only a few.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::record::Record;
 use crate::threads::{BlockingQuota, MORE_THREADS};
 use crate::timeouts::SYSFS_ANSWER;
 
-/// The most rules of one question.
+/// Maximum number of rules per query.
 pub(crate) const MAX_RULES: usize = 64;
-/// The most terms of all rules of one question, and of all wakes of one answer: each holds up to 128 KiB of the host's memory.
+/// Maximum number of terms in all rules of a query and in all wakes of an answer: each holds up to 128 KiB of the host's memory.
 pub(crate) const MAX_TERMS: usize = 256;
-/// The most attributes read at once.
+/// Maximum number of attributes per read.
 const MAX_READS: usize = 4096;
-/// The most bytes of names in one question to read.
+/// Maximum size of the names in one read, in bytes.
 const MAX_NAMES: usize = 1 << 20;
 
-/// What a call may see.
+/// Device access of a call.
 pub(crate) struct UdevState {
     allowed: Result<Arc<Subsystems>, &'static str>,
     blocking: BlockingQuota,
@@ -33,7 +33,7 @@ pub(crate) struct UdevState {
 }
 
 impl UdevState {
-    /// For one call.
+    /// Creates the access of one call.
     pub(super) fn new(capabilities: &Capabilities, record: Arc<Record>) -> Self {
         let allowed = match &capabilities.udev {
             _ if !capabilities.discovers => Err("devices are shown to `discover` only"),
@@ -55,7 +55,7 @@ impl UdevState {
         })
     }
 
-    /// Runs `work` where blocking is allowed, and waits for it, but not for ever.
+    /// Runs `work` where blocking is allowed, and waits for it up to a timeout.
     async fn look<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, devices::Error> + Send + 'static,
@@ -73,8 +73,7 @@ impl UdevState {
         Err(devices::Error::Unavailable(clean(&why, 1024)))
     }
 
-    /// Subsystems that a rule asks for by name and that are not granted: their devices are as if they were not there,
-    /// which an operator who wonders should be told.
+    /// Records subsystems that a rule names and that are not granted: their devices do not appear, and an operator should learn why.
     fn note_denied(&self, rules: &[types::Rule], allowed: &Subsystems) {
         for term in rules.iter().flatten() {
             let named = matches!(term.field, types::Field::Subsystem) && !term.negated;
@@ -89,7 +88,7 @@ impl UdevState {
     async fn find(&self, rules: Vec<types::Rule>) -> Result<Vec<devices::Device>, devices::Error> {
         let allowed = self.allowed("udev.find")?;
         self.note_denied(&rules, &allowed);
-        // Patterns are compiled there, too: they take their time.
+        // Compiles the patterns on that thread, too, because that takes time.
         let find = move || {
             let rules = host_rules(rules).map_err(devices::Error::InvalidRule)?;
             leafhost_udev::find(&rules, &allowed).map_err(|error| unavailable(&error))
@@ -151,7 +150,7 @@ fn unavailable(error: &dyn std::error::Error) -> devices::Error {
     devices::Error::Unavailable(clean(&chain(error), 1024))
 }
 
-/// The guest's rules; or which one is none and why.
+/// Converts the guest's rules, or returns which rule is invalid and why.
 pub(crate) fn host_rules(rules: Vec<types::Rule>) -> Result<Vec<Rule>, String> {
     if rules.len() > MAX_RULES {
         return Err(format!("{} rules, at most {MAX_RULES}", rules.len()));
@@ -167,7 +166,7 @@ pub(crate) fn host_rules(rules: Vec<types::Rule>) -> Result<Vec<Rule>, String> {
         .collect()
 }
 
-/// The guest's rule; or why it is none.
+/// Converts the guest's rule, or returns why it is invalid.
 pub(crate) fn host_rule(rule: types::Rule) -> Result<Rule, leafhost_udev::InvalidRule> {
     Rule::new(rule.into_iter().map(host_term).collect())
 }

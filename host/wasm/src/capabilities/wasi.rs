@@ -1,6 +1,6 @@
-//! WASI 0.2: there because every language's library imports it, and empty. Needs no grant, and gives nothing but clocks and random
-//! numbers: no files, arguments, environment; what sockets may reach is decided next door.
-//! Standard output and error are lines of the log.
+//! WASI 0.2: present because the libraries of all languages import it, and empty. Needs no grant, and gives only clocks and random
+//! numbers: no files, arguments or environment. The module `sockets` decides what sockets may reach. Standard output and error become log
+//! lines.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -18,18 +18,18 @@ use super::reach::NetworkAccess;
 use super::sockets;
 use crate::record::Record;
 
-/// A line that does not end is written in pieces of this size, in bytes.
+/// Maximum length of a piece of an unfinished line, in bytes.
 const MAX_LINE: usize = 4096;
-/// The most random bytes a guest gets at once.
+/// Maximum number of random bytes per request.
 const MAX_RANDOM: u64 = 64 << 10;
 
-/// What Rust says after a panic, and nobody can follow: guests have no environment.
+/// Rust's advice after a panic, which is useless here: guests have no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 
-/// The zero of every guest's monotonic clock.
+/// Zero of every guest's monotonic clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// One clock for all calls: a handler keeps times in its cursor and compares them in the next call.
+/// Clock shared by all calls: a handler stores times in its cursor and compares them in the next call.
 struct AgentClock;
 
 impl HostMonotonicClock for AgentClock {
@@ -42,7 +42,7 @@ impl HostMonotonicClock for AgentClock {
     }
 }
 
-/// The context of one call.
+/// Creates the context of one call.
 pub(super) fn context(
     sink: &Arc<LogSink>,
     record: &Arc<Record>,
@@ -67,12 +67,12 @@ pub(super) fn context(
         .build()
 }
 
-/// Links it.
+/// Links WASI.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)
 }
 
-/// A stream whose lines are lines of the log.
+/// A stream whose lines become log lines.
 #[derive(Clone)]
 struct Lines {
     shared: Arc<Shared>,
@@ -83,7 +83,7 @@ struct Shared {
     record: Arc<Record>,
     level: Level,
     stderr_tail: bool,
-    /// The line that has no end yet.
+    /// Line that has not ended yet.
     begun: Mutex<Vec<u8>>,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
         line.clear();
     }
 
-    /// Writes what is more than a line's length and `kept` bytes, no secret in two parts.
+    /// Writes the part beyond a line's length and `kept` bytes, without splitting a secret.
     fn write_pieces(&self, line: &mut Vec<u8>, kept: usize) {
         while line.len() > MAX_LINE + kept {
             let end = self.sink.secrets.cut_at(line, MAX_LINE);
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Standard error of a call that has seen this secret.
+    /// Returns the standard error of a call that has access to this secret.
     fn standard_error(secret: &str) -> (Shared, Arc<Record>) {
         let secret = Property {
             name: "key".into(),

@@ -6,7 +6,7 @@ use flate2::write::GzEncoder;
 
 use super::*;
 
-/// A component with such imports and a handler of that version.
+/// Builds a component with these imports and a handler of that version.
 fn component(imports: &[&str], handler: &str) -> Vec<u8> {
     let mut instances = String::new();
     for name in imports {

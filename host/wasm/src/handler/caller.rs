@@ -1,4 +1,4 @@
-//! The calls of one session: what the guest is asked, and what is made of its answer.
+//! The calls of one session: builds the request and converts the answer.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::output::{Bounds, weigh_error};
 use crate::record::Record;
 use crate::session::{Ask, CallReason, Called, Caller, Next};
 
-/// The calls of one session.
+/// Makes the calls of one session.
 pub(super) struct GuestCaller {
     pub(super) guest: Arc<Guest>,
     pub(super) capabilities: Capabilities,
@@ -37,7 +37,7 @@ impl Caller for GuestCaller {
         let mut request = self.request(ask);
         let work: Work<_> = Box::new(|handler, store| {
             Box::pin(async move {
-                // Only now: calls that wait for their turn have no copy.
+                // Copied only here: calls that wait for their turn hold no copy.
                 request.cursor = cursor.map(|cursor| cursor.to_vec());
                 let handler = handler.leafhost_discovery_handler();
                 handler.call_discover(store, &request).await
@@ -83,7 +83,7 @@ impl Caller for GuestCaller {
 }
 
 impl GuestCaller {
-    /// All but the cursor.
+    /// Builds the request without the cursor.
     fn request(&self, ask: Ask) -> types::Request {
         let limits = &self.guest.grants.limits;
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -111,7 +111,7 @@ impl GuestCaller {
     }
 }
 
-/// What the answer of one call is checked against.
+/// Rules that the answer of one call is checked against.
 struct Checks {
     guest: Arc<Guest>,
     record: Arc<Record>,
@@ -121,7 +121,7 @@ struct Checks {
 }
 
 impl Checks {
-    /// What an error says, within the bounds of an answer.
+    /// Converts an error, within the bounds of an answer.
     fn refused(&self, error: types::DiscoveryError) -> Result<Outcome, Fault> {
         weigh_error(&error, &self.guest.grants.limits)?;
         Ok(match error {
@@ -134,7 +134,7 @@ impl Checks {
         })
     }
 
-    /// Checks an answer. Blocks where it has paths.
+    /// Checks an answer. Blocks if it has paths.
     fn discovered(&self, answer: types::Discovery) -> Result<(Outcome, Option<Next>), Fault> {
         let mounts = OnceLock::new();
         let bounds = Bounds {

@@ -1,4 +1,4 @@
-//! Which wakes of an answer can be served: those whose source is granted and available.
+//! Decides which wakes of an answer can be served: those whose source is granted and available.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,38 +13,38 @@ use crate::capabilities::udev::{MAX_TERMS, host_rule};
 use crate::session::{Filter, Wakes};
 use crate::timeouts::INSTEAD_OF_EVENTS;
 
-/// The most strings of one filter.
+/// Maximum number of strings per filter.
 const MAX_STRINGS: usize = 8;
-/// The most strings of all filters of an answer: each datagram is searched for them.
+/// Maximum number of strings in all filters of an answer: each datagram is searched for them.
 const MAX_ALL_STRINGS: usize = 64;
-/// The longest of them, in bytes.
+/// Maximum length of such a string, in bytes.
 const MAX_STRING: usize = 64;
 
-/// How much is shown of what should be a group's address, in bytes; one has no more.
+/// Maximum length of a shown group address, in bytes; no valid address is longer.
 const MAX_GROUP: usize = 64;
 
-/// The sources of wakes of one session.
+/// Sources of wakes of one session.
 #[derive(Clone)]
 pub(super) struct WakeSources {
     /// Device events.
     pub(super) devices: DeviceEvents,
-    /// The network: what the grants allow; or why nothing.
+    /// Network policy, or the reason why nothing is allowed.
     pub(super) network: Result<Policy, String>,
 }
 
-/// Whether there are device events.
+/// Availability of device events.
 #[derive(Clone)]
 pub(super) enum DeviceEvents {
-    /// There are.
+    /// Granted and available.
     Available,
-    /// The grant is missing.
+    /// Not granted.
     NotGranted,
-    /// They are granted, and the agent cannot receive them; says why.
+    /// Granted, but the agent cannot receive them; holds the reason.
     Unavailable(String),
 }
 
 impl WakeSources {
-    /// The wakes that can be served, and why the others cannot.
+    /// Returns the wakes that can be served, and the reasons why the others cannot.
     pub(super) fn wakes(&self, list: Vec<types::Wake>, secrets: &Secrets) -> Wakes {
         let mut wakes = Wakes::default();
         for wake in list {
@@ -141,7 +141,7 @@ impl WakeSources {
     }
 }
 
-/// The soonest of several times counts.
+/// Keeps the shortest of several times.
 fn after(wakes: &mut Wakes, time: Duration) {
     wakes.after = Some(wakes.after.map_or(time, |other| other.min(time)));
 }

@@ -8,7 +8,7 @@ udev: {subsystems: ["*"]}
 devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/a*:ro"], env: ["UDEV_*"]}
 "#;
 
-/// Changes a device.
+/// Makes a device invalid.
 type Break = fn(&mut types::Device);
 
 fn raw(id: &str) -> types::Device {
@@ -41,7 +41,7 @@ fn mount(container: &str, host: &str, read_only: bool) -> types::Mount {
     }
 }
 
-/// A machine with a few paths.
+/// Resolves paths of a machine that has only a few.
 fn machine(path: &str) -> std::io::Result<Resolved> {
     const FAR: &str = concat!("/srv/", "0123456789012345678901234567890123456789");
     let (path, kind) = match path {

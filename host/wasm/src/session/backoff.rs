@@ -1,14 +1,14 @@
-//! How long to wait after a call that failed.
+//! Pause after a failed call.
 
 use std::time::Duration;
 
 use leafhost_core::timeouts::{BACKOFF_FIRST, backoff};
 
-/// A wait after a failed call is at least this many times the computing the call used: at most one hundredth of a core.
+/// Minimum ratio of the pause after a failed call to its CPU time: at most one hundredth of a core.
 const PER_CPU: u32 = 100;
 
-/// The wait after `failures` failures in a row, the last of which used `cpu`. Doubles up to five minutes; shortened at
-/// random by up to a fifth, so that sessions that failed together do not come back together.
+/// Returns the pause after `failures` failures in a row, the last of which used `cpu`. Doubles up to five minutes; shortened at random by
+/// up to a fifth, so that sessions that failed together do not retry together.
 pub(super) fn delay(failures: u32, cpu: Duration) -> Duration {
     let jittered = backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
     jittered.max(BACKOFF_FIRST).max(cpu.saturating_mul(PER_CPU))

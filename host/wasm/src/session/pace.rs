@@ -1,31 +1,31 @@
-//! How soon a call may follow another. Anybody on the network can send what wakes a handler, so calls that others cause for long
-//! are made less often, and leave time between them.
+//! Spacing of calls. Anyone on the network can send what wakes a handler, so a flood of such calls is slowed down, with time left between
+//! them.
 
 use std::time::Duration;
 
 use leafhost_core::timeouts::WAKE_SPACING;
 use tokio::time::Instant;
 
-/// More calls in a row than this are a flood.
+/// Number of calls in a row above which they count as a flood.
 const FLOOD: u32 = 20;
-/// A call that begins this long after the one before begins a new row.
+/// Pause between calls after which a new row begins.
 const CALM: Duration = Duration::from_secs(10);
-/// In a flood, the time to the next call is as long as the last call took, within these.
+/// Bounds of the pause after a call in a flood; within them it equals the duration of that call.
 const FLOOD_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 
-/// The calls that others on the network caused.
+/// Calls caused by others on the network.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When the one that runs began.
+    /// Start of the running call.
     begun: Option<Instant>,
-    /// When the last one ended.
+    /// End of the last call.
     ended: Option<Instant>,
-    /// How many there were in a row.
+    /// Number of calls in a row.
     calls: u32,
 }
 
 impl Pace {
-    /// A call begins that others caused.
+    /// Records the start of a call that the network caused.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.ended.is_some_and(|ended| now - ended >= CALM) {
             self.calls = 0;
@@ -33,7 +33,7 @@ impl Pace {
         self.begun = Some(now);
     }
 
-    /// How long after a call that ends now, whoever caused it, the next may be made.
+    /// Returns the pause after a call of any cause that ends now.
     pub(super) fn end(&mut self, now: Instant) -> Duration {
         let Some(begun) = self.begun.take() else {
             return WAKE_SPACING;
@@ -52,11 +52,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The part of ten minutes that calls of this length take if each is made as soon as it may, and how many there are.
+    /// Returns the share of ten minutes that calls of this length take if each is made as soon as possible, and their number.
     fn share(length: Duration) -> (f64, u32) {
         let mut pace = Pace::default();
         let mut now = Instant::now();
-        // The first calls show that it is a flood.
+        // The first calls make it a flood.
         for _ in 0..=FLOOD {
             pace.begin(now);
             now += length;
@@ -101,7 +101,7 @@ mod tests {
             pace.begin(now);
             now += Duration::from_secs(4);
             assert_eq!(pace.end(now), WAKE_SPACING);
-            // Those that others did not cause do not count.
+            // Calls with other causes do not count.
             for _ in 0..60 {
                 now += Duration::from_millis(200);
                 assert_eq!(pace.end(now), WAKE_SPACING);

@@ -1,4 +1,4 @@
-//! What a session subscribes to: device events, changes of the network, datagrams; and which events are kept while a call runs.
+//! Subscriptions of a session: device events, network changes, datagrams; also buffers events while a call runs.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use super::Wakes;
 use crate::timeouts::NETWORK_SETTLE;
 
-/// How many events are kept while a call runs, for its answer to say which of them matter; a datagram has at most 4 KiB.
+/// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
 const MAX_EVENTS: usize = 256;
 
-/// Something that happened.
+/// An event for a session.
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
     /// A device event.
     Device(Arc<Event>),
-    /// Device events were lost, or there will be no more.
+    /// Device events were lost, or no more will come.
     DevicesLost,
     /// The granted interfaces changed.
     Network,
@@ -30,7 +30,7 @@ pub(super) enum SessionEvent {
     DatagramsLost,
 }
 
-/// What a session subscribes to.
+/// Subscriptions of a session.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
     /// Device events.
@@ -42,7 +42,7 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Why a session that waits for these wakes may wait in vain.
+    /// Returns the reasons why a session may wait for these wakes in vain.
     pub(super) fn problems(&self, wakes: &Wakes) -> Vec<String> {
         match &self.groups {
             Some(groups) if !wakes.multicast.is_empty() => groups.problems(),
@@ -50,7 +50,7 @@ impl Subscriptions {
         }
     }
 
-    /// The next event. Waits for ever where there is no subscription. Cancel-safe.
+    /// Returns the next event; waits for ever without a subscription. Cancel safe.
     pub(super) async fn next(&mut self) -> SessionEvent {
         let Self {
             devices,
@@ -65,7 +65,7 @@ impl Subscriptions {
     }
 }
 
-/// Device events as they come, and which of them the handler may see.
+/// Stream of device events, with the subsystems that the handler may see.
 pub(crate) struct DeviceSubscription {
     pub(crate) events: broadcast::Receiver<Arc<Event>>,
     pub(crate) allowed: Arc<Subsystems>,
@@ -83,17 +83,17 @@ async fn device(subscription: &mut Option<DeviceSubscription>) -> SessionEvent {
     SessionEvent::DevicesLost
 }
 
-/// Tells when the interfaces that a handler may use change.
+/// Reports changes of the interfaces that a handler may use.
 pub(crate) struct NetworkSubscription {
     changes: watch::Receiver<Arc<Interfaces>>,
     policy: Policy,
     known: Vec<Interface>,
-    /// When to look, after something changed.
+    /// `Instant` at which a change is evaluated.
     look_at: Option<Instant>,
 }
 
 impl NetworkSubscription {
-    /// From now on.
+    /// Subscribes to changes from now on.
     pub(crate) fn new(changes: watch::Receiver<Arc<Interfaces>>, policy: Policy) -> Self {
         let known = policy.interfaces();
         Self {
@@ -131,13 +131,13 @@ async fn changed(subscription: &mut Option<NetworkSubscription>) {
     }
 }
 
-/// The datagrams of groups.
+/// Stream of the datagrams of groups.
 #[async_trait]
 pub(crate) trait GroupSubscription: Send {
-    /// The next datagram, or that some were lost; never ends. Cancel-safe.
+    /// Returns the next datagram, or that some were lost; never ends. Cancel safe.
     async fn next(&mut self) -> leafhost_net::Received;
 
-    /// What cannot be received, and why.
+    /// Returns what cannot be received, with the reasons.
     fn problems(&self) -> Vec<String>;
 }
 
@@ -162,7 +162,7 @@ async fn datagram(subscription: &mut Option<Box<dyn GroupSubscription>>) -> Sess
     }
 }
 
-/// The events that came while a call ran, in their order.
+/// Events that came while a call ran, in their order.
 #[derive(Debug, Default)]
 pub(super) struct EventBuffer {
     events: Vec<SessionEvent>,
@@ -170,7 +170,7 @@ pub(super) struct EventBuffer {
 }
 
 impl EventBuffer {
-    /// What was kept, and what was lost.
+    /// Returns the kept events, followed by the losses.
     pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
         if self.lost {
             let lost = [SessionEvent::DevicesLost, SessionEvent::DatagramsLost];
@@ -179,7 +179,7 @@ impl EventBuffer {
         self.events
     }
 
-    /// Keeps it, within the bounds.
+    /// Keeps an event, within the bounds.
     pub(super) fn push(&mut self, event: SessionEvent) {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);

@@ -11,7 +11,7 @@ use super::*;
 
 mod network;
 
-/// Answers as told, and remembers what it was asked and when.
+/// Answers as scripted; remembers each request with its time.
 struct Scripted {
     answers: Mutex<VecDeque<(Duration, Called)>>,
     asked: Mutex<Vec<(Duration, Ask)>>,
@@ -27,7 +27,7 @@ impl Scripted {
         })
     }
 
-    /// When each call began, in milliseconds, and why.
+    /// Returns the start of each call in milliseconds, with its reasons.
     fn calls(&self) -> Vec<(u128, Vec<&'static str>)> {
         self.asked
             .lock()
@@ -129,7 +129,7 @@ fn event(subsystem: &str, settle: Option<Duration>) -> Arc<Event> {
     })
 }
 
-/// A session that receives device events.
+/// Creates a session that receives device events.
 fn subscribed(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<Event>>) {
     let (sender, events) = broadcast::channel(128);
     let subscriptions = Subscriptions {
@@ -148,7 +148,7 @@ fn subscribed(caller: &Arc<Scripted>) -> (WakingSession, broadcast::Sender<Arc<E
     (session, sender)
 }
 
-/// Runs the session in a task of its own; its reports come out of the channel.
+/// Runs the session in a task of its own; the channel receives its reports.
 fn run(mut session: WakingSession) -> tokio::sync::mpsc::UnboundedReceiver<Report> {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move { while sender.send(session.next().await).is_ok() {} });
@@ -211,7 +211,7 @@ async fn a_changed_configuration_is_told_and_the_cursor_comes_back() {
     );
 }
 
-/// Answers with a cursor of so many bytes, and keeps nothing.
+/// Answers with a cursor of `.0` bytes, and keeps nothing.
 struct Leaves(usize);
 
 #[async_trait]
@@ -241,7 +241,7 @@ async fn a_large_cursor_beyond_the_sum_of_all_is_not_kept_and_its_devices_count(
     let denied = report.call.denied.concat();
     assert!(denied.starts_with("cursor: its 1048576 bytes"), "{denied}");
     drop(others.pop());
-    // What it leaves takes the place of what it had left.
+    // The new cursor takes the place of the old one.
     for _ in 0..2 {
         assert_eq!(session.next().await.call.denied, [""; 0]);
     }
@@ -363,7 +363,7 @@ async fn patterns_that_cost_too_much_hold_up_nobody_and_wake_uncompared() {
         };
         events.send(Arc::new(event)).unwrap();
     }
-    // The only thread goes on meanwhile.
+    // The only thread keeps running meanwhile.
     let mut latest = Duration::ZERO;
     let report = loop {
         let begin = Instant::now();

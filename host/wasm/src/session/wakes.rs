@@ -1,4 +1,4 @@
-//! What a session waits for, and what the next call is told of it. Everything bounded.
+//! Wakes of a session, and the events for the next call. All bounded.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use memchr::memmem::Finder;
 
 use super::CallReason;
 
-/// How many events a call is told.
+/// Maximum number of events passed to a call.
 const MAX_TOLD: usize = 64;
-/// How many datagrams of one source are among them.
+/// Maximum number of datagrams per source among them.
 const MAX_OF_SOURCE: usize = 8;
 
-/// When a session wants to be called again.
+/// Conditions under which a session wants to be called again.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wakes {
-    /// After that time.
+    /// Time after which it wakes.
     pub(crate) after: Option<Duration>,
-    /// When a device event fits one of these.
+    /// Rules of device events that wake it.
     pub(crate) udev: Vec<Rule>,
-    /// When the granted interfaces change.
+    /// True if changes of the granted interfaces wake it.
     pub(crate) network: bool,
-    /// When a datagram fits one of these.
+    /// Filters of datagrams that wake it.
     pub(crate) multicast: Vec<Filter>,
-    /// Wakes that cannot be served, and why.
+    /// Reasons why other wakes cannot be served.
     pub(crate) refused: Vec<String>,
 }
 
-/// Which datagrams wake.
+/// Filter of datagrams that wake a session.
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
     group: Group,
@@ -39,7 +39,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Those of `group`, which the handler spells so, that have all of these strings.
+    /// Creates a filter of datagrams of `group` that contain all of these strings; `spelled` is the handler's spelling of the group.
     pub(crate) fn new(group: Group, spelled: &str, contains: &[Vec<u8>]) -> Self {
         let finder = |bytes: &Vec<u8>| Finder::new(bytes).into_owned();
         Self {
@@ -49,12 +49,12 @@ impl Filter {
         }
     }
 
-    /// How many strings are looked for.
+    /// Returns the number of strings to search for.
     pub(crate) fn strings(&self) -> usize {
         self.contains.len()
     }
 
-    /// How the handler spells the group, if the datagram wakes it.
+    /// Returns the handler's spelling of the group if the datagram matches.
     pub(super) fn fits(&self, datagram: &Datagram) -> Option<Arc<str>> {
         let has = |finder: &Finder<'_>| finder.find(&datagram.payload).is_some();
         (self.group == datagram.group && self.contains.iter().all(has))
@@ -62,14 +62,14 @@ impl Filter {
     }
 }
 
-/// What the next call is told.
+/// Events for the next call.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     events: Vec<CallReason>,
     lost: bool,
-    /// How many of the events are those of a call that failed: no reason for another by themselves.
+    /// Number of events from a failed call: by themselves they are no reason for another call.
     told_before: usize,
-    /// Whether that call was told of lost events, too.
+    /// True if that call was told of lost events, too.
     lost_before: bool,
 }
 
@@ -82,17 +82,17 @@ impl Pending {
         self.lost
     }
 
-    /// Whether there is something to make a call for.
+    /// Returns true if there is a reason for a call.
     pub(super) fn is_reason(&self) -> bool {
         (self.lost && !self.lost_before) || self.events.len() > self.told_before
     }
 
-    /// Whether more came than a call is told.
+    /// Returns true if more events came than are passed to a call.
     pub(super) fn is_over(&self) -> bool {
         self.lost && !self.lost_before && self.events.len() >= MAX_TOLD
     }
 
-    /// Whether others on the network can have this call made.
+    /// Returns true if others on the network can have caused the call.
     pub(super) fn is_caused_by_network(&self) -> bool {
         let mut news = self.events.iter().skip(self.told_before);
         news.any(|why| matches!(why, CallReason::Network | CallReason::Multicast(..)))
@@ -111,7 +111,7 @@ impl Pending {
         }
     }
 
-    /// How many datagrams are from where this one is.
+    /// Returns the number of pending datagrams from the source of this one.
     fn of_source(&self, why: &CallReason) -> usize {
         let source = |why: &CallReason| -> Option<IpAddr> {
             match why {
@@ -131,7 +131,7 @@ impl Pending {
         self.lost_before = false;
     }
 
-    /// Puts back what a call was told that failed. Its timer has come and gone.
+    /// Restores the events that a failed call was told, without the expired timer.
     pub(super) fn tell_again(&mut self, told: Self) {
         *self = told;
         self.events.retain(|why| *why != CallReason::Timer);

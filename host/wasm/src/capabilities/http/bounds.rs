@@ -1,4 +1,4 @@
-//! The functions of `wasi:http` that make the host keep what a guest gives it, each with a bound in front of wasmtime's own.
+//! Functions of `wasi:http` that make the host hold data of a guest, each with a bound in front of wasmtime's own.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource};
@@ -14,17 +14,17 @@ use wasmtime_wasi_http::{FieldMap, WasiHttpView as _};
 
 use super::CallState;
 
-/// The interfaces as wasmtime names them: only functions under those names are replaced.
+/// Interface names as wasmtime spells them: only functions under these names are replaced.
 const TYPES: &str = "wasi:http/types@0.2.12";
 const HANDLER: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// The longest method and scheme, in bytes.
+/// Maximum length of method and scheme, in bytes.
 const MAX_WORD: usize = 64;
-/// The longest authority: a name of 253 bytes, a port, and a user.
+/// Maximum length of the authority, in bytes: a name of 253 bytes, a port, and a user.
 const MAX_AUTHORITY: usize = 512;
-/// The longest path with its query.
+/// Maximum length of the path with its query, in bytes.
 const MAX_PATH: usize = 8 << 10;
-/// The most bytes of a request besides headers and body.
+/// Maximum size of a request besides headers and body, in bytes.
 pub(in super::super) const MAX_REQUEST: usize = 2 * MAX_WORD + MAX_AUTHORITY + MAX_PATH;
 
 type Store<'a> = StoreContextMut<'a, CallState>;
@@ -32,7 +32,7 @@ type Request = Resource<HostOutgoingRequest>;
 type Fields = Resource<FieldMap>;
 type Given = Result<(), ()>;
 
-/// Links them, over wasmtime's.
+/// Links the functions, replacing wasmtime's.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     setters(linker)?;
@@ -41,7 +41,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<
     Ok(())
 }
 
-/// What a request is given: too long is as wrong as any other.
+/// Links the setters of a request: a value that is too long is invalid.
 fn setters(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     let mut interface = linker.instance(TYPES)?;
     interface.func_wrap(
@@ -87,7 +87,7 @@ fn is_longer(text: Option<&String>, most: usize) -> bool {
     text.is_some_and(|text| text.len() > most)
 }
 
-/// What is kept in the table from then on.
+/// Links the functions that add resources to the table.
 fn makers(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     let mut interface = linker.instance(TYPES)?;
     interface.func_wrap("[constructor]fields", |mut store: Store<'_>, (): ()| {

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 use super::*;
 
-/// A node with one interface, `192.168.7.2/24`.
+/// Returns the access on a node with one interface, `192.168.7.2/24`.
 fn reach(section: &str) -> NetworkAccess {
     let interface = Interface {
         name: "eth0".into(),
@@ -126,7 +126,7 @@ async fn denied_datagrams_are_read_slowly_on_all_sockets_together() {
     for socket in sockets.collect::<Vec<_>>() {
         socket.await.unwrap();
     }
-    // 4,000 of them, 64 in 10 ms.
+    // 4,000 datagrams, 64 in 10 ms.
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(600), "{took:?}");
     let begin = Instant::now();

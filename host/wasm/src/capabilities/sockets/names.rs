@@ -1,4 +1,4 @@
-//! `wasi:sockets/ip-name-lookup`, made here: wasmtime's own can neither be bounded nor asked about names.
+//! `wasi:sockets/ip-name-lookup`, implemented here: wasmtime's own can neither be bounded nor check names.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, poll_noop, spawn};
 
 use super::{CallState, NetworkAccess};
 
-/// The interface as wasmtime names it: only that name is replaced.
+/// Interface name as wasmtime spells it: only that name is replaced.
 const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.12";
 
-/// The longest name that is looked up, in bytes; DNS has at most 253.
+/// Maximum length of a name that is looked up, in bytes; DNS has at most 253.
 const MAX_NAME: usize = 256;
 
 type Found = Result<VecDeque<IpAddr>, ErrorCode>;
 
-/// The addresses of a name, once they are there.
+/// Addresses of a name, or the running lookup.
 enum Addresses {
     Waiting(AbortOnDropJoinHandle<Found>),
     Found(Found),
@@ -52,7 +52,7 @@ impl Addresses {
     }
 }
 
-/// Links it, over wasmtime's.
+/// Links the interface, replacing wasmtime's.
 pub(super) fn add_to_linker(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     let mut interface = linker.instance(INTERFACE)?;
     interface.resource(
@@ -102,7 +102,7 @@ fn look_up(reach: Arc<NetworkAccess>, name: String) -> Result<Addresses, ErrorCo
             Err(_) => Err(ErrorCode::NameUnresolvable),
         }
     });
-    // What is denied is known at once.
+    // A denial is known at once.
     match poll_noop(work.as_mut()) {
         Some(found) => Ok(Addresses::Found(Ok(found?))),
         None => Ok(Addresses::Waiting(spawn(work))),

@@ -22,7 +22,7 @@ fn sources(devices: DeviceEvents) -> WakeSources {
     }
 }
 
-/// May listen in one group.
+/// Returns sources with device events and two multicast groups.
 fn granted() -> WakeSources {
     let grants = Grants::parse("network: {multicast: ['239.255.255.250:3702', '[ff02::c]:3702']}");
     let (_, interfaces) = watch::channel(Arc::new(Interfaces::default()));

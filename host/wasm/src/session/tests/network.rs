@@ -12,7 +12,7 @@ const GROUP: Group = Group {
     port: 3702,
 };
 
-/// Hears what the test says.
+/// Receives what the test sends.
 struct Told(mpsc::UnboundedReceiver<leafhost_net::Received>);
 
 #[async_trait]
@@ -201,7 +201,7 @@ async fn a_flood_wakes_once_a_second_until_it_is_over() {
     };
     assert!(within(0, 2_000) >= 15, "{calls:?}");
     assert!(within(10_000, 60_000) <= 55, "{calls:?}");
-    // Calm again, the first one wakes at once and the second a tenth of a second later.
+    // After a calm, the first datagram wakes at once and the second a tenth of a second later.
     pass(Duration::from_secs(30)).await;
     let before = caller.calls().len();
     groups.send(datagram("192.168.7.9", "Hello")).unwrap();
@@ -226,7 +226,7 @@ async fn slow_calls_of_a_flood_leave_half_of_the_time_free() {
     let calls = caller.calls();
     let flooded = calls.iter().filter(|(at, _)| *at >= 60_000).count();
     assert!((14..=16).contains(&flooded), "{calls:?}");
-    // Calm again, it is called at once.
+    // After a calm, the handler is called at once.
     pass(Duration::from_secs(30)).await;
     let before = caller.calls().len();
     groups.send(datagram("192.168.7.9", "Hello")).unwrap();
@@ -302,7 +302,7 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     sender.send_replace(snapshot(&[interface("eth0", "192.168.8.2/24")]));
     pass(Duration::from_secs(1)).await;
     assert_eq!(caller.calls()[1..], [(2200, vec!["network"])]);
-    // There and back.
+    // Changed and restored.
     sender.send_replace(snapshot(&[]));
     pass(100 * MILLI).await;
     sender.send_replace(snapshot(&[interface("eth0", "192.168.8.2/24")]));
@@ -311,7 +311,7 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     sender.send_replace(snapshot(&[]));
     pass(Duration::from_secs(1)).await;
     assert_eq!(caller.calls().len(), 3);
-    // The last answer asked for nothing.
+    // The last answer asked for no wake.
     sender.send_replace(snapshot(&[interface("eth0", "192.168.8.2/24")]));
     pass(Duration::from_mins(1)).await;
     assert_eq!(caller.calls().len(), 3);
