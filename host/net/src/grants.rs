@@ -1,4 +1,4 @@
-//! The `network` section of a grants file as values: which networks, hosts and ports a handler may reach. Opens nothing.
+//! The `network` section of a grants file as values: the networks, hosts and ports that a handler may reach. Opens no socket.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,61 +6,61 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-/// Where a handler may connect to.
+/// Network access granted to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkGrants {
-    /// Patterns of interface names; empty: the default ones.
+    /// Patterns of interface names; if empty, the default interfaces are granted.
     pub interfaces: Vec<String>,
-    /// Datagrams.
+    /// Networks and ports for UDP datagrams.
     pub udp: Vec<NetPorts>,
-    /// Groups it may be woken by.
+    /// Multicast groups whose datagrams may wake the handler.
     pub multicast: Vec<NetPorts>,
-    /// Connections.
+    /// Networks and ports for TCP connections.
     pub tcp: Vec<NetPorts>,
-    /// Requests.
+    /// Hosts and ports for HTTP requests.
     pub http: Vec<HostPorts>,
-    /// Patterns of host names that may be looked up; those of `http` entries may be anyway.
+    /// Patterns of host names that may be looked up; the names of `http` entries are always allowed.
     pub names: Vec<String>,
-    /// How certificates are treated.
+    /// Handling of certificates.
     pub tls: Tls,
 }
 
-/// How certificates of HTTPS servers are treated.
+/// Handling of the certificates of HTTPS servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// They must be good: signed by one of the machine's authorities, for that name.
+    /// Valid certificates only: signed by one of the machine's authorities for that name.
     #[default]
     Verify,
-    /// This very certificate, by the SHA-256 of its DER form, whoever signed it.
+    /// Only this certificate, by the SHA-256 of its DER form, whoever signed it.
     Pin([u8; 32]),
-    /// Anything goes: the peer may be anybody.
+    /// Any certificate: the peer may be anyone.
     Insecure,
 }
 
-/// Ports from and to.
+/// Inclusive range of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// The first.
+    /// First port.
     pub first: u16,
-    /// The last.
+    /// Last port.
     pub last: u16,
 }
 
 /// A network and ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetPorts {
-    /// The network; absent for `lan`, the networks directly attached to the granted interfaces.
+    /// Network, or `None` for `lan`: the networks directly attached to the granted interfaces.
     pub net: Option<IpNet>,
-    /// The ports.
+    /// Ports in the network.
     pub ports: Ports,
 }
 
 /// A host and ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPorts {
-    /// By network.
+    /// Hosts by network.
     Net(NetPorts),
-    /// By name.
+    /// Host by name.
     Name(String, Ports),
 }
 
@@ -120,7 +120,7 @@ impl FromStr for Ports {
     }
 }
 
-/// Reads a number as it is written by people: a sign or a zero in front may be a slip, and other programs read octal numbers there.
+/// Parses a number as people write it: a leading sign or zero may be a typo, and other programs read the latter as octal.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let has_zero = text.len() > 1 && text.starts_with('0');
@@ -138,7 +138,7 @@ impl fmt::Display for Ports {
 }
 
 impl Ports {
-    /// Whether that port is one of them.
+    /// Returns true if the port is in the range.
     pub fn contain(&self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -162,7 +162,7 @@ impl FromStr for NetPorts {
     }
 }
 
-/// `192.168.7.0/24`, `[ff02::c]/128`, or one address.
+/// Parses a network such as `192.168.7.0/24` or `[ff02::c]/128`, or a single address.
 fn parse_net(text: &str) -> Result<IpNet, String> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),

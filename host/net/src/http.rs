@@ -1,11 +1,11 @@
-//! Requests of a handler: the address is checked and then connected to, nothing is followed, everything is bounded.
+//! HTTP requests of a handler: the checked address is the one connected to, redirects are not followed, everything is bounded.
 //!
 //! ```text
 //! request ─► target ─► names ─► gate ─► connect ─► tls ─► head, in one write ─► answer's head ─► Body, as it comes
 //! ```
 //!
-//! One connection a request. No proxy, redirect, cookie, decompression or second attempt after a request was written.
-//! Knows neither guests nor grants files: a [`RequestPolicy`] says what may be reached.
+//! One connection per request. No proxy, redirect, cookie, decompression or second attempt after a request was written. Does not know
+//! guests or grants files: a [`RequestPolicy`] decides what may be reached.
 
 mod body;
 mod budget;
@@ -42,27 +42,27 @@ use tls::Roots;
 use until::Until;
 use wire::{Meter, Wire};
 
-/// Bytes of a request's body, at most.
+/// Maximum size of a request's body, in bytes.
 pub const MAX_REQUEST_BODY: usize = 1024 * 1024;
-/// Bytes of a head, of the request or of the answer, at most.
+/// Maximum size of the head of a request or an answer, in bytes.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// Header lines of a head, at most.
+/// Maximum number of header lines of a head.
 pub const MAX_HEADERS: usize = 256;
-/// Interim answers (1xx) before the final one, at most.
+/// Maximum number of interim answers (1xx) before the final one.
 pub const MAX_INTERIM: u32 = 8;
-/// Bytes of an answer's body where the caller has no other limit.
+/// Default limit of an answer's body, in bytes.
 pub const MAX_BODY: u64 = 1024 * 1024;
 
-/// What may be reached, asked right before it is.
+/// Decides what requests may reach; asked right before each use.
 pub trait RequestPolicy: Sync {
-    /// Whether that name may be looked up. It is in lower case, without a dot at its end.
+    /// Checks that the name may be looked up. The name is in lower case, without a trailing dot.
     fn look_up(&self, name: &str) -> Result<(), Denied>;
 
-    /// Whether a request to `host`, which is that address, may be sent. `host` is a name as in [`RequestPolicy::look_up`], or an
+    /// Checks that a request to `host`, which resolved to that address, may be sent. `host` is a name as in [`RequestPolicy::look_up`], or an
     /// IP address without brackets and zone.
     fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied>;
 
-    /// How certificates are treated.
+    /// Returns the handling of certificates.
     fn tls(&self) -> &Tls;
 }
 
@@ -80,37 +80,37 @@ impl RequestPolicy for Policy {
     }
 }
 
-/// How long the parts of a request may take; all of it is bounded by `total`.
+/// Time limits of the parts of a request; `total` bounds all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Looking up, connecting and TLS, together.
+    /// Limit of look-up, connection and TLS, together.
     pub connect: Duration,
-    /// From the connection made to the end of the answer's head.
+    /// Limit from the connection to the end of the answer's head.
     pub first_byte: Duration,
-    /// Between any two pieces of the answer's body.
+    /// Limit between any two pieces of the answer's body.
     pub between_bytes: Duration,
-    /// From the start to the last byte of the answer, including the time the caller takes to read it.
+    /// Limit from the start to the last byte of the answer, including the time that the caller takes to read it.
     pub total: Duration,
 }
 
-/// The limits of one request.
+/// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// In time.
+    /// Time limits.
     pub timeouts: Timeouts,
-    /// Bytes of the answer's body; more is [`HttpError::TooLarge`], never a shorter body.
+    /// Maximum size of the answer's body, in bytes; a larger one is [`HttpError::TooLarge`], never a truncated body.
     pub max_body: u64,
 }
 
 /// Sends one request on a connection of its own.
 ///
-/// The URI is absolute, `http` or `https`. `Host`, `Connection: close` and `Content-Length` are written here (a `Host`
-/// among the headers is replaced); headers that rule connections are refused. The body is read to its end before
-/// anything is connected to: its length goes ahead of it, and both in one write. The answer's body comes as it is read;
-/// its connection and its permit of `budget` are released at its end or when it is dropped.
+/// The URI is absolute, `http` or `https`. `Host`, `Connection: close` and `Content-Length` are written here (a `Host` among the headers
+/// is replaced); headers that control connections are refused. The request's body is read to its end before the connection is made: its
+/// length goes ahead of it, and both in one write. The answer's body is read on demand; its connection and its permit of `budget` are
+/// released at its end or when it is dropped.
 ///
 /// # Errors
-/// Denied by the gate, over a limit, or anything on the way.
+/// Returns an error if the gate denies the request, a limit is exceeded, or the exchange fails.
 pub async fn send<G, B>(
     gate: &G,
     names: &Names,

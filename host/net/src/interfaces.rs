@@ -1,4 +1,4 @@
-//! The interfaces of the node with their addresses, followed live through netlink. Knows no grants.
+//! The interfaces of the node with their addresses, followed live through netlink. Does not know grants.
 
 mod kernel;
 #[cfg(test)]
@@ -19,40 +19,39 @@ use tokio::time::sleep;
 use self::kernel::Events;
 use crate::multicast::Groups;
 
-/// How long after a change the interfaces are read again: changes often come together.
+/// Delay between a change and the next reading: changes often come together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The first and the last pause after netlink failed; each is twice the one before.
+/// First and maximum pause after netlink failed; each pause is twice the previous one.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// One interface.
+/// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name, such as `eth0`.
+    /// Name of the interface, such as `eth0`.
     pub name: String,
-    /// Its index, which is also the scope id of its link-local addresses.
+    /// Index of the interface, which is also the scope id of its link-local addresses.
     pub index: u32,
-    /// Its addresses, each with the prefix length of its network; sorted.
+    /// Addresses, each with the prefix length of its network; sorted.
     pub addresses: Vec<IpNet>,
-    /// Whether it is up and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub up: bool,
-    /// Whether it can multicast.
+    /// True if the interface can multicast.
     pub multicast: bool,
-    /// Whether it is the loopback interface.
+    /// True for the loopback interface.
     pub loopback: bool,
 }
 
-/// All interfaces at one moment, sorted by index.
+/// Snapshot of all interfaces, sorted by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// The interfaces.
+    /// List of the interfaces.
     pub list: Vec<Interface>,
-    /// The node's own addresses that no interface has: the other routes of type `local` in the table `local`.
-    /// Sorted.
+    /// The node's own addresses that no interface has: the other routes of type `local` in the table `local`. Sorted.
     pub local: Vec<IpNet>,
 }
 
 impl Interfaces {
-    /// Whether that address is the node's.
+    /// Returns true if the address belongs to the node.
     pub fn have(&self, address: IpAddr) -> bool {
         let mut addresses = self.list.iter().flat_map(|interface| &interface.addresses);
         addresses.any(|net| net.addr() == address)
@@ -60,29 +59,29 @@ impl Interfaces {
     }
 }
 
-/// Why the network cannot be seen.
+/// Reason why the network cannot be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// Netlink.
+    /// A netlink operation failed.
     #[error("cannot follow the network interfaces")]
     Netlink(#[source] std::io::Error),
-    /// The task that follows the interfaces has ended, so the last ones may be wrong by now.
+    /// The task that follows the interfaces has ended, so the last snapshot may be out of date.
     #[error(
         "the agent no longer follows the network interfaces, since the task for that ended; this is a bug, see the log and restart the agent"
     )]
     Ended,
 }
 
-/// The node's network as it is now; cheap to clone.
+/// The node's network, always current; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,
-    /// Absent where the caller follows them.
+    /// Task that follows the interfaces; `None` if the caller follows them.
     follower: Option<Arc<Follower>>,
     groups: Arc<Groups>,
 }
 
-/// The task that follows the interfaces and holds the sender of them. It ends when this is dropped.
+/// Task that follows the interfaces and holds the sender of snapshots. Aborted on drop.
 #[derive(Debug)]
 struct Follower(JoinHandle<()>);
 
@@ -93,14 +92,13 @@ impl Drop for Follower {
 }
 
 impl Network {
-    /// Follows the interfaces of the network namespace of the calling thread and of tokio's, which must run here, until the
-    /// network and its clones are dropped. A change is seen after some 50 ms. While the kernel cannot be asked, its last answer
-    /// stays.
+    /// Follows the interfaces in the network namespace of the calling thread and of tokio's, which must run here, until the network and its
+    /// clones are dropped. A change is visible after about 50 ms. If the kernel cannot be asked, its last answer stays.
     ///
     /// # Errors
-    /// The first reading failed.
+    /// Returns an error if the first reading failed.
     pub fn start() -> Result<Self, NetworkError> {
-        // Opened before the first reading: what changes during it is seen as a change.
+        // Opened before the first reading, so that a change during it is not missed.
         let events = Events::open().map_err(NetworkError::Netlink)?;
         let now = kernel::read().map_err(NetworkError::Netlink)?;
         let (sender, interfaces) = watch::channel(Arc::new(now));
@@ -108,7 +106,7 @@ impl Network {
         Ok(Self::followed(interfaces, follower))
     }
 
-    /// Interfaces that the task follows, which holds their sender.
+    /// Creates a network from snapshots of `follower`, which holds their sender.
     pub(crate) fn followed(
         interfaces: watch::Receiver<Arc<Interfaces>>,
         follower: JoinHandle<()>,
@@ -119,7 +117,7 @@ impl Network {
         }
     }
 
-    /// Interfaces that the caller follows: for tests.
+    /// Creates a network from snapshots that the caller provides: for tests.
     pub fn fixed(interfaces: watch::Receiver<Arc<Interfaces>>) -> Self {
         Self {
             interfaces,
@@ -128,10 +126,10 @@ impl Network {
         }
     }
 
-    /// The interfaces now.
+    /// Returns the current interfaces.
     ///
     /// # Errors
-    /// The task that follows them has ended.
+    /// Returns an error if the task that follows them has ended.
     pub fn interfaces(&self) -> Result<Arc<Interfaces>, NetworkError> {
         if self.follower.is_some() && self.interfaces.has_changed().is_err() {
             return Err(NetworkError::Ended);
@@ -139,18 +137,18 @@ impl Network {
         Ok(self.interfaces.borrow().clone())
     }
 
-    /// The interfaces as they change; equal snapshots are not sent twice.
+    /// Returns a receiver of the interfaces; equal snapshots are not sent twice.
     pub fn changes(&self) -> watch::Receiver<Arc<Interfaces>> {
         self.interfaces.clone()
     }
 
-    /// The multicast groups that are joined on it.
+    /// Returns the multicast groups joined on this network.
     pub(crate) fn groups(&self) -> &Groups {
         &self.groups
     }
 }
 
-/// Follows the kernel and never ends: what fails is tried again.
+/// Follows the kernel for ever; retries after a failure.
 async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
     let (first, longest) = RETRY;
     let mut pause = first;

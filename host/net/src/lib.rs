@@ -1,11 +1,11 @@
-//! What a discovery handler may reach on the network, and how.
+//! Network access of discovery handlers: the policy, and the operations under it.
 //!
 //! ```text
 //! kernel ─► interfaces ─┐
 //! grants file ─► grants ─┴─► policy: may this address be reached? ─► sockets, requests, groups
 //! ```
 //!
-//! Knows neither guests nor files; every address goes through [`Policy`] right before it is used.
+//! Does not know guests or files; every address passes [`Policy`] right before it is used.
 
 pub mod grants;
 pub mod http;

@@ -1,10 +1,10 @@
-//! Datagrams to multicast groups: one socket a group and interface for all handlers that want it.
+//! Datagrams to multicast groups: one socket per group and interface for all handlers that want it.
 //!
 //! ```text
 //! interfaces, grants ─► Listener ─ wants ─► Groups ─ opens, shares ─► GroupSocket ─ datagrams ─► Mailbox ─► Listener
 //! ```
 //!
-//! The datagrams that are read are bounded for each socket, and those that wait for each listener.
+//! The datagrams read are bounded per socket, the queued ones per listener.
 
 mod bucket;
 mod group_socket;
@@ -23,46 +23,46 @@ use tokio::time::{Instant, sleep_until};
 use self::group_socket::{GroupSocket, Mailbox, Membership, Subscription};
 use crate::{Interface, Interfaces, Network, Policy};
 
-/// The most datagrams that wait for one listener.
+/// Maximum number of datagrams queued for one listener.
 const QUEUE: usize = 256;
-/// The most memberships of one listener: groups times interfaces.
+/// Maximum number of memberships of one listener: groups times interfaces.
 const MEMBERSHIPS: usize = 128;
-/// How long after a failure a group is joined again, unless the interfaces change before: another program may hold its port.
+/// Pause before a failed join is retried, unless the interfaces change before: another program may hold the port.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// A multicast group and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
-    /// The group's address.
+    /// Address of the group.
     pub address: IpAddr,
-    /// The port.
+    /// UDP port.
     pub port: u16,
 }
 
 /// A datagram of a group, from another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Datagram {
-    /// Where it was sent to.
+    /// Destination of the datagram.
     pub group: Group,
-    /// Who sent it; an IPv6 link-local address has its scope id. Nobody has authenticated it.
+    /// Sender, unauthenticated; an IPv6 link-local address has its scope id.
     pub source: SocketAddr,
-    /// The index of the interface it came in on.
+    /// Index of the interface that received the datagram.
     pub interface: u32,
-    /// At most 4 KiB.
+    /// Payload, at most 4 KiB.
     pub payload: Vec<u8>,
 }
 
-/// What a listener receives.
+/// An item that a listener receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
     /// A datagram.
     Datagram(Arc<Datagram>),
-    /// Datagrams were dropped, or may have been: too long (over 4 KiB), too fast (over 2,000 a second on an interface,
-    /// 256 at once), or more than the 256 that wait for this listener.
+    /// Datagrams were dropped, or may have been: too long (over 4 KiB), too fast (over 2,000 a second on an interface, 256 at once), or more
+    /// than the 256 that are queued for this listener.
     Lost,
 }
 
-/// The groups that are joined on one network, for all listeners.
+/// Groups joined on one network, for all listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     sockets: Mutex<HashMap<Membership, Weak<GroupSocket>>>,
@@ -90,25 +90,25 @@ impl Groups {
     }
 }
 
-/// Receives from the groups that a handler is granted, on the interfaces it is granted.
+/// Receives from the granted groups of a handler, on its granted interfaces.
 #[derive(Debug)]
 pub struct Listener {
     policy: Policy,
     groups: Vec<Group>,
     changes: watch::Receiver<Arc<Interfaces>>,
-    /// Whether more changes can come.
+    /// True while more changes can come.
     is_followed: bool,
     mailbox: Arc<Mailbox>,
     datagrams: mpsc::Receiver<Arc<Datagram>>,
     joined: BTreeMap<Membership, Subscription>,
     problems: Vec<String>,
-    /// When to join again what could not be joined.
+    /// `Instant` of the next attempt to join groups that could not be joined.
     retry: Option<Instant>,
 }
 
 impl Listener {
-    /// Joins all groups of the grants, on every granted interface that has an address of the group's family. Must be
-    /// called where tokio runs.
+    /// Joins all groups of the grants, on every granted interface that has an address of the group's family. Must be called within a tokio
+    /// runtime.
     pub fn new(policy: &Policy) -> Self {
         let groups = policy.grants().multicast.iter().filter_map(|entry| {
             let address = entry.net?.addr();
@@ -134,8 +134,8 @@ impl Listener {
         listener
     }
 
-    /// Waits for the next datagram or loss. Meanwhile it joins the groups on new interfaces, leaves those of interfaces that are
-    /// gone, and tries again what it could not join. Cancel-safe.
+    /// Waits for the next datagram or loss. Meanwhile joins the groups on new interfaces, leaves those of removed interfaces, and retries
+    /// failed joins. Cancel safe.
     pub async fn next(&mut self) -> Received {
         loop {
             let retry = async {
@@ -153,7 +153,7 @@ impl Listener {
                 () = retry => self.join(),
                 () = self.mailbox.lost.notified() => return Received::Lost,
                 Some(datagram) = self.datagrams.recv() => {
-                    // It may have been left since.
+                    // The group may have been left since.
                     if self.joined.contains_key(&(datagram.group, datagram.interface)) {
                         return Received::Datagram(datagram);
                     }
@@ -162,7 +162,7 @@ impl Listener {
         }
     }
 
-    /// Which groups could not be joined on which interface, and why; one line each.
+    /// Returns the groups that could not be joined, with interface and reason; one line each.
     pub fn problems(&self) -> Vec<String> {
         self.problems.clone()
     }

@@ -1,8 +1,8 @@
-//! The grants applied to the interfaces of this moment: may this address be reached? Denies what no entry allows.
+//! The grants applied to the current interfaces: decides if an address may be reached. Denies what no entry allows.
 //!
-//! An IPv6 address that only wraps an IPv4 one is that IPv4 address. Loopback, link-local, multicast, broadcast, metadata
-//! services, the node's own addresses and the networks of its containers are in no wide network and not in `lan`: an
-//! entry allows such an address only if all of the entry's network lies in that range. Knows no sockets.
+//! An IPv6 address that only wraps an IPv4 one counts as that IPv4 address. Loopback, link-local, multicast, broadcast, metadata services,
+//! the node's own addresses and the networks of its containers are part of no wide network and not of `lan`: an entry allows such an
+//! address only if the whole network of the entry lies in that range. Does not know sockets.
 
 mod containers;
 mod ranges;
@@ -20,19 +20,19 @@ use self::view::View;
 use crate::grants::{HostPorts, NetPorts, NetworkGrants};
 use crate::{Interface, Interfaces, Network, NetworkError};
 
-/// Host names are not told apart by case, and `*` also stands for dots.
+/// Match options of host names: case does not matter, and `*` also matches dots.
 const NAMES: MatchOptions = MatchOptions {
     case_sensitive: false,
     require_literal_separator: false,
     require_literal_leading_dot: false,
 };
 
-/// Why something is not allowed, in words for the operator.
+/// Reason why something is not allowed, worded for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Denied(pub String);
 
-/// What a handler may reach; cheap to clone.
+/// Network policy of a handler; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Policy {
     shared: Arc<Shared>,
@@ -42,14 +42,14 @@ pub struct Policy {
 struct Shared {
     grants: Arc<NetworkGrants>,
     network: Network,
-    /// Those of `interfaces`; absent where the grants name none. One that is no pattern fits nothing.
+    /// Patterns of `interfaces`; `None` if the grants name none. An invalid pattern matches nothing.
     interfaces: Option<Vec<Pattern>>,
     names: Vec<Pattern>,
     seen: Mutex<(Arc<Interfaces>, Arc<View>)>,
 }
 
 impl Policy {
-    /// The grants of a handler on this node.
+    /// Creates the policy of a handler on this node.
     pub fn new(grants: Arc<NetworkGrants>, network: Network) -> Self {
         let patterns = |texts: &[String]| -> Vec<Pattern> {
             let pattern = |text: &String| Pattern::new(text.trim_end_matches('.')).ok();
@@ -71,18 +71,18 @@ impl Policy {
         }
     }
 
-    /// The grants.
+    /// Returns the grants.
     pub fn grants(&self) -> &NetworkGrants {
         &self.shared.grants
     }
 
-    /// The network it is about.
+    /// Returns the network that the policy applies to.
     pub(crate) fn network(&self) -> &Network {
         &self.shared.network
     }
 
-    /// The interfaces it may use, as they are now: granted, up, with addresses; sorted by index. None where the agent does not
-    /// follow them any more.
+    /// Returns the interfaces that the handler may use now: granted, up, with addresses; sorted by index. Returns none if the agent no longer
+    /// follows the interfaces.
     pub fn interfaces(&self) -> Vec<Interface> {
         let Ok(view) = self.view() else {
             return Vec::new();
@@ -91,8 +91,7 @@ impl Policy {
         usable.cloned().collect()
     }
 
-    /// Whether a socket may be bound to that address: port 0 of the unspecified address or of an address of a granted
-    /// interface.
+    /// Checks that a socket may be bound to the address: port 0 of the unspecified address or of an address of a granted interface.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         let denied = |why: &str| Denied(format!("bind to {address}: {why}"));
@@ -123,14 +122,14 @@ impl Policy {
         ))
     }
 
-    /// Whether a datagram may be sent there.
+    /// Checks that a datagram may be sent to the address.
     pub fn send(&self, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         self.by_net("send to", "udp", self.grants().udp.iter(), address)
     }
 
-    /// Whether a datagram to an IPv4 group may leave where the kernel's routes lead, as it does from a socket that is
-    /// bound to no address of its own: only if no interface leads elsewhere than the grants.
+    /// Checks that a datagram to an IPv4 group may leave along the kernel's routes, as from a socket that is bound to no address of its own:
+    /// only if no interface that is not granted can carry it.
     pub fn send_unbound(&self, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         if !address.is_ipv4() || !address.ip().is_multicast() {
@@ -155,9 +154,9 @@ impl Policy {
         }
     }
 
-    /// Whether a datagram may be received from there. `asked` are the addresses that the socket was allowed to send to: what
-    /// was sent to a group may be answered by anybody in `lan`, from any port, what was sent to an IPv6 group only on the
-    /// interface it was sent to, link-local addresses there included; what was sent to one address, by that one.
+    /// Checks that a datagram from the address may be received. `asked` are the addresses that the socket was allowed to send to. A datagram to
+    /// a group may be answered by anyone in `lan`, from any port; one to an IPv6 group only on the interface it was sent to, including from
+    /// link-local addresses; one to a single address only by that address.
     pub fn receive(&self, address: SocketAddr, asked: &[SocketAddr]) -> Result<(), Denied> {
         let address = canonical(address);
         let denied = |error| Denied(format!("receive from {address}: {error}"));
@@ -189,13 +188,13 @@ impl Policy {
         self.by_net("receive from", "udp", self.grants().udp.iter(), address)
     }
 
-    /// Whether a connection may be made.
+    /// Checks that a connection to the address may be made.
     pub fn connect(&self, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         self.by_net("connect to", "tcp", self.grants().tcp.iter(), address)
     }
 
-    /// Whether a request to `host`, which is that address, may be sent.
+    /// Checks that a request to `host`, which resolved to that address, may be sent.
     pub fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {
         let address = canonical(address);
         let nets = self.grants().http.iter().filter_map(|entry| match entry {
@@ -218,8 +217,8 @@ impl Policy {
         }
     }
 
-    /// Whether that name may be looked up: it fits `names`, or an `http` entry has it. An address written as text is no
-    /// name and may be.
+    /// Checks that the name may be looked up: it matches `names`, or an `http` entry has it. An address written as text is no name and is
+    /// allowed.
     pub fn look_up(&self, name: &str) -> Result<(), Denied> {
         let bare = name.strip_suffix('.').unwrap_or(name);
         let inner = bare
@@ -241,7 +240,7 @@ impl Policy {
         )))
     }
 
-    /// Whether a datagram of that group and port may wake the handler.
+    /// Checks that a datagram to that group and port may wake the handler.
     pub fn listen(&self, group: IpAddr, port: u16) -> Result<(), Denied> {
         let group = group.to_canonical();
         let has = |entry: &NetPorts| {
@@ -258,7 +257,7 @@ impl Policy {
         Err(Denied(format!("listen to {address}: {why}")))
     }
 
-    /// The ports of the `http` entries with that name.
+    /// Returns the ports of the `http` entries with that name.
     fn named(&self, host: &str) -> impl Iterator<Item = crate::grants::Ports> {
         let host = host.strip_suffix('.').unwrap_or(host);
         self.grants()
@@ -297,7 +296,7 @@ impl Policy {
         };
         let mut entries = entries;
         if !entries.any(has) {
-            // The narrowest says most.
+            // The narrowest range is the most specific reason.
             let narrowest = specials
                 .iter()
                 .max_by_key(|special| special.net.prefix_len());
@@ -317,7 +316,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The view of the interfaces as they are now.
+    /// Returns the view of the current interfaces.
     fn view(&self) -> Result<Arc<View>, NetworkError> {
         let now = self.shared.network.interfaces()?;
         let mut seen = self
@@ -333,7 +332,7 @@ impl Policy {
     }
 }
 
-/// An IPv6 address that wraps an IPv4 one is that.
+/// Converts an IPv6 address that wraps an IPv4 one to that one.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -344,7 +343,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether the scope of the address is that interface; IPv4 has none.
+/// Returns true if the scope of the address is that interface; IPv4 has no scope.
 fn fits_scope(address: SocketAddr, index: u32) -> bool {
     match address {
         SocketAddr::V4(_) => true,
@@ -352,7 +351,7 @@ fn fits_scope(address: SocketAddr, index: u32) -> bool {
     }
 }
 
-/// Whether the text can be a host's name: at most 253 bytes in labels of 1 to 63 letters, digits, `-` and `_`.
+/// Returns true if the text can be a host name: at most 253 bytes in labels of 1 to 63 letters, digits, `-` and `_`.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())

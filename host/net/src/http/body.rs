@@ -16,8 +16,8 @@ use super::until::Until;
 use super::wire::Meter;
 use super::{HttpError, Limits, Stage};
 
-/// The body of an answer, read from the connection as it is asked for. At its end, at its first error, and when it is
-/// dropped, the connection closes. The bytes are those of the peer: nothing is unpacked.
+/// The body of an answer, read from the connection on demand. The connection closes at its end, at its first error, and when it is
+/// dropped. The bytes are as the peer sent them: nothing is decompressed.
 pub struct Body {
     open: Option<Open>,
 }
@@ -103,7 +103,7 @@ impl http_body::Body for Body {
 
 impl Open {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        // A peer that always has something ready must not outrun the end.
+        // A peer that always has data ready must not exceed the total limit.
         if self.total.passed() {
             return Poll::Ready(Some(Err(self.total.error(Stage::Body))));
         }

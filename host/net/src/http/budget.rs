@@ -1,4 +1,4 @@
-//! What the requests of one call may use together.
+//! Budget shared by the requests of one call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::HttpError;
 
-/// What the requests of one call may use together: connections at once, and bytes on the wire in both directions.
-/// The host works for a request outside the guest's own budget of CPU time; this bounds that work.
+/// Budget shared by the requests of one call: concurrent connections, and bytes on the wire in both directions. The host works for a
+/// request outside the guest's own CPU budget; this bounds that work.
 #[derive(Debug)]
 pub struct Budget {
     permits: Arc<Semaphore>,
@@ -20,14 +20,14 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// 128 requests at once, 64 MiB.
+    /// Allows 128 concurrent requests and 64 MiB.
     fn default() -> Self {
         Self::new(128, 64 * 1024 * 1024)
     }
 }
 
 impl Budget {
-    /// So many requests at once, so many bytes in all.
+    /// Allows `at_once` concurrent requests and `bytes` in total.
     pub fn new(at_once: usize, bytes: u64) -> Self {
         let at_once = at_once.min(Semaphore::MAX_PERMITS);
         Self {
@@ -40,19 +40,18 @@ impl Budget {
         }
     }
 
-    /// The most bytes of requests that the host held at once since this was last asked: bodies that were collected and
-    /// had no answer yet.
+    /// Returns the peak of bytes of requests that the host held since the last query: bodies that were collected and had no answer yet.
     pub fn most_kept(&self) -> u64 {
         let now = self.kept.load(Ordering::Relaxed);
         self.most_kept.swap(now, Ordering::Relaxed).max(now)
     }
 
-    /// Bytes that may still be sent or received.
+    /// Returns the number of bytes that may still be sent or received.
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// A permit for one more request, held as long as its connection.
+    /// Acquires a permit for one more request, to be held as long as its connection.
     pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         if self.left() == 0 {
             return Err(self.spent());
@@ -64,7 +63,7 @@ impl Budget {
             })
     }
 
-    /// Takes bytes away. `false`: there were not that many, and now there are none.
+    /// Subtracts bytes. Returns false, and leaves none, if there were not that many.
     pub(super) fn charge(&self, bytes: u64) -> bool {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let before = self
@@ -78,7 +77,7 @@ impl Budget {
     }
 }
 
-/// The bytes of one request that the host holds.
+/// Counts the bytes of one request that the host holds.
 #[derive(Debug)]
 pub(super) struct Kept<'a> {
     budget: &'a Budget,
@@ -90,7 +89,7 @@ impl<'a> Kept<'a> {
         Self { budget, bytes: 0 }
     }
 
-    /// Holds more, and takes it from the budget.
+    /// Counts more held bytes, and charges them to the budget.
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), HttpError> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         if !self.budget.charge(bytes) {

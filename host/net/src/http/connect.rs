@@ -1,4 +1,4 @@
-//! From a target to a connection: every address it has is checked, and what was checked is connected to.
+//! Connects to a target: every address is checked, and the checked address is the one connected to.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use super::target::{Host, Target};
 use super::until::Until;
 use super::{HttpError, Names, RequestPolicy, Stage};
 
-/// Granted addresses of one name that are tried.
+/// Maximum number of granted addresses per name that are tried.
 const MAX_TRIED: usize = 4;
-/// The most denials of one name that are reported.
+/// Maximum number of denials per name that are reported.
 const MAX_TOLD: usize = 8;
 
 pub(super) async fn connect<G: RequestPolicy>(
@@ -47,7 +47,7 @@ pub(super) async fn connect<G: RequestPolicy>(
     one_of(&granted, until).await
 }
 
-/// One after another, each with its part of the time that is left, so that a dead one does not use it up.
+/// Tries the addresses in order, each with its share of the time left, so that a dead one does not use it up.
 async fn one_of(
     addresses: &[SocketAddr],
     until: Until,
@@ -60,7 +60,7 @@ async fn one_of(
         left = left.saturating_sub(1);
         match timeout_at(now + share, TcpStream::connect(*address)).await {
             Ok(Ok(stream)) => {
-                // Nothing is ever waited for to fill a packet.
+                // Nagle's algorithm would only delay the request.
                 let _ = stream.set_nodelay(true);
                 return Ok((stream, *address));
             }

@@ -1,4 +1,4 @@
-//! The connection of a request. It works only while whoever awaits something of it polls it.
+//! Drives the connection of a request, only while a caller polls the answer or its body.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -7,7 +7,7 @@ use std::task::Context;
 pub(super) struct Driver(pub Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
 
 impl Driver {
-    /// Reads and writes. Its error is returned where the answer or the body is awaited.
+    /// Reads and writes. Errors are returned to the caller that awaits the answer or the body.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.0
             && connection.as_mut().poll(cx).is_ready()

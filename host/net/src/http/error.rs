@@ -1,4 +1,4 @@
-//! Why a request failed, in words for the operator.
+//! Errors of requests, worded for the operator.
 
 use std::error::Error;
 use std::fmt;
@@ -9,68 +9,68 @@ use std::time::Duration;
 use super::{MAX_HEAD, MAX_HEADERS, MAX_INTERIM, MAX_REQUEST_BODY};
 use crate::Denied;
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// By the grants: the name, or every address it has.
+    /// The grants deny the name, or every address of it.
     #[error("not granted: {}", list(.0))]
     Denied(Vec<Denied>),
-    /// It is none that could be sent.
+    /// The request is invalid.
     #[error("cannot send the request: {0}")]
     Request(String),
-    /// Its body is over [`MAX_REQUEST_BODY`].
+    /// The body of the request is over [`MAX_REQUEST_BODY`].
     #[error("cannot send the request: its body is over {MAX_REQUEST_BODY} bytes")]
     RequestTooLarge,
-    /// More are under way than the call may have.
+    /// Too many requests of the call are in progress.
     #[error("cannot send the request: {at_once} are under way already")]
     Busy {
-        /// How many the call may have at once.
+        /// Maximum number of concurrent requests of the call.
         at_once: usize,
     },
-    /// The call has sent and received all it may.
+    /// The call has used up its bytes.
     #[error("the requests of this call have moved all of the {bytes} bytes that they may")]
     Spent {
-        /// How many those are.
+        /// Byte budget of the call.
         bytes: u64,
     },
     /// The name has no address.
     #[error("look up {name:?}")]
     LookUp {
-        /// The name.
+        /// Name that was looked up.
         name: String,
-        /// What the machine's resolver says.
+        /// Error of the machine's resolver.
         #[source]
         source: io::Error,
     },
-    /// No server listens there.
+    /// The server refused the connection.
     #[error("connect to {address}: connection refused")]
     Refused {
-        /// The address that was tried last.
+        /// Address that was tried last.
         address: SocketAddr,
     },
-    /// No way there.
+    /// The address could not be reached.
     #[error("connect to {address}")]
     Unreachable {
-        /// The address that was tried last.
+        /// Address that was tried last.
         address: SocketAddr,
-        /// What the kernel says.
+        /// Error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// It took too long.
+    /// A limit in time passed.
     #[error("{stage} took longer than {limit:?}")]
     Timeout {
-        /// What took too long.
+        /// Stage that took too long.
         stage: Stage,
-        /// The limit that passed: that of the stage, or of the whole request.
+        /// Limit that passed: that of the stage, or of the whole request.
         limit: Duration,
     },
-    /// The peer's certificate is none that the grants trust.
+    /// The grants do not trust the peer's certificate.
     #[error("certificate is not trusted (to trust it: `tls: pin:{sha256}`): {reason}")]
     Untrusted {
-        /// What is wrong with it.
+        /// Reason of the rejection.
         reason: String,
-        /// The SHA-256 of the certificate that was seen, in hexadecimal digits.
+        /// SHA-256 of the received certificate, in hexadecimal digits.
         sha256: String,
     },
     /// This machine trusts no authority at all.
@@ -80,44 +80,44 @@ pub enum HttpError {
          with `tls: pin:SHA256`"
     )]
     NoRoots,
-    /// No TLS came about, or it broke.
+    /// The TLS handshake or connection failed.
     #[error("speak TLS with {address}")]
     Tls {
-        /// The peer.
+        /// Address of the peer.
         address: SocketAddr,
-        /// What went wrong.
+        /// Error of the TLS library.
         #[source]
         source: io::Error,
     },
     /// The answer is not HTTP/1.
     #[error("the answer breaks HTTP: {0}")]
     Protocol(String),
-    /// The answer's head, or its trailers, are over [`MAX_HEAD`] or [`MAX_HEADERS`].
+    /// The head or the trailers of the answer are over [`MAX_HEAD`] or [`MAX_HEADERS`].
     #[error(
         "the answer's head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
     )]
     HeadTooLarge,
-    /// Interim answers without end.
+    /// The answer has too many interim answers before it.
     #[error("the answer has more than {MAX_INTERIM} interim answers (1xx) before it")]
     Interim,
-    /// The answer's body is over the caller's limit, or its encoding over what any such body needs.
+    /// The body of the answer is over the caller's limit, or its encoding over what any such body needs.
     #[error("the answer's body is over {limit} bytes")]
     TooLarge {
-        /// The limit.
+        /// Limit of the caller, in bytes.
         limit: u64,
     },
     /// The peer closed the connection before the answer was complete.
     #[error("the peer closed early: {stage} was not over")]
     Closed {
-        /// What it interrupted.
+        /// Stage that was interrupted.
         stage: Stage,
-        /// What the connection says; absent for an orderly end.
+        /// Error of the connection; `None` for an orderly end.
         #[source]
         source: Option<io::Error>,
     },
 }
 
-/// A part of a request, as it reads in an error.
+/// A stage of a request, as it reads in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The handler writes the request's body.
@@ -126,7 +126,7 @@ pub enum Stage {
     LookUp,
     /// The connection is made.
     Connect,
-    /// TLS is agreed on.
+    /// The TLS handshake runs.
     Tls,
     /// The request is written, the head of the answer read.
     Head,
@@ -153,7 +153,7 @@ fn list(denied: &[Denied]) -> String {
 }
 
 impl HttpError {
-    /// What hyper says while `stage`, on a connection to `address`.
+    /// Converts an error of hyper during `stage`, on a connection to `address`.
     pub(super) fn of_hyper(error: &hyper::Error, stage: Stage, address: SocketAddr) -> Self {
         if error.is_parse_too_large() {
             return Self::HeadTooLarge;
@@ -186,7 +186,7 @@ impl HttpError {
     }
 }
 
-/// A text that may quote the peer: short, one line.
+/// Makes a text that may quote the peer short and single-line.
 pub(super) fn readable(text: &str) -> String {
     const LONGEST: usize = 300;
     let clean = |c: char| if c.is_control() { ' ' } else { c };

@@ -1,4 +1,4 @@
-//! One request and the head of its answer on a fresh connection. The connection works only while it is polled here or
+//! Sends one request and reads the head of its answer on a fresh connection. The connection makes progress only while it is polled here or
 //! by the body: there is no task to join.
 
 use std::pin::pin;
@@ -31,7 +31,7 @@ pub(super) async fn exchange(
     hyper::ext::on_informational(&mut request, move |_| counted.interim());
     let (mut sender, connection) = http1::Builder::new()
         .title_case_headers(true)
-        // Head and body are copied together and leave in one write: some cameras read only once.
+        // Head and body are copied together and sent in one write: some cameras read only once.
         .writev(false)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD)
@@ -90,7 +90,7 @@ mod tests {
     use super::super::{Budget, MAX_BODY, Timeouts};
     use super::*;
 
-    /// Keeps what is written, one entry a write, and answers it.
+    /// Records each write as one entry, and answers.
     struct Recorder {
         writes: Arc<Mutex<Vec<Vec<u8>>>>,
         answer: &'static [u8],

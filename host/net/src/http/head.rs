@@ -1,4 +1,4 @@
-//! The request as it is written: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
+//! Writes the request: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
 
 use std::error::Error;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use super::target::Target;
 use super::until::Until;
 use super::{HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
 
-/// Headers that rule the connection, which is none of the handler's.
+/// Headers that control the connection, which handlers may not set.
 const REFUSED: [HeaderName; 11] = [
     header::CONNECTION,
     header::EXPECT,
@@ -29,8 +29,7 @@ const REFUSED: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Reads the body to its end and writes the head for it. What it has is counted as it comes, since the host holds it
-/// until it is written.
+/// Reads the body to its end and writes the head for it. Counts the body as it comes, because the host holds it until it is written.
 pub(super) async fn collect<B>(
     target: &Target,
     request: Request<B>,

@@ -1,4 +1,4 @@
-//! Looking up host names: few at once, even if the caller does not wait for the answers.
+//! Looks up host names: few at once, even if the caller does not wait for the answers.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use tokio::sync::Semaphore;
 use super::target::{check_name, is_peer};
 use super::{HttpError, RequestPolicy};
 
-/// Look-ups of one handler under way at once.
+/// Maximum number of concurrent look-ups per handler.
 const AT_ONCE: usize = 4;
-/// Look-ups of all handlers under way at once. Each has a thread; those of a name whose servers do not answer take half a minute.
+/// Maximum number of concurrent look-ups of all handlers. Each has a thread; a look-up takes half a minute if the servers do not answer.
 const ALL_AT_ONCE: usize = 64;
-/// Addresses of a name that are looked at.
+/// Maximum number of addresses per name that are considered.
 const MAX_ADDRESSES: usize = 64;
 
 type Resolve = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// The look-ups of one handler: at most four at once, in all its calls, and 64 of all handlers. Cheap to clone; the clones
-/// share its four.
+/// Resolver of one handler: at most four concurrent look-ups in all its calls, and 64 of all handlers. Cheap to clone; clones share the
+/// four.
 #[derive(Clone)]
 pub struct Names {
     permits: Arc<Semaphore>,
@@ -37,14 +37,14 @@ impl fmt::Debug for Names {
 }
 
 impl Default for Names {
-    /// Asks this machine's resolver (`getaddrinfo`).
+    /// Uses this machine's resolver (`getaddrinfo`).
     fn default() -> Self {
         Self::with(|name| Ok((name, 0).to_socket_addrs()?.collect()))
     }
 }
 
 impl Names {
-    /// Asks `resolve`, which may block.
+    /// Uses `resolve`, which may block.
     pub fn with(
         resolve: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
@@ -55,8 +55,8 @@ impl Names {
         }
     }
 
-    /// Those of another handler: with four of its own, so that names that nobody answers for delay the look-ups of the handler
-    /// that asks for them, and no other's.
+    /// Returns the resolver of another handler, with four look-ups of its own: names whose servers do not answer then delay only the handler
+    /// that asks for them.
     #[must_use]
     pub fn of_another(&self) -> Self {
         Self {
@@ -65,21 +65,21 @@ impl Names {
         }
     }
 
-    /// Look-ups that could begin at once.
+    /// Returns the number of look-ups that could begin now.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         let all = self.all.available_permits();
         self.permits.available_permits().min(all)
     }
 
-    /// The addresses of a name, in the resolver's order, each once, with port 0. IPv6 forms of IPv4 addresses come as
-    /// the latter; addresses that can be no peer's are left out. None of them is granted by that.
+    /// Returns the addresses of a name in the resolver's order, without duplicates, with port 0. IPv6 forms of IPv4 addresses are converted;
+    /// addresses that cannot be a peer are left out. The result grants no address.
     ///
-    /// Takes as long as the resolver does. Dropped before, the look-up goes on and keeps its permit to its end: nobody
-    /// can stop it.
+    /// Takes as long as the resolver does. If the future is dropped, the look-up continues and keeps its permit to its end, because it cannot
+    /// be stopped.
     ///
     /// # Errors
-    /// The gate denies the name, or it has no address.
+    /// Returns an error if the gate denies the name, or the name has no address.
     pub async fn look_up<G: RequestPolicy>(
         &self,
         gate: &G,
@@ -97,7 +97,7 @@ impl Names {
             let permit = Arc::clone(permits).acquire_owned().await;
             permit.map_err(|error| failed(io::Error::other(error)))
         };
-        // The own one first: whoever waits for it holds none of the others'.
+        // The handler's own permit first: while waiting for it, the look-up holds none of the shared permits.
         let permits = (turn(&self.permits).await?, turn(&self.all).await?);
         let resolve = Arc::clone(&self.resolve);
         let asked = name.clone();

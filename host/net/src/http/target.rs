@@ -1,4 +1,4 @@
-//! Where a request goes: host, zone, port and path out of its URI. Looks nothing up but the index of an interface.
+//! The target of a request: parses host, zone, port and path from its URI. Resolves nothing but the index of an interface.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -8,7 +8,7 @@ use http::uri::PathAndQuery;
 
 use super::HttpError;
 
-/// Where a request goes.
+/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: Host,
@@ -17,12 +17,12 @@ pub(super) struct Target {
     pub(super) path: PathAndQuery,
 }
 
-/// Whom it asks.
+/// Host of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Host {
-    /// By address, with the index of its interface if it is link-local (otherwise 0).
+    /// Address, with the index of its interface if it is link-local (otherwise 0).
     Address(IpAddr, u32),
-    /// By name, in lower case, without a dot at the end.
+    /// Name in lower case, without a trailing dot.
     Name(String),
 }
 
@@ -62,7 +62,7 @@ impl Target {
         })
     }
 
-    /// The value of `Host`: no zone, and the port only if the scheme has another.
+    /// Returns the value of `Host`: no zone, and the port only if it is not the scheme's default.
     pub(super) fn authority(&self) -> String {
         let host = match &self.host {
             Host::Address(IpAddr::V6(ip), _) => format!("[{ip}]"),
@@ -137,7 +137,7 @@ impl Host {
         }
     }
 
-    /// The address, if it is one.
+    /// Returns the socket address if the host is an address.
     pub(super) fn literal(&self, port: u16) -> Option<SocketAddr> {
         match self {
             Self::Address(IpAddr::V6(ip), scope) => {
@@ -149,13 +149,13 @@ impl Host {
     }
 }
 
-/// Whether that can be a peer: the kernel takes the unspecified address for this machine.
+/// Returns true if the address can be a peer: the kernel takes the unspecified address for this machine.
 pub(super) fn is_peer(ip: IpAddr) -> bool {
     let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !ip.is_unspecified() && !ip.is_multicast() && !broadcast
 }
 
-/// A zone is written after `%25`; some peers and programs write it after `%` alone.
+/// Returns the index of a zone. A zone is written after `%25`; some peers and programs write it after `%` alone.
 fn index_of(zone: &str) -> Result<u32, HttpError> {
     let zone = zone
         .strip_prefix("25")
@@ -168,8 +168,8 @@ fn index_of(zone: &str) -> Result<u32, HttpError> {
         .map_err(|_| wrong(&format!("this machine has no interface {zone:?}")))
 }
 
-/// Whether the resolver may be asked for it. A last label of digits is an address in a form that only some read
-/// (`127.1`, `0x7f000001`): refused, so that what is checked is what is meant.
+/// Checks that the resolver may be asked for the name. A last label of digits is an address in a form that only some parsers accept
+/// (`127.1`, `0x7f000001`); it is refused, so that the checked address is the intended one.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     let good = |label: &str| {
         (1..=63).contains(&label.len())

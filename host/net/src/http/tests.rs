@@ -1,4 +1,4 @@
-//! Real sockets on loopback; the peers are written by hand, byte for byte.
+//! Tests over real sockets on loopback; the peers are written by hand, byte for byte.
 
 mod answers;
 mod hostile;
@@ -30,7 +30,7 @@ const LIMITS: Limits = Limits {
     max_body: MAX_BODY,
 };
 
-/// Grants everything but what it is told, and remembers what it was asked.
+/// Grants everything except what it is told to deny; records what it was asked.
 #[derive(Default)]
 struct Guard {
     tls: Tls,
@@ -82,12 +82,12 @@ where
     (address, task)
 }
 
-/// Serves one connection: takes what comes, answers with these bytes and closes.
+/// Serves one connection: reads the request, answers with these bytes and closes.
 async fn answering(answer: impl Into<Vec<u8>>) -> SocketAddr {
     let answer = answer.into();
     let (address, _) = server(|mut stream| async move {
         first_read(&mut stream).await;
-        // A peer that has seen enough hangs up.
+        // A peer that has read enough hangs up.
         let _ = stream.write_all(&answer).await;
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -103,7 +103,7 @@ async fn first_read(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// Whether nobody has connected.
+/// Returns true if no connection has come in.
 async fn nobody_came(listener: &TcpListener) -> bool {
     tokio::select! {
         biased;
@@ -121,7 +121,7 @@ fn post(url: impl AsRef<str>, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     Request::post(url.as_ref()).body(body).unwrap()
 }
 
-/// Names that nobody looks up.
+/// Returns a resolver that must not be used.
 fn no_names() -> Names {
     Names::with(|name| Err(io::Error::other(format!("{name} was looked up"))))
 }
@@ -140,13 +140,13 @@ async fn whole(response: Response<Body>) -> Result<Response<Bytes>, HttpError> {
     Ok(Response::from_parts(parts, body))
 }
 
-/// Asks with GET and reads the whole answer.
+/// Sends a GET request and reads the whole answer.
 async fn ask(address: SocketAddr, limits: Limits) -> Result<Response<Bytes>, HttpError> {
     let request = get(format!("http://{address}/"));
     whole(send_to(&Guard::default(), request, limits).await?).await
 }
 
-/// The error with its causes, as it is logged.
+/// Formats the error with its causes, as it is logged.
 fn told(error: &HttpError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

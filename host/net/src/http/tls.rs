@@ -1,4 +1,4 @@
-//! TLS as the grants say: verified by this machine's authorities, one pinned certificate, or anything.
+//! TLS as the grants require: verified by this machine's authorities, one pinned certificate, or any.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use super::wire::{Meter, Metered};
 use super::{HttpError, Stage};
 use crate::grants::Tls;
 
-/// The authorities that are trusted, read when they are first asked for, and again as long as there are none.
+/// Trusted authorities, loaded on first use, and again as long as there are none.
 #[derive(Debug)]
 pub(super) struct Roots {
     verifier: OnceCell<Arc<WebPkiServerVerifier>>,
@@ -34,7 +34,7 @@ pub(super) struct Roots {
 static MACHINE: Roots = Roots::of(rustls_native_certs::load_native_certs);
 
 impl Roots {
-    /// Those of this machine.
+    /// Returns the authorities of this machine.
     pub(super) fn machine() -> &'static Self {
         &MACHINE
     }
@@ -77,14 +77,14 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Why no TLS came about.
+/// Reason why TLS failed.
 pub(super) enum Failure {
-    /// The peer or the certificate.
+    /// The peer or its certificate caused the failure.
     Handshake {
         error: io::Error,
         rejected: Option<HttpError>,
     },
-    /// Before anything was sent.
+    /// The failure occurred before anything was sent.
     Before(HttpError),
 }
 
@@ -151,7 +151,7 @@ enum Trust {
     Anybody,
 }
 
-/// The check of one connection's certificate, which remembers what it rejected.
+/// Verifier of one connection's certificate; remembers the rejection.
 #[derive(Debug)]
 struct Check {
     trust: Trust,
@@ -177,7 +177,7 @@ impl Rejected {
 impl Check {
     fn reject(&self, digest: [u8; 32], reason: &str) {
         let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        // One connection shows one certificate.
+        // A connection presents one certificate.
         let _ = self.rejected.set(Rejected {
             reason: readable(reason),
             sha256,
@@ -244,7 +244,7 @@ impl ServerCertVerifier for Check {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         let mut schemes = self.algorithms.supported_schemes();
         if matches!(self.trust, Trust::Anybody) {
-            // All that some old servers have; what they sign is not looked at.
+            // Some old servers have no other schemes; their signatures are not verified anyway.
             schemes.extend([
                 SignatureScheme::RSA_PKCS1_SHA1,
                 SignatureScheme::ECDSA_SHA1_Legacy,

@@ -1,4 +1,4 @@
-//! A moment by which something must be done, and how long that was from the start.
+//! A deadline together with the limit that it came from.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::{HttpError, Stage};
 
-/// Longer limits count as this: the clock's own end is nearer than the longest duration.
+/// Maximum limit: the clock overflows before the longest `Duration`.
 const LONGEST: Duration = Duration::from_hours(24);
 
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ impl Until {
         }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     pub(super) fn or(self, other: Self) -> Self {
         if other.at < self.at { other } else { self }
     }

@@ -1,4 +1,4 @@
-//! The bytes of one connection: counted and bounded below TLS, where nothing the peer sends goes uncounted.
+//! The bytes of one connection: counted and bounded below TLS, where everything that the peer sends is seen.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Budget, HttpError, MAX_HEAD, MAX_INTERIM, Stage};
 
-/// What was counted on one connection, and which limit it has passed.
+/// Counters of one connection, and the limit that it exceeded.
 #[derive(Debug)]
 pub(super) struct Meter {
     address: SocketAddr,
     max_body: u64,
-    /// Bytes that may yet be read: a body as long as may be in chunks as small as honest servers make them, a head,
-    /// trailers, and certificates.
+    /// Bytes that may still be read: a body of maximum length in the smallest chunks that honest servers use, a head, trailers, and
+    /// certificates.
     left: AtomicU64,
-    /// Bytes of the request's body that have yet to be written: they are counted in the budget already.
+    /// Bytes of the request's body still to be written; the budget already includes them.
     paid: AtomicU64,
     interim: AtomicU32,
     passed: OnceLock<Passed>,
@@ -51,25 +51,25 @@ impl Meter {
         }
     }
 
-    /// So many bytes that will be written are counted in the budget already.
+    /// Sets the number of bytes to be written that the budget already includes.
     pub(super) fn with_paid(self, bytes: u64) -> Self {
         self.paid.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// The peer.
+    /// Returns the address of the peer.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// One interim answer was read.
+    /// Counts an interim answer.
     pub(super) fn interim(&self) {
         if MAX_INTERIM <= self.interim.fetch_add(1, Ordering::Relaxed) {
             self.pass(Passed::Interim);
         }
     }
 
-    /// The limit that was passed: whatever reports an error after it, that is the cause.
+    /// Returns the limit that was exceeded: it is the cause of any later error.
     pub(super) fn error(&self, stage: Stage) -> Option<HttpError> {
         Some(match (self.passed.get()?, stage) {
             (Passed::Interim, _) => HttpError::Interim,
@@ -81,14 +81,14 @@ impl Meter {
         })
     }
 
-    /// Why hyper failed.
+    /// Returns the reason why hyper failed.
     pub(super) fn explain(&self, error: &hyper::Error, stage: Stage) -> HttpError {
         self.error(stage)
             .unwrap_or_else(|| HttpError::of_hyper(error, stage, self.address))
     }
 
     fn pass(&self, limit: Passed) {
-        // The first one is the cause.
+        // The first limit is the cause.
         let _ = self.passed.set(limit);
     }
 
@@ -127,7 +127,7 @@ impl Meter {
     }
 }
 
-/// A connection that is counted.
+/// A connection whose bytes are counted.
 #[derive(Debug)]
 pub(super) struct Metered {
     stream: TcpStream,
@@ -182,7 +182,7 @@ pub(super) enum Wire {
     Plain(Metered),
     Tls {
         stream: Box<TlsStream<Metered>>,
-        /// Whether an end without TLS's own farewell counts as one: many cameras send none.
+        /// True if an end without TLS's `close_notify` counts as an end: many cameras send none.
         abrupt_end: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads interfaces and local routes from the kernel over a netlink route socket. Keeps nothing.
+//! Reads interfaces and local routes from the kernel over a netlink route socket. Keeps no state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,25 +21,25 @@ mod messages;
 
 use messages::{Answer, Link};
 
-/// `RTMGRP_LINK`, and for both families `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of `linux/rtnetlink.h`.
+/// `RTMGRP_LINK`, and `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of both families, from `linux/rtnetlink.h`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
-/// More than the kernel puts into one part of a dump (32 KiB).
+/// Buffer size: more than the kernel puts into one part of a dump (32 KiB).
 const PART: usize = 64 * 1024;
-/// How often a dump is repeated because something changed meanwhile. An event follows each change, so the last dump is good enough.
+/// Maximum number of dumps if something changes meanwhile. An event follows each change, so the last dump is good enough.
 const DUMPS: usize = 3;
 /// `ENOBUFS`: events were lost.
 const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;
 /// `ENOENT`: there is no routing table of that number.
 const NO_TABLE: i32 = nix::errno::Errno::ENOENT as i32;
 
-/// Events of changes.
+/// Stream of change events.
 pub(super) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// No change after it returns is missed.
+    /// Subscribes to events; no change after it returns is missed.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, GROUPS))?;
@@ -49,7 +49,7 @@ impl Events {
         })
     }
 
-    /// Waits for a change. Events of other routes are skipped: a router may have many of them a second. Cancel-safe.
+    /// Waits for a change. Skips events of other routes: a router may have many of them per second. Cancel safe.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
@@ -75,7 +75,7 @@ impl Events {
     }
 }
 
-/// The interfaces as they are now.
+/// Reads the current interfaces.
 pub(super) fn read() -> io::Result<Interfaces> {
     let (mut interfaces, mut local) = (BTreeMap::new(), BTreeSet::new());
     for _ in 0..DUMPS {
@@ -100,7 +100,7 @@ pub(super) fn read() -> io::Result<Interfaces> {
     Ok(Interfaces { list, local })
 }
 
-/// Whether all of it is of one moment.
+/// Reads everything once; returns true if the result is consistent.
 fn read_into(
     interfaces: &mut BTreeMap<u32, Interface>,
     local: &mut BTreeSet<IpNet>,
@@ -122,7 +122,7 @@ fn read_into(
             interface.addresses.extend(network_of(&address));
         }
     })?;
-    // Restricts the answer to one table: a router has long ones. Kernels before 4.20 give all tables.
+    // Restricts the answer to one table: a router has long ones. Kernels before 4.20 return all tables.
     let _ = socket.set_netlink_get_strict_chk(true);
     let mut routes_whole = true;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -140,7 +140,7 @@ fn read_into(
     Ok(links_whole && addresses_whole && routes_whole)
 }
 
-/// Requests a dump. Returns whether all of it is of one moment.
+/// Requests a dump; returns true if it is consistent.
 fn dump(
     socket: &Socket,
     request: RouteNetlinkMessage,
@@ -191,7 +191,7 @@ fn interface_of(link: Link) -> Interface {
     }
 }
 
-/// The address with its network; none while it must not be used.
+/// Returns the address with its network; `None` while the address must not be used.
 fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let mut local = None;
     let mut address = None;

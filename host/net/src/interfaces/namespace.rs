@@ -6,8 +6,8 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Runs the test on a thread with a network namespace of its own, which goes with it. Without root it says so and does
-/// nothing; where `CI=true` that fails.
+/// Runs the test on a thread with a network namespace of its own, which ends with it. Without root the test is skipped with a message;
+/// with `CI=true` that is a failure.
 pub(crate) fn with_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "needs root");
@@ -16,7 +16,7 @@ pub(crate) fn with_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + 
     }
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        // One thread: a socket is of the namespace of the thread that opens it.
+        // A single thread: a socket belongs to the namespace of the thread that opens it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -36,14 +36,14 @@ pub(crate) fn ip(arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
-/// Another namespace, with whoever is out there.
+/// A second namespace, for the other hosts.
 pub(crate) struct Far {
     home: File,
     far: File,
 }
 
 impl Far {
-    /// One without any interface but `lo`, which is down.
+    /// Creates a namespace without any interface but `lo`, which is down.
     pub(crate) fn new() -> Self {
         let this = || File::open("/proc/thread-self/ns/net").unwrap();
         let home = this();
@@ -53,7 +53,7 @@ impl Far {
         Self { home, far }
     }
 
-    /// Connects an interface of that name here with one of the same name there, both up, by these networks.
+    /// Connects an interface of that name here with one of the same name there, both up, with these networks.
     pub(crate) fn cable(&self, name: &str, here: &[&str], there: &[&str]) {
         let far = format!("/proc/{}/fd/{}", std::process::id(), self.far.as_raw_fd());
         ip(&format!(
@@ -70,7 +70,7 @@ impl Far {
         self.run(|| prepare(there));
     }
 
-    /// Does something there, such as opening a socket, which stays there.
+    /// Runs `work` in the namespace; a socket opened there stays there.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         setns(&self.far, CloneFlags::CLONE_NEWNET).unwrap();
         let result = work();

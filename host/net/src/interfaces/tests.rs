@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::namespace::{ip, with_namespace};
 use super::{Interface, Interfaces, Network, publish};
 
-/// The first state of which that holds.
+/// Returns the first state for which `holds` is true.
 async fn eventually(
     network: &Network,
     what: &str,
@@ -97,14 +97,14 @@ fn local_routes_are_followed() {
             let nets = now.local.iter().map(ToString::to_string);
             nets.collect::<Vec<_>>().join(" ")
         };
-        // Not the ones of its addresses.
+        // Routes to addresses of the interfaces are not listed.
         eventually(&network, "lo is up", |now| lines(now) == "127.0.0.0/8").await;
         ip("route add local 10.5.0.0/24 dev lo");
         eventually(&network, "one of IPv4", |now| {
             lines(now) == "10.5.0.0/24 127.0.0.0/8"
         })
         .await;
-        // What a transparent proxy has is no address of the node.
+        // A transparent proxy's route is no address of the node.
         ip("route add local default dev lo table 100");
         ip("-6 route add local 2001:db8:5::/64 dev lo");
         eventually(&network, "one of IPv6", |now| {

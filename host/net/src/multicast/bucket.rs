@@ -1,21 +1,21 @@
-//! How many datagrams are read: a token bucket. The caller gives the time.
+//! A token bucket that bounds the datagrams read. The caller passes in the time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Datagrams read at once after a quiet time.
+/// Number of datagrams read at once after a quiet time.
 const BURST: u32 = 256;
-/// How long one datagram takes to be earned: 2,000 a second.
+/// Time to earn one token: 2,000 datagrams per second.
 const EARN: Duration = Duration::from_micros(500);
-/// How many are waited for once there are none left: waking for each would cost more than reading it.
+/// Number of tokens to wait for once the bucket is empty: waking for each would cost more than reading it.
 const REST: u32 = 64;
 
-/// Full at first.
+/// A token bucket, full at first.
 #[derive(Debug)]
 pub(super) struct Bucket {
     tokens: u32,
-    /// When the last token was earned.
+    /// `Instant` at which the last token was earned.
     earned: Instant,
 }
 
@@ -27,7 +27,7 @@ impl Bucket {
         }
     }
 
-    /// Takes one, or says when there will be some.
+    /// Takes a token, or returns the `Instant` at which there will be some.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let since = now.saturating_duration_since(self.earned);
         let earned = u32::try_from(since.as_micros() / EARN.as_micros()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! One socket for one group on one interface, read for all listeners that want it. Knows no grants.
+//! A socket for one group on one interface, read for all its listeners. Does not know grants.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -16,26 +16,26 @@ use super::bucket::Bucket;
 use super::{Datagram, Group};
 use crate::{Interfaces, Network};
 
-/// The most bytes of a datagram.
+/// Maximum size of a datagram, in bytes.
 const MOST: usize = 4096;
-/// The pause after a failed read.
+/// Pause after a failed read.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A group on the interface of that index.
+/// A group on the interface with that index.
 pub(super) type Membership = (Group, u32);
 
-/// Where the datagrams of all memberships of one listener go.
+/// Receives the datagrams of all memberships of one listener.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    /// Full: the datagram is lost.
+    /// Queue of datagrams; while it is full, datagrams are lost.
     pub(super) sender: mpsc::Sender<Arc<Datagram>>,
-    /// Notified once for all that was lost since the listener last waited.
+    /// Notified once for all datagrams lost since the listener last waited.
     pub(super) lost: Notify,
 }
 
 type Mailboxes = Mutex<Vec<Arc<Mailbox>>>;
 
-/// The socket and the mailboxes of its listeners; closed with the last of them.
+/// A socket and the mailboxes of its listeners; closed with the last of them.
 #[derive(Debug)]
 pub(super) struct GroupSocket {
     mailboxes: Arc<Mailboxes>,
@@ -43,7 +43,7 @@ pub(super) struct GroupSocket {
 }
 
 impl GroupSocket {
-    /// Joins. Must be called where tokio runs.
+    /// Joins the group. Must be called within a tokio runtime.
     pub(super) fn open(membership: Membership, network: Network) -> io::Result<Self> {
         let socket = join(membership)?;
         let mailboxes = Arc::<Mailboxes>::default();
@@ -51,7 +51,7 @@ impl GroupSocket {
         Ok(Self { mailboxes, task })
     }
 
-    /// Whether it is read: not once its runtime has ended, or the task that follows the interfaces.
+    /// Returns false once the reading task has ended: with its runtime, or with the task that follows the interfaces.
     pub(super) fn is_read(&self) -> bool {
         !self.task.is_finished()
     }
@@ -63,7 +63,7 @@ impl Drop for GroupSocket {
     }
 }
 
-/// One listener's share of a socket.
+/// Share of one listener in a socket.
 #[derive(Debug)]
 pub(super) struct Subscription {
     group_socket: Arc<GroupSocket>,
@@ -90,8 +90,8 @@ fn lock(mailboxes: &Mailboxes) -> std::sync::MutexGuard<'_, Vec<Arc<Mailbox>>> {
     mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket that receives what is sent to the group on that interface, and nothing else. Other programs may join the same group,
-/// and this socket takes no unicast datagrams from them.
+/// Opens a socket that receives only datagrams to the group on that interface. Other programs may join the same group; this socket does
+/// not take their unicast datagrams.
 fn join((group, interface): Membership) -> io::Result<UdpSocket> {
     let index = NonZeroU32::new(interface)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no interface has the index 0"))?;
@@ -102,7 +102,7 @@ fn join((group, interface): Membership) -> io::Result<UdpSocket> {
     )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // Datagrams of other interfaces are not delivered. Since Linux 5.7 this takes no privilege.
+    // Datagrams of other interfaces are not delivered. Since Linux 5.7 this needs no privilege.
     match group.address {
         IpAddr::V4(address) => {
             socket.bind_device_by_index_v4(Some(index))?;
@@ -141,7 +141,7 @@ async fn read(
         }
         match socket.recv_from(&mut buffer).await {
             Ok((length, source)) => {
-                // Without the node's addresses it is unknown what other hosts sent.
+                // Without the node's addresses, datagrams of other hosts cannot be told from its own.
                 let Ok(interfaces) = network.interfaces() else {
                     return;
                 };
@@ -159,7 +159,7 @@ async fn read(
     }
 }
 
-/// Whether another host can have that address: a host also receives what it sends to a group itself.
+/// Returns true if the address can belong to another host: a host also receives what it sends to a group itself.
 fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
     let address = source.ip().to_canonical();
     let can_send = match address {
@@ -170,7 +170,7 @@ fn is_foreign(source: SocketAddr, interfaces: &Interfaces) -> bool {
     can_send && is_one && source.port() != 0 && !interfaces.have(address)
 }
 
-/// `payload` is absent where it is too long.
+/// Puts a datagram into the mailboxes; `payload` is `None` if it is too long.
 fn deliver(
     (group, interface): Membership,
     source: SocketAddr,

@@ -22,7 +22,7 @@ fn mk_policy(network: &Network, interfaces: &[&str]) -> Policy {
     Policy::new(Arc::new(grants), network.clone())
 }
 
-/// Sends from an address to a group; the scope chooses the interface of IPv6.
+/// Sends from an address to a group; the scope id selects the interface of an IPv6 group.
 fn send(from: &str, to: &str, payload: &[u8]) {
     let from: SocketAddr = from.parse().unwrap();
     let socket = socket2::Socket::new(
@@ -39,7 +39,7 @@ fn send(from: &str, to: &str, payload: &[u8]) {
     if let SocketAddr::V6(to) = to {
         socket.set_multicast_if_v6(to.scope_id()).unwrap();
     }
-    // The kernel makes the route of groups a moment after the link is up.
+    // The kernel adds the multicast route shortly after the link is up.
     let end = Instant::now() + Duration::from_secs(10);
     while let Err(error) = socket.send_to(payload, &to.into()) {
         assert!(Instant::now() < end, "{to}: {error}");
@@ -63,7 +63,7 @@ async fn payload(listener: &mut Listener) -> String {
     String::from_utf8(datagram(listener).await.payload.clone()).unwrap()
 }
 
-/// Waits until the network has an interface of that name, or none.
+/// Waits until the network has a usable interface of that name, or has none.
 async fn eventually(network: &Network, name: &str, there: bool) {
     let mut changes = network.changes();
     let is_there = |now: &Arc<crate::Interfaces>| {
@@ -80,7 +80,7 @@ fn index(network: &Network, name: &str) -> u32 {
     interface.unwrap().index
 }
 
-/// `eth0` connected to `192.168.7.9` and `2001:db8:7::9`.
+/// Returns a network with `eth0` connected to `192.168.7.9` and `2001:db8:7::9`.
 async fn mk_lan() -> (Far, Network) {
     let far = Far::new();
     let here = ["192.168.7.2/24", "2001:db8:7::2/64"];
@@ -289,7 +289,7 @@ fn a_group_that_cannot_be_joined_is_reported_and_tried_again() {
             ]
         );
         drop(exclusive);
-        // Only the time that passes leads to another attempt.
+        // Only the passing of time leads to another attempt.
         tokio::time::pause();
         let heard = timeout(Duration::from_secs(31), listener.next()).await;
         assert!(heard.is_err(), "{heard:?}");
@@ -347,7 +347,7 @@ fn of_a_flood_only_so_much_is_read_and_a_voice_behind_it_is_heard() {
         assert!(f64::from(read) <= most, "{read} of at most {most}");
         assert!(0 < read && 0 < lost, "{read} {lost}");
 
-        // What the kernel has kept of the flood goes first.
+        // The part of the flood that the kernel queued comes first.
         let voice = async {
             loop {
                 far.run(|| send("192.168.7.9:40001", V4, b"hello"));

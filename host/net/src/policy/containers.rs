@@ -1,6 +1,6 @@
-//! Which interfaces belong to containers or virtual machines of this node, by their names.
+//! Recognizes interfaces of containers or virtual machines of this node by their names.
 
-/// How the names of such interfaces begin: container runtimes, network plugins, machine monitors.
+/// Prefixes of the names of such interfaces: container runtimes, network plugins, virtual machine monitors.
 const PREFIXES: [&str; 26] = [
     "antrea",
     "azv",
@@ -30,9 +30,9 @@ const PREFIXES: [&str; 26] = [
     "weave",
 ];
 
-/// Whether an interface of that name is a container's. `br0` and `br-lan` are not; `br-` and twelve hexadecimal digits
-/// is how Docker names the bridge of a network. `eth0` is not either, though inside a pod it is a pair's end: there it is
-/// the network.
+/// Returns true if an interface of that name belongs to containers. `br0` and `br-lan` do not; `br-` and twelve hexadecimal digits is
+/// Docker's name for the bridge of a network. `eth0` does not either, although inside a pod it is the end of a pair: there it is the
+/// network.
 pub(super) fn is_containers(name: &str) -> bool {
     let of_docker = name
         .strip_prefix("br-")

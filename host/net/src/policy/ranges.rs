@@ -1,4 +1,4 @@
-//! Addresses that no wide network means: each has to be named by an entry of its own kind.
+//! Special addresses that no wide network includes: each needs an entry for its own kind.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use crate::Interface;
 /// A range that only an entry inside it allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Special {
-    /// The range.
+    /// Network of the range.
     pub(super) net: IpNet,
-    /// What it is.
+    /// Kind of the range.
     pub(super) what: What,
 }
 
-/// What a special range is.
+/// Kind of a special range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum What {
     Unspecified,
@@ -28,7 +28,7 @@ pub(super) enum What {
     Own,
     Translated,
     Containers(String),
-    /// An IPv6 form of an IPv4 address that is special.
+    /// An IPv6 form of a special IPv4 address.
     Wrapped(Box<What>),
 }
 
@@ -61,8 +61,8 @@ const FIXED_V4: [([u8; 4], u8, What); 7] = [
     ([224, 0, 0, 0], 4, What::Multicast),
 ];
 
-/// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's. Where in an
-/// address of `64:ff9b:1::/48` (RFC 8215) the IPv4 address is, and whose network it is in, only its gateway knows.
+/// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's. Only its gateway knows where
+/// an address of `64:ff9b:1::/48` (RFC 8215) contains the IPv4 address, and in which network that is.
 const FIXED_V6: [([u16; 8], u8, What); 7] = [
     ([0, 0, 0, 0, 0, 0, 0, 0], 128, What::Unspecified),
     ([0, 0, 0, 0, 0, 0, 0, 1], 128, What::Loopback),
@@ -73,10 +73,9 @@ const FIXED_V6: [([u16; 8], u8, What); 7] = [
     ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, What::Multicast),
 ];
 
-/// What gateways and tunnels put before an IPv4 address to have it reached by IPv6, in bits from the left, and how many
-/// bits that is: NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form, for entries inside it), 6to4 (RFC 3056), stateless
-/// translators (RFC 2765), automatic tunnels
-/// (RFC 4291, 2.5.5.1). The form that sockets know, `::ffff:0:0/96`, is taken off before.
+/// Prefixes that gateways and tunnels put before an IPv4 address to make it reachable over IPv6, as bits from the left with their length:
+/// NAT64 (RFC 6052; a local prefix of RFC 8215 in its usual form, for entries inside it), 6to4 (RFC 3056), stateless translators
+/// (RFC 2765), automatic tunnels (RFC 4291, 2.5.5.1). The mapped form `::ffff:0:0/96`, which sockets know, is removed before.
 const WRAPS: [(u128, u8); 5] = [
     (0x0064_ff9b << 96, 96),
     (0x0064_ff9b_0001 << 80, 96),
@@ -85,7 +84,7 @@ const WRAPS: [(u128, u8); 5] = [
     (0, 96),
 ];
 
-/// The IPv6 forms of a special IPv4 range.
+/// Returns the IPv6 forms of a special IPv4 range.
 pub(super) fn wrapped(range: &Special) -> impl Iterator<Item = Special> {
     let v4 = match range.net {
         IpNet::V4(net) => Some(net),
@@ -101,7 +100,7 @@ pub(super) fn wrapped(range: &Special) -> impl Iterator<Item = Special> {
     })
 }
 
-/// The ranges that are special everywhere.
+/// Returns the ranges that are special everywhere.
 pub(super) fn fixed() -> Vec<Special> {
     let v4 = FIXED_V4.iter().filter_map(|(address, length, what)| {
         let net = Ipv4Net::new((*address).into(), *length).ok()?;
@@ -118,8 +117,8 @@ pub(super) fn fixed() -> Vec<Special> {
     v4.chain(v6).chain([limited]).collect()
 }
 
-/// The ranges that are special because of that interface: its addresses, the broadcast addresses of its networks, and
-/// those networks themselves if containers live there.
+/// Returns the ranges that are special because of the interface: its addresses, the broadcast addresses of its networks, and the networks
+/// themselves if containers live there.
 pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
     let mut ranges = Vec::new();
     for net in &interface.addresses {
@@ -131,7 +130,7 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
         if let IpNet::V4(v4) = net
             && v4.prefix_len() < 31
         {
-            // The lowest address is the broadcast address of old systems.
+            // Old systems use the lowest address as broadcast address.
             for broadcast in [v4.broadcast(), v4.network()] {
                 ranges.push(special(
                     IpNet::from(IpAddr::from(broadcast)),
@@ -139,7 +138,7 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
                 ));
             }
         }
-        // A node that forwards takes what is sent to the first address of its networks (RFC 4291, 2.6.1).
+        // A node that forwards accepts packets to the first address of its networks (RFC 4291, 2.6.1).
         if let IpNet::V6(v6) = net
             && v6.prefix_len() < 127
         {
@@ -155,7 +154,7 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
     ranges
 }
 
-/// The range of a local route: the node takes what is sent there, whether an interface has the address or not.
+/// Returns the range of a local route: the node accepts packets to it, even if no interface has the address.
 pub(super) fn local(net: IpNet) -> Option<Special> {
     let address = net.addr();
     let is_other = address.is_loopback() || is_link_local(address) || address.is_multicast();
@@ -169,7 +168,7 @@ fn special(net: impl Into<IpNet>, what: What) -> Special {
     }
 }
 
-/// Whether the address means something on one link only.
+/// Returns true if the address is valid on one link only.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

@@ -9,7 +9,7 @@ use super::{Denied, Policy};
 use crate::grants::NetworkGrants;
 use crate::{Interface, Interfaces, Network};
 
-/// Up and able to multicast, the loopback interface excepted.
+/// Builds an interface that is up and can multicast, except for `lo`.
 fn mk_interface(name: &str, index: u32, addresses: &[&str]) -> Interface {
     Interface {
         name: name.to_owned(),
@@ -21,7 +21,7 @@ fn mk_interface(name: &str, index: u32, addresses: &[&str]) -> Interface {
     }
 }
 
-/// A node with two LANs and Docker.
+/// Builds a node with two LANs and Docker.
 fn mk_node() -> Interfaces {
     Interfaces {
         list: vec![
@@ -89,7 +89,7 @@ fn is_ok(result: &Result<(), Denied>) -> bool {
     result.is_ok()
 }
 
-/// Checks connections: entries, address, whether it is allowed.
+/// Checks connections; columns: entries, address, expected permission.
 fn connects(table: &[(&[&str], &str, bool)]) {
     for (entries, address, allowed) in table {
         let result = tcp(entries).connect(at(address));
@@ -226,7 +226,7 @@ fn a_wide_network_has_no_special_address() {
         "172.17.0.1:80",
         "172.17.0.2:80",
         "172.18.255.254:80",
-        // The node itself, where it forwards, and by its local routes.
+        // The node itself, if it forwards, and by its local routes.
         "[2001:db8:7::]:80",
         "10.5.0.1:80",
         "[2001:db8:5::1]:80",
@@ -237,7 +237,7 @@ fn a_wide_network_has_no_special_address() {
         "[64:ff9b::192.168.7.20]:80",
         "[64:ff9b::172.18.0.2]:80",
         "[64:ff9b:1::169.254.169.254]:80",
-        // Where the IPv4 address is in these, only their gateway knows.
+        // Only the gateway knows where these contain the IPv4 address.
         "[64:ff9b:1::8.8.8.8]:80",
         "[64:ff9b:1:a9fe:a9:fe00::]:80",
         "[64:ff9b:1:7700::7]:80",
@@ -406,7 +406,7 @@ fn without_a_bound_address_a_group_is_asked_where_no_interface_leads_elsewhere()
     assert_eq!(usual.send_unbound(group), Ok(()));
 }
 
-/// Checks receiving: entries, what was asked, the sender, whether it is allowed.
+/// Checks receiving; columns: entries, addresses sent to, sender, expected permission.
 fn receives(table: &[(&[&str], &[&str], &str, bool)]) {
     for (entries, asked, from, allowed) in table {
         let asked_addresses: Vec<_> = asked.iter().map(|address| at(address)).collect();

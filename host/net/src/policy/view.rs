@@ -1,4 +1,4 @@
-//! The interfaces of one moment as the grants see them.
+//! A snapshot of the interfaces as the grants see them.
 
 use std::net::IpAddr;
 
@@ -9,16 +9,16 @@ use super::containers::is_containers;
 use super::ranges::{self, Special, is_link_local};
 use crate::{Interface, Interfaces};
 
-/// What follows from the interfaces; made once for each snapshot.
+/// State derived from the interfaces, computed once per snapshot.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// The granted interfaces that are up.
+    /// Granted interfaces that are up.
     pub(super) granted: Vec<Interface>,
     special: Vec<Special>,
 }
 
 impl View {
-    /// What `patterns` (`None`: the default) grant of these interfaces.
+    /// Applies `patterns` to a snapshot; `None` grants the default interfaces.
     pub(super) fn new(interfaces: &Interfaces, patterns: Option<&[Pattern]>) -> Self {
         let mut view = Self {
             granted: Vec::new(),
@@ -43,31 +43,31 @@ impl View {
         view
     }
 
-    /// The granted interface of that index.
+    /// Returns the granted interface with that index.
     pub(super) fn interface(&self, index: u32) -> Option<&Interface> {
         self.granted
             .iter()
             .find(|interface| interface.index == index)
     }
 
-    /// Whether the address is in `lan`: on a network directly attached to a granted interface, and not special.
+    /// Returns true if the address is in `lan`: on a network directly attached to a granted interface, and not special.
     pub(super) fn is_lan(&self, address: IpAddr) -> bool {
         self.granted.iter().any(|i| attached(i, address)) && self.specials(address).next().is_none()
     }
 
-    /// Whether the address is in the part of `lan` that is attached to that interface.
+    /// Returns true if the address is in the part of `lan` that is attached to that interface.
     pub(super) fn is_lan_of(&self, interface: &Interface, address: IpAddr) -> bool {
         attached(interface, address) && self.specials(address).next().is_none()
     }
 
-    /// The special ranges the address is in.
+    /// Returns the special ranges that contain the address.
     pub(super) fn specials(&self, address: IpAddr) -> impl Iterator<Item = &Special> {
         let is_in = move |special: &&Special| special.net.contains(&address);
         self.special.iter().filter(is_in)
     }
 }
 
-/// Whether the address is on a network of the interface; one that has room for nobody else is none.
+/// Returns true if the address is on a network of the interface; a network with room for one address does not count.
 fn attached(interface: &Interface, address: IpAddr) -> bool {
     let is_network =
         |net: &&IpNet| net.prefix_len() < net.max_prefix_len() && !is_link_local(net.addr());

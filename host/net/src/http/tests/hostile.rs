@@ -1,9 +1,8 @@
-//! Answers meant to cost: each ends in an error that names what was wrong.
+//! Answers made to waste resources: each ends in an error that names the violated rule.
 
 use super::*;
 
-/// Serves one connection: the first bytes, then the others without end, until the peer hangs up. Tells how many
-/// bytes it could write.
+/// Serves one connection: sends `first`, then `then` without end, until the peer hangs up. Returns the number of bytes written.
 async fn endless(first: &'static str, then: &'static str) -> (SocketAddr, JoinHandle<usize>) {
     server(move |mut stream| async move {
         first_read(&mut stream).await;
@@ -53,7 +52,7 @@ async fn an_answer_without_end_is_cut_off_with_its_reason() {
         assert!(text.contains(reason), "{first:?} {then:?}: {text}");
         let moved = before - budget.left();
         assert!(moved < 2_500_000, "{first:?} {then:?}: {moved}");
-        // What was written and not read is in the kernel's buffers.
+        // Bytes that were written and not read are in the kernel's buffers.
         let written = written.await.unwrap();
         assert!(written < 16 * 1024 * 1024, "{first:?} {then:?}: {written}");
     }
@@ -123,7 +122,7 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
 #[tokio::test]
 async fn a_reset_connection_is_closed_early() {
     let (address, _) = server(|stream| async move {
-        // Closed with the request unread, a connection is reset.
+        // A connection closed with unread data is reset.
         stream.readable().await.unwrap();
     })
     .await;
@@ -152,7 +151,7 @@ async fn a_call_has_so_many_requests_at_once_and_no_more() {
     let third = next().await.unwrap_err();
     assert!(matches!(third, HttpError::Busy { at_once: 2 }));
 
-    // A body that is dropped and one that is read to its end give their places back, even if the latter is kept.
+    // A dropped body and one read to its end release their permits, even if the latter is kept.
     drop(first);
     let fourth = next().await.unwrap();
     let mut body = second.into_body();

@@ -1,4 +1,4 @@
-//! Which address is asked about, and which is connected to.
+//! Addresses that are checked, and the one that is connected to.
 
 use std::net::SocketAddrV6;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// Every name has these addresses.
+/// Returns a resolver that gives every name these addresses.
 fn names(ips: &'static [&'static str]) -> Names {
     Names::with(move |_| Ok(ips.iter().map(|ip| at(ip, 0)).collect()))
 }
@@ -28,7 +28,7 @@ async fn every_address_of_a_name_is_checked_and_only_granted_ones_are_tried() {
         denied: vec![at("127.0.0.2", port)],
         ..Guard::default()
     };
-    // Denied; granted, but nobody listens; the right one in its IPv6 form; the same again; nobody's.
+    // Denied; granted without a listener; the right one in its IPv6 form; the same again; unspecified.
     let names = names(&[
         "127.0.0.2",
         "127.0.0.3",
@@ -147,7 +147,7 @@ async fn four_look_ups_run_at_once_even_if_nobody_waits_for_them() {
         let now = running.fetch_add(1, Ordering::SeqCst) + 1;
         highest.fetch_max(now, Ordering::SeqCst);
         started.send(()).unwrap();
-        // Ends when the test says so, by dropping the other side.
+        // Ends when the test drops the other side.
         assert!(until_then.lock().unwrap().recv().is_err());
         running.fetch_sub(1, Ordering::SeqCst);
         Err(io::Error::other("late"))

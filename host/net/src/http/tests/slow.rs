@@ -1,4 +1,4 @@
-//! Peers that take their time. The clock stands still but for timers.
+//! Slow peers. The clock is paused and advances only for timers.
 
 use tokio::time::{Instant, sleep};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The limits, each its own number.
+/// Limits with a different duration each.
 const SHORT: Limits = Limits {
     timeouts: Timeouts {
         connect: Duration::from_secs(3),
@@ -17,7 +17,7 @@ const SHORT: Limits = Limits {
     max_body: MAX_BODY,
 };
 
-/// Serves one connection: bytes at once, then others once a second for ever.
+/// Serves one connection: sends `at_once`, then `then` every second for ever.
 async fn dripping(at_once: &'static str, then: &'static str) -> SocketAddr {
     let (address, _) = server(move |mut stream| async move {
         first_read(&mut stream).await;
@@ -30,7 +30,7 @@ async fn dripping(at_once: &'static str, then: &'static str) -> SocketAddr {
     address
 }
 
-/// Serves one connection: bytes, then nothing.
+/// Serves one connection: sends `at_once`, then nothing.
 async fn silent(at_once: &'static str) -> SocketAddr {
     let (address, _) = server(move |mut stream| async move {
         stream.write_all(at_once.as_bytes()).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_peer_that_takes_no_connection_ends_at_the_connect_limit() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // The kernel takes a few connections for a peer that accepts none, then lets the next one wait.
+    // The kernel accepts a few connections for a peer that accepts none, then keeps the next one waiting.
     let mut taken = Vec::new();
     while let Ok(stream) = tokio::time::timeout(SECOND, TcpStream::connect(address)).await {
         taken.push(stream.unwrap());

@@ -1,4 +1,4 @@
-//! The three ways to treat certificates, on real handshakes.
+//! The three ways to handle certificates, with real handshakes.
 
 use std::sync::OnceLock;
 
@@ -25,7 +25,7 @@ impl ResolvesServerCert for Identity {
     }
 }
 
-/// A certificate and a key, which need not belong together.
+/// Builds an identity from a certificate and a key, which need not match.
 fn identity(certificate: &CertificateDer<'static>, key: &KeyPair) -> Arc<Identity> {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let key = ring::sign::any_supported_type(&key).unwrap();
@@ -40,7 +40,7 @@ fn self_signed() -> (CertificateDer<'static>, KeyPair) {
     (certificate.der().clone(), key)
 }
 
-/// Serves one connection and tells the name it was asked for. Without farewell it closes as many cameras do.
+/// Serves one connection and returns the requested server name. Without `farewell` it closes without `close_notify`, as many cameras do.
 async fn serve(
     identity: Arc<Identity>,
     answer: &'static [u8],
@@ -82,7 +82,7 @@ fn nobody() -> CertificateResult {
     CertificateResult::default()
 }
 
-/// An authority of the tests alone.
+/// Returns an authority that only the tests use.
 fn authority() -> &'static CertifiedIssuer<'static, KeyPair> {
     static AUTHORITY: OnceLock<CertifiedIssuer<'static, KeyPair>> = OnceLock::new();
     AUTHORITY.get_or_init(|| {
@@ -183,7 +183,7 @@ async fn a_pinned_certificate_without_its_key_is_worth_nothing() {
     let error = error.unwrap_err();
     assert!(matches!(error, HttpError::Tls { .. }), "{}", told(&error));
 
-    // Anybody may be anybody.
+    // With `Tls::Insecure` any peer is accepted.
     let (address, _) = serve(stolen, OK, true).await;
     let answer = ask(Tls::Insecure, &roots, format!("https://{address}/")).await;
     assert_eq!(*answer.unwrap().body(), "ok");
@@ -224,7 +224,7 @@ async fn an_end_without_farewell_is_one_only_where_anybody_is_trusted() {
     );
     assert!(right, "{}", told(&error));
 
-    // With its length ahead, nothing is missing.
+    // With the length in the head, the end of the body is certain.
     let (address, _) = serve(camera, OK, false).await;
     let answer = ask(pin, &roots, format!("https://{address}/")).await;
     assert_eq!(*answer.unwrap().body(), "ok");

@@ -1,4 +1,4 @@
-//! What leaves on the wire.
+//! Bytes that are written to the wire.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use super::*;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What a peer gets with its first read.
+/// Returns the first read of a peer.
 async fn first_read_of<B>(request: impl FnOnce(SocketAddr) -> Request<B>) -> (String, Bytes)
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -83,7 +83,7 @@ async fn the_length_is_always_told_and_nothing_is_chunked() {
     }
 }
 
-/// Comes in pieces, the last one first, and does not tell its length, as the bodies of guests do.
+/// A body in pieces, last one first, without a known length, like the bodies of guests.
 struct Pieces(Vec<&'static str>);
 
 impl http_body::Body for Pieces {

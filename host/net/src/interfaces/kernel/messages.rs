@@ -1,7 +1,7 @@
-//! The messages that say which interfaces, addresses and local routes there are, as the kernel sends them. Knows no socket.
+//! Netlink messages about interfaces, addresses and local routes. Does not know sockets.
 //!
-//! The library writes the requests. Of an answer only an interface's name and flags and a route's destination are read here: the
-//! library rejects a whole message for one attribute that it cannot read, and a newer kernel may send such a one.
+//! The library writes the requests. From an answer this module reads only an interface's name and flags and a route's destination: the
+//! library rejects a whole message if it cannot read one attribute, and a newer kernel may send such an attribute.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use netlink_packet_route::link::{
 use netlink_packet_route::route::{RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-// Of linux/rtnetlink.h and linux/if_link.h.
+// From linux/rtnetlink.h and linux/if_link.h.
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
@@ -25,14 +25,14 @@ const RTM_DELROUTE: u16 = 25;
 const RTA_DST: u16 = 1;
 const LOCAL_TABLE: u8 = 255;
 const IFLA_IFNAME: u16 = 3;
-/// `struct ifinfomsg`, which an interface's attributes come after.
+/// Size of `struct ifinfomsg`, which precedes an interface's attributes.
 const LINK_HEAD: usize = 16;
-/// `struct rtmsg`, which a route's attributes come after.
+/// Size of `struct rtmsg`, which precedes a route's attributes.
 const ROUTE_HEAD: usize = 12;
-/// `struct nlmsghdr`, which any message comes after.
+/// Size of `struct nlmsghdr`, which precedes any message.
 const HEAD: usize = 16;
 
-/// Requests the interfaces, without their counters.
+/// Builds a request for the interfaces, without their counters.
 pub(super) fn get_links() -> RouteNetlinkMessage {
     let mut links = LinkMessage::default();
     let mask = vec![LinkExtentMask::SkipStats];
@@ -40,12 +40,12 @@ pub(super) fn get_links() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(links)
 }
 
-/// Requests the addresses of the interfaces.
+/// Builds a request for the addresses of the interfaces.
 pub(super) fn get_addresses() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetAddress(AddressMessage::default())
 }
 
-/// Requests the routes of one family to the node itself.
+/// Builds a request for the routes of one family to the node itself.
 pub(super) fn get_local_routes(family: AddressFamily) -> RouteNetlinkMessage {
     let mut routes = RouteMessage::default();
     routes.header.address_family = family;
@@ -63,11 +63,11 @@ pub(super) enum Answer {
     Address(AddressMessage),
     /// Addresses of the node itself.
     LocalRoute(IpNet),
-    /// Anything else.
+    /// Any other message.
     Other,
 }
 
-/// An interface.
+/// An interface as the kernel reports it.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) name: String,
@@ -89,7 +89,7 @@ impl NetlinkDeserializable for Answer {
 }
 
 impl Link {
-    /// None has no name.
+    /// Parses an interface; `None` if it has no name.
     fn parse(payload: &[u8]) -> Result<Option<Self>, DecodeError> {
         let LinkHeader { index, flags, .. } = LinkHeader::parse(payload)?;
         for attribute in NlasIterator::new(payload.get(LINK_HEAD..).unwrap_or_default()) {
@@ -103,12 +103,12 @@ impl Link {
     }
 }
 
-/// Whether a route message is of the table `local`.
+/// Returns true if a route message is about the table `local`.
 fn is_local_table(route: &[u8]) -> bool {
     route.get(4) == Some(&LOCAL_TABLE)
 }
 
-/// The destination of a route to the node itself; none for other routes and for the default route.
+/// Returns the destination of a route to the node itself; `None` for other routes and for the default route.
 fn local_route(payload: &[u8]) -> Result<Option<IpNet>, DecodeError> {
     let [_, length, _, _, _, _, _, kind, ..] = payload else {
         return Err(DecodeError::from("a route is too short"));
@@ -131,7 +131,7 @@ fn destination(address: &[u8], length: u8) -> Option<IpNet> {
     IpNet::new(v4().or_else(v6)?, length).ok()
 }
 
-/// Whether an event is of a route outside the table `local`.
+/// Returns true if an event is about a route outside the table `local`.
 pub(super) fn is_of_another_route(event: &[u8]) -> bool {
     let kind = event.get(4..6).and_then(|bytes| bytes.try_into().ok());
     let is_route = matches!(
@@ -219,7 +219,7 @@ mod tests {
                 Some("2001:db8::/64"),
             ),
             (route("10.5.0.255", 32, 255, RouteType::Broadcast), None),
-            // As for transparent proxies.
+            // Transparent proxies add such routes.
             (route("10.5.0.0", 24, 100, RouteType::Local), None),
             (route("10.5.0.0", 24, 254, RouteType::Unicast), None),
         ] {
@@ -245,7 +245,7 @@ mod tests {
         for kind in [RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE] {
             Answer::deserialize(&header(kind), &[0; 7]).unwrap_err();
         }
-        // An attribute that says it is longer than the message.
+        // The length of the attribute exceeds the message.
         let mut bytes = vec![0; LINK_HEAD];
         bytes.extend([200, 0, 3, 0, b'e']);
         Answer::deserialize(&header(RTM_NEWLINK), &bytes).unwrap_err();
