@@ -1,4 +1,4 @@
-//! Sysfs attributes, read with care: some files there are endless, some block, and reading a few acts on the hardware.
+//! Sysfs attributes, read with care: some files in sysfs are endless, some block, and reading some acts on the hardware.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,15 +10,14 @@ use crate::Result;
 use crate::subsystems::Subsystems;
 use crate::sysfs;
 
-/// The largest attribute that is read, in bytes.
+/// Maximum size of an attribute that is read, in bytes.
 const MAX_ATTRIBUTE: u64 = 4 << 10;
 
-/// Reads sysfs attributes, pairs of devpath and name; the answer has the same length and order. Blocks.
+/// Reads sysfs attributes, pairs of devpath and name; the result has the same length and order. Blocks.
 ///
-/// `None` for what is absent, not readable, binary, larger than 4 KiB, or not the device's. A name may lead through a
-/// link (`device/vendor`), but only to a device above or below in the same chain whose subsystem is allowed. A link
-/// itself gives the last part of what it points to, so that `iommu_group` gives `7` and `driver` a name. A
-/// driver may never answer.
+/// Returns `None` for an attribute that is absent, not readable, binary, larger than 4 KiB, or not the device's. A name may lead through a
+/// link (`device/vendor`), but only to a device above or below in the same chain whose subsystem is allowed. A link itself yields the last
+/// part of its target, so that `iommu_group` yields `7` and `driver` a name. A driver may never answer.
 pub fn read(attributes: &[(String, String)], allowed: &Subsystems) -> Result<Vec<Option<String>>> {
     sysfs::require_sysfs()?;
     Ok(attributes
@@ -32,7 +31,7 @@ fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
         return None;
     }
     let device = sysfs::folder(devpath);
-    // A device is named by its own path: one that leads through a link is another's.
+    // A device is named by its own path; a path through a link belongs to another device.
     if fs::canonicalize(&device).ok()? != device
         || sysfs::owner(&device)? != device
         || !allowed.allows(sysfs::subsystem(&device).as_deref())
@@ -42,7 +41,7 @@ fn checked(devpath: &str, name: &str, allowed: &Subsystems) -> Option<String> {
     attribute(&device, name, allowed)
 }
 
-/// One attribute of the device in this folder, which may be seen, for people and handlers.
+/// Reads one attribute of the device in the folder, which may be seen, for people and handlers.
 fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> {
     if !is_plain(name) {
         return None;
@@ -67,8 +66,8 @@ fn attribute(device: &Path, name: &str, allowed: &Subsystems) -> Option<String> 
     }
 }
 
-/// One attribute of the device in this folder, which may be seen, as udev takes it for its rules: the name may lead
-/// anywhere in sysfs, here to what else may be seen; of links only three count; a text ends before its first NUL.
+/// Reads one attribute of the device in the folder, which may be seen, as udev reads it for its rules: the name may lead anywhere in
+/// sysfs, here only to devices that may be seen; only three links count; a text ends before its first NUL.
 pub(crate) fn compared(device: &Path, name: &str, allowed: &Subsystems) -> Option<Vec<u8>> {
     let name = name.trim_start_matches('/');
     let (folder, last) = name.rsplit_once('/').unwrap_or(("", name));
@@ -99,9 +98,9 @@ pub(crate) fn compared(device: &Path, name: &str, allowed: &Subsystems) -> Optio
 }
 
 enum Contents {
-    /// The last part of what a link points to.
+    /// Last part of the target of a link.
     Link(Vec<u8>),
-    /// At most one byte more than [`MAX_ATTRIBUTE`].
+    /// Text, at most one byte longer than [`MAX_ATTRIBUTE`].
     Text(Vec<u8>),
 }
 
@@ -121,8 +120,8 @@ fn contents(path: &Path) -> Option<Contents> {
     Some(Contents::Text(bytes))
 }
 
-/// Whether a rule may look into a folder: that of a device that may be seen; where all may be, also those of buses,
-/// classes, drivers and modules.
+/// Returns true if a rule may look into the folder: that of a device that may be seen; if all may be, also those of buses, classes,
+/// drivers and modules.
 fn may_be_seen(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
     if let Some(owner) = sysfs::owner(folder) {
         return owner == device || allowed.allows(sysfs::subsystem(&owner).as_deref());
@@ -133,7 +132,7 @@ fn may_be_seen(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
     allowed.allows(None) && places.any(|place| folder.starts_with(place))
 }
 
-/// Whether the folder is one of the device, or of one above or below it that may be seen.
+/// Returns true if the folder belongs to the device, or to one above or below it that may be seen.
 fn belongs(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
     let Some(owner) = sysfs::owner(folder) else {
         return false;
@@ -143,7 +142,7 @@ fn belongs(folder: &Path, device: &Path, allowed: &Subsystems) -> bool {
             && allowed.allows(sysfs::subsystem(&owner).as_deref()))
 }
 
-/// Whether the path stays below where it starts.
+/// Returns true if the path stays below its start.
 fn is_plain(path: &str) -> bool {
     !path.is_empty()
         && !path.contains('\0')
@@ -152,8 +151,7 @@ fn is_plain(path: &str) -> bool {
             .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Whether reading has side effects: files that map registers and memory of a PCI or ISA device. A read may hang the
-/// device.
+/// Returns true if reading has side effects: files that map registers and memory of a PCI or ISA device. A read may hang the device.
 fn acts(name: &str) -> bool {
     matches!(
         name,
@@ -174,7 +172,7 @@ mod tests {
             eprintln!("skipped: /sys is not mounted here");
             return Ok(());
         }
-        // Folders of a device's own, such as this one, are not in every kernel.
+        // Not every kernel has folders of a device's own such as this one.
         let control = fs::read_to_string("/sys/devices/virtual/mem/null/power/control").ok();
         let table: [(&str, &str, Option<&str>); 9] = [
             (null, "dev", Some("1:3")),

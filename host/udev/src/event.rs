@@ -1,33 +1,32 @@
-//! What happened to a device.
+//! Device events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::tree::kernel_of;
 
-/// Something happened to a device.
+/// An event of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The kernel's word: `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online`, `offline`. Empty if events
-    /// were lost, see [`Event::is_lost`].
+    /// Action as the kernel names it: `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online`, `offline`. Empty if events were lost, see
+    /// [`Event::is_lost`].
     pub action: String,
-    /// The path below `/sys`.
+    /// Path below `/sys`.
     pub devpath: String,
-    /// The subsystem, where the event names one.
+    /// Subsystem, if the event names one.
     pub subsystem: Option<String>,
-    /// The node below `/dev`, where the device has one.
+    /// Node below `/dev`, if the device has one.
     pub devnode: Option<String>,
-    /// What the event says of the device; from the kernel's group without udev's own properties.
+    /// Properties of the event; from the kernel's group without udev's own.
     pub properties: BTreeMap<String, String>,
-    /// udev's tags, sorted; from the kernel's group none.
+    /// Tags from udev, sorted; none from the kernel's group.
     pub tags: Vec<String>,
-    /// Look again after this time: the event came from the kernel, and what udevd does about it (permissions, links,
-    /// properties) may come later.
+    /// Time after which to look again: the event came from the kernel, and udevd's changes (permissions, links, properties) may come later.
     pub settle: Option<Duration>,
 }
 
 impl Event {
-    /// Events came faster than they were read, and some are gone: look at everything.
+    /// Creates the event for lost ones: events came faster than they were read, so everything must be looked at.
     pub fn lost(settle: Option<Duration>) -> Self {
         Self {
             action: String::new(),
@@ -40,12 +39,12 @@ impl Event {
         }
     }
 
-    /// Whether this stands for events that are gone. It wakes every rule.
+    /// Returns true if the event stands for lost ones. Such an event wakes every rule.
     pub fn is_lost(&self) -> bool {
         self.action.is_empty()
     }
 
-    /// The kernel's name of the device.
+    /// Returns the kernel name of the device.
     pub fn kernel(&self) -> String {
         kernel_of(&self.devpath).into_owned()
     }

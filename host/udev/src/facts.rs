@@ -1,34 +1,34 @@
-//! What a rule can ask of a device, wherever the answer comes from.
+//! Facts about a device that rules ask for, independent of their source.
 
 use std::borrow::Cow;
 
 use crate::rule::{Field, Term};
 
-/// A device, as far as rules look at it. Each is asked only when a rule asks.
+/// A device as rules see it. Each fact is looked up only when a rule asks.
 pub(crate) trait Facts {
-    /// The path below `/sys`.
+    /// Returns the path below `/sys`.
     fn devpath(&self) -> &str;
-    /// The kernel's name.
+    /// Returns the kernel name.
     fn kernel(&self) -> &str;
-    /// The subsystem.
+    /// Returns the subsystem.
     fn subsystem(&self) -> Option<&str>;
-    /// The driver.
+    /// Returns the driver.
     fn driver(&self) -> Option<&str>;
-    /// A property.
+    /// Returns a property.
     fn property(&self, key: &str) -> Option<Cow<'_, [u8]>>;
-    /// A sysfs attribute.
+    /// Returns a sysfs attribute.
     fn attribute(&self, key: &str) -> Option<Cow<'_, [u8]>>;
-    /// The tags.
+    /// Returns the tags.
     fn tags(&self) -> &[String];
 }
 
-/// What a term finds on one device, whatever is above it.
+/// Value that a term finds on one device, regardless of ancestors.
 pub(crate) enum Value<'a> {
-    /// A text; an empty one for a driver, subsystem or property that is absent.
+    /// A text; empty for an absent driver, subsystem or property.
     Text(Cow<'a, [u8]>),
-    /// Tags, perhaps none.
+    /// Tags, possibly none.
     Tags(&'a [String]),
-    /// An attribute that is absent: nothing can be said of it.
+    /// An absent attribute, which no term matches.
     Absent,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn value<'a>(term: &Term, facts: &'a dyn Facts) -> Value<'a> {
 }
 
 impl Value<'_> {
-    /// For people; none if there is nothing.
+    /// Formats the value for people; returns `None` if it is empty.
     pub(crate) fn shown(&self) -> Option<String> {
         let text = match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -61,7 +61,7 @@ impl Value<'_> {
     }
 }
 
-/// A device written down, for tests.
+/// A device with fixed facts, for tests.
 #[cfg(test)]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {

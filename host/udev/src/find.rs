@@ -19,57 +19,56 @@ mod readings;
 use notes::Notes;
 use readings::Readings;
 
-/// The most rules of one search.
+/// Maximum number of rules per search.
 pub const MAX_RULES: usize = 64;
-/// The most notes of one search.
+/// Maximum number of notes per search.
 pub const MAX_NOTES: usize = 1_000;
-/// Time limit of one search, a hundred times what hundreds of devices need.
+/// Time limit of one search, a hundred times the time for hundreds of devices.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The devices for which a rule holds and their ancestors, sorted by devpath.
+    /// Devices for which a rule holds, and their ancestors, sorted by devpath.
     pub devices: Vec<Device>,
-    /// What an operator should know: terms that are globs here and were regular expressions in Akri, terms that held only as a
-    /// regular expression, then devices that
-    /// no rule took and one nearly did, those first for which most terms held. At most [`MAX_NOTES`].
+    /// Notes for the operator: first terms that are globs here and were regular expressions in Akri, then terms that held only as a regular
+    /// expression, then devices that no rule took and one nearly did, those with the most matching terms first. At most [`MAX_NOTES`].
     pub notes: Vec<Note>,
-    /// How many more notes there were.
+    /// Number of notes that were dropped.
     pub notes_dropped: u64,
 }
 
-/// A device. Of an ancestor that may not be seen only `devpath`, `parent` and `kernel` are given.
+/// A device. An ancestor that may not be seen has only `devpath`, `parent` and `kernel`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
-    /// The path below `/sys`.
+    /// Path below `/sys`.
     pub devpath: String,
-    /// The nearest ancestor; it is in the same answer.
+    /// Path of the nearest ancestor, which is part of the same result.
     pub parent: Option<String>,
-    /// The kernel's name.
+    /// Kernel name.
     pub kernel: String,
-    /// The subsystem.
+    /// Subsystem, if any.
     pub subsystem: Option<String>,
-    /// The driver.
+    /// Driver, if bound.
     pub driver: Option<String>,
-    /// The node below `/dev`.
+    /// Node below `/dev`, if any.
     pub devnode: Option<String>,
-    /// udev's properties, sorted by name.
+    /// Properties from udev, sorted by name.
     pub properties: Vec<(String, String)>,
-    /// udev's tags, sorted.
+    /// Tags from udev, sorted.
     pub tags: Vec<String>,
-    /// The rules that hold, by index, ascending; none for what is listed as an ancestor.
+    /// Indexes of the rules that hold, ascending; empty for a device listed only as an ancestor.
     pub rules: Vec<u32>,
 }
 
-/// Something an operator should know about a rule and a device.
+/// A note for the operator about a rule and a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The device's path.
+    /// Path of the device.
     pub subject: String,
-    /// The rule.
+    /// Text of the rule.
     pub rule: String,
-    /// What is to say.
+    /// Text of the note.
     pub reason: String,
 }
 
@@ -87,9 +86,9 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     let rules = rules.as_slice();
     let mut matched: BTreeMap<&str, Matched<'_>> = BTreeMap::new();
     let mut notes = Notes::new(rules, globs);
-    // The rules that held or nearly did.
+    // Rules that held or nearly did.
     let mut near: BTreeSet<u32> = BTreeSet::new();
-    // As in udev, what belongs to no subsystem is an ancestor at most.
+    // As in udev, a device without a subsystem is an ancestor at most.
     let seen = listing
         .iter()
         .filter(|(_, subsystem)| allowed.allows(Some(subsystem)));
@@ -163,15 +162,14 @@ fn in_time(started: Instant) -> Result<()> {
 /// A device for which rules hold.
 struct Matched<'a> {
     rules: Vec<u32>,
-    /// None if it is one of [`Walk::folders`].
+    /// Node of the device; `None` if it is in [`Walk::folders`].
     node: Option<Node<'a>>,
 }
 
 /// All devices of one search.
 struct Walk<'a> {
     allowed: &'a Subsystems,
-    /// Every folder above a listed device, `None` if it is no device itself. Each is looked up once for all devices
-    /// below it.
+    /// Every folder above a listed device; `None` if it is no device itself. Each is looked up once for all devices below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
 
@@ -193,7 +191,7 @@ impl<'a> Walk<'a> {
         Self { allowed, folders }
     }
 
-    /// Compares what may be a glob or a regular expression with all devices.
+    /// Compares values that may be a glob or a regular expression with all devices.
     fn readings(&self, listing: &Listing, rules: &[Rule], started: Instant) -> Result<Readings> {
         let mut readings = Readings::new(rules);
         let folders = self.folders.values().flatten();
@@ -212,17 +210,17 @@ impl<'a> Walk<'a> {
         Ok(readings)
     }
 
-    /// The device at `devpath`, if others lie below it.
+    /// Returns the device at `devpath` if others lie below it.
     fn node(&self, devpath: &str) -> Option<&Node<'a>> {
         self.folders.get(devpath)?.as_ref()
     }
 
-    /// The ancestors, nearest first.
+    /// Returns the ancestors, nearest first.
     fn above(&self, devpath: &str) -> impl Iterator<Item = &Node<'a>> {
         tree::above(devpath).filter_map(|path| self.node(path))
     }
 
-    /// The matched devices and their ancestors.
+    /// Returns the matched devices and their ancestors.
     fn devices(&self, matched: &BTreeMap<&str, Matched<'a>>) -> Vec<Device> {
         let mut wanted: BTreeSet<&str> = BTreeSet::new();
         for devpath in matched.keys() {

@@ -1,9 +1,9 @@
-//! Shell globs as `fnmatch(3)` without flags matches them in the C locale, byte by byte: what udev does.
+//! Shell globs, matched byte by byte like `fnmatch(3)` without flags in the C locale, as in udev.
 
-/// Whether the glob matches the whole text, in steps of at most their lengths' product.
+/// Returns true if the glob matches the whole text, in at most as many steps as the product of their lengths.
 pub(crate) fn matches(glob: &[u8], text: &[u8]) -> bool {
     let (mut glob, mut text) = (glob, text);
-    // What is left of both after the last star: where to go on if what follows does not fit.
+    // Rest of both after the last star: the point to continue from after a mismatch.
     let mut again: Option<(&[u8], &[u8])> = None;
     loop {
         match step(glob, text) {
@@ -27,9 +27,9 @@ pub(crate) fn matches(glob: &[u8], text: &[u8]) -> bool {
 enum Step<'a> {
     /// Both have ended.
     Ends,
-    /// A star, and what follows it.
+    /// A star, with the rest of the glob.
     Star(&'a [u8]),
-    /// One byte fits; what is left.
+    /// One byte matches, with the rest of both.
     Fits(&'a [u8], &'a [u8]),
     Differs,
 }
@@ -50,7 +50,7 @@ fn step<'a>(glob: &'a [u8], text: &'a [u8]) -> Step<'a> {
     };
     let after = match (first, rest) {
         (b'?', _) => Some(rest),
-        // At the end it stands for nothing.
+        // A backslash at the end matches nothing.
         (b'\\', []) => None,
         (b'\\', [literal, rest @ ..]) => (literal == byte).then_some(rest),
         (b'[', _) => match Set(rest).matches(*byte) {
@@ -63,16 +63,16 @@ fn step<'a>(glob: &'a [u8], text: &'a [u8]) -> Step<'a> {
     after.map_or(Step::Differs, |after| Step::Fits(after, text))
 }
 
-/// What a set says of a byte.
+/// Result of comparing a set with a byte.
 enum In<'a> {
-    /// It fits; what follows the set.
+    /// The byte matches, with the glob after the set.
     Fits(&'a [u8]),
     Differs,
-    /// No `]` closes it: then the `[` stands for itself.
+    /// No `]` closes the set, so the `[` is a literal.
     Open,
 }
 
-/// What follows a `[`.
+/// The glob after a `[`.
 struct Set<'a>(&'a [u8]);
 
 /// One part of a set.
@@ -119,7 +119,7 @@ impl<'a> Set<'a> {
         Some(*first)
     }
 
-    /// The next part; none if the set can match nothing.
+    /// Returns the next part; `None` if the set cannot match anything.
     fn part(&mut self, byte: u8) -> Option<Part> {
         let low = match self.0 {
             [b'[', b':', rest @ ..] if class_end(rest).is_some() => {
@@ -133,7 +133,7 @@ impl<'a> Set<'a> {
             }
             _ => self.end_of_range()?,
         };
-        // Between two bytes a range; at either end a minus.
+        // A minus between two bytes makes a range; at either end it is a literal.
         match self.0 {
             [b'-', b']', ..] => Some(Part::Range(low, low)),
             [b'-', rest @ ..] => {
@@ -158,7 +158,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Goes on to the end once a part has matched.
+    /// Skips to the end of the set after a part has matched.
     fn skip(mut self) -> In<'a> {
         loop {
             match self.0 {
@@ -179,13 +179,13 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Where the name of a class ends, `:]` behind it.
+/// Returns the end of a class name that is followed by `:]`.
 fn class_end(text: &[u8]) -> Option<usize> {
     let end = text.iter().position(|c| !c.is_ascii_lowercase())?;
     text.get(end..)?.starts_with(b":]").then_some(end)
 }
 
-/// Whether the byte is of that class; none if there is no such class.
+/// Returns true if the byte is in the class; `None` if there is no such class.
 fn class(name: &[u8], byte: u8) -> Option<bool> {
     Some(match name {
         b"alnum" => byte.is_ascii_alphanumeric(),

@@ -1,10 +1,9 @@
-//! Finds and watches devices the way udev rules match them: rules, devices with what libudev
-//! knows of them, sysfs attributes and device events.
+//! Finds and watches devices the way udev rules match them: rules, devices with libudev's information, sysfs attributes and device events.
 //!
-//! Stands alone: knows nothing of handlers, grants or the contract they speak. What may be seen comes in as
-//! [`Subsystems`]. The functions that look at sysfs block for some milliseconds; call them where blocking is allowed.
+//! Stands alone: does not know handlers, grants or their contract. [`Subsystems`] limits what may be seen. The functions that read sysfs
+//! block for some milliseconds; call them where blocking is allowed.
 //!
-//! Without a running udevd all of it works on what the kernel says: no `ID_*` properties, no tags.
+//! Without a running udevd everything works on the kernel's information: no `ID_*` properties, no tags.
 
 mod attribute;
 mod event;
@@ -30,37 +29,37 @@ pub use subsystems::Subsystems;
 
 use std::path::PathBuf;
 
-/// Why sysfs could not be looked at.
+/// Reason why sysfs could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// More rules than one look answers.
+    /// The search has too many rules.
     #[error("cannot look for {count} rules at once, {MAX_RULES} are the most")]
     TooManyRules {
-        /// How many there were.
+        /// Number of rules in the search.
         count: usize,
     },
     /// There is no sysfs.
     #[error("cannot see devices: {path} is not there; mount sysfs, or give the container the node's /sys", path = .path.display())]
     NoSysfs {
-        /// What was looked for.
+        /// Path that was looked for.
         path: PathBuf,
     },
-    /// Reading the folders of sysfs failed.
+    /// The folders of sysfs could not be read.
     #[error("cannot list the devices in /sys")]
     List {
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// The rules take too long to compare.
+    /// The comparison of the rules takes too long.
     #[error(
         "cannot compare the rules with all devices within {seconds} s; use fewer rules or simpler patterns"
     )]
     TooSlow {
-        /// The bound.
+        /// Time limit, in seconds.
         seconds: u64,
     },
 }
 
-/// Result of looking at sysfs.
+/// Result of reading sysfs.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! The list of all devices of the node, as one walk through sysfs finds it. Knows their paths and subsystems only.
+//! Lists all devices of the node in one walk through sysfs. Knows only their paths and subsystems.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -7,14 +7,14 @@ use std::{fs, io};
 
 use crate::sysfs::{SYS, lossy};
 
-/// The devices of all buses and classes: their subsystems by devpath.
+/// Subsystems by devpath of the devices of all buses and classes.
 #[derive(Debug, Default)]
 pub(crate) struct Listing(BTreeMap<String, Rc<str>>);
 
 impl Listing {
     /// Walks through sysfs.
     ///
-    /// libudev's own enumeration resolves every part of every path and takes fifteen times as long as this.
+    /// libudev's own enumeration resolves every part of every path and takes fifteen times as long.
     pub(crate) fn read() -> io::Result<Self> {
         let mut listing = Self::default();
         let places = [("class", ""), ("bus", "devices")];
@@ -40,7 +40,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Adds a device, by what sysfs links to. Of one that is listed twice the later entry counts.
+    /// Adds a device by the target of its link. If a device is listed twice, the later entry counts.
     fn add(&mut self, target: &Path, subsystem: &Rc<str>) {
         let mut devpath = String::new();
         for part in target.components() {
@@ -52,14 +52,14 @@ impl Listing {
         self.0.insert(devpath, Rc::clone(subsystem));
     }
 
-    /// Devpath and subsystem of each, sorted by devpath.
+    /// Returns devpath and subsystem of each device, sorted by devpath.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
             .map(|(devpath, subsystem)| (devpath.as_str(), &**subsystem))
     }
 
-    /// The subsystem of the device at `devpath`, if it is listed.
+    /// Returns the subsystem of the device at `devpath`, if it is listed.
     pub(crate) fn subsystem(&self, devpath: &str) -> Option<&str> {
         self.0.get(devpath).map(|subsystem| &**subsystem)
     }

@@ -1,8 +1,7 @@
-//! Listening for device events.
+//! Listens for device events.
 //!
-//! Events reach everyone who subscribed; nothing here knows rules. udevd's own group is listened to where udevd runs in
-//! our network namespace, since only there it can be heard; else the kernel's, which says what happened before udevd
-//! has set permissions and links.
+//! Events reach every subscriber; the monitor does not know rules. It listens to udevd's own group if udevd runs in our network namespace,
+//! because its events are heard only there; else to the kernel's group, whose events come before udevd has set permissions and links.
 
 use std::fs;
 use std::io;
@@ -21,31 +20,31 @@ use crate::event::Event;
 use crate::sysfs::lossy;
 use crate::tree::{properties, split_tags};
 
-/// How long udevd is given to follow up on an event of the kernel.
+/// Time that udevd gets to follow up on an event of the kernel.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long a socket that broke is left alone, in milliseconds.
+/// Pause before a broken socket is opened again, in milliseconds.
 const REOPEN: u16 = 1_000;
-/// Events a slow subscriber may be behind before it is told that it lost some.
+/// Number of events that a slow subscriber may be behind before it is told that it lost some.
 const BACKLOG: usize = 1024;
-/// Where udevd takes orders.
+/// Path of udevd's control socket.
 const CONTROL: &str = "/run/udev/control";
-/// The unix sockets of our own network namespace.
+/// List of the Unix sockets in our own network namespace.
 const SOCKETS: &str = "/proc/self/net/unix";
 
-/// Which events are heard.
+/// Group of events that a monitor listens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// udevd's, sent when it is done with a device.
+    /// Group of udevd, which sends an event when it is done with a device.
     Udev,
-    /// The kernel's own.
+    /// Group of the kernel.
     Kernel,
 }
 
 impl Group {
-    /// The group that can be heard here.
+    /// Returns the group that can be heard here.
     ///
-    /// udevd's events stay in its network namespace, which shows by its control socket: `/proc/net/unix` lists the
-    /// sockets of our namespace only, also where `/run/udev` is mounted from elsewhere.
+    /// The events of udevd stay in its network namespace, which its control socket identifies: `/proc/net/unix` lists only the sockets of our
+    /// namespace, even if `/run/udev` is mounted from elsewhere.
     pub fn here() -> Self {
         let sockets = fs::read_to_string(SOCKETS).unwrap_or_default();
         Self::choose(Path::new(CONTROL).exists(), &sockets)
@@ -70,41 +69,41 @@ impl Group {
     }
 }
 
-/// Why events cannot be heard.
+/// Reason why events cannot be heard.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
-    /// No socket.
+    /// The netlink socket cannot be opened.
     #[error(
         "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead"
     )]
     Socket {
-        /// Which group.
+        /// Group of the socket.
         group: Group,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// No thread.
+    /// The thread cannot be started.
     #[error("cannot start the thread that listens for device events")]
     Thread {
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Listens until dropped.
+/// Listens until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     group: Group,
-    /// The thread has the strong one: if it ends, subscribers are told.
+    /// Weak sender; the thread holds the strong one, so that its end closes the subscriptions.
     events: broadcast::WeakSender<Arc<Event>>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Monitor {
-    /// Starts to listen to the group that can be heard here. From its return on no event is missed.
+    /// Starts to listen to the group that can be heard here. No event after its return is missed.
     pub fn start() -> Result<Self, MonitorError> {
         Self::start_on(Group::here())
     }
@@ -135,14 +134,14 @@ impl Monitor {
         }
     }
 
-    /// The events from now on. A receiver that falls behind gets `Lagged`, which means the same as
-    /// [`Event::is_lost`]; `Closed` when the monitor is dropped or can hear no more.
+    /// Subscribes to the events from now on. A receiver that falls behind gets `Lagged`, which means the same as [`Event::is_lost`]; it gets
+    /// `Closed` when the monitor is dropped or can hear no more.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
         let events = self.events.upgrade();
         events.map_or_else(|| broadcast::channel(1).1, |events| events.subscribe())
     }
 
-    /// Which events are heard.
+    /// Returns the group that the monitor listens to.
     pub fn group(&self) -> Group {
         self.group
     }
@@ -152,13 +151,13 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so itself.
+            // A panic of the thread has already been printed.
             drop(thread.join());
         }
     }
 }
 
-/// The thread: libudev's socket belongs to one thread for good.
+/// Body of the thread: libudev's socket must stay on one thread.
 fn run(
     group: Group,
     events: &broadcast::Sender<Arc<Event>>,
@@ -169,7 +168,7 @@ fn run(
         Ok(socket) => socket,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    // Whoever waits for this may have gone; then the stop is there already.
+    // The receiver may be gone; then the thread is already being stopped.
     drop(ready.send(Ok(())));
     while let Err(error) = pump(&socket, group, events, stop) {
         tracing::warn!(%error, "cannot receive device events; trying again");
@@ -186,12 +185,12 @@ fn run(
                 break socket;
             }
         };
-        // Nobody knows what happened meanwhile.
+        // Events in the meantime are unknown.
         drop(events.send(Arc::new(Event::lost(group.settle()))));
     }
 }
 
-/// Waits until one of these is ready: whether one is.
+/// Waits until one of the descriptors is ready; returns false after the timeout.
 fn wait(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> io::Result<bool> {
     loop {
         match poll(fds, timeout) {
@@ -232,16 +231,16 @@ fn pump(
             return Ok(());
         }
         while let Some(event) = receive(socket, group)? {
-            // Without a subscriber there is nobody to tell.
+            // Sending fails without a subscriber.
             drop(events.send(Arc::new(event)));
         }
     }
 }
 
-/// The next event; None if there is none at the moment.
+/// Returns the next event, or `None` if there is none at the moment.
 fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Event>> {
     loop {
-        // Not every libudev sets it, and an old one would count again.
+        // Not every libudev sets errno, and an old value would count again.
         Errno::clear();
         if let Some(event) = socket.iter().next() {
             return Ok(Some(read_event(&event, group)));

@@ -1,36 +1,36 @@
 //! Patterns: udev's globs, and values that Akri read as regular expressions.
 //!
-//! As in udev, a glob has the meaning of `fnmatch(3)` without flags in the C locale: `*` and `?` match any byte, `/`
-//! and a leading dot included. Both forms match in time bounded by text times pattern.
+//! As in udev, a glob has the meaning of `fnmatch(3)` without flags in the C locale: `*` and `?` match any byte, including `/` and a
+//! leading dot. Both forms match in time bounded by the product of text and pattern.
 
 use regex_lite::{Regex, RegexBuilder};
 
 use crate::glob;
 
-/// The largest compiled expression, in bytes: some thousand steps.
+/// Maximum size of a compiled expression, in bytes: some thousand steps.
 const MAX_COMPILED: usize = 64 << 10;
 
-/// How a text matches, the best last.
+/// Result of a match, best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
-    /// Not at all.
+    /// The pattern does not match.
     No,
-    /// As a regular expression only.
+    /// The pattern matches as a regular expression only.
     Regex,
-    /// As a glob: what udev would say.
+    /// The pattern matches as a glob, as in udev.
     Glob,
 }
 
-/// A pattern, ready to match.
+/// A compiled pattern.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// Globs between `|`.
+    /// Globs separated by `|`.
     value: String,
     regex: Option<Regex>,
 }
 
 impl Pattern {
-    /// Globs between `|`.
+    /// Creates a pattern of globs separated by `|`.
     pub(crate) fn glob(value: &str) -> Self {
         Self {
             value: value.to_owned(),
@@ -38,7 +38,7 @@ impl Pattern {
         }
     }
 
-    /// A glob; if the value also looks like a valid regular expression, that too, for the whole text.
+    /// Creates a glob that is also a regular expression for the whole text, if the value looks like a valid one.
     pub(crate) fn glob_or_regex(value: &str) -> Self {
         let mut pattern = Self::glob(value);
         // Compiled alone first: `a)|(b` is no expression, but would become one between parentheses.
@@ -48,7 +48,7 @@ impl Pattern {
         pattern
     }
 
-    /// How `text` matches. An empty text never matches as a regular expression.
+    /// Matches `text`. An empty text never matches as a regular expression.
     pub(crate) fn matches(&self, text: &[u8]) -> Match {
         if self.matches_glob(text) {
             Match::Glob
@@ -59,7 +59,7 @@ impl Pattern {
         }
     }
 
-    /// The globs among the alternatives that look like regular expressions, if the value may be one.
+    /// Returns the globs among the alternatives that look like regular expressions, if the value may be one.
     pub(crate) fn globs_in_doubt(&self) -> Option<Self> {
         self.regex.as_ref()?;
         let alternatives = self.value.split('|');
@@ -67,13 +67,13 @@ impl Pattern {
         (!in_doubt.is_empty()).then(|| Self::glob(&in_doubt.join("|")))
     }
 
-    /// Makes it a glob and nothing else.
+    /// Makes the pattern a glob only.
     pub(crate) fn read_as_glob(&mut self) {
         self.regex = None;
     }
 
     fn matches_glob(&self, text: &[u8]) -> bool {
-        // As in udev: without any of these, alternatives are compared as they are, backslashes included.
+        // As in udev: without any of these, alternatives are compared literally, including backslashes.
         let is_glob = self.value.contains(['*', '?', '[']);
         self.value.as_bytes().split(|c| *c == b'|').any(|pattern| {
             if is_glob {
@@ -90,25 +90,25 @@ impl Pattern {
             .is_some_and(|regex| std::str::from_utf8(text).is_ok_and(|text| regex.is_match(text)))
     }
 
-    /// Whether every text matches.
+    /// Returns true if every text matches.
     pub(crate) fn is_any(&self) -> bool {
         self.value.split('|').any(|alternative| alternative == "*")
     }
 
-    /// Whether it may also be read as a regular expression.
+    /// Returns true if the pattern may also be read as a regular expression.
     pub(crate) fn is_regex(&self) -> bool {
         self.regex.is_some()
     }
 
-    /// Whether trailing white space of an attribute is ignored: unless the pattern itself ends with some. As in udev,
-    /// the first alternative decides for all, and an empty pattern ignores nothing.
+    /// Returns true if trailing white space of an attribute is ignored: unless the pattern itself ends with some. As in udev, the first
+    /// alternative decides for all, and an empty pattern ignores nothing.
     pub(crate) fn trims(&self) -> bool {
         let first = self.value.split('|').find(|text| !text.is_empty());
         first.is_some_and(|text| !text.ends_with([' ', '\t', '\n', '\r', '\x0b', '\x0c']))
     }
 }
 
-/// Whether the value contains what a glob does not use: `.*`, `+`, `(`, or a backslash before a character without
+/// Returns true if the value contains something that a glob does not use: `.*`, `+`, `(`, or a backslash before a character without
 /// meaning in a glob.
 fn looks_like_regex(value: &str) -> bool {
     let mut rest = value.chars().peekable();
@@ -231,7 +231,7 @@ mod tests {
             ("[0-9]{2}", "12", Match::No),
             ("a.c", "abc", Match::No),
             ("^a$", "a", Match::No),
-            // Nothing is no text that an expression could match.
+            // An expression never matches an empty text.
             (".*", "", Match::No),
             ("(a|)", "", Match::No),
         ];
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// The udev handler has the same function, which warns of such values: its test reads this table, too.
+    /// The udev handler has an equal function, which warns of such values: its test reads this table, too.
     #[test]
     fn values_that_look_like_regular_expressions_are_those_of_the_table() {
         for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {

@@ -1,20 +1,19 @@
 //! Rules: terms that must all hold, each compiled once.
 //!
-//! Knows how rules are written and which are allowed, not how devices are looked up.
+//! Knows the form of rules and which are valid, but not how devices are looked up.
 
 use std::fmt;
 
 use crate::pattern::{Match, Pattern, looks_like_port};
 
-/// The most terms a rule may have.
+/// Maximum number of terms per rule.
 pub const MAX_TERMS: usize = 32;
-/// The longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 pub const MAX_VALUE: usize = 1 << 10;
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 256;
 
-/// What a term looks at. The plural ones of a rule hold if all of them hold for the device, or all for one of its
-/// ancestors.
+/// Field that a term compares. The plural ones of a rule hold if all of them hold for the device, or all for one of its ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Field {
     /// A sysfs attribute of the device.
@@ -27,9 +26,9 @@ pub enum Field {
     Driver,
     /// The driver bound to the device or an ancestor.
     Drivers,
-    /// The kernel's name of the device.
+    /// The kernel name of the device.
     Kernel,
-    /// The kernel's name of the device or an ancestor.
+    /// The kernel name of the device or an ancestor.
     Kernels,
     /// A property in udev's database.
     Env,
@@ -44,17 +43,17 @@ pub enum Field {
 }
 
 impl Field {
-    /// Whether a term on this field names a key.
+    /// Returns true if a term on this field names a key.
     pub fn has_key(self) -> bool {
         matches!(self, Self::Attr | Self::Attrs | Self::Env)
     }
 
-    /// Whether Akri compared such a term (`==`) as a regular expression.
+    /// Returns true if Akri compared such a term (`==`) as a regular expression.
     fn was_regex(self) -> bool {
         self == Self::Driver || self.is_plural()
     }
 
-    /// Whether ancestors are looked at too.
+    /// Returns true if the field also looks at ancestors.
     pub fn is_plural(self) -> bool {
         matches!(
             self,
@@ -82,24 +81,23 @@ impl fmt::Display for Field {
     }
 }
 
-/// One comparison. A driver, subsystem or property that is absent is an empty text; an attribute that is absent fits no
-/// term, negated or not.
+/// One comparison. An absent driver, subsystem or property is an empty text; no term matches an absent attribute, negated or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Term {
-    /// What is looked at.
+    /// Field to compare.
     pub field: Field,
-    /// Which attribute or property, where the field asks for one.
+    /// Name of the attribute or property, if the field needs one.
     pub key: Option<String>,
-    /// `!=`: globs only.
+    /// True for `!=`, which compares globs only.
     pub negated: bool,
-    /// A shell glob with `|` between alternatives; or, see [`Term::is_regex`], a regular expression for the whole text.
+    /// Shell glob with `|` between alternatives; or, see [`Term::is_regex`], a regular expression for the whole text.
     pub value: String,
 }
 
 impl Term {
-    /// Whether a text that does not fit as a glob may also fit as a regular expression: on fields that Akri read so, a
-    /// value that is one by its looks (`.*`, `+`, `(`, or `\` before anything that means something to a glob), unless it is
-    /// the natural glob for ports of a bus. [`crate::find()`] does not read it so if, as a glob, it fits a device.
+    /// Returns true if a text that does not match the glob may match the value as a regular expression: on fields that Akri read so, a value
+    /// that looks like one (`.*`, `+`, `(`, or `\` before a character without meaning in a glob), unless it is the natural glob for ports of a
+    /// bus. [`crate::find()`] does not read it so if it matches a device as a glob.
     pub fn is_regex(&self) -> bool {
         self.pattern().is_regex()
     }
@@ -130,44 +128,44 @@ impl fmt::Display for Term {
     }
 }
 
-/// Why terms are no rule.
+/// Reason why terms are no valid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRule {
-    /// No term.
+    /// There is no term.
     #[error("a rule needs at least one term")]
     Empty,
-    /// More than [`MAX_TERMS`].
+    /// There are more terms than [`MAX_TERMS`].
     #[error("a rule has {count} terms, {MAX_TERMS} are the most")]
     TooManyTerms {
-        /// How many there were.
+        /// Number of terms.
         count: usize,
     },
     /// The pattern is over [`MAX_VALUE`].
     #[error("the pattern of {field} has {length} bytes, {MAX_VALUE} are the most")]
     LongValue {
-        /// Of which field.
+        /// Field of the term.
         field: Field,
-        /// Its length in bytes.
+        /// Length of the pattern, in bytes.
         length: usize,
     },
     /// The key is missing.
     #[error("{field} needs a key, as in {field}{{name}}")]
     MissingKey {
-        /// The field.
+        /// Field of the term.
         field: Field,
     },
-    /// The key names nothing.
+    /// The key is empty, too long or has control characters.
     #[error("the key of {field} must be 1 to {MAX_KEY} bytes without control characters")]
     BadKey {
-        /// The field.
+        /// Field of the term.
         field: Field,
     },
-    /// A key where none belongs.
+    /// The field takes no key, but one is given.
     #[error("{field} takes no key, but {key:?} is given")]
     UnexpectedKey {
-        /// The field.
+        /// Field of the term.
         field: Field,
-        /// The key.
+        /// Key of the term.
         key: String,
     },
 }
@@ -185,7 +183,7 @@ pub(crate) struct CompiledTerm {
 }
 
 impl CompiledTerm {
-    /// What follows for the term if that is how its pattern matches.
+    /// Returns the result of the term if its pattern matches like `matched`.
     pub(crate) fn said(&self, matched: Match) -> Match {
         match (matched, self.term.negated) {
             (Match::No, true) => Match::Glob,
@@ -208,12 +206,12 @@ impl Rule {
         Ok(Self { terms })
     }
 
-    /// The terms, as they were given.
+    /// Returns the terms as given.
     pub fn terms(&self) -> impl Iterator<Item = &Term> {
         self.terms.iter().map(|compiled| &compiled.term)
     }
 
-    /// Makes a term a glob and nothing else.
+    /// Makes a term a glob only.
     pub(crate) fn read_as_glob(&mut self, term: usize) {
         if let Some(compiled) = self.terms.get_mut(term) {
             compiled.pattern.read_as_glob();

@@ -1,17 +1,15 @@
-//! Which devices may be seen, by subsystem.
+//! Limits the devices that may be seen, by subsystem.
 
 use crate::pattern::{Match, Pattern};
 
-/// An allow-list of subsystems. Devices of others are as if they were not there, except as nameless links in a chain
-/// of ancestors.
+/// An allow-list of subsystems. Devices of others are invisible, except as nameless links in a chain of ancestors.
 #[derive(Debug, Clone, Default)]
 pub struct Subsystems {
     globs: Vec<Pattern>,
 }
 
 impl Subsystems {
-    /// From globs, as udev understands them: `video4linux`, `usb*`. `*` stands for all, devices without a subsystem
-    /// included.
+    /// Creates the list from globs in udev's syntax: `video4linux`, `usb*`. `*` allows all, including devices without a subsystem.
     pub fn new<I>(globs: I) -> Self
     where
         I: IntoIterator,
@@ -25,7 +23,7 @@ impl Subsystems {
         }
     }
 
-    /// Whether devices of `subsystem` may be seen.
+    /// Returns true if devices of `subsystem` may be seen.
     pub fn allows(&self, subsystem: Option<&str>) -> bool {
         match subsystem {
             Some(name) => self

@@ -1,4 +1,4 @@
-//! The folders of devices below `/sys`.
+//! Folders of devices below `/sys`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Where sysfs is mounted.
+/// Mount point of sysfs.
 pub(crate) const SYS: &str = "/sys";
 
-/// Says so if there is no sysfs.
+/// Returns an error if there is no sysfs.
 pub(crate) fn require_sysfs() -> Result<()> {
     let path = Path::new(SYS).join("devices");
     if path.is_dir() {
@@ -19,7 +19,7 @@ pub(crate) fn require_sysfs() -> Result<()> {
     }
 }
 
-/// The device whose folder this is or lies in; only below `/sys/devices`.
+/// Returns the device that the folder belongs to; only below `/sys/devices`.
 pub(crate) fn owner(folder: &Path) -> Option<PathBuf> {
     let root = Path::new(SYS).join("devices");
     folder
@@ -29,17 +29,17 @@ pub(crate) fn owner(folder: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// The folder of a device.
+/// Returns the folder of a device.
 pub(crate) fn folder(devpath: &str) -> PathBuf {
     PathBuf::from(format!("{SYS}{devpath}"))
 }
 
-/// The subsystem of the device in this folder.
+/// Returns the subsystem of the device in the folder.
 pub(crate) fn subsystem(device: &Path) -> Option<String> {
     link(device, "subsystem")
 }
 
-/// The name of what a link of the device in this folder leads to.
+/// Returns the file name of the target of a link in the folder.
 pub(crate) fn link(device: &Path, name: &str) -> Option<String> {
     let target = fs::read_link(device.join(name)).ok()?;
     target.file_name().map(lossy)

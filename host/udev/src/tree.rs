@@ -1,4 +1,4 @@
-//! The devices of the tree below `/sys`, each with its facts, and what is above them.
+//! The devices of the tree below `/sys`, each with its facts, and their ancestors.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -10,13 +10,13 @@ use crate::facts::Facts;
 use crate::subsystems::Subsystems;
 use crate::sysfs::{folder, link, lossy, subsystem};
 
-/// A device of the tree, each fact looked up when first asked for.
+/// A device of the tree; each fact is looked up on first use.
 pub(crate) struct Node<'a> {
     allowed: &'a Subsystems,
     devpath: &'a str,
     kernel: Cow<'a, str>,
     subsystem: Option<Cow<'a, str>>,
-    /// None inside: it has gone meanwhile.
+    /// libudev's device; `None` inside if it is gone.
     device: OnceCell<Option<udev::Device>>,
     driver: OnceCell<Option<String>>,
     tags: OnceCell<Vec<String>>,
@@ -24,12 +24,12 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// A device that was listed.
+    /// Creates the node of a listed device.
     pub(crate) fn listed(devpath: &'a str, subsystem: &'a str, allowed: &'a Subsystems) -> Self {
         Self::new(devpath, Some(Cow::Borrowed(subsystem)), allowed)
     }
 
-    /// The device at `devpath`, if there is one.
+    /// Returns the device at `devpath`, if there is one.
     pub(crate) fn look_up(devpath: &'a str, allowed: &'a Subsystems) -> Option<Self> {
         let folder = folder(devpath);
         folder
@@ -51,25 +51,25 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether it may be seen.
+    /// Returns true if the device may be seen.
     pub(crate) fn is_allowed(&self) -> bool {
         self.allowed.allows(self.subsystem.as_deref())
     }
 
-    /// What libudev knows of it; None if it has gone.
+    /// Returns libudev's device; `None` if it is gone.
     pub(crate) fn device(&self) -> Option<&udev::Device> {
         self.device
             .get_or_init(|| udev::Device::from_syspath(&folder(self.devpath)).ok())
             .as_ref()
     }
 
-    /// The node below `/dev`.
+    /// Returns the node below `/dev`.
     pub(crate) fn devnode(&self) -> Option<String> {
         let path = self.device()?.devnode()?;
         Some(lossy(path.as_os_str()))
     }
 
-    /// All properties, sorted.
+    /// Returns all properties, sorted.
     pub(crate) fn properties(&self) -> BTreeMap<String, String> {
         self.device().map(properties).unwrap_or_default()
     }
@@ -117,7 +117,7 @@ impl Facts for Node<'_> {
     }
 }
 
-/// The devices above `devpath` as paths, nearest first: the folders on the way, devices or not.
+/// Returns the paths above `devpath`, nearest first, devices or not.
 pub(crate) fn above(devpath: &str) -> impl Iterator<Item = &str> {
     devpath
         .rmatch_indices('/')
@@ -125,7 +125,7 @@ pub(crate) fn above(devpath: &str) -> impl Iterator<Item = &str> {
         .filter(|path| !path.is_empty() && *path != "/devices")
 }
 
-/// The kernel's name of the device at `devpath`. A `/` in a name is written `!` in paths.
+/// Returns the kernel name of the device at `devpath`. A `/` in a name is written `!` in paths.
 pub(crate) fn kernel_of(devpath: &str) -> Cow<'_, str> {
     let last = devpath.rsplit('/').next().unwrap_or_default();
     if last.contains('!') {
@@ -135,7 +135,7 @@ pub(crate) fn kernel_of(devpath: &str) -> Cow<'_, str> {
     }
 }
 
-/// All properties of a device, sorted.
+/// Returns all properties of a device, sorted.
 pub(crate) fn properties(device: &udev::Device) -> BTreeMap<String, String> {
     device
         .properties()
@@ -143,7 +143,7 @@ pub(crate) fn properties(device: &udev::Device) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Tags as udev writes them into a property, `:systemd:uaccess:`, sorted.
+/// Splits tags as udev writes them into a property, `:systemd:uaccess:`; sorted.
 pub(crate) fn split_tags(text: &str) -> Vec<String> {
     let mut tags: Vec<String> = text
         .split(':')

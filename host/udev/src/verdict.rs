@@ -1,44 +1,44 @@
-//! Whether a rule holds for a device, and if not, which term failed.
+//! Evaluates a rule for a device, and finds the term that failed.
 //!
-//! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at the same one of
-//! them, the device included. Pure: it only asks [`Facts`], and opens files only if the cheap facts do not decide.
+//! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at one and the same of them, the device
+//! included. Pure: asks only [`Facts`], and opens files only if the cheap facts do not decide.
 
 use crate::facts::{Facts, Value, value};
 use crate::pattern::{Match, Pattern};
 use crate::rule::{CompiledTerm, Field, Rule};
 
-/// udev trims white space only in the first bytes of a text, up to this many.
+/// Length to which udev cuts a text before it trims white space, in bytes.
 const MAX_TRIMMED: usize = 511;
 
-/// The result of a rule for a device.
+/// Result of a rule for a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Every term holds; the indexes of those that do so only as a regular expression.
+    /// Every term holds; `as_regex` has the indexes of those that hold only as a regular expression.
     Holds { as_regex: Vec<usize> },
     /// Some terms hold, others do not.
     Misses(Miss),
-    /// No positive term holds that says something.
+    /// No positive, specific term holds.
     Differs,
 }
 
-/// A rule that a device nearly fits.
+/// A rule that a device nearly matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Miss {
-    /// How many positive terms hold.
+    /// Number of positive terms that hold.
     pub(crate) held: usize,
-    /// The first term that does not.
+    /// Index of the first term that does not hold.
     pub(crate) failed: usize,
-    /// What is there in its place; None: nothing.
+    /// Actual value at the failed term; `None` if there is none.
     pub(crate) actual: Option<String>,
-    /// The ancestor at which the terms on ancestors come nearest to holding; None: the device itself.
+    /// Path of the ancestor at which the terms on ancestors come nearest to holding; `None` for the device itself.
     pub(crate) at: Option<String>,
 }
 
 /// A device and the ancestors that may be looked at, nearest first.
 pub(crate) struct Chain<'a> {
-    /// The device.
+    /// Facts of the device.
     pub(crate) own: &'a dyn Facts,
-    /// Its ancestors.
+    /// Facts of its ancestors.
     pub(crate) ancestors: &'a [&'a dyn Facts],
 }
 
@@ -69,8 +69,8 @@ pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
     }
 }
 
-/// The result with the terms on ancestors, evaluated at the device and each ancestor: the first at which all hold,
-/// else the nearest at which most hold.
+/// Evaluates the terms on ancestors at the device and each ancestor. Returns the result of the first at which all hold, else of the
+/// nearest at which most hold.
 fn at_nearest_ancestor(partial: &Partial, rule: &Rule, chain: &Chain<'_>) -> Partial {
     let mut best: Option<Partial> = None;
     let ancestors = chain.ancestors.iter().map(|facts| (*facts, true));
@@ -88,7 +88,7 @@ fn at_nearest_ancestor(partial: &Partial, rule: &Rule, chain: &Chain<'_>) -> Par
     best.unwrap_or_default()
 }
 
-/// The result after some of the terms.
+/// Result after some of the terms.
 #[derive(Debug, Clone, Default)]
 struct Partial {
     held: usize,
@@ -97,8 +97,8 @@ struct Partial {
 }
 
 impl Partial {
-    /// Evaluates the terms on the device itself, or those on ancestors, against a device, cheap ones first. After one
-    /// has failed, no file is opened to count how many hold.
+    /// Evaluates the terms on the device itself, or those on ancestors, against a device, cheap ones first. After one has failed, no file is
+    /// opened to count how many hold.
     fn add(&mut self, rule: &Rule, on_ancestors: bool, facts: &dyn Facts) {
         for costs_files in [false, true] {
             let terms = rule.compiled().iter().enumerate().filter(|(_, term)| {
@@ -137,7 +137,7 @@ impl Partial {
     }
 }
 
-/// Whether evaluating a field opens a file of the device or of udev's database.
+/// Returns true if the field needs a file of the device or of udev's database.
 fn costs_a_file(field: Field) -> bool {
     !matches!(
         field,
@@ -145,7 +145,7 @@ fn costs_a_file(field: Field) -> bool {
     )
 }
 
-/// How the term holds for this very device.
+/// Evaluates the term for this device alone.
 pub(crate) fn hold(term: &CompiledTerm, found: &Value<'_>) -> Match {
     let pattern = &term.pattern;
     let matched = match found {

@@ -1,8 +1,8 @@
-//! Whether an event may have changed what a rule finds, decided from the event alone.
+//! Decides from an event alone if it may have changed the result of a rule.
 //!
-//! An event wakes too often rather than too seldom: a call too many costs some milliseconds, one too few a device. So a term whose
-//! answer the event does not give is taken as one that may hold: attributes, drivers, tags and what is above the device but for its
-//! name; properties that the event itself may have changed, or that udevd has yet to add; regular expressions, which take long to compare.
+//! An event wakes too often rather than too seldom: a superfluous call costs some milliseconds, a missing one a device. So a term that the
+//! event does not answer is assumed to hold: attributes, drivers, tags and facts about ancestors except their names; properties that the
+//! event itself may have changed, or that udevd has yet to add; regular expressions, which take long to compare.
 
 use crate::event::Event;
 use crate::pattern::Match;
@@ -11,8 +11,8 @@ use crate::subsystems::Subsystems;
 use crate::tree;
 
 impl Rule {
-    /// Whether the event may have changed what the rule finds. Before each term `in_time` is asked: once it says no, the rest of the
-    /// terms are taken as ones that may hold.
+    /// Returns true if the event may have changed the result of the rule. Calls `in_time` before each term: once it returns false, the
+    /// remaining terms are assumed to hold.
     pub fn wakes_on(
         &self,
         event: &Event,
@@ -39,19 +39,19 @@ impl Rule {
     }
 }
 
-/// Which device a term is compared with.
+/// Device that a term is compared with.
 #[derive(Debug, Clone, Copy)]
 enum Device<'a> {
-    /// That of the event.
+    /// The device of the event.
     Own,
-    /// The one above it that has this path.
+    /// The ancestor at this path.
     Above(&'a str),
 }
 
-/// Whether the term holds for the device, as far as the event tells.
+/// Returns true if the term may hold for the device, as far as the event tells.
 fn may_hold(term: &CompiledTerm, event: &Event, device: Device<'_>) -> bool {
     let text = match (term.term.field, device) {
-        // A new name also changes the paths of what is below.
+        // A new name also changes the paths of devices below.
         (Field::Devpath | Field::Kernel | Field::Kernels, _) if event.action == "move" => None,
         (Field::Kernel | Field::Kernels, Device::Own) => Some(event.kernel()),
         (Field::Kernels, Device::Above(path)) => Some(tree::kernel_of(path).into_owned()),
@@ -67,7 +67,7 @@ fn may_hold(term: &CompiledTerm, event: &Event, device: Device<'_>) -> bool {
     })
 }
 
-/// What the event says of a property; None if it cannot know.
+/// Returns the value of a property; `None` if the event cannot know it.
 fn property(term: &CompiledTerm, event: &Event) -> Option<String> {
     if !matches!(event.action.as_str(), "add" | "remove") {
         return None;

@@ -1,4 +1,4 @@
-//! A USB camera with two video nodes, as umockdev shows it to the libraries this process is linked with.
+//! A USB camera with two video nodes, as umockdev shows it to the libraries that this process is linked with.
 //!
 //! umockdev is a preloaded library, so the test runs itself again under it.
 
@@ -12,7 +12,7 @@ const VIDEO0: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4li
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Runs `test` of this file with the camera plugged in; false if this already is that run.
+/// Runs `test` of this file with the camera plugged in; returns false if this already is that run.
 fn goes_inside(test: &str) -> Result<bool, Box<dyn std::error::Error>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(false);
@@ -140,18 +140,18 @@ fn attributes_in_rules_have_the_same_values_as_in_udev() -> Outcome {
     }
     let all = &["*"][..];
     let table: [(&[&str], &str, &str, &[&str]); 11] = [
-        // Of links three have a value, by their own names.
+        // Three links have a value, under their own names.
         (all, "driver", "uvcvideo", &["1-1:1.0"]),
         (all, "subsystem", "video4linux", &["video0", "video1"]),
         (all, "iommu_group", "*", &[]),
         (all, "device", "*", &[]),
         (all, "device/driver", "*", &[]),
-        // A name may lead to what else may be seen.
+        // A name may lead to other devices that may be seen.
         (all, "device/bInterfaceClass", "0e", &["video0"]),
         (all, "../../bInterfaceClass", "0e", &["video0", "video1"]),
         (all, "../video1/index", "1", &["video0", "video1"]),
         (&["video4linux"], "../../bInterfaceClass", "0e", &[]),
-        // A text ends before its first NUL, and what acts on the hardware is left alone.
+        // A text ends before its first NUL, and attributes that act on the hardware are not read.
         (all, "descriptors", "\u{12}?", &["1-1"]),
         (all, "config", "*", &[]),
     ];

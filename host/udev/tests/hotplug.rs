@@ -1,4 +1,4 @@
-//! A real device is added and removed: events and searches follow.
+//! Adds and removes a real device: events and searches follow.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::{fs, io};
 use leafhost_udev::{Event, Field, Monitor, Rule, Subsystems, Term, find};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-/// Removes the device of a kernel name.
+/// Removes the device with a kernel name.
 type Remove = Box<dyn Fn(&str) -> io::Result<()>>;
 
 /// A device created by this test, removed on drop.
@@ -26,7 +26,7 @@ impl Drop for Plugged {
     }
 }
 
-/// A compressed RAM disk where the kernel has them, else a pair of network interfaces.
+/// Creates a compressed RAM disk if the kernel supports them, else a pair of network interfaces.
 fn plug() -> io::Result<Plugged> {
     if let Ok(number) = fs::read_to_string("/sys/class/zram-control/hot_add") {
         return Ok(Plugged {

@@ -1,4 +1,4 @@
-//! The notes of a search, bounded, the most useful first.
+//! Notes of a search, bounded, the most useful first.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub(super) struct Notes<'a> {
     globs: Vec<Glob>,
     /// Terms that are globs because they look like ports.
     ports: Vec<(u32, usize)>,
-    /// By rule and term: the first device, and how many there were.
+    /// First device and number of devices, by rule and term.
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<(u32, &'a str, Miss)>,
     forgotten: usize,
 }
 
 impl<'a> Notes<'a> {
-    /// Begins with how terms are read.
+    /// Starts with the notes on how terms are read.
     pub(super) fn new(rules: &[Rule], globs: Vec<Glob>) -> Self {
         let mut ports = Vec::new();
         for (index, rule) in (0..).zip(rules) {
@@ -37,12 +37,12 @@ impl<'a> Notes<'a> {
         }
     }
 
-    /// A term of a rule that holds does so only as a regular expression.
+    /// Records a term that holds only as a regular expression.
     pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &'a str) {
         self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
     }
 
-    /// A rule nearly held.
+    /// Records a rule that nearly held.
     pub(super) fn missed(&mut self, rule: u32, devpath: &'a str, miss: Miss) {
         self.missed.push((rule, devpath, miss));
         if self.missed.len() > 8 * MAX_NOTES {
@@ -52,7 +52,7 @@ impl<'a> Notes<'a> {
         }
     }
 
-    /// The most terms held first.
+    /// Sorts the near misses by the number of terms that held, largest first.
     fn sort(&mut self) {
         self.missed.sort_by(|a, b| {
             let held = b.2.held.cmp(&a.2.held);
@@ -60,7 +60,7 @@ impl<'a> Notes<'a> {
         });
     }
 
-    /// The notes as texts, and how many were dropped.
+    /// Returns the notes as texts, and the number of dropped ones.
     pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
         let read = self.globs.len() + self.ports.len() + self.as_regex.len();
         let total = read + self.missed.len() + self.forgotten;
@@ -125,7 +125,7 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// The note about a rule that no device comes near to.
+/// Returns the note about a rule that no device nearly matches.
 pub(super) fn nothing(rule: &Rule, listing: &Listing) -> Note {
     let mut terms = rule.compiled().iter();
     let absent = terms.find(|compiled| {
@@ -150,7 +150,7 @@ fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
     Some((rule, rule.terms().nth(term)?))
 }
 
-/// The value that does not match.
+/// Returns the value that does not match.
 fn found(term: &Term, miss: &Miss) -> String {
     let what = term
         .key

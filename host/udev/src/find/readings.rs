@@ -1,13 +1,13 @@
-//! How a value is read that may be a glob and a regular expression at once, such as `snd.*`.
+//! Decides how to read a value that may be a glob or a regular expression, such as `snd.*`.
 //!
-//! Where it fits a device of this machine as a glob, it is one: read as a regular expression, too, it would take others.
+//! If it matches a device of this machine as a glob, it is one: read as a regular expression, too, it would match others.
 
 use crate::facts::{Facts, value};
 use crate::pattern::Match;
 use crate::rule::{CompiledTerm, Rule};
 use crate::verdict::hold;
 
-/// Terms that are not decided, and those that are globs.
+/// Undecided terms, and those that are globs.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     open: Vec<(u32, usize, CompiledTerm)>,
@@ -17,11 +17,11 @@ pub(super) struct Readings {
 /// A term that is a glob here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Glob {
-    /// The index of the rule.
+    /// Index of the rule.
     pub(super) rule: u32,
-    /// The index of the term.
+    /// Index of the term.
     pub(super) term: usize,
-    /// The device that it fits.
+    /// Device that the glob matches.
     pub(super) devpath: String,
 }
 
@@ -41,7 +41,7 @@ impl Readings {
         readings
     }
 
-    /// Returns whether every term is decided.
+    /// Returns true if every term is decided.
     pub(super) fn is_done(&self) -> bool {
         self.open.is_empty()
     }
@@ -62,7 +62,7 @@ impl Readings {
         });
     }
 
-    /// Makes the decided terms globs, and returns which they are.
+    /// Makes the decided terms globs, and returns them.
     pub(super) fn settle(self, rules: &mut [Rule]) -> Vec<Glob> {
         for Glob { rule, term, .. } in &self.globs {
             let index = usize::try_from(*rule).ok();
@@ -105,7 +105,7 @@ mod tests {
             (Field::Kernels, None, "fe980000.*", true),
             (Field::Kernels, None, "fe980000.*|eth.*", true),
             (Field::Kernels, None, "fe98.*", false),
-            // An alternative that is a glob to both says nothing about the other one.
+            // An alternative that is a glob in both readings decides nothing about the other one.
             (Field::Kernels, None, "fe98*|eth.*", false),
             (Field::Kernels, None, r"fe980000\.usb", false),
             (Field::Kernels, None, "(fe980000.*)", false),

@@ -17,7 +17,7 @@ fn mk_rule(terms: &[(Field, Option<&str>, bool, &str)]) -> Result<Rule, InvalidR
     )
 }
 
-/// Whether this machine shows its `/dev/null` in sysfs, as every kernel does where `/sys` is mounted.
+/// Returns true if this machine shows `/dev/null` in sysfs, as every kernel does if `/sys` is mounted.
 fn has_null() -> bool {
     let has = Path::new("/sys/devices/virtual/mem/null/uevent").exists();
     if !has {

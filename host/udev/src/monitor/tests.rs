@@ -13,7 +13,7 @@ fn the_group_of_udevd_is_used_only_in_its_own_namespace() {
         (true, socket, Group::Udev),
         (true, other.as_str(), Group::Kernel),
         (true, "", Group::Kernel),
-        // Without it libudev would listen to nothing.
+        // Without the control socket libudev would listen to nothing.
         (false, socket, Group::Kernel),
     ];
     for (has_control, sockets, expected) in table {
@@ -30,7 +30,7 @@ fn a_dropped_monitor_ends_its_thread() -> Result<(), MonitorError> {
     loop {
         match events.try_recv() {
             Err(broadcast::error::TryRecvError::Closed) => return Ok(()),
-            // The machine's own events come when they come.
+            // Events of the machine may come at any time.
             Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_)) => {}
             Err(broadcast::error::TryRecvError::Empty) => panic!("the thread is still there"),
         }
@@ -74,7 +74,7 @@ fn subscribers_are_notified_when_the_thread_ends() {
     };
     let mut before = monitor.subscribe();
     assert!(matches!(before.try_recv(), Err(TryRecvError::Empty)));
-    // As the thread does when it ends, whyever.
+    // The thread does this whenever it ends.
     drop(events);
     for mut receiver in [before, monitor.subscribe()] {
         assert!(matches!(receiver.try_recv(), Err(TryRecvError::Closed)));

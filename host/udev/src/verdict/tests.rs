@@ -2,7 +2,7 @@ use super::*;
 use crate::facts::Written;
 use crate::rule::{InvalidRule, Term};
 
-/// `FIELD{key}==value` and so on; only as much of the grammar as a table needs.
+/// Builds a rule such as `FIELD{key}==value`; supports only the grammar that the tables need.
 fn mk_rule(terms: &[(Field, &str, bool, &str)]) -> Result<Rule, InvalidRule> {
     Rule::new(
         terms
@@ -116,7 +116,7 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
         (&[(Kernel, "", false, "n*")], true),
         (&[(Kernel, "", false, "v.*")], true),
         (&[(Env, "ID_V4L_CAPABILITIES", false, "*:capture:*")], false),
-        // The plural ones look upwards, the singular ones do not.
+        // Plural fields look at ancestors, singular ones do not.
         (&[(Kernels, "", true, "1-*")], true),
         (&[(Kernels, "", true, "video?")], true),
         (&[(Kernels, "", true, "2-*")], false),
@@ -196,7 +196,7 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
             &[(Attr, "idVendor", false, "1234"), (Kernel, "", true, "v*")],
             false,
         ),
-        // Where there is no tag, none fits.
+        // Without tags, none matches.
         (&[(Tag, "", true, "")], false),
         (&[(Tag, "", false, "")], true),
         (&[(Tags, "", true, "s*")], true),
@@ -204,13 +204,13 @@ fn rules_hold_as_in_udev() -> Result<(), InvalidRule> {
             &[(Tags, "", true, "*"), (Kernels, "", true, "1-1:1.0")],
             false,
         ),
-        // What else is absent is an empty text.
+        // Other absent fields are empty texts.
         (&[(Driver, "", true, "")], true),
         (&[(Driver, "", false, "vfio-pci")], true),
         (&[(Env, "NONE", true, "?*")], false),
         (&[(Env, "NONE", false, "1")], true),
         (&[(Env, "NONE", true, "*")], true),
-        // White space at the end of an attribute counts only where the pattern has some.
+        // White space at the end of an attribute counts only if the pattern has some.
         (&[(Attr, "model", true, "CAM 1")], true),
         (&[(Attr, "model", true, "CAM 1 ")], false),
         (&[(Attr, "model", true, "CAM 1   ")], true),
@@ -235,21 +235,21 @@ fn a_regular_expression_matches_where_akri_read_it_and_leaves_a_note() -> Result
         (Tags, "", "s.*d", true, Some(vec![1])),
         (Attrs, "idVendor", "0.*d", true, Some(vec![1])),
         (Kernels, "", "1-1:1.[0]", true, Some(vec![])),
-        // The natural globs for ports are nothing else.
+        // The natural globs for ports are globs only.
         (Kernels, "", "1-1:1.*", true, Some(vec![])),
         (Kernels, "", "1-1.*", true, None),
         (Kernels, "", "(1-1.*)", true, Some(vec![1])),
-        // The whole text, and not if there is none.
+        // Expressions match the whole text, and never an empty one.
         (Kernels, "", "ideo.*", true, None),
         (Driver, "", ".*", true, None),
         (Attrs, "none", ".*", true, None),
-        // Akri handed these to udev.
+        // Akri passed these to udev.
         (Kernel, "", "v.*", true, None),
         (Devpath, "", "/dev.*", true, None),
         (Env, "ID_MODEL", "C.*", true, None),
         (Attr, "name", "Test.*", true, None),
         (Tag, "", "s.*", true, None),
-        // Negated, a value is a glob.
+        // A negated value is a glob.
         (Kernels, "", "v.*", false, Some(vec![])),
     ];
     for (field, key, value, equal, expected) in table {
@@ -330,7 +330,7 @@ fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
             vec![(Env, "ID_MODEL", false, "C270"), subsystem],
             miss(1, 0, Some("C270")),
         ),
-        // What is at hand decides; no file is opened for the rest.
+        // Cheap facts decide; no file is opened for the rest.
         (
             vec![
                 subsystem,
@@ -346,7 +346,7 @@ fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
             ],
             Verdict::Differs,
         ),
-        // Neither a negated term nor one that matches everything is near.
+        // Neither a negated term nor one that matches everything makes a near miss.
         (
             vec![
                 (Driver, "", false, "x"),

@@ -37,7 +37,7 @@ fn wakes(rule: &Rule, event: &Event) -> bool {
     rule.wakes_on(event, &Subsystems::new(["*"]), &|| true)
 }
 
-/// A rule of one term, an action, how long it settles: whether that wakes.
+/// Columns: a rule of one term, an action, the settle time, expected wake.
 type Row<'a> = (
     (Field, &'a str, bool, &'a str),
     &'a str,
@@ -61,14 +61,14 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
         ((Subsystem, "", true, "usb"), "move", None, false),
         ((Devpath, "", true, "*/video4linux/*"), "remove", None, true),
         ((Devpath, "", true, "*/tty/*"), "remove", None, false),
-        // The event does not tell them.
+        // The event does not contain these.
         ((Attr, "name", true, "Other"), "add", None, true),
         ((Attr, "name", false, "Other"), "remove", None, true),
         ((Attrs, "idVendor", true, "1234"), "change", None, true),
         ((Driver, "", true, "vfio-pci"), "bind", None, true),
         ((Drivers, "", true, "vfio-pci"), "add", None, true),
         ((Tag, "", true, "uaccess"), "add", None, true),
-        // The properties that udevd names are all there are, those of the kernel are not.
+        // An event of udevd has all properties, one of the kernel does not.
         ((Env, CAP, true, "*:capture:*"), "add", None, true),
         ((Env, CAP, true, ":"), "add", None, false),
         ((Env, CAP, true, ":"), "remove", None, false),
@@ -76,7 +76,7 @@ fn an_event_wakes_where_it_may_matter() -> Result<(), InvalidRule> {
         ((Env, "ID_MODEL", true, "C270"), "add", None, false),
         ((Env, "ID_MODEL", true, "C270"), "add", kernel, true),
         ((Env, "ID_MODEL", false, "C270"), "remove", kernel, true),
-        // The path has the names of what is above, and not the subsystems.
+        // The path has the names of the ancestors, but not their subsystems.
         ((Kernels, "", true, "1-1"), "add", None, true),
         ((Kernels, "", true, "2-1"), "add", None, false),
         ((Kernels, "", true, "1-1"), "remove", None, true),
@@ -153,7 +153,7 @@ fn what_there_is_no_time_to_compare_is_taken_as_fitting() -> Result<(), InvalidR
     let rule = mk_rule(&[(Field::Kernel, "", true, "audio*")])?;
     assert!(!rule.wakes_on(&event, &all, &|| true));
     assert!(rule.wakes_on(&event, &all, &|| false));
-    // What may not be seen wakes nobody all the same.
+    // Events of devices that may not be seen never wake.
     assert!(!rule.wakes_on(&event, &Subsystems::new(["usb"]), &|| false));
     Ok(())
 }

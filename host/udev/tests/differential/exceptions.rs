@@ -4,7 +4,7 @@ use leafhost_udev::{Field, Rule, Term};
 
 use crate::sample::Sample;
 
-/// Why udev and this crate may differ about a rule and a device; `chain` is the device and what is above it.
+/// Returns the reason why udev and this crate may differ about a rule and a device; `chain` is the device and its ancestors.
 pub fn why(rule: &Rule, chain: &[&Sample]) -> Option<&'static str> {
     rule.terms().find_map(|term| {
         ODDITIES
@@ -16,11 +16,11 @@ pub fn why(rule: &Rule, chain: &[&Sample]) -> Option<&'static str> {
 type Oddity = (&'static str, fn(&Term, &[&Sample]) -> bool);
 
 const ODDITIES: [Oddity; 3] = [
-    // udev turns `=="?*"` into `!=""` before it knows that tags are many: none of them is empty, so that it holds for every
-    // device, tagged or not.
+    // udev turns `=="?*"` into `!=""` before it knows that there are several tags: none of them is empty, so it holds for every device,
+    // tagged or not.
     ("TAG==\"?*\"", |term, _| is_tag(term) && term.value == "?*"),
-    // While an event is handled, udev compares `TAG` with the tags of earlier events, too. Here they count only if no other is
-    // left: a udevd older than 247 told them no other way.
+    // While it handles an event, udev compares `TAG` with the tags of earlier events, too. Here they count only if no other is left: a udevd
+    // older than 247 reported them no other way.
     ("tags of earlier events", |term, chain| {
         is_tag(term) && chain.iter().any(|sample| sample.had_tags)
     }),

@@ -1,4 +1,4 @@
-//! Random rules: terms about what devices have, with values turned into patterns that match, nearly match, or do not.
+//! Random rules: terms about real devices, with values turned into patterns that match, nearly match, or do not.
 
 use leafhost_udev::{Field, Rule, Term};
 
@@ -19,7 +19,7 @@ const FIELDS: [Field; 12] = [
     Field::Tags,
 ];
 
-/// Makes the same rules of the same seed and devices.
+/// Generates the same rules for the same seed and devices.
 pub struct Generator<'a> {
     random: Random,
     samples: &'a Samples,
@@ -33,7 +33,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// One to four terms, most of them about one device and one that is above it.
+    /// Generates a rule of one to four terms, most of them about one device and one of its ancestors.
     pub fn rule(&mut self) -> Rule {
         let chain = self
             .samples
@@ -77,7 +77,7 @@ impl<'a> Generator<'a> {
             Field::Env => of.properties.keys().collect(),
             _ => of.attributes.keys().collect(),
         };
-        // What is read while a rule is tested may be another by then.
+        // The content of these may change while a rule is tested.
         let keys: Vec<&String> = keys
             .into_iter()
             .filter(|key| !["uevent", "../uevent", "device/uevent"].contains(&key.as_str()))
@@ -88,7 +88,7 @@ impl<'a> Generator<'a> {
         (*self.random.pick(&keys)).clone()
     }
 
-    /// A pattern about a text.
+    /// Generates a pattern about a text.
     fn value(&mut self, text: &str) -> String {
         let mut value = match self.random.below(20) {
             0 => (*self
@@ -120,7 +120,7 @@ impl<'a> Generator<'a> {
         written(&value)
     }
 
-    /// The text with stars, sets and the like in the place of some of it.
+    /// Replaces parts of the text by stars, sets and the like.
     fn bent(&mut self, text: &str) -> String {
         let mut parts: Vec<String> = text.chars().map(String::from).collect();
         for _ in 0..=self.random.below(3) {
@@ -173,7 +173,7 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// What a device has there.
+/// Returns the value of the field on a device.
 fn text(random: &mut Random, field: Field, key: Option<&str>, about: &Sample) -> String {
     let key = key.unwrap_or_default();
     let text = match field {
@@ -189,7 +189,7 @@ fn text(random: &mut Random, field: Field, key: Option<&str>, about: &Sample) ->
     text.cloned().unwrap_or_default()
 }
 
-/// As it can stand in a rules file: no control characters, and nothing that would take the closing quote for its own.
+/// Makes a value fit for a rules file: no control characters, and nothing that would escape the closing quote.
 fn written(value: &str) -> String {
     let mut value: String = value
         .chars()

@@ -1,8 +1,8 @@
 //! Compares generated rules with `udevadm test`, over recorded devices and those of this machine.
 //!
-//! udevadm reads rules, its database and sysfs from fixed places. The test therefore runs itself again in a mount namespace of
-//! its own, where those places are its own; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run;
-//! `LEAFHOST_RECORDING` names other devices, as `umockdev-record --all` writes them.
+//! udevadm reads rules, its database and sysfs from fixed places. The test therefore runs itself again in a mount namespace with its own
+//! copies of those places; nothing of the machine is changed. `LEAFHOST_SEED` repeats a run; `LEAFHOST_RECORDING` names other devices, as
+//! `umockdev-record --all` writes them.
 #![allow(
     missing_docs,
     clippy::indexing_slicing,
@@ -30,9 +30,9 @@ use sample::Samples;
 const INSIDE: &str = "LEAFHOST_TEST_INSIDE_NAMESPACE";
 const SEED: &str = "LEAFHOST_SEED";
 const RECORDING: &str = "LEAFHOST_RECORDING";
-/// How many rules udevadm is given at once.
+/// Number of rules per run of udevadm.
 const AT_ONCE: usize = 1_000;
-/// Rules per `find`.
+/// Number of rules per `find`.
 const RULES_PER_FIND: usize = 16;
 const RECORDED: &str = "recorded";
 const MACHINE: &str = "machine";
@@ -104,7 +104,7 @@ fn compare(test: &str, sources: &[&str], rules: usize) -> Outcome {
     Ok(())
 }
 
-/// What this machine lacks for the test.
+/// Returns what the machine lacks for the test.
 fn missing() -> Option<String> {
     let runs = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
     if !runs(Command::new("udevadm").arg("--version")) {
@@ -213,7 +213,7 @@ fn inside(source: &str, rules: usize) -> Outcome {
     Ok(())
 }
 
-/// How many rules match by udev, and the differences to this crate; compared twice, because sysfs may change.
+/// Returns the number of rules that match in udev, and the differences to this crate; compares twice, because sysfs may change.
 fn differences(
     rules: &[Rule],
     samples: &Samples,
@@ -231,7 +231,7 @@ fn differences(
     Ok((by_udev.len(), differ))
 }
 
-/// The devices found and the rules that hold for them, by this crate.
+/// Returns the devices found by this crate and the rules that hold for them.
 fn found(rules: &[Rule], samples: &Samples) -> Result<Pairs, Box<dyn std::error::Error>> {
     let mut found = Pairs::new();
     let mut looks: Vec<(usize, &[Rule])> = rules.chunks(RULES_PER_FIND).enumerate().collect();
@@ -241,7 +241,7 @@ fn found(rules: &[Rule], samples: &Samples) -> Result<Pairs, Box<dyn std::error:
     while let Some((first, some)) = looks.pop() {
         let devices = match find(some, &Subsystems::new(["*"])) {
             Ok(found) => found.devices,
-            // A search has a time limit, whatever else the machine does.
+            // A search has a time limit, however busy the machine is.
             Err(Error::TooSlow { .. }) if some.len() > 1 => {
                 let (some, others) = some.split_at(some.len() / 2);
                 looks.extend([(first, some), (first + some.len(), others)]);

@@ -1,4 +1,4 @@
-//! udev's result: `udevadm test` with rules that each set a property.
+//! The result of udev: `udevadm test` with rules that each set a property.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -13,7 +13,7 @@ use crate::sample::{Sample, Samples};
 const RULES: &str = "/run/udev/rules.d/10-leafhost.rules";
 const MARK: &str = "LEAFHOST_RULE_";
 
-/// Devices and rules that hold for them, by index. If `only` names some, of their devices alone.
+/// Returns devices and the rules that hold for them, by index. If `only` is not empty, tests only the devices in it.
 pub fn holding(
     rules: &[Rule],
     samples: &Samples,
@@ -30,14 +30,14 @@ pub fn holding(
     Ok(holding)
 }
 
-/// Whether a rule holds for a device.
+/// Returns true if a rule holds for a device.
 pub fn holds(rule: &Rule, sample: &Sample) -> Result<bool, Box<dyn Error>> {
     let keys: Vec<&str> = sample.database.iter().map(String::as_str).collect();
     write(std::slice::from_ref(rule), keys)?;
     Ok(!ask(sample)?.is_empty())
 }
 
-/// udevd's rules have set the properties in its database by the time others are looked at; these import them.
+/// Writes a rules file. udevd's rules have already stored the properties in its database; these rules import them.
 fn write<'a>(
     rules: &[Rule],
     keys: impl IntoIterator<Item = &'a str>,
@@ -60,14 +60,14 @@ fn ask(sample: &Sample) -> Result<Vec<usize>, Box<dyn Error>> {
         .arg(format!("/sys{}", sample.devpath))
         .stdin(Stdio::piped())
         .output();
-    // It has written down what the rules have set; the next device may ask what this one had.
+    // udevadm has stored the results of the rules; the next device may ask for those of this one.
     match before {
         Ok(before) => fs::write(&sample.database_file, before)?,
         Err(_) => drop(fs::remove_file(&sample.database_file)),
     }
     let output = output?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // It warns of `device/` and `../` in names and takes them.
+    // udevadm warns of `device/` and `../` in names and accepts them.
     let mut complaints = said
         .lines()
         .filter(|line| line.contains(&format!("{RULES}:")) && !line.contains("future kernels"));

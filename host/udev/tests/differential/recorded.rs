@@ -28,10 +28,10 @@ fn device(text: &str) -> io::Result<()> {
         let tags = value.split(':').filter(|tag| !tag.is_empty());
         match key {
             "SUBSYSTEM" => subsystem = Some(value),
-            // What a device has now is among what it ever had.
+            // The current tags are among all tags that the device ever had.
             "TAGS" => udevs.extend(tags.map(|tag| format!("G:{tag}"))),
             "CURRENT_TAGS" => udevs.extend(tags.map(|tag| format!("Q:{tag}"))),
-            // Not of the device, but of how it came to be known.
+            // These do not describe the device, but how udev came to know it.
             "DEVLINKS" | "USEC_INITIALIZED" => {}
             _ if key.starts_with("ID_") => udevs.push(format!("E:{property}")),
             "DEVNAME" => kernels.push(format!("{key}={}", value.trim_start_matches("/dev/"))),
@@ -42,7 +42,7 @@ fn device(text: &str) -> io::Result<()> {
     for link in line("L: ") {
         let (name, target) = link.split_once('=').unwrap_or((link, ""));
         symlink(target, place(&folder, name)?)?;
-        // The kernel does, whatever was recorded.
+        // The kernel sets it, whatever was recorded.
         if name == "driver" && !kernels.iter().any(|line| line.starts_with("DRIVER=")) {
             let driver = target.rsplit('/').next().unwrap_or_default();
             kernels.push(format!("DRIVER={driver}"));
@@ -64,7 +64,7 @@ fn device(text: &str) -> io::Result<()> {
     fs::write(format!("{folder}/uevent"), kernels.join("\n") + "\n")
 }
 
-/// The path of an attribute, whose folder may be missing.
+/// Returns the path of an attribute; creates its folder if it is missing.
 fn place(folder: &str, name: &str) -> io::Result<PathBuf> {
     let path = Path::new(folder).join(name);
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
@@ -91,7 +91,7 @@ fn enlist(path: &str, kernel: &str, subsystem: &str) -> io::Result<()> {
     symlink(format!("{above}{place}"), format!("/sys{path}/subsystem"))
 }
 
-/// The file of a device in udev's database.
+/// Returns the path of a device's file in udev's database.
 fn database_of(kernels: &[String], kernel: &str, subsystem: &str) -> String {
     let property = |name: &str| {
         let mut lines = kernels.iter();

@@ -1,4 +1,4 @@
-//! The devices of the recorded or real machine, read from sysfs and udev's database without the code that is tested.
+//! The devices of the recorded or real machine, read from sysfs and udev's database without the code under test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// What changes from one look to the next, or is more than a look.
+/// Attributes that change between two reads, or whose reading has side effects.
 const LEFT_ALONE: [&str; 12] = [
     "config",
     "eeprom",
@@ -29,20 +29,20 @@ pub struct Sample {
     pub kernel: String,
     pub subsystem: String,
     pub driver: String,
-    /// What the kernel and udev say of it.
+    /// Properties from the kernel and udev.
     pub properties: BTreeMap<String, String>,
     /// Names of the properties that udev has set.
     pub database: BTreeSet<String>,
-    /// Where udev keeps them.
+    /// Path of its file in udev's database.
     pub database_file: String,
-    /// Small files that can be read, links, and what is in the folder above.
+    /// Small readable files, links, and those in the folder above.
     pub attributes: BTreeMap<String, String>,
     pub tags: Vec<String>,
-    /// Whether it had others at an earlier event.
+    /// True if the device had other tags at an earlier event.
     pub had_tags: bool,
 }
 
-/// All devices with a subsystem and what is above them, sorted by path.
+/// All devices with a subsystem and their ancestors, sorted by path.
 #[derive(Debug)]
 pub struct Samples {
     pub all: Vec<Sample>,
@@ -77,7 +77,7 @@ impl Samples {
         self.indexes.get(devpath).copied()
     }
 
-    /// A device and what is above it.
+    /// Returns a device and its ancestors.
     pub fn chain(&self, device: usize) -> Vec<&Sample> {
         let devpath = &self.all[device].devpath;
         let mut ends: Vec<usize> = devpath.match_indices('/').map(|(at, _)| at).collect();
@@ -89,7 +89,7 @@ impl Samples {
             .collect()
     }
 
-    /// The names of all properties that udev has set.
+    /// Returns the names of all properties that udev has set.
     pub fn database_keys(&self) -> impl Iterator<Item = &str> {
         let keys: BTreeSet<&str> = self
             .all
@@ -100,7 +100,7 @@ impl Samples {
     }
 }
 
-/// Adds the folders with a `uevent`, links not followed.
+/// Adds the folders with a `uevent`; does not follow links.
 fn walk(folder: &Path, found: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
