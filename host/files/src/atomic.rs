@@ -1,4 +1,4 @@
-//! Writes files whole or not at all, in the state folder. Blocks.
+//! Writes files of the state folder atomically. Blocks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-/// What names of files that are being written end with. They are cleared when a folder is opened.
+/// Suffix of the names of files that are being written. Opening a folder removes them.
 pub const TEMPORARY: &str = ".tmp";
 
-/// Threads that sync files at the same time. A journal writes many files at once: 500 new files take 0.1 s this way, and 2.3 s one
+/// Number of threads that sync files concurrently. A journal writes many files at once: 500 new files take 0.1 s this way, and 2.3 s one
 /// after the other (ext4).
 const SYNCING: usize = 16;
 
@@ -21,7 +21,7 @@ const EMFILE: i32 = 24;
 
 /// Writes a temporary file in the folder; it is durable after [`sync_all`] and has no name yet.
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    // Opened here, since tempfile's errors hide the kernel's number and differ by the name each time.
+    // Opens the file itself, because errors of tempfile hide the OS error code and include a random name.
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(path)
@@ -34,7 +34,7 @@ pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// Makes the content of files durable; one result a file, in order.
+/// Makes the content of files durable; returns one result per file, in order.
 pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
     if let [file] = files {
         return vec![file.sync_all()];
@@ -81,7 +81,7 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     sync(folder)
 }
 
-/// Removes one file of a folder; a missing one is removed already.
+/// Removes one file of a folder; a missing file is no error.
 pub fn remove(folder: &Path, name: &str) -> io::Result<()> {
     match fs::remove_file(folder.join(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -89,7 +89,7 @@ pub fn remove(folder: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// The names of the regular files of a folder, sorted; clears what a crash has left. A missing folder is made.
+/// Returns the names of the regular files of a folder, sorted. Removes leftovers of a crash, and creates a missing folder.
 pub fn open(folder: &Path) -> io::Result<Vec<String>> {
     if !folder.is_dir() {
         fs::create_dir_all(folder)?;
@@ -114,12 +114,12 @@ pub fn open(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether it failed for want of file descriptors, of this process or of the machine: it may go well another time.
+/// Returns true if the error is a lack of file descriptors, of this process or of the machine: a retry may succeed.
 pub fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// What an operator can do about a failure below the state folder.
+/// Returns the remedy for a failure below the state folder.
 pub fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

@@ -1,10 +1,10 @@
-//! Work on files off the async threads, and snapshots that are published when they differ.
+//! Runs file operations off the async threads, and publishes snapshots that differ.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Runs `work` where it may block. A panic goes on in the caller; a runtime that shuts down never answers.
+/// Runs `work` where it may block. Propagates a panic to the caller; never returns if the runtime shuts down.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -15,7 +15,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Publishes `next` if it differs from what was published before.
+/// Publishes `next` if it differs from the last published value.
 pub fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, next: T) {
     sender.send_if_modified(|published| {
         let differs = **published != next;

@@ -1,6 +1,6 @@
-//! The records of claims in the state folder: one file for each, called as its uid.
+//! The records of claims in the state folder: one file per claim, named by its uid.
 //!
-//! A file that cannot be read stays where it is until the kubelet gives its claim back: the claim may be in use.
+//! An unreadable file stays until the kubelet unprepares its claim: the claim may be in use.
 
 use std::fs;
 use std::io;
@@ -16,21 +16,21 @@ use crate::atomic;
 use crate::blocking::blocking;
 use crate::regular;
 
-/// The folder in the state folder.
+/// Name of the folder in the state folder.
 const FOLDER: &str = "claims";
-/// Ends the names of files.
+/// Suffix of the file names.
 const SUFFIX: &str = ".json";
-/// The most bytes of a record: 32 devices with all the text that a device may have.
+/// Maximum size of a record, in bytes: 32 devices with all the text that a device may have.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The records.
+/// Records of claims in the state folder.
 #[derive(Debug, Clone)]
 pub struct FileClaimRecords {
     folder: PathBuf,
 }
 
 impl FileClaimRecords {
-    /// Names the folder in a state folder. It need not exist.
+    /// Creates the access to the records of a state folder. The folder need not exist.
     pub fn new(state_dir: &Path) -> Self {
         let folder = state_dir.join(FOLDER);
         Self { folder }
@@ -64,7 +64,7 @@ fn all(folder: &Path) -> io::Result<Records> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::default()),
         entries => entries?,
     };
-    // What was being written goes.
+    // Removes temporary files.
     drop(atomic::open(folder));
     for entry in entries {
         let entry = entry?;

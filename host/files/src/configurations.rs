@@ -1,7 +1,6 @@
-//! Configurations as YAML files, several documents a file, with their properties.
+//! Configurations as YAML files, several documents per file, with their properties.
 //!
-//! What a file said when it was last good is kept in the state folder and serves while the file is broken, over
-//! restarts too.
+//! The last good text of each file is stored in the state folder and serves while the file is broken, also after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,12 +46,12 @@ const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// The last good text of each file, of what was accepted.
+/// Last good text of each file, with the accepted documents only.
 type Kept = BTreeMap<String, Arc<str>>;
-/// The most Configurations that one message names.
+/// Maximum number of Configurations named in one message.
 const MAX_NAMED: usize = 5;
 
-/// What was accepted before.
+/// State from earlier readings.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Memory {
     kept: Kept,
@@ -60,7 +59,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// From what was kept; a Configuration that two files have may be of either.
+    /// Creates the state from stored texts; a Configuration that two files have has no serving file yet.
     fn new(kept: Kept) -> Self {
         let mut served: BTreeMap<ConfigurationKey, Option<String>> = BTreeMap::new();
         for (name, text) in &kept {
@@ -80,14 +79,14 @@ impl Memory {
     }
 }
 
-/// The Configurations of a standalone folder.
+/// Configurations of a standalone folder.
 pub struct FileConfigurations {
     set: watch::Receiver<Arc<ConfigurationSet>>,
     problems: Vec<SourceProblem>,
 }
 
 impl FileConfigurations {
-    /// Watches `configurations`, `secrets` and `configmaps` in `folder`; what was last good is in `kept`.
+    /// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`.
     pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> std::io::Result<Self> {
         let (path, memory) = blocking(move || {
             let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
@@ -114,7 +113,7 @@ impl FileConfigurations {
         Ok(Self { set, problems })
     }
 
-    /// What was wrong with what was kept when it was opened.
+    /// Returns the problems of the stored texts when the source was opened.
     pub fn problems(&self) -> &[SourceProblem] {
         &self.problems
     }
@@ -126,8 +125,8 @@ impl ConfigurationSource for FileConfigurations {
     }
 }
 
-/// Reads the text of a Configuration file as the agent would: its good documents, and what is wrong with the others.
-/// `file` is the name in the problems.
+/// Reads the text of a Configuration file as the agent does: returns its good documents, and the problems of the others. `file` is the
+/// name in the problems.
 pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProblem>) {
     let Reading {
         documents,
@@ -138,18 +137,18 @@ pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProb
     (configurations, problems)
 }
 
-/// A Configuration that can be used, and its place.
+/// A usable Configuration and its location.
 #[derive(Debug, Clone)]
 pub struct Located {
-    /// The file.
+    /// Path or name of the file.
     pub file: String,
-    /// The Configuration.
+    /// The Configuration itself.
     pub configuration: Configuration,
-    /// The line of its handler's name, from 1.
+    /// Line of its handler's name, from 1.
     pub handler_line: Option<usize>,
-    /// The line of its `discoveryDetails`, from 1.
+    /// Line of its `discoveryDetails`, from 1.
     details_line: Option<usize>,
-    /// Whether each line of the details is one of the file.
+    /// True if each line of the details is a line of the file.
     has_literal_details: bool,
 }
 
@@ -165,8 +164,8 @@ impl Located {
         }
     }
 
-    /// The line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the
-    /// file, or `field` is empty.
+    /// Returns the line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the file, or
+    /// `field` is empty.
     pub fn line_in_details(&self, field: &str) -> Option<usize> {
         let details = &self.configuration.details;
         let line = self
@@ -177,18 +176,18 @@ impl Located {
     }
 }
 
-/// What files say that were read once.
+/// Result of reading files once.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What can be used.
+    /// Usable Configurations.
     pub configurations: Vec<Located>,
-    /// What cannot be used.
+    /// Problems of unusable documents.
     pub problems: Vec<SourceProblem>,
-    /// What has no effect.
+    /// Warnings about fields without effect.
     pub warnings: Vec<SourceProblem>,
 }
 
-/// Reads a Configuration file like [`check_text`], with the lines of what can be used.
+/// Reads a Configuration file like [`check_text`], with the lines of usable Configurations.
 pub fn check_file(file: &str, text: &str) -> Checked {
     let reading = documents::read(file, text);
     let located = reading.documents.into_iter();
@@ -200,7 +199,7 @@ pub fn check_file(file: &str, text: &str) -> Checked {
     }
 }
 
-/// Reads a Configuration file and returns which references of its properties no agent can use that reads values of
+/// Reads a Configuration file and returns the references of its properties that no agent can use that reads values of
 /// `namespaces` besides those of the Configuration's own.
 pub fn check_references(
     file: &str,
@@ -220,7 +219,7 @@ pub fn check_references(
     wrong.take(documents::MAX_PROBLEMS).collect()
 }
 
-/// Reads a standalone folder once, as the agent would without anything kept from before. Blocks.
+/// Reads a standalone folder once, as the agent does without stored texts. Blocks.
 pub fn check_folder(folder: &Path) -> Checked {
     let values = Values {
         folder: folder.display().to_string(),
@@ -305,7 +304,7 @@ async fn follow(
     }
 }
 
-/// What the files say now, together with what the broken ones said last. Pure.
+/// Assembles the set from the current files and the last good texts of broken ones. Pure.
 fn assemble(
     path: &Path,
     snapshot: &Snapshot,
@@ -326,7 +325,7 @@ fn assemble(
         kept.retain(|file, _| snapshot.files.contains_key(file));
         &snapshot.files
     } else {
-        // A folder that is not there says nothing of its files.
+        // A missing folder tells nothing about its files.
         lost = kept
             .keys()
             .map(|name| (name.clone(), Content::Pending))
@@ -369,7 +368,7 @@ fn assemble(
                         "{key} is in {} already, which serves on; rename this one, or remove one of the two",
                         at(other)
                     );
-                    // It is a problem of this file, not of the Configuration.
+                    // The problem belongs to this file, not to the Configuration.
                     set.problems.push(problem("metadata.name", message, None));
                     continue;
                 }
@@ -403,7 +402,7 @@ fn assemble(
             kept.remove(name);
         } else {
             let text = texts.join("\n---\n");
-            // What is equal stays the very same text, which is held once with what is stored.
+            // An equal text keeps its allocation, which is shared with the stored one.
             if kept.get(name).is_none_or(|kept| **kept != *text) {
                 kept.insert(name.to_owned(), text.into());
             }
@@ -414,7 +413,7 @@ fn assemble(
     set
 }
 
-/// What a file says, and what was `kept` of it where it is not good.
+/// Reads a file; if it has problems, adds the `kept` documents.
 fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     let refused = |why| Reading {
         problems: vec![SourceProblem::new(file, why)],
@@ -434,7 +433,7 @@ fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
     reading
 }
 
-/// What is wrong with the folders themselves.
+/// Returns the problems of the folders themselves.
 fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<SourceProblem> {
     let mut problems = snapshot.problems_of(path);
     for (name, snapshot) in [
@@ -452,8 +451,8 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     problems
 }
 
-/// Adds to a file with problems what it said last and does not say now: a document that cannot be read may be any. Where all
-/// problems are of documents whose names could be read, what none of them names is gone.
+/// Adds to a file with problems the earlier documents that it no longer has, because an unreadable document may be any of them. If the
+/// names in all faulty documents could be read, earlier documents with other names are gone.
 fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
@@ -478,7 +477,7 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
             problem.message += &text::few(&keys, MAX_NAMED);
             problem.message += " keeps serving";
         }
-        // From here on it is only shown there.
+        // From here on the Configuration is only for display.
         if problem.configuration.is_none() {
             let only = keys.first().filter(|_| keys.len() == 1);
             problem.configuration = reading.supposed.get(&index).or(only).cloned();
@@ -491,7 +490,7 @@ fn key(document: &Document) -> &ConfigurationKey {
     &document.configuration.key
 }
 
-/// What was kept, and what is wrong with the files of it.
+/// Reads the stored texts; returns them with the problems of their files.
 fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     let mut kept = Kept::new();
     let mut problems = Vec::new();
@@ -512,7 +511,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
     Ok((kept, problems))
 }
 
-/// Writes what is kept and not stored yet, and removes the rest. Returns what failed; the next call tries that again.
+/// Writes the texts that are not stored yet, and removes the others. Returns the failures as a problem; the next call retries.
 fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem> {
     let names: BTreeSet<String> = stored.keys().chain(kept.keys()).cloned().collect();
     let mut failed: Vec<(String, std::io::Error)> = Vec::new();

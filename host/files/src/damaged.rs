@@ -1,12 +1,12 @@
-//! Files of the state folder that are damaged. Blocks.
+//! Damaged files of the state folder. Blocks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use leafhost_core::ports::SourceProblem;
 
-/// Renames a file that is no `kind` to `.broken`, so that it can be looked at. Returns the problem with its consequence. A file that
-/// cannot be renamed stays.
+/// Renames a file that is no `kind` to `.broken`, so that it can be examined. Returns the problem with its consequence. A file that cannot
+/// be renamed stays.
 pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> SourceProblem {
     let mut renamed = path.as_os_str().to_owned();
     renamed.push(".broken");

@@ -1,4 +1,4 @@
-//! What the kernel reports of folders, through inotify.
+//! Folder events of the kernel, through inotify.
 //!
 //! Opening and reading are not watched, so that the agent's own scan of a folder causes no event.
 
@@ -13,14 +13,14 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watch
 use crate::atomic;
 use crate::settle::FileEvent;
 
-/// Something that happened in a watched folder.
+/// An event in a watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A file of a folder changed.
     File {
-        /// The file, below the folder's path as it was given.
+        /// Path of the file, below the folder's path as given.
         path: PathBuf,
-        /// What happened; absent where the file was removed.
+        /// Kind of the event; `None` if the file was removed.
         event: Option<FileEvent>,
     },
     /// A folder was created, removed or replaced.
@@ -34,14 +34,14 @@ pub struct FolderEvents {
     inotify: Option<(EventStream<[u8; 4096]>, Watches)>,
     folders: HashMap<WatchDescriptor, PathBuf>,
     watched: BTreeSet<PathBuf>,
-    /// Whether a path may lead to another folder than the watched one by now.
+    /// True if a path may lead to another folder than the watched one by now.
     stale: bool,
-    /// Why not every change is reported.
+    /// Reason why some changes are not reported.
     problem: Option<String>,
 }
 
 impl FolderEvents {
-    /// Watches nothing yet.
+    /// Creates a watcher that watches nothing yet.
     pub fn new() -> Self {
         let inotify = Inotify::init().and_then(|inotify| {
             let watches = inotify.watches();
@@ -56,12 +56,12 @@ impl FolderEvents {
         }
     }
 
-    /// Why not every change is reported, if so.
+    /// Returns the reason why some changes are not reported, if there is one.
     pub fn problem(&self) -> Option<&String> {
         self.problem.as_ref()
     }
 
-    /// Watches exactly these folders from now on. Returns whether a watch is new, so that a change before it was not reported.
+    /// Watches exactly these folders from now on. Returns true if a watch is new, so that earlier changes were not reported.
     pub fn watch(&mut self, wanted: BTreeSet<PathBuf>) -> bool {
         let Some((_, watches)) = self.inotify.as_mut() else {
             return false;
@@ -82,7 +82,7 @@ impl FolderEvents {
         self.problem = None;
         let mut folders = HashMap::new();
         for folder in &wanted {
-            // The kernel gives the same descriptor for the same folder, and another one for a new folder of that name.
+            // The kernel returns an equal descriptor for an equal folder, and another one for a new folder of that name.
             match watches.add(folder, mask) {
                 Ok(descriptor) => drop(folders.insert(descriptor, folder.clone())),
                 Err(error) if is_missing(&error) => {}
@@ -91,7 +91,7 @@ impl FolderEvents {
         }
         for (descriptor, _) in self.folders.drain() {
             if !folders.contains_key(&descriptor) {
-                // This fails where the folder is gone, since its watch went with it.
+                // Fails if the folder is gone, because its watch went with it.
                 drop(watches.remove(descriptor));
             }
         }
@@ -101,19 +101,19 @@ impl FolderEvents {
         true
     }
 
-    /// Has the folders watched anew if the last event or the time since then makes that necessary.
+    /// Watches the folders again if the last event or [`FolderEvents::set_stale`] makes that necessary.
     pub fn refresh(&mut self) {
         if self.stale {
             self.watch(self.watched.clone());
         }
     }
 
-    /// A path may lead to another folder than before.
+    /// Records that a path may lead to another folder than before.
     pub fn set_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Waits for the next event. Cancel-safe.
+    /// Waits for the next event. Cancel safe.
     pub async fn next(&mut self) -> Event {
         let Some((stream, _)) = &mut self.inotify else {
             return std::future::pending().await;
@@ -122,7 +122,7 @@ impl FolderEvents {
             let event = match stream.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(_)) => return Event::Lost,
-                // No event can come any more: the regular scans go on alone.
+                // No event can come any more: the regular scans continue alone.
                 None => std::future::pending().await,
             };
             if event.mask.contains(EventMask::Q_OVERFLOW) {
@@ -146,12 +146,12 @@ impl FolderEvents {
     }
 }
 
-/// Whether there is no folder at a path.
+/// Returns true if the error means that there is no folder at the path.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The folder that reports when `path` or a part of it is created: the nearest one that exists. Blocks.
+/// Returns the folder that reports the creation of `path` or a part of it: the nearest one that exists. Blocks.
 pub fn parent(path: &Path) -> PathBuf {
     let mut parents = path.ancestors().skip(1);
     let nearest = parents.find(|parent| parent.is_dir());
@@ -172,7 +172,7 @@ fn file_event(mask: EventMask) -> Option<FileEvent> {
 }
 
 fn problem(error: &io::Error) -> String {
-    // inotify reports a user's used-up watches as a full disk.
+    // inotify reports exhausted watches of a user as a full disk.
     let used_up = error.kind() == ErrorKind::StorageFull || atomic::is_out_of_files(error);
     let remedy = if used_up {
         "raise fs.inotify.max_user_instances and fs.inotify.max_user_watches"

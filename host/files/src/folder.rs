@@ -1,6 +1,6 @@
 //! A watched folder: its files once they have settled, as snapshots.
 //!
-//! A snapshot has whole files of the wanted names only. Knows nothing of what is in them.
+//! A snapshot has only complete files with the wanted names. Does not know their content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,23 +22,23 @@ mod scan;
 pub use scan::{Kind, Rules, fetch};
 use scan::{Read, Scan};
 
-/// The most unreadable files that are reported.
+/// Maximum number of unreadable files that are reported.
 const MAX_NAMED: usize = 20;
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Its bytes, of a kind that is held.
+    /// Bytes of a file whose kind is held.
     Bytes(Arc<[u8]>),
-    /// The digest of its bytes, of a kind that is not.
+    /// Digest of the bytes of a file whose kind is not held.
     Digest(Digest),
-    /// It cannot be used, and why.
+    /// The file cannot be used, with the reason.
     Refused(String),
-    /// It was there when the folder was first seen and has not settled since.
+    /// The file existed when the folder was first seen and has not settled since.
     Pending,
 }
 
-/// Without the bytes: they may be secret.
+/// Omits the bytes, which may be secret.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -50,23 +50,23 @@ impl fmt::Debug for Content {
     }
 }
 
-/// The files of a folder.
+/// Files of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whether the folder has been read once. What is in a folder that cannot be read stays as it was last seen.
+    /// True once the folder has been read. The files of a folder that cannot be read stay as last seen.
     pub complete: bool,
-    /// Whether there is a folder.
+    /// True if the folder exists.
     pub exists: bool,
-    /// What is there instead, if something is: `is not a folder`.
+    /// Description of a non-folder at the path, if there is one: `is not a folder`.
     pub obstructed: Option<&'static str>,
-    /// By name; in a nested folder `SUBFOLDER/NAME`.
+    /// Files by name; in a nested folder by `SUBFOLDER/NAME`.
     pub files: BTreeMap<String, Content>,
-    /// What concerns the folder as a whole.
+    /// Problems of the folder as a whole.
     pub problems: Vec<String>,
 }
 
 impl Snapshot {
-    /// The folder as it is at this moment, whether its files have settled or not. Blocks.
+    /// Reads the folder as it is now, even if its files have not settled. Blocks.
     pub fn now(path: &Path, rules: &Rules) -> Self {
         let mut scan = Scan::of(path, rules);
         scan.limit(rules);
@@ -83,7 +83,7 @@ impl Snapshot {
         }
     }
 
-    /// What concerns the folder as a whole, for the folder of that path.
+    /// Returns the problems of the folder as a whole, for the folder at `path`.
     pub fn problems_of(&self, path: impl AsRef<Path>) -> Vec<SourceProblem> {
         let folder = path.as_ref().display().to_string();
         let problems = self.problems.iter().cloned();
@@ -92,7 +92,7 @@ impl Snapshot {
             .collect()
     }
 
-    /// The problem that there is no folder where `what` is expected.
+    /// Returns the problem of a missing folder in which `what` is expected.
     pub fn missing(&self, path: &Path, what: &str) -> Option<SourceProblem> {
         let (is, make) = match self.obstructed {
             _ if self.exists => return None,
@@ -105,7 +105,7 @@ impl Snapshot {
         Some(SourceProblem::new(path.display().to_string(), message))
     }
 
-    /// Files beyond the number that is read are there, and have no content. `before` are those of the last scan.
+    /// Marks the files beyond the limit as pending: they exist, but are not read. `before` has those of the last scan.
     fn set_beyond(&mut self, before: &BTreeSet<String>, scan: &Scan) {
         for name in before.difference(&scan.beyond) {
             // A file that is read from now on has no content until it has settled.
@@ -119,7 +119,7 @@ impl Snapshot {
     }
 }
 
-/// A folder and which of its files are read.
+/// A folder and the rules for its files.
 pub struct Folder {
     path: PathBuf,
     rules: Rules,
@@ -127,7 +127,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Names the folder; it need not exist.
+    /// Creates the watcher of a folder that need not exist.
     pub fn new(path: impl Into<PathBuf>, rules: Rules) -> Self {
         Self {
             path: path.into(),
@@ -136,7 +136,7 @@ impl Folder {
         }
     }
 
-    /// The snapshots, from [`Folder::watch`].
+    /// Returns a receiver of the snapshots from [`Folder::watch`].
     pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.snapshot.subscribe()
     }
@@ -146,9 +146,9 @@ impl Folder {
         let mut events = FolderEvents::new();
         let mut settling = Settling::default();
         let mut snapshot = Snapshot::default();
-        // Until then the files that were found may not be all.
+        // Until then the files found may not be all.
         let mut complete_at = None;
-        // Whether the files of the first complete scan are in the snapshot.
+        // True once the files of the first complete scan are in the snapshot.
         let mut begun = false;
         let mut existed = false;
         let mut device = None;
@@ -188,7 +188,7 @@ impl Folder {
                 beyond = scan.beyond;
             }
             if scan.exists && !snapshot.exists && snapshot.complete {
-                // Where the folder has come back, its files may not be there yet.
+                // If the folder has come back, its files may not be there yet.
                 let wait = if existed { FILE_GONE } else { FILE_SETTLE };
                 complete_at = Some(now + wait);
                 begun = false;
@@ -267,7 +267,7 @@ impl Folder {
             match blocking(move || scan::read(&path, &file, kind, stamp)).await {
                 Read::Changed => {
                     settling.changed_while_read(&name, Instant::now());
-                    // The file is there, whatever it holds.
+                    // The file exists, whatever its content.
                     snapshot.files.entry(name).or_insert(Content::Pending);
                 }
                 Read::Failed(why) => {
@@ -318,7 +318,7 @@ impl Folder {
         }
     }
 
-    /// Records an event. Returns whether the folder should be scanned.
+    /// Records an event. Returns true if the folder should be scanned.
     fn take_event(
         &self,
         event: Event,

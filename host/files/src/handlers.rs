@@ -16,12 +16,12 @@ use crate::blocking::publish;
 use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
 
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
-/// The most bytes of a component.
+/// Maximum size of a component, in bytes.
 pub(crate) const MAX: u64 = 32 << 20;
 
 const RULES: Rules = Rules {
     kinds: &[
-        // Whoever may write where a link leads to would decide what a handler may do.
+        // Write access to the target of a link would decide what a handler may do.
         Kind {
             suffix: grants_file::SUFFIX,
             max: 64 << 10,
@@ -45,14 +45,14 @@ const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// The handler files of some folders.
+/// Handler files of some folders.
 pub struct FileHandlers {
     folders: Vec<PathBuf>,
     set: watch::Receiver<Arc<SourceSet>>,
 }
 
 impl FileHandlers {
-    /// Watches the folders. Of files with one name the one in the first folder counts.
+    /// Watches the folders. If several have a file of one name, that of the first folder is used.
     pub fn open(folders: Vec<PathBuf>, tasks: &mut Tasks) -> Self {
         let watched = folders.iter().map(|path| {
             let folder = Folder::new(path.clone(), RULES);
@@ -121,7 +121,7 @@ async fn follow(
     }
 }
 
-/// The sources. Pure.
+/// Assembles the sources. Pure.
 fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
     let mut set = SourceSet::default();
     for (path, snapshot) in folders {
@@ -176,7 +176,7 @@ fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
     set
 }
 
-/// The version; or whether it is the grants that cannot be used, and why; or nothing if it has not settled.
+/// Returns the version; else the reason why it cannot be used, with true if that is the grants' fault, or `None` if it has not settled.
 fn version(
     content: &Content,
     grants: Option<&Content>,
@@ -190,7 +190,7 @@ fn version(
     Ok(SourceVersion { digest, grants })
 }
 
-/// The text of a grants file; or why it cannot be used, or nothing if it has not settled.
+/// Returns the text of a grants file; else the reason why it cannot be used, or `None` if it has not settled.
 fn text(grants: Option<&Content>) -> Result<Option<Arc<str>>, Option<String>> {
     match grants {
         None => Ok(None),
@@ -207,12 +207,12 @@ fn is_component(name: &str) -> bool {
     COMPONENTS.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// The name of a component's grants file.
+/// Returns the name of a component's grants file.
 fn grants_of(component: &str, snapshot: &Snapshot) -> String {
     grants_file::among(component, |file| snapshot.files.contains_key(file))
 }
 
-/// What is wrong with grants that belong to no component.
+/// Returns the problem of a grants file that belongs to no component.
 fn orphan(name: &str, snapshot: &Snapshot) -> Option<String> {
     let stem = name.strip_suffix(grants_file::SUFFIX)?;
     let mut components = snapshot.files.keys().filter(|file| is_component(file));

@@ -1,6 +1,6 @@
 //! Instances as files: one YAML file each, in a folder per namespace.
 //!
-//! Batches are written one after the other; what is published is on the disk.
+//! Batches are written one after the other; a published set is already on the disk.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ mod batch;
 mod disk;
 use batch::Batch;
 
-/// Why the Instances cannot be read.
+/// Reason why the Instances cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {}", path.display(), crate::atomic::remedy(source))]
 pub struct Error {
@@ -26,15 +26,15 @@ pub struct Error {
     source: std::io::Error,
 }
 
-/// What writes, one batch after the other.
+/// Writes one batch after the other.
 struct Writer {
     folder: PathBuf,
-    /// The last resource version.
+    /// Last resource version.
     version: u64,
     set: watch::Sender<Arc<InstanceSet>>,
 }
 
-/// The store. A batch that is being written when it is dropped is finished.
+/// Store of Instances. A batch that is being written when the store is dropped is completed.
 pub struct FileInstances {
     set: watch::Receiver<Arc<InstanceSet>>,
     writer: Arc<Mutex<Writer>>,
@@ -42,7 +42,7 @@ pub struct FileInstances {
 }
 
 impl FileInstances {
-    /// Reads what is there. A file that is no Instance is renamed and reported in [`FileInstances::problems`].
+    /// Reads the stored Instances. Renames a file that is no Instance and reports it in [`FileInstances::problems`].
     pub async fn open(folder: PathBuf) -> Result<Self, Error> {
         let (folder, stored) = blocking(move || {
             let stored = disk::read(&folder);
@@ -65,7 +65,7 @@ impl FileInstances {
         })
     }
 
-    /// Files that could not be read when the store was opened.
+    /// Returns the problems of files that could not be read when the store was opened.
     pub fn problems(&self) -> &[SourceProblem] {
         &self.problems
     }
@@ -79,7 +79,7 @@ impl InstanceStore for FileInstances {
 
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written> {
         let mut writer = Arc::clone(&self.writer).lock_owned().await;
-        // This runs to its end even if nobody waits for it any more.
+        // Runs to its end even if the caller no longer waits.
         blocking(move || writer.apply(changes)).await
     }
 }

@@ -1,7 +1,7 @@
-//! The names of resources this node has ever offered, one a line in a file of the state folder, and the kubelet whose records have
-//! all its slots, in another.
+//! The names of resources that this node has ever offered, one per line in a file of the state folder; another file has the kubelet whose
+//! records have all its slots.
 //!
-//! Names are only added. An operator who has made the Node object anew removes their file.
+//! Names are only added. An operator who has recreated the Node object removes their file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,13 +15,13 @@ use leafhost_core::ports::{LedgerError, ResourceLedger};
 use crate::atomic;
 use crate::blocking::blocking;
 
-/// The name of the file of names in the state folder.
+/// Name of the file of resource names in the state folder.
 const NAME: &str = "offered-resources";
 
-/// The name of the kubelet's file.
+/// Name of the kubelet's file.
 const KUBELET: &str = "kubelet";
 
-/// The ledger.
+/// Ledger in the state folder.
 #[derive(Debug)]
 pub struct FileLedger {
     folder: PathBuf,
@@ -30,7 +30,7 @@ pub struct FileLedger {
 }
 
 impl FileLedger {
-    /// Reads what is there in a state folder. A line that cannot be a name is skipped.
+    /// Reads the files of a state folder. Skips a line that cannot be a name.
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
         blocking(move || {
             let read = |name: &str| match fs::read(folder.join(name)) {

@@ -1,7 +1,7 @@
-//! What the loader keeps in the state folder: the versions of handler files that were last accepted, and what is being loaded.
+//! The loader's state in the state folder: the last accepted versions of handler files, and the versions that are being loaded.
 //!
-//! A version is one small file with its grants and the digest of its bytes, which are a file of their own. The bytes are written
-//! first, so that bytes and grants change together or not at all.
+//! A version is one small file with its grants and the digest of its bytes, which are in a file of their own. The bytes are written first,
+//! so that bytes and grants change together or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ use owners::Owners;
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
 
-/// A version's file.
+/// File of a version.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Version {
     digest: String,
@@ -37,18 +37,18 @@ struct Version {
     number: u64,
 }
 
-/// The loader's store.
+/// Store of the loader.
 #[derive(Debug)]
 pub struct FileLoaderStore {
     folder: PathBuf,
-    /// As found when it was opened.
+    /// Versions found when the store was opened.
     accepted: BTreeMap<String, AcceptedVersion>,
     loads: Loads,
     owners: Owners,
 }
 
 impl FileLoaderStore {
-    /// Reads the accepted versions in `folder`, and what was being loaded in the state folder. Damaged versions are ignored.
+    /// Reads the accepted versions in `folder`, and the versions being loaded from the state folder. Ignores damaged versions.
     pub async fn open(folder: PathBuf, state: PathBuf) -> io::Result<Self> {
         blocking(move || {
             Ok(Self {
@@ -68,7 +68,7 @@ impl FileLoaderStore {
     ) -> io::Result<()> {
         let bytes = self.folder.join(BYTES);
         let stored = atomic::open(&bytes)?;
-        // One version that cannot be written does not stop the others.
+        // A version that cannot be written does not stop the others.
         let mut written = Ok(());
         for (name, accepted) in accepted {
             let result = self.write_one(name, accepted, files.get(name));
@@ -181,7 +181,7 @@ impl LoaderStore for FileLoaderStore {
     }
 }
 
-/// The versions whose bytes are whole.
+/// Returns the versions whose bytes are complete.
 fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
     atomic::open(&folder.join(BYTES))?;
     let mut accepted = BTreeMap::new();
@@ -214,7 +214,7 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
     Ok(accepted)
 }
 
-/// Whether the bytes of that digest are there and undamaged.
+/// Returns true if the bytes with that digest are there and undamaged.
 fn is_whole(folder: &Path, digest: &Digest) -> io::Result<bool> {
     let opened = regular::open(&folder.join(BYTES).join(&digest.0), MAX);
     match opened.and_then(|file| Ok(regular::digest(&file, MAX)?)) {

@@ -1,4 +1,4 @@
-//! Discovery properties: values given in a Configuration, or named there and kept as files `NAME/KEY`.
+//! Discovery properties: values given in a Configuration, or named there and stored as files `NAME/KEY`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use leafhost_core::session::Property;
 
 use crate::folder::{Content, Kind, Rules, Snapshot};
 
-/// The longest value, in bytes.
+/// Maximum length of a value, in bytes.
 pub const MAX_VALUE: u64 = 1 << 20;
 
-/// Which files are values.
+/// Rules of the files that are values.
 pub const RULES: Rules = Rules {
     kinds: &[Kind {
         suffix: "",
@@ -23,18 +23,18 @@ pub const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// Where named values are: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.
+/// Named values: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.
 pub struct Values {
-    /// The folder both are in, for texts.
+    /// Folder that contains both, for messages.
     pub folder: String,
-    /// `secrets`.
+    /// Snapshot of `secrets`.
     pub secrets: Arc<Snapshot>,
-    /// `configmaps`.
+    /// Snapshot of `configmaps`.
     pub configmaps: Arc<Snapshot>,
 }
 
 impl Values {
-    /// The properties of a Configuration, sorted by name; or the first that cannot be had.
+    /// Returns the properties of a Configuration, sorted by name, or the problem of the first that cannot be resolved.
     pub fn resolve(&self, configuration: &Configuration) -> Result<Vec<Property>, FieldProblem> {
         properties::resolve(configuration, None, |reference| self.lookup(reference))
     }
@@ -60,7 +60,7 @@ impl Values {
     }
 }
 
-/// What a secret's file says: editors and `echo` end a file with a newline, which is no part of a password.
+/// Removes a trailing newline: editors and `echo` end a file with one, which is no part of a password.
 pub fn without_newline(file: &[u8]) -> &[u8] {
     let line = file.strip_suffix(b"\n");
     line.map_or(file, |line| line.strip_suffix(b"\r").unwrap_or(line))

@@ -1,4 +1,4 @@
-//! Regular files, whoever wrote them: opened without waiting for anybody, read within a bound. Blocks.
+//! Regular files from any writer: opened without blocking on a peer, read within a limit. Blocks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write};
@@ -9,18 +9,18 @@ use leafhost_core::handler::Digest;
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
-/// Why a file is not read.
+/// Reason why a file is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is none that may be read. The text says what it is instead, and what is wanted where that is not plain.
+    /// The file may not be read. The text describes it, and the expected form if that is not obvious.
     #[error("{0}")]
     Refused(String),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Opens a regular file of at most `max` bytes. A link is not followed.
+/// Opens a regular file of at most `max` bytes. Does not follow a link.
 pub fn open(path: &Path, max: u64) -> Result<File, Error> {
     // Opening a FIFO would wait for a writer.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
@@ -39,7 +39,7 @@ pub fn open(path: &Path, max: u64) -> Result<File, Error> {
     Ok(file)
 }
 
-/// The bytes of a file; of one that has grown beyond `max` one more than that.
+/// Reads the bytes of a file; at most `max` + 1, so that a file that has grown beyond `max` shows.
 pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
     let expected = file.metadata()?.len().min(max).saturating_add(1);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or_default());
@@ -47,19 +47,19 @@ pub fn read(file: &File, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The digest of what [`read`] would yield, without holding it.
+/// Returns the digest of the bytes that [`read`] would return, without holding them.
 pub fn digest(file: &File, max: u64) -> io::Result<Digest> {
     let mut sink = Sink(Sha256::new());
     io::copy(&mut file.take(max.saturating_add(1)), &mut sink)?;
     Ok(sink.digest())
 }
 
-/// The digest of bytes.
+/// Returns the digest of bytes.
 pub fn digest_of(bytes: &[u8]) -> Digest {
     Sink(Sha256::new_with_prefix(bytes)).digest()
 }
 
-/// Takes bytes in and keeps none.
+/// Hashes bytes without keeping them.
 struct Sink(Sha256);
 
 impl Sink {
@@ -92,7 +92,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What comes of it within a time in which nobody writes to a FIFO.
+    /// Returns the result of `work`; fails if it takes too long, such as for a FIFO without a writer.
     pub(crate) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || sender.send(work()));

@@ -1,6 +1,6 @@
-//! When a file of a watched folder is stable: closed and unchanged for a while; and when it counts as gone.
+//! Decides when a file of a watched folder is stable, that is closed and unchanged for a while, and when it counts as gone.
 //!
-//! Pure: gets events, scans of the folder and their times, and returns what has settled. Knows no file system.
+//! Pure: takes events, scans of the folder and their times, and returns the files that have settled. Does not know the file system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,68 +8,68 @@ use std::time::Duration;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FILE_SILENT, FOLDER_BACKSTOP};
 use tokio::time::Instant;
 
-/// What tells one state of a file from another without reading it.
+/// Metadata that tells one state of a file from another without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// The file's number: another one after a rename.
+    /// Inode number, which differs after a rename over the file.
     pub inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Seconds and nanoseconds.
+    /// Modification time in seconds and nanoseconds.
     pub modified: (i64, i64),
-    /// Seconds and nanoseconds; changes also when a tool sets `modified` back.
+    /// Change time in seconds and nanoseconds; changes also when a tool sets `modified` back.
     pub changed: (i64, i64),
 }
 
-/// What inotify reports of a file.
+/// An event of a file from inotify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileEvent {
-    /// It was created: by a writer that will close it, or as a link, which nobody closes.
+    /// Created: by a writer that will close it, or as a link, which nobody closes.
     Created,
-    /// It was written to and is open.
+    /// Written to and still open.
     Written,
-    /// A writer closed it, or it was moved here.
+    /// Closed by a writer, or moved into the folder.
     Closed,
 }
 
-/// What has settled.
+/// Result for a file that has settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// The file is there and does not change; its content may differ from before.
+    /// The file exists and does not change; its content may differ from before.
     Stable,
     /// The file is gone.
     Gone,
 }
 
-/// Whether somebody has the file open for writing.
+/// State of writers that have the file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
-    /// Nobody, as far as events tell. Created and Written lead out.
+    /// No writer, as far as events tell. Left on Created and Written.
     None,
-    /// It was created, or found empty, and no event followed. Closed, Written, or `FOLDER_BACKSTOP` without events lead out.
+    /// Created, or found empty, and no event followed. Left on Closed, on Written, or after `FOLDER_BACKSTOP` without events.
     Possible,
-    /// It was written to. Closed leads out, or `FILE_SILENT` without events: after truncate(2) nobody closes, and when the folder
-    /// is replaced, the close is not reported.
+    /// Written to. Left on Closed, or after `FILE_SILENT` without events: nobody closes after truncate(2), and when the folder is replaced,
+    /// the close is not reported.
     Writing,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// As of the last scan; absent while the file is.
+    /// Stamp of the last scan; `None` while the file is missing.
     stamp: Option<Stamp>,
-    /// The time of the last event or change.
+    /// `Instant` of the last event or change.
     quiet_since: Instant,
-    /// Whether an event came since the last scan, which explains that the stamp differs.
+    /// True if an event came since the last scan, which explains a different stamp.
     had_event: bool,
     writer: Writer,
-    /// Whether something happened since it last settled.
+    /// True if something happened since the file last settled.
     pending: bool,
-    /// Whether it ever settled, or was reported as not settled.
+    /// True if the file ever settled, or was reported as not settled.
     reported: bool,
 }
 
 impl Entry {
-    /// When it settles, if nothing more happens.
+    /// Returns the `Instant` at which the file settles if nothing more happens.
     fn settles(&self) -> Option<(Instant, Settled)> {
         let (wait, settled) = match (self.stamp, self.writer) {
             (None, _) => (FILE_GONE, Settled::Gone),
@@ -82,14 +82,14 @@ impl Entry {
     }
 }
 
-/// The files of one folder by name.
+/// Files of one folder by name.
 #[derive(Debug, Default)]
 pub struct Settling {
     entries: BTreeMap<String, Entry>,
 }
 
 impl Settling {
-    /// Takes an event of a file.
+    /// Records an event of a file.
     pub fn event(&mut self, name: &str, event: FileEvent, now: Instant) {
         let entry = self.entries.entry(name.to_owned()).or_insert(Entry {
             stamp: None,
@@ -110,7 +110,7 @@ impl Settling {
         };
     }
 
-    /// Events were lost: a writer may have closed its file.
+    /// Records that events were lost: a writer may have closed its file.
     pub fn events_lost(&mut self, now: Instant) {
         for entry in self.entries.values_mut() {
             if entry.writer == Writer::Writing {
@@ -121,7 +121,7 @@ impl Settling {
         }
     }
 
-    /// Takes the result of a scan: all files of the folder.
+    /// Records the result of a scan: all files of the folder.
     pub fn scanned(&mut self, found: &BTreeMap<String, Stamp>, now: Instant) {
         for (name, stamp) in found {
             // An empty file without an event: a program is probably about to write it.
@@ -141,7 +141,7 @@ impl Settling {
             if entry.stamp != Some(*stamp) {
                 if !had_event {
                     entry.quiet_since = now;
-                    // Another file took its place without an event: the events of a writer were those of the former file.
+                    // Another file took its place without an event: earlier events of a writer belong to the former file.
                     if entry.stamp.is_some_and(|seen| seen.inode != stamp.inode) {
                         entry.writer = writer;
                     }
@@ -162,7 +162,7 @@ impl Settling {
         });
     }
 
-    /// A file changed while it was read.
+    /// Records that a file changed while it was read.
     pub fn changed_while_read(&mut self, name: &str, now: Instant) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.pending = true;
@@ -170,7 +170,7 @@ impl Settling {
         }
     }
 
-    /// A file could not be read: it settles once more after `FOLDER_BACKSTOP`.
+    /// Records that a file could not be read: it settles once more after `FOLDER_BACKSTOP`.
     pub fn unreadable(&mut self, name: &str, now: Instant) {
         self.changed_while_read(name, now);
         if let Some(entry) = self.entries.get_mut(name) {
@@ -178,7 +178,7 @@ impl Settling {
         }
     }
 
-    /// The files of a subfolder, as of the last scan.
+    /// Returns the files of a subfolder, as of the last scan.
     pub fn seen_in<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (String, Stamp)> + 'a {
         let below = move |name: &str| {
             let rest = name.strip_prefix(folder);
@@ -188,8 +188,8 @@ impl Settling {
         entries.filter_map(|(name, entry)| Some((name.clone(), entry.stamp?)))
     }
 
-    /// Returns what has settled by now. Must be called after [`Settling::scanned`] of the same moment, so that a file which changed
-    /// without an event does not settle.
+    /// Returns the files that have settled by now. Must be called after [`Settling::scanned`] at the same `Instant`, so that a file that
+    /// changed without an event does not settle.
     pub fn take(&mut self, now: Instant) -> Vec<(String, Settled)> {
         let mut taken = Vec::new();
         self.entries.retain(|name, entry| {
@@ -204,13 +204,13 @@ impl Settling {
         taken
     }
 
-    /// When the next file settles.
+    /// Returns the `Instant` at which the next file settles.
     pub fn next(&self) -> Option<Instant> {
         let times = self.entries.values().filter_map(Entry::settles);
         times.map(|(at, _)| at).min()
     }
 
-    /// Files that are there and have never settled. From now on it is reported when they go.
+    /// Returns the files that exist and have never settled. From now on their removal is reported.
     pub fn take_unsettled(&mut self) -> Vec<String> {
         self.entries
             .iter_mut()
@@ -223,14 +223,14 @@ impl Settling {
     }
 }
 
-/// The shortest time between two scans of a folder, however many events come.
+/// Minimum time between two scans of a folder, however many events come.
 pub const SCAN_SPACING: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A name, the steps with their milliseconds, and what settles at which millisecond.
+    /// A name, the steps with their milliseconds, and the expected results with theirs.
     type Scenario = (&'static str, Vec<(u64, Step)>, Vec<(u64, Settled)>);
 
     /// A step of a scenario.
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Runs the steps at their milliseconds and a scan every 10 ms; returns what settled when.
+    /// Runs the steps at their milliseconds and a scan every 10 ms; returns the results with their milliseconds.
     fn run(steps: &[(u64, Step)], until: u64) -> Vec<(u64, Settled)> {
         let start = Instant::now();
         let mut settling = Settling::default();

@@ -1,4 +1,4 @@
-//! The whole standalone home: one folder that an operator writes, one that is the agent's.
+//! The whole standalone home: one folder that an operator writes, and one that belongs to the agent.
 
 use leafhost_core::tasks::Tasks;
 use std::path::{Path, PathBuf};
@@ -12,44 +12,44 @@ use crate::{
     instances, state,
 };
 
-/// Why the home cannot be opened.
+/// Reason why the home cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state folder is not to be had.
+    /// The state folder cannot be used.
     #[error(transparent)]
     State(#[from] state::Error),
     /// The Instances cannot be read.
     #[error(transparent)]
     Instances(#[from] instances::Error),
-    /// What was accepted before cannot be read.
+    /// The stored state of an earlier run cannot be read.
     #[error("cannot read {}: {}", path.display(), atomic::remedy(source))]
     Accepted {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Where a home is.
+/// Folders of a home.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// The operator's folder, with `configurations`, `handlers`, `secrets` and `configmaps`.
     pub folder: PathBuf,
     /// The agent's own folder.
     pub state_dir: PathBuf,
-    /// More folders with handlers; those of `folder` come first.
+    /// Additional folders with handlers; those of `folder` take precedence.
     pub handlers: Vec<PathBuf>,
 }
 
-/// What an agent keeps on its node in either mode. Dropping it releases the state folder, so that it must outlive whoever uses its parts.
+/// State that an agent keeps on its node in either mode. Dropping it releases the state folder, so it must outlive all users of its parts.
 pub struct NodeState {
-    /// The accepted versions of handlers, and what is being loaded.
+    /// Accepted versions of handlers, and those that are being loaded.
     pub accepted: Arc<FileLoaderStore>,
-    /// The names of resources that were ever offered.
+    /// Names of resources that were ever offered.
     pub ledger: Arc<FileLedger>,
-    // Last: let go when nobody writes there any more.
+    // Dropped last, when nothing writes to the folder any more.
     dir: StateDir,
 }
 
@@ -74,33 +74,33 @@ impl NodeState {
         })
     }
 
-    /// The folder.
+    /// Returns the path of the state folder.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What was found wrong when it was opened.
+    /// Returns the problem found when the folder was opened.
     pub fn problem(&self) -> Option<&SourceProblem> {
         self.dir.problem()
     }
 }
 
-/// An open home. Dropping it releases the state folder, so that it must outlive whoever uses its parts; dropping those ends their tasks.
+/// An open home. Dropping it releases the state folder, so it must outlive all users of its parts; dropping those ends their tasks.
 pub struct Standalone {
-    /// The Configurations.
+    /// Source of the Configurations.
     pub configurations: Arc<FileConfigurations>,
-    /// The handlers.
+    /// Source of the handlers.
     pub handlers: Arc<FileHandlers>,
-    /// The Instances.
+    /// Store of the Instances.
     pub instances: Arc<FileInstances>,
     problems: Vec<SourceProblem>,
-    // Last: let go when nobody writes there any more.
-    /// What the agent keeps.
+    // Dropped last, when nothing writes to the folder any more.
+    /// State that the agent keeps on its node.
     pub state: NodeState,
 }
 
 impl Standalone {
-    /// Opens it for the node of that name.
+    /// Opens the home for the node of that name.
     pub async fn open(places: Places, node_name: &str, tasks: &mut Tasks) -> Result<Self, Error> {
         let Places {
             folder,
@@ -126,12 +126,12 @@ impl Standalone {
         })
     }
 
-    /// What was found wrong when it was opened.
+    /// Returns the problems found when the home was opened.
     pub fn problems(&self) -> &[SourceProblem] {
         &self.problems
     }
 
-    /// The state folder.
+    /// Returns the path of the state folder.
     pub fn state_dir(&self) -> &Path {
         self.state.path()
     }

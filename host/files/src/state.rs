@@ -1,4 +1,4 @@
-//! The state folder: whose it is, and which node it belongs to.
+//! The state folder: locks it for one agent, and ties it to a node.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Seek as _, Write as _};
@@ -13,53 +13,53 @@ use crate::atomic;
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
-/// How long the agent waits for the lock of another one.
+/// Time that the agent waits for the lock of another one.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Why the state folder cannot be used.
+/// Reason why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {action} {}: {remedy}", path.display())]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         action: &'static str,
-        /// The file or folder.
+        /// File or folder of the operation.
         path: PathBuf,
-        /// What to do about it.
+        /// Remedy for the operator.
         remedy: &'static str,
-        /// Cause.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// Another agent works there.
+    /// Another agent uses the folder.
     #[error(
         "the state folder {} is in use by the agent with pid {pid}; stop that one, or name another folder with --state-dir",
         path.display()
     )]
     InUse {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The other agent's process, as far as it said so.
+        /// Pid of the other agent, as far as it has written it.
         pid: String,
     },
-    /// The Instances there are another node's.
+    /// The Instances in the folder belong to another node.
     #[error(
         "the state folder {} belongs to node {remembered:?}, and this node is {given:?}; start with --node-name {remembered}, or remove {} and everything beside it to begin anew, with new Instances",
         path.display(),
         path.join(NODE_NAME).display()
     )]
     OtherNode {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The node it belongs to.
+        /// Name of the node that the folder belongs to.
         remembered: String,
-        /// The node given now.
+        /// Name of the node given now.
         given: String,
     },
 }
 
-/// The state folder, held until it is dropped.
+/// The state folder, locked until it is dropped.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -68,7 +68,7 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the folder if need be, for its owner alone, and holds it. Blocks.
+    /// Creates the folder if it is missing, for its owner alone, and locks it. Blocks.
     pub fn open(path: impl Into<PathBuf>, node_name: &str) -> Result<Self, Error> {
         let path = path.into();
         let fail = |action, at: &Path| {
@@ -103,7 +103,7 @@ impl StateDir {
             }
             Err(error) => return Err(fail("lock", &lock)(error)),
         }
-        // The pid is for the text of a second agent only: a full disk is no reason not to serve what there is.
+        // The pid only serves the message of a second agent: a full disk is no reason not to start.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -115,7 +115,7 @@ impl StateDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(fail("read", &remembered)(error)),
         };
-        // An empty file can only be what a full disk has left.
+        // Only a full disk can leave an empty file.
         if read.is_empty() {
             atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
                 .map_err(fail("write", &remembered))?;
@@ -133,18 +133,18 @@ impl StateDir {
         })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was wrong in it when it was opened.
+    /// Returns the problem found when the folder was opened.
     pub fn problem(&self) -> Option<&SourceProblem> {
         self.problem.as_ref()
     }
 }
 
-/// Opens the lock; where nothing can be written for reading, which holds as well. What is there serves on then.
+/// Opens the lock file, read-only if nothing can be written, which locks as well. The agent then serves what is stored.
 fn open_lock(
     folder: &Path,
     open: impl Fn(bool) -> io::Result<File>,
@@ -164,7 +164,7 @@ fn open_lock(
     ))
 }
 
-/// Holds the lock, waiting a moment: what an agent that was killed was just starting has it until it is another program.
+/// Locks the file, waiting a moment: a child that a killed agent was starting holds the lock until it runs another program.
 fn hold(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => return Ok(true),
@@ -174,7 +174,7 @@ fn hold(file: &File) -> io::Result<bool> {
     let (held, wait) = mpsc::channel();
     let waiter = file.try_clone()?;
     std::thread::Builder::new().spawn(move || {
-        // Nobody may wait for it any more.
+        // The receiver may be gone.
         let _ = held.send(waiter.lock());
     })?;
     match wait.recv_timeout(MOMENT) {
@@ -210,7 +210,7 @@ mod tests {
         drop(StateDir::open(folder.path(), "edge-1").unwrap());
         let copy = File::open(folder.path().join(LOCK)).unwrap();
         copy.lock().unwrap();
-        // How the kernel writes one who waits for it.
+        // Form of a waiting process in /proc/locks.
         let inode = format!(":{} ", copy.metadata().unwrap().ino());
         let is_waited_for = || {
             let locks = fs::read_to_string("/proc/locks").unwrap();

@@ -1,16 +1,16 @@
-//! Which file a Configuration is taken from where several have it, and how many there may be. Pure.
+//! Chooses the file of a Configuration that several files have, and limits the number of Configurations. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
 use leafhost_core::names::ConfigurationKey;
 
-/// The file that each Configuration is taken from.
+/// File that each Configuration is taken from.
 pub type Served = BTreeMap<ConfigurationKey, String>;
 
-/// Chooses from what files offer, a Configuration of a file each, sorted by file. The file that served `before` serves on while it
-/// has the name; of new ones the first by name serves. So a copy takes nothing from what it was copied from. Beyond the number
-/// those that served before stay, and of the others the first that are offered.
+/// Chooses a file for each Configuration from `offers`, sorted by file. The file that served it `before` keeps it as long as it has the
+/// name; among new files the first by name gets it. So a copy takes nothing from its original. Above the limit, Configurations that
+/// served before stay, and of the others the first that are offered.
 pub fn choose(offers: &[(&str, &ConfigurationKey)], before: &Served) -> Served {
     let mut holders: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
     for (file, key) in offers {

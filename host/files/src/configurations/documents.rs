@@ -20,28 +20,28 @@ mod wording;
 use fields::Unknown;
 use locate::{line, locate};
 
-/// The root of the uids: a Configuration of one namespace and name has one uid on every machine.
+/// Namespace of the uids: a Configuration of one namespace and name has one uid on every machine.
 const UIDS: Uuid = Uuid::from_u128(0x6c65_6166_686f_7374_2d63_6f6e_6669_6773);
 
-/// One good document.
+/// A good document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// What it says.
+    /// Configuration in the document.
     pub configuration: Configuration,
-    /// Its text, without separators.
+    /// Text of the document, without separators.
     pub text: String,
-    /// How many lines of the file are before it.
+    /// Number of lines of the file before the document.
     pub first_line: usize,
 }
 
 impl Document {
-    /// The line of a field, or of the nearest parent that is there.
+    /// Returns the line of a field, or of the nearest parent that is there.
     pub fn line_of(&self, path: &str) -> Option<usize> {
         let line = locate(&self.text, path, || true)?;
         Some(self.first_line + line)
     }
 
-    /// Whether each line of the value on that line of the file is a line of its own in the file.
+    /// Returns true if each line of the value at that line is a line of its own in the file.
     pub fn is_literal(&self, line: usize) -> bool {
         let number = line.checked_sub(self.first_line + 1);
         let written = number.and_then(|number| self.text.split('\n').nth(number));
@@ -50,7 +50,7 @@ impl Document {
     }
 }
 
-/// The line of a field in `discoveryDetails`, or of the nearest parent that is there; nothing if that is too much work.
+/// Returns the line of a field in `discoveryDetails`, or of the nearest parent that is there; `None` if that takes too much work.
 pub fn line_in_details(details: &str, path: &str) -> Option<usize> {
     let (mut left, steps) = (LOCATING, yaml_cost::steps(details));
     let reader = serde_yaml_ng::Deserializer::from_str(details);
@@ -60,34 +60,34 @@ pub fn line_in_details(details: &str, path: &str) -> Option<usize> {
     locate(details, path, || spend(&mut left, steps))
 }
 
-/// What a file says.
+/// Result of reading a file.
 #[derive(Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The good documents.
+    /// Good documents.
     pub documents: Vec<Document>,
-    /// The problems of the others.
+    /// Problems of the other documents.
     pub problems: Vec<SourceProblem>,
-    /// What has no effect.
+    /// Warnings about fields without effect.
     pub warnings: Vec<SourceProblem>,
-    /// By the index of a problem of a document that cannot be read: the Configuration it seems to be of. It may be of others, too.
+    /// Configuration that an unreadable document seems to contain, by the index of its problem. The document may contain others, too.
     pub supposed: BTreeMap<usize, ConfigurationKey>,
 }
 
-/// The most work of reading a file, see [`yaml_cost::steps`]: a second or two.
+/// Maximum work to read a file, see [`yaml_cost::steps`]: a second or two.
 const READING: u64 = 1 << 30;
-/// The most work of locating the lines of problems, which reads a document again for each: less than a second.
+/// Maximum work to locate the lines of problems, which reads a document again for each: less than a second.
 const LOCATING: u64 = 1 << 27;
-/// The most problems of a file that are reported, and the most warnings.
+/// Maximum number of problems of a file that are reported, and of warnings.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// The work that is left for a file.
+/// Remaining work for a file.
 struct Budget {
     reading: u64,
     locating: u64,
 }
 
 impl Budget {
-    /// Whether there is work left to read `text` so many times.
+    /// Returns true if there is work left to read `text` that many times, and subtracts it.
     fn allows(&mut self, text: &str, times: u64) -> bool {
         spend(
             &mut self.reading,
@@ -95,7 +95,7 @@ impl Budget {
         )
     }
 
-    /// The line of a field, if there is work left to locate it.
+    /// Returns the line of a field, if there is work left to locate it.
     fn locate(&mut self, text: &str, path: &str) -> Option<usize> {
         let steps = yaml_cost::steps(text);
         locate(text, path, || spend(&mut self.locating, steps))
@@ -108,7 +108,7 @@ fn spend(left: &mut u64, steps: u64) -> bool {
     rest.is_some()
 }
 
-/// What is reported of a file.
+/// Problems or warnings that are reported of a file.
 struct Told<'a> {
     file: &'a str,
     list: Vec<SourceProblem>,
@@ -225,8 +225,8 @@ pub fn read(file: &str, text: &str) -> Reading {
     }
 }
 
-/// Documents with the number of lines before each. `---` at the start of a line is a separator wherever it stands, so
-/// the YAML specification; a document without content is none.
+/// Splits a text into documents with the number of lines before each. By the YAML specification, `---` at the start of a line is always a
+/// separator; a document without content is skipped.
 fn split(text: &str) -> Vec<(usize, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = vec![(0, String::new())];
@@ -276,7 +276,7 @@ struct Header {
     kind: Value,
 }
 
-/// Why a document is not parsed at all, if so.
+/// Returns the reason why a document is not parsed at all, if there is one.
 fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
     // Once for the aliases, once for merge keys and types, once for the kind, once for the whole, and once for the name if it has
     // a mistake.
@@ -293,7 +293,7 @@ fn unreadable(text: &str, budget: &mut Budget) -> Option<&'static str> {
 /// A document that was read.
 struct Parsed {
     configuration: Result<Configuration, Vec<Mistake>>,
-    /// The fields that have no effect.
+    /// Fields without effect.
     without_effect: Vec<Mistake>,
 }
 
@@ -312,7 +312,7 @@ fn parse(written: &str, budget: &mut Budget) -> Parsed {
                 Ok(_) => Vec::new(),
                 Err(problems) => problems.clone(),
             };
-            // What is no text is no name either, and that is the better reason.
+            // A value that is no text is no name either, and that is the better reason.
             problems.retain(|problem| !names.iter().any(|name| name.path == problem.path));
             problems.extend(names);
             match read {
@@ -334,7 +334,7 @@ fn parse(written: &str, budget: &mut Budget) -> Parsed {
     }
 }
 
-/// The mistakes with their lines in the text as it was written, if another one was read.
+/// Returns the mistakes with their lines in the text as written, if the merged text was read.
 fn relocated(
     mut mistakes: Vec<Mistake>,
     is_merged: bool,
@@ -371,7 +371,7 @@ fn read_manifest(text: &str, unknown: &mut Vec<Unknown>) -> Result<Manifest, Vec
     )
 }
 
-/// With the lines of the first ones.
+/// Adds the lines to the first problems.
 fn located(
     fields: impl IntoIterator<Item = FieldProblem>,
     text: &str,
@@ -407,7 +407,7 @@ fn foreign_kind(kind: &str) -> Option<String> {
     }
 }
 
-/// The reader's error, with its path and line separate from the text.
+/// Converts the reader's error, with its path and line separate from the text.
 fn mistake(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Mistake {
     let whole = error.to_string();
     let message = whole
@@ -428,7 +428,7 @@ fn mistake(text: &str, path: &str, error: &serde_yaml_ng::Error) -> Mistake {
     }
 }
 
-/// The name in a document, and whether the document was read to its end. Otherwise the name is from what is before the mistake.
+/// Returns the name in a document, and true if the document was read to its end. Otherwise the name comes from before the mistake.
 fn name(text: &str) -> (Option<ConfigurationKey>, bool) {
     let mut metadata = Value::Null;
     let reader = serde_yaml_ng::Deserializer::from_str(text);

@@ -31,7 +31,7 @@ fn mk_values() -> Values {
     }
 }
 
-/// Names with capacities.
+/// Returns the names with capacities.
 fn shown(set: &ConfigurationSet) -> Vec<(String, u32)> {
     set.accepted
         .iter()
@@ -67,7 +67,7 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
     ] {
         assert!(text.contains(words), "{text}");
     }
-    // All of it unreadable, from a restart: only what was kept is there.
+    // The whole file unreadable after a restart: only the stored text is there.
     let set = run(&[("f.yaml", "a: [")], &mut Memory::new(memory.kept.clone()));
     assert_eq!(shown(&set), pairs(&[("a", 2), ("b", 1)]));
     assert!(
@@ -89,7 +89,7 @@ fn unreadable_text_is_a_problem_of_its_configuration() {
             |problem: &SourceProblem| problem.configuration.as_ref().map(ToString::to_string);
         set.problems.iter().map(owner).collect()
     };
-    // By the name before the mistake, or else by what served last, if that is one Configuration.
+    // Identified by the name before the mistake, or else by the last served Configuration, if there is only one.
     let nameless = run(&[("f.yaml", "a: [")], &mut memory);
     assert_eq!(owners(&nameless), [None]);
     let unclosed = good.clone() + "  x: [\n";
@@ -106,7 +106,7 @@ fn unreadable_text_is_a_problem_of_its_configuration() {
     run(&[("f.yaml", &two)], &mut memory);
     let set = run(&[("f.yaml", "a: [")], &mut memory);
     assert_eq!(owners(&set), [None]);
-    // The separator between two is lost: the second is in no other document, and serves on.
+    // The separator between two is lost: the second is in no other document, and keeps serving.
     let merged = two.replace("---\n", "");
     let set = run(&[("f.yaml", &merged)], &mut memory);
     assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 1)]));

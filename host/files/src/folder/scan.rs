@@ -1,4 +1,4 @@
-//! One scan of a folder, and reading one file of it. Blocks.
+//! Scans a folder, and reads single files of it. Blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -18,46 +18,46 @@ use crate::folder::Content;
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
 
-/// The most files that one message names.
+/// Maximum number of files named in one message.
 const MAX_NAMED: usize = 5;
 
-/// Which files of a folder are read.
+/// Rules for the files of a folder.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// By the end of their names; the first that fits.
+    /// Kinds of files by suffix; the first match applies.
     pub kinds: &'static [Kind],
-    /// Whether the files are in subfolders, not in the folder itself.
+    /// True if the files are in subfolders, not in the folder itself.
     pub nested: bool,
-    /// The most files; the others are reported as a problem.
+    /// Maximum number of files; the others are reported as a problem.
     pub max_files: usize,
 }
 
-/// Files with the same suffix.
+/// Files with a common suffix.
 #[derive(Debug)]
 pub struct Kind {
-    /// The end of their names; empty for any name.
+    /// Suffix of their names; empty for any name.
     pub suffix: &'static str,
-    /// The most bytes.
+    /// Maximum size of a file, in bytes.
     pub max: u64,
-    /// Whether a link is read, if it stays inside the folder.
+    /// True if a link is read, provided that it stays inside the folder.
     pub links: bool,
-    /// Whether the bytes are kept in memory; otherwise their digest is, and they can be fetched.
+    /// True if the bytes are held in memory; otherwise only their digest is, and the bytes can be fetched.
     pub held: bool,
 }
 
 impl Rules {
-    /// The kind of a file; none for a file that is not read.
+    /// Returns the kind of a file; `None` for a file that is not read.
     pub fn kind(&self, name: &str) -> Option<&'static Kind> {
         self.kind_of(OsStr::new(name))
             .filter(|_| is_printable(name))
     }
 
-    /// Whether a file would be read if its name were printable.
+    /// Returns true if a file would be read if its name were printable.
     pub fn has_suffix(&self, name: &OsStr) -> bool {
         self.kind_of(name).is_some()
     }
 
-    /// The kind of a file by its suffix, whether its name is printable or not: no file whose name begins with a dot, and
+    /// Returns the kind of a file by its suffix, even if its name is not printable: none for a name that begins with a dot;
     /// `SUBFOLDER/NAME` in a nested folder.
     fn kind_of(&self, name: &OsStr) -> Option<&'static Kind> {
         let mut parts = name.as_bytes().split(|byte| *byte == b'/');
@@ -75,31 +75,31 @@ impl Rules {
     }
 }
 
-/// Whether logs and tables can show a name as it is.
+/// Returns true if logs and tables can show the name unchanged.
 fn is_printable(name: &str) -> bool {
     !name.contains(text::is_unprintable)
 }
 
-/// What a folder holds.
+/// Result of scanning a folder.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Whether there is a folder.
+    /// True if the folder exists.
     pub exists: bool,
-    /// What is there instead, if something is: `is not a folder`.
+    /// Description of a non-folder at the path, if there is one: `is not a folder`.
     pub obstructed: Option<&'static str>,
-    /// Whether it could be read; a missing one is empty.
+    /// True if the folder could be read; a missing folder counts as empty.
     pub readable: bool,
-    /// The file system of the folder.
+    /// File system of the folder.
     pub device: Option<u64>,
-    /// The files that are read.
+    /// Files that are read.
     pub found: BTreeMap<String, Stamp>,
-    /// The files beyond the number that is read.
+    /// Files beyond the maximum number.
     pub beyond: BTreeSet<String>,
-    /// The subfolders, where files are read from there.
+    /// Subfolders, if files are read from them.
     pub subfolders: BTreeSet<PathBuf>,
-    /// Subfolders that could not be read: the last scan of them stands.
+    /// Subfolders that could not be read; the last scan of them stays valid.
     pub unreadable: Vec<String>,
-    /// What could not be read.
+    /// Problems of files and folders that could not be read.
     pub problems: Vec<String>,
 }
 
@@ -181,7 +181,7 @@ impl Scan {
         scan
     }
 
-    /// Leaves the first files by name, as many as are read. The others go to `beyond`.
+    /// Keeps the first files by name, up to the maximum number. Moves the others to `beyond`.
     pub fn limit(&mut self, rules: &Rules) {
         let Some(first) = self.found.keys().nth(rules.max_files).cloned() else {
             return;
@@ -195,7 +195,7 @@ impl Scan {
         ));
     }
 
-    /// An empty folder on another file system than before is a mount point without its mount, and says nothing of the files.
+    /// Refuses an empty folder on another file system than before: it is a mount point without its mount, and tells nothing about the files.
     pub fn refuse_if_empty(&mut self) {
         if self.readable && self.found.is_empty() {
             self.readable = false;
@@ -214,7 +214,7 @@ impl Scan {
             return;
         };
         let file = path.join(name);
-        // A link that leads nowhere is a file that cannot be used, not a missing one.
+        // A dangling link is an unusable file, not a missing one.
         let metadata = fs::metadata(&file).or_else(|_| fs::symlink_metadata(&file));
         if let Ok(metadata) = metadata {
             self.found.insert(name.to_owned(), stamp(&metadata));
@@ -222,19 +222,19 @@ impl Scan {
     }
 }
 
-/// The outcome of reading a file.
+/// Result of reading a file.
 #[derive(Debug)]
 pub enum Read {
-    /// It changed after it had settled.
+    /// The file changed after it had settled.
     Changed,
-    /// It cannot be read at this moment, and why; a later attempt may succeed.
+    /// The file cannot be read now, with the reason; a later attempt may succeed.
     Failed(String),
-    /// It was read, or cannot be used.
+    /// The file was read, or cannot be used.
     Content(Content),
 }
 
 impl Read {
-    /// What was read, if the file did not change.
+    /// Returns the content, if the file did not change.
     pub fn content(self) -> Option<Content> {
         match self {
             Self::Changed => None,
@@ -250,7 +250,7 @@ pub fn read(folder: &Path, name: &str, kind: &Kind, expected: Stamp) -> Read {
         Ok(read) => read,
         Err(Error::Refused(why)) => refused(why),
         Err(Error::Io(error)) if is_missing(&error) => Read::Changed,
-        // A change of the permissions is an event.
+        // A change of the permissions causes an event.
         Err(Error::Io(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
             refused(format!("cannot be read: {error}"))
         }
@@ -276,7 +276,7 @@ pub fn fetch(
     }
 }
 
-/// The error, and what can be done about it where that is known.
+/// Formats the error, with a remedy if one is known.
 fn why(error: &io::Error) -> String {
     if atomic::is_out_of_files(error) {
         return format!("{error}; {}", atomic::remedy(error));
@@ -325,7 +325,7 @@ fn refused(why: impl Into<String>) -> Read {
     Read::Content(Content::Refused(why.into()))
 }
 
-/// Names and whether each is a folder.
+/// Returns the names in a folder, with true for each folder.
 fn entries(path: &Path) -> io::Result<Vec<(OsString, bool)>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path)? {

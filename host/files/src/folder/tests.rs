@@ -57,7 +57,7 @@ impl Watched {
         self.folder.path().join("f").join(name)
     }
 
-    /// Waits until a snapshot is as wanted; yields every snapshot on the way, that one last.
+    /// Waits for a snapshot as wanted; returns every snapshot on the way, with that one last.
     async fn until(&mut self, wanted: impl Fn(&Snapshot) -> bool) -> Vec<Arc<Snapshot>> {
         let mut seen = Vec::new();
         let wait = async {
@@ -311,7 +311,7 @@ async fn the_first_files_by_name_are_read_and_the_others_reported() {
         .until(|snapshot| snapshot.files.get("e.yaml") == Some(&bytes("e")))
         .await;
     let snapshot = seen.last().unwrap();
-    // They are there, and nothing is known of their content.
+    // The files are there, and nothing is known of their content.
     for name in ["f.yaml", "z.yaml"] {
         assert_eq!(snapshot.files.get(name), Some(&Content::Pending));
     }
@@ -322,7 +322,7 @@ async fn the_first_files_by_name_are_read_and_the_others_reported() {
         "{:?}",
         snapshot.problems
     );
-    // A missing file counts as gone only after a while; a file beyond the number is not missing.
+    // A missing file counts as gone only after a while; a file beyond the limit is not missing.
     tokio::time::sleep(Duration::from_secs(30)).await;
     fs::remove_file(watched.path("f.yaml")).unwrap();
     let seen = watched

@@ -20,7 +20,7 @@ fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
     })
 }
 
-/// The version that is in a file of these bytes.
+/// Builds the version of a file of these bytes.
 fn mk_version(text: &str, grants: Option<&str>) -> SourceVersion {
     SourceVersion {
         digest: regular::digest_of(text.as_bytes()),

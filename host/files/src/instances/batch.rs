@@ -1,4 +1,4 @@
-//! What a batch of changes comes to. Pure.
+//! Computes the result of a batch of changes. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, StoreError, Written};
 
-/// The objects to write, and those to remove.
+/// Objects to write, and those to remove.
 pub type Writes = BTreeMap<InstanceKey, Option<Arc<Instance>>>;
 
-/// What came of one change, if the disk does its part.
+/// Result of one change, provided that the disk accepts it.
 pub struct Outcome {
     pub key: InstanceKey,
     pub result: Written,
 }
 
-/// Changes on top of what is stored.
+/// Changes on top of the stored Instances.
 pub struct Batch<'a> {
     stored: &'a InstanceSet,
     version: u64,
@@ -31,7 +31,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a change: it sees those before it.
+    /// Adds a change, which sees the earlier ones.
     pub fn add(&mut self, change: Change) -> Outcome {
         let key = change.key();
         let newest = match self.writes.get(&key) {
@@ -51,7 +51,7 @@ impl<'a> Batch<'a> {
                 key: key.clone(),
                 found: Some(Arc::clone(found)),
             }),
-            // What should be gone is gone.
+            // Already deleted.
             (Change::Delete { .. }, None) => Ok(None),
             (Change::Update { .. }, None) => gone(),
             (Change::Update { uid, .. } | Change::Delete { uid, .. }, Some(newest))
@@ -84,10 +84,10 @@ impl<'a> Batch<'a> {
         Outcome { key, result }
     }
 
-    /// What is to be written, and the last resource version given.
+    /// Returns the writes, and the last resource version assigned.
     pub fn finish(mut self) -> (Writes, u64) {
         let stored = &self.stored.instances;
-        // Made and removed in one batch.
+        // Created and deleted in one batch.
         self.writes
             .retain(|key, write| write.is_some() || stored.contains_key(key));
         (self.writes, self.version)
@@ -102,7 +102,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The resource version as the number it is.
+/// Returns the resource version as a number.
 pub fn version(instance: &Instance) -> u64 {
     instance
         .metadata

@@ -16,14 +16,14 @@ use super::Error;
 use super::batch::Writes;
 use crate::{atomic, damaged};
 
-/// What was on the disk.
+/// Result of reading the disk.
 #[derive(Default)]
 pub struct Stored {
     pub set: InstanceSet,
     pub problems: Vec<SourceProblem>,
 }
 
-/// Why an Instance was not written.
+/// Reason why an Instance was not written.
 pub struct Failure {
     path: PathBuf,
     source: Arc<io::Error>,
@@ -85,10 +85,10 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
     Ok(stored)
 }
 
-/// The most files that are prepared and have no name yet; each holds a descriptor.
+/// Maximum number of files that are prepared and have no name yet; each holds a descriptor.
 const AT_ONCE: usize = 256;
 
-/// Writes and removes. Each folder is synced once; returns what failed.
+/// Writes and removes Instances. Syncs each folder once; returns the failures.
 pub fn write(folder: &Path, writes: &Writes) -> BTreeMap<InstanceKey, Failure> {
     let mut failed = BTreeMap::new();
     let mut touched: BTreeMap<PathBuf, Vec<&InstanceKey>> = BTreeMap::new();
@@ -162,7 +162,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of an Instance. A name too long for a file name is cut and made unique by a digest.
+/// Returns the file of an Instance. Cuts a name that is too long for a file name, and makes it unique by a digest.
 fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
     let InstanceKey { namespace, name } = key;
     let stem = match name.get(..200) {
@@ -172,7 +172,7 @@ fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
     folder.join(namespace).join(format!("{stem}.yaml"))
 }
 
-/// Through JSON, since the YAML writer gives enums tags that no other tool reads.
+/// Encodes through JSON, because the YAML writer gives enums tags that no other tool reads.
 fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
     let value = serde_json::to_value(instance)?;
     let text = serde_yaml_ng::to_string(&value).map_err(io::Error::other)?;

@@ -1,8 +1,8 @@
-//! Which versions are being loaded, in a file of the state folder: what the agent dies of must not be the first thing it does
+//! The versions that are being loaded, in a file of the state folder: a version that kills the agent must not be the first that it loads
 //! after each restart.
 //!
-//! A line is the digest of a version, bytes and grants, and how many times in a row the agent has died while it was being loaded, the
-//! load under way counted as such. What has been loaded, or could not be, has no line.
+//! A line has the digest of a version's bytes and grants, and the number of times in a row that the agent has died while loading it,
+//! including the current load. A version that was loaded, or could not be, has no line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,13 +15,13 @@ use leafhost_core::ports::SourceVersion;
 
 use crate::{atomic, regular};
 
-/// The file's name in the state folder.
+/// Name of the file in the state folder.
 const NAME: &str = "loading";
 
-/// By digest of a version.
+/// Number of deaths by digest of a version.
 type Counts = BTreeMap<String, u32>;
 
-/// What is being loaded.
+/// Record of the versions that are being loaded.
 #[derive(Debug)]
 pub struct Loads {
     folder: PathBuf,
@@ -30,14 +30,14 @@ pub struct Loads {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Before this start.
+    /// Deaths before this start.
     deaths: Counts,
     under_way: BTreeSet<String>,
     written: Counts,
 }
 
 impl Loads {
-    /// Reads what is there in a state folder. What cannot be read says nothing, and is replaced. Blocks.
+    /// Reads the file of a state folder. An unreadable file counts as empty and is replaced. Blocks.
     pub fn open(folder: PathBuf) -> Self {
         let text = fs::read_to_string(folder.join(NAME)).unwrap_or_default();
         let line = |line: &str| {
@@ -56,13 +56,13 @@ impl Loads {
         }
     }
 
-    /// How many times in a row the agent has died while this version was being loaded.
+    /// Returns the number of times in a row that the agent has died while this version was being loaded.
     pub fn deaths(&self, version: &SourceVersion) -> u32 {
         let deaths = self.lock().deaths.get(&digest(version)).copied();
         deaths.unwrap_or(0)
     }
 
-    /// Remembers what is being loaded now, and forgets what was until now. Blocks.
+    /// Records the versions that are being loaded now; a version that no longer is loses its line. Blocks.
     pub fn set(&self, versions: &[SourceVersion]) -> io::Result<()> {
         let mut held = self.lock();
         let now: BTreeSet<String> = versions.iter().map(digest).collect();
@@ -96,7 +96,7 @@ impl Loads {
     }
 }
 
-/// Of bytes and grants: with other grants it may load.
+/// Returns the digest of bytes and grants: with other grants a version may load.
 fn digest(version: &SourceVersion) -> String {
     let grants = version.grants.as_deref().unwrap_or_default();
     regular::digest_of(format!("{}\n{grants}", version.digest.0).as_bytes()).0
@@ -130,7 +130,7 @@ mod tests {
         let loads = open();
         assert_eq!(loads.deaths(&guilty), 3);
         assert_eq!(loads.deaths(&version("a", Some("udev: {}"))), 0);
-        // It is not loaded any more, others are.
+        // The version is no longer loaded, others are.
         loads.set(std::slice::from_ref(&innocent)).unwrap();
         loads.set(&[]).unwrap();
         let loads = open();

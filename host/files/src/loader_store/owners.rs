@@ -1,4 +1,4 @@
-//! Which source each handler's name belongs to, in a file of the state folder.
+//! The source that each handler's name belongs to, in a file of the state folder.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,24 +9,24 @@ use leafhost_core::ports::Owner;
 
 use crate::atomic;
 
-/// The file's name in the state folder.
+/// Name of the file in the state folder.
 const NAME: &str = "owners.yaml";
-/// The most bytes of it.
+/// Maximum size of the file, in bytes.
 const MAX: u64 = 4 << 20;
 
-/// The file.
+/// File of the owners.
 #[derive(Debug)]
 pub struct Owners {
     folder: PathBuf,
 }
 
 impl Owners {
-    /// That of a state folder.
+    /// Creates the access to the file in a state folder.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// What is there. What cannot be read says nothing, and is replaced. Blocks.
+    /// Reads the owners. An unreadable file counts as empty and is replaced. Blocks.
     pub fn read(&self) -> BTreeMap<String, Owner> {
         let mut text = String::new();
         let file = File::open(self.folder.join(NAME));
@@ -40,7 +40,7 @@ impl Owners {
         })
     }
 
-    /// Replaces it. Blocks.
+    /// Replaces the file if the owners have changed. Blocks.
     pub fn write(&self, owners: &BTreeMap<String, Owner>) -> io::Result<()> {
         if *owners == self.read() {
             return Ok(());

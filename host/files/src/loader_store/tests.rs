@@ -7,7 +7,7 @@ fn digest(text: &str) -> Digest {
     regular::digest_of(text.as_bytes())
 }
 
-/// The version of a file of these bytes, and the file.
+/// Builds the version of a file of these bytes, and the file.
 fn mk_version(name: &str, text: &str, number: u64) -> (AcceptedVersion, SourceFile) {
     let grants: Option<std::sync::Arc<str>> = Some("udev: {}".into());
     let version = SourceVersion {
@@ -46,7 +46,7 @@ async fn open(folder: &TempDir) -> FileLoaderStore {
     store.await.unwrap()
 }
 
-/// The names of the files that hold bytes.
+/// Returns the names of the files that hold bytes.
 fn blobs(folder: &TempDir) -> Vec<String> {
     atomic::open(&folder.path().join("kept/bytes")).unwrap()
 }

@@ -1,10 +1,10 @@
-//! Fields of a Configuration that are unknown, which have no effect. Pure.
+//! Unknown fields of a Configuration, which have no effect. Pure.
 
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::text;
 use serde_ignored::Path;
 
-/// The fields of Akri's Configuration by the field they are in.
+/// Fields of Akri's Configuration by their parent field.
 const KNOWN: &[(&str, &[&str])] = &[
     ("", &["apiVersion", "kind", "metadata", "spec"]),
     (
@@ -39,7 +39,7 @@ const KNOWN: &[(&str, &[&str])] = &[
         REFERENCE,
     ),
 ];
-/// Fields of earlier versions of Akri, and where they belong now.
+/// Fields of earlier versions of Akri, and their current place.
 const MOVED: &[(&str, &str)] = &[
     ("brokerPodSpec", "spec.brokerSpec.brokerPodSpec"),
     ("brokerJobSpec", "spec.brokerSpec.brokerJobSpec"),
@@ -52,13 +52,13 @@ const REFERENCE: &[&str] = &["name", "namespace", "key", "optional"];
 #[derive(Debug)]
 pub struct Unknown {
     parent: String,
-    /// The same with `[]` for each index, as in [`KNOWN`].
+    /// The parent with `[]` for each index, as in [`KNOWN`].
     place: String,
     name: String,
 }
 
 impl Unknown {
-    /// `None` in `metadata`, where Kubernetes has fields that only it reads.
+    /// Creates an unknown field; `None` in `metadata`, which has fields that only Kubernetes reads.
     pub fn new(path: &Path<'_>) -> Option<Self> {
         let Path::Map { parent, key } = path else {
             return None;
@@ -72,7 +72,7 @@ impl Unknown {
         })
     }
 
-    /// What is said of it.
+    /// Returns the warning about the field.
     pub fn warning(&self) -> FieldProblem {
         let Self {
             parent,
@@ -94,7 +94,7 @@ impl Unknown {
     }
 }
 
-/// Where the field belongs if another field has one of that name, and no third one.
+/// Suggests the place of the field if exactly one other field has a child of that name.
 fn elsewhere(name: &str) -> Option<String> {
     let mut places = KNOWN.iter().filter(|(_, names)| names.contains(&name));
     let (place, _) = places.next()?;

@@ -1,11 +1,11 @@
-//! The line of a field in a YAML text. Pure.
+//! Finds the line of a field in a YAML text. Pure.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml_ng::{Location, Value};
 
-/// The line of a field, or of the nearest parent that is there. `may_read` is asked before each reading of the text.
+/// Returns the line of a field, or of the nearest parent that is there. Calls `may_read` before each reading of the text.
 pub fn locate(text: &str, path: &str, mut may_read: impl FnMut() -> bool) -> Option<usize> {
     let mut path = path;
     while !path.is_empty() && may_read() {
@@ -18,7 +18,7 @@ pub fn locate(text: &str, path: &str, mut may_read: impl FnMut() -> bool) -> Opt
     None
 }
 
-/// The line of a location in `text`, counted from 1 as editors do: YAML ends lines at more characters than the line feed.
+/// Returns the line of a location in `text`, from 1 as in editors: YAML ends lines at more characters than the line feed.
 pub fn line(text: &str, location: &Location) -> usize {
     let before = text.bytes().take(location.index());
     before.filter(|byte| *byte == b'\n').count() + 1

@@ -2,7 +2,7 @@
 
 use serde_yaml_ng::Value;
 
-/// Returns the document as text without merge keys; nothing if it has none, or none that can be resolved.
+/// Returns the document as text without merge keys; `None` if it has none, or none that can be resolved.
 pub fn text(document: &Value) -> Option<String> {
     if !has_merge_key(document) {
         return None;
@@ -87,7 +87,7 @@ spec:
             warning.starts_with("f.yaml:18: spec.capcity: "),
             "{warning}"
         );
-        // What cannot be merged is told as it is read.
+        // A merge key that cannot be resolved is reported as it is read.
         let reading = read("f.yaml", &MERGED.replace("<<: &handler", "<<: 1 #"));
         assert!(!reading.problems.is_empty());
     }

@@ -1,9 +1,9 @@
-//! Numbers and the like where Kubernetes takes only text: the API server refuses what this reader would take as text. Pure.
+//! Non-text values where Kubernetes takes only text: the API server refuses numbers and the like that this reader would accept. Pure.
 
 use leafhost_core::configuration::FieldProblem;
 use serde_yaml_ng::Value;
 
-/// The fields that are names, `[]` for each item of a list.
+/// Fields that are names, `[]` for each item of a list.
 const NAMES: [&str; 11] = [
     "metadata.name",
     "metadata.namespace",
@@ -17,19 +17,19 @@ const NAMES: [&str; 11] = [
     "spec.discoveryHandler.discoveryProperties[].valueFrom.configMapKeyRef.key",
     "apiVersion",
 ];
-/// The fields that are other texts, `{}` for each of a map.
+/// Fields that are other texts, `{}` for each entry of a map.
 const VALUES: [&str; 3] = [
     "spec.discoveryHandler.discoveryProperties[].value",
     "spec.brokerProperties{}",
     "metadata.annotations{}",
 ];
 
-/// The names that are no text.
+/// Returns the problems of names that are no text.
 pub fn names(document: &Value) -> Vec<FieldProblem> {
     found(document, &NAMES)
 }
 
-/// The other values that are no text. A single machine takes them as they are written.
+/// Returns the problems of other values that are no text. A standalone machine takes them as written.
 pub fn values(document: &Value) -> Vec<FieldProblem> {
     found(document, &VALUES)
 }
@@ -128,7 +128,7 @@ spec:
                 "key: 1.5",
                 "f.yaml:10: spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef.key: is a number",
             ),
-            // A name that is none as a text either has one problem.
+            // A name that would be invalid as a text, too, has one problem.
             (
                 "{name: a, value",
                 "{name: 1, value",

@@ -365,7 +365,7 @@ fn lines_are_counted_as_editors_count_them() {
     }
 }
 
-/// What Akri's CRD allows, with a field of Kubernetes's in `metadata`.
+/// A Configuration with all fields of Akri's CRD, and a field of Kubernetes in `metadata`.
 const FULL: &str = "\
 apiVersion: akri.sh/v0
 kind: Configuration

@@ -1,8 +1,8 @@
-//! What messages of the YAML reader mean to whoever wrote the text. Pure.
+//! Rewords messages of the YAML reader for the author of the text. Pure.
 
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
-/// Says what is wrong at `path`, on `line` of the text, from 1.
+/// Describes the mistake at `path`, on `line` of the text, from 1.
 pub fn reworded(text: &str, line: Option<usize>, path: &str, message: &str) -> String {
     let number = line.and_then(|line| line.checked_sub(1));
     let written = number
