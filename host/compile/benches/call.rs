@@ -1,7 +1,7 @@
-//! What a call of a sandboxed handler costs over the same Rust function called natively: the whole way from a session that
-//! is to call to the report with its devices, with a fresh store, the answer checked and converted.
+//! Measures the cost of a call of a sandboxed handler over a native call of an equal Rust function: from a session that is to call to the
+//! report with its devices, with a fresh store and with the answer checked and converted.
 //!
-//! Both take turns, so that whatever else the machine does is in both.
+//! Both alternate, so that other load of the machine affects both.
 #![allow(missing_docs, reason = "a benchmark")]
 
 use std::fs;
@@ -21,13 +21,13 @@ mod table;
 const DETAILS: &str = "network: plant";
 const GRANTS: &str = "devices: {env: [\"TWENTY_*\"]}";
 const DEVICES: usize = 20;
-/// So many come first.
+/// Number of warm-up calls.
 const WARM: usize = 500;
 const CALLS: usize = 5_000;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// The two workers of a small machine's agent.
+/// Runs with two workers, like the agent on a small machine.
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -46,7 +46,7 @@ async fn main() -> Result<()> {
             grants: Some(GRANTS.into()),
         })
         .await?;
-    // As the agent does, in a task of the runtime.
+    // In a task of the runtime, like the agent.
     let measured = tokio::spawn(async move {
         let (mut native, mut sandboxed, mut woken) = (Vec::new(), Vec::new(), Vec::new());
         for turn in 0..WARM + CALLS {
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// One call natively.
+/// Makes one native call.
 fn natively() -> std::result::Result<Duration, String> {
     let begun = Instant::now();
     let found = Call::<Twenty>::new(DETAILS).run(&FakeHost::new());
@@ -100,7 +100,7 @@ fn natively() -> std::result::Result<Duration, String> {
     }
 }
 
-/// The way to a thread that waits and back, which each call takes: on an idle machine a processor has to wake for it.
+/// Measures the way to a waiting thread and back, which is part of each call: on an idle machine a processor has to wake for it.
 async fn other_thread() -> std::result::Result<Duration, String> {
     let begun = Instant::now();
     let back = tokio::task::spawn_blocking(|| ()).await;
@@ -108,7 +108,7 @@ async fn other_thread() -> std::result::Result<Duration, String> {
     Ok(begun.elapsed())
 }
 
-/// One call of a new session.
+/// Makes one call of a new session.
 async fn sandboxed_call(handler: &dyn Handler) -> std::result::Result<Duration, String> {
     let configuration =
         ConfigurationKey::new("default", "bench").map_err(|error| error.to_string())?;
@@ -131,7 +131,7 @@ async fn sandboxed_call(handler: &dyn Handler) -> std::result::Result<Duration, 
     }
 }
 
-/// The component, as `make guests` builds it.
+/// Returns the path of the component, as `make guests` builds it.
 fn guest() -> Result<PathBuf> {
     let compiler = Path::new(env!("CARGO_BIN_EXE_leafhost-compile"));
     let target = compiler.parent().and_then(Path::parent);

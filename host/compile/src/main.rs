@@ -1,9 +1,9 @@
-//! The compiler child: a component on standard input, native code on standard output.
+//! The compiler child: reads a component from standard input, writes native code to standard output.
 //!
-//! Reads bytes that anyone may have written, so it gives up whatever it does not need before it reads the first one:
-//! memory, time, files, sockets, other programs. What is left of its rights is two pipes.
-//! Exit status: 0 done, 3 the component does not compile, 4 no limits, 5 the compiler panicked, 1 anything else;
-//! the reason is on standard error.
+//! Its input is untrusted, so it gives up everything it does not need before it reads the first byte: memory, time, files, sockets, other
+//! programs. It keeps only two pipes.
+//! Exit status: 0 done, 3 the component does not compile, 4 no limits, 5 the compiler panicked, 1 anything else; the reason is on standard
+//! error.
 
 use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use wasmtime::{Engine, OptLevel};
 
 mod sandbox;
 
-/// Cranelift's threads; under the bound on address space each costs a part of it.
+/// Number of Cranelift threads; each takes a part of the bounded address space.
 const THREADS: usize = 4;
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         eprintln!("{}", chain(&error));
         return ExitCode::from(EXIT_LIMITS);
     }
-    // The message is printed by the hook of the standard library.
+    // The hook of the standard library prints the message.
     match catch_unwind(AssertUnwindSafe(compile)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
@@ -61,7 +61,7 @@ fn compile() -> Result<(), Error> {
         .build_global()
         .map_err(Error::Threads)?;
     let mut config = engine_config().map_err(|error| Error::Engine(error.into()))?;
-    // Native code stays in the agent's memory.
+    // Native code stays in the agent's memory, so size matters.
     config.cranelift_opt_level(OptLevel::SpeedAndSize);
     let engine = Engine::new(&config).map_err(|error| Error::Engine(error.into()))?;
     let mut wasm = Vec::new();

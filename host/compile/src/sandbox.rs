@@ -1,4 +1,4 @@
-//! Gives up what a compiler does not need. For good: nothing here can be undone.
+//! Gives up everything that a compiler does not need, irrevocably.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Address space, in bytes. The largest components seen (Python, 18 MB) compile within half of it.
+/// Limit of address space, in bytes. The largest components seen (Python, 18 MB) compile within half of it.
 const MEMORY: u64 = 1 << 30;
-/// Computing, in seconds, of all threads together; the agent's own time limit is usually shorter.
+/// Limit of CPU time of all threads together, in seconds; the agent's own time limit is usually shorter.
 const CPU: u64 = 240;
-/// Open files: three are open, none is opened.
+/// Limit of open files: three are open, and no other is opened.
 const FILES: u64 = 16;
-/// Native code, in bytes.
+/// Limit of native code, in bytes.
 const OUTPUT: u64 = 512 << 20;
 
-/// How much the kernel prefers it when memory is short: before everything else, the agent and the workloads first of all.
+/// OOM score adjustment: when memory is short, the kernel kills this process before all others, the agent and the workloads included.
 const OUT_OF_MEMORY: &str = "1000";
-/// As nice as can be.
+/// Highest nice value.
 const NICE: i32 = 19;
 
-/// Why it could not be given up.
+/// Reason why a right could not be given up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("cannot bound the {what}")]
@@ -44,15 +44,15 @@ pub(crate) enum Error {
     Apply(#[from] seccompiler::Error),
 }
 
-/// Bounds memory, computing and files, gives up the right to gain rights, and all system calls but those a computation needs.
+/// Limits memory, CPU time and files, gives up the ability to gain privileges, and blocks all system calls that a computation does not need.
 pub(crate) fn enter() -> Result<(), Error> {
     give_way();
-    // Nobody waits for what an agent that was killed has asked for. (One that is killed before this call has not sent
+    // Ends the child with the agent, because nobody waits for its result then. (An agent that is killed before this call has not sent
     // the component, or no more than a pipe holds.)
     set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
     for (what, resource, soft, hard) in [
         ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
-        // The signal of the soft bound says what it was; that of the hard one could be anybody's.
+        // The soft limit has a signal of its own; the hard limit sends one that anyone could send.
         ("computing", Resource::RLIMIT_CPU, CPU, CPU + 5),
         ("open files", Resource::RLIMIT_NOFILE, FILES, FILES),
         ("output", Resource::RLIMIT_FSIZE, OUTPUT, OUTPUT),
@@ -63,8 +63,8 @@ pub(crate) fn enter() -> Result<(), Error> {
     filter_calls()
 }
 
-/// Lets everything else on the machine go first, in computing and in memory: nobody waits for a compilation. Where that cannot
-/// be asked for, it compiles all the same. For this thread and those it starts from now on.
+/// Lets everything else on the machine go first, for CPU time and memory: nobody waits for a compilation. Errors are ignored. Applies to
+/// this thread and those it starts from now on.
 #[allow(
     unsafe_code,
     reason = "neither the standard library nor nix sets a thread's scheduling"
@@ -72,21 +72,21 @@ pub(crate) fn enter() -> Result<(), Error> {
 fn give_way() {
     let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY);
     let batch = libc::sched_param { sched_priority: 0 };
-    // SAFETY: both ask for something of the calling thread (0), the second by a structure that outlives the call.
+    // SAFETY: both calls apply to the calling thread (0), the second with a structure that outlives the call.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
         libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const batch);
     }
 }
 
-/// For this thread and those it starts from now on; sets `no_new_privs`, too.
+/// Filters system calls of this thread and those it starts from now on; also sets `no_new_privs`.
 fn filter_calls() -> Result<(), Error> {
     apply_filter(&without_clone3()?)?;
     apply_filter(&only_allowed()?)?;
     Ok(())
 }
 
-/// Makes libraries start threads by `clone`, whose flags can be looked at.
+/// Makes libraries start threads with `clone`, whose flags a filter can check.
 fn without_clone3() -> Result<BpfProgram, Error> {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let absent = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
@@ -105,13 +105,13 @@ fn only_allowed() -> Result<BpfProgram, Error> {
     // An abort signals its own process and no other.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, first_argument(SeccompCmpOp::Eq, own)?);
-    // Threads, no processes: those would outlive the child when the agent kills it.
+    // Threads but no processes, which would outlive the child when the agent kills it.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     rules.insert(
         libc::SYS_clone,
         first_argument(SeccompCmpOp::MaskedEq(thread), thread)?,
     );
-    // Limits are asked for, and of no other process: the agent's could be lowered.
+    // Libraries ask for limits. Only those of this process are accessible: otherwise the agent's could be lowered.
     rules.insert(libc::SYS_prlimit64, first_argument(SeccompCmpOp::Eq, 0)?);
     // Names of threads and of memory.
     let named = [
@@ -124,13 +124,13 @@ fn only_allowed() -> Result<BpfProgram, Error> {
     }
     rules.insert(libc::SYS_prctl, naming);
     let arch = std::env::consts::ARCH.try_into()?;
-    // A refusal, not a kill: libraries ask for what they can do without (a file with the number of processors).
+    // Refuses instead of killing: libraries try calls that they can do without (a file with the number of processors).
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch)?;
     Ok(filter.try_into()?)
 }
 
-/// What reading, computing on several threads and writing takes. No open, no socket, no exec, no ptrace.
+/// System calls for reading, computing on several threads and writing. No open, no socket, no exec, no ptrace.
 const ALLOWED: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -191,7 +191,7 @@ mod tests {
                 rlim_max: 0,
             },
         );
-        // SAFETY: asks for a bound, and `old` has the place for it.
+        // SAFETY: reads a limit, and `old` has room for it.
         match unsafe { libc::prlimit(process, libc::RLIMIT_NOFILE, none, &raw mut old) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_computing() {
-        // The filter holds for the thread that asks for it; the bounds would hold for all tests.
+        // The filter applies to the calling thread only; the limits would apply to all tests.
         let confined = std::thread::spawn(|| {
             let before = pipe();
             let parent = std::os::unix::process::parent_id();

@@ -1,4 +1,4 @@
-//! The compiler child gives way to everything else on the machine.
+//! Tests that the compiler child gives way to everything else on the machine.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ fn everything_else_goes_before_the_compiler() {
         .spawn()
         .unwrap();
     let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
-    // It waits for the component, and has given up everything by then.
+    // The child waits for the component, and has given up everything by then.
     let begun = Instant::now();
     while !read("status").contains("Seccomp:\t2") {
         assert!(begun.elapsed() < Duration::from_mins(1), "it never begins");
@@ -20,7 +20,7 @@ fn everything_else_goes_before_the_compiler() {
     }
     let stat = read("stat");
     let (_, fields) = stat.rsplit_once(')').unwrap();
-    // From the third on, as in proc(5): nice is the 19th, the policy the 41st, of which 3 is SCHED_BATCH.
+    // The fields from the third on, as in proc(5): nice is the 19th, the policy the 41st, of which 3 is SCHED_BATCH.
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let adjusted = read("oom_score_adj");
     child.kill().unwrap();

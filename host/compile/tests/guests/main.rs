@@ -1,4 +1,4 @@
-//! Guests written as text, through the real compiler: loaded, called, bounded.
+//! Guests written as text, compiled with the real compiler: loaded, called, bounded.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ mod network;
 
 /// Waits an hour.
 const ASLEEP: &str = "(call $block (call $after (i64.const 3600000000000))) (i32.const 256)";
-/// The usual answer.
+/// Returns the usual answer.
 const ANSWER: &str = "(i32.const 256)";
 
 struct Guest {
@@ -110,7 +110,7 @@ impl Bench {
         self.runtime.load(&file).await
     }
 
-    /// The one file of native code.
+    /// Returns the only file of native code.
     fn native(&self) -> PathBuf {
         std::fs::read_dir(self.folder.path().join("cache"))
             .unwrap()
@@ -119,7 +119,7 @@ impl Bench {
             .unwrap()
     }
 
-    /// What the first call of a guest comes to.
+    /// Returns the report of a guest's first call.
     async fn first(&self, guest: &Guest, grants: &str) -> Report {
         let handler = self.load(&guest.wasm(), grants).await.unwrap();
         handler.open(spec()).next().await
@@ -182,7 +182,7 @@ async fn native_code_crosses_to_an_engine_without_a_compiler() {
     let mut config = engine_config().unwrap();
     config.enable_compiler(false);
     let engine = Engine::new(&config).unwrap();
-    // SAFETY: the compiler wrote it a moment ago.
+    // SAFETY: the compiler has just written this native code.
     #[allow(
         unsafe_code,
         reason = "what the agent does, with an engine as the agent's"
@@ -204,7 +204,7 @@ async fn a_second_start_needs_no_compiler() {
         grants: None,
     };
     again.load(&file).await.unwrap();
-    // One changed byte, and it is not run.
+    // With one changed byte, the code is not run.
     let native = bench.native();
     let mut bytes = std::fs::read(&native).unwrap();
     let last = bytes.len() - 1;
@@ -244,7 +244,7 @@ async fn a_guest_beyond_a_limit_is_ended_and_said_why() {
         let (found, message) = fault(&report);
         assert_eq!(found, reason, "{discover}: {message}");
         assert!(message.contains(words), "{discover}: {message}");
-        // A fault of the guest costs the next call a hundred times what it computed.
+        // A fault of the guest delays the next call by a hundred times its CPU time.
         let next = report.call.next.unwrap();
         assert!(next >= report.call.cpu * 100, "{discover}: {report:?}");
     }
@@ -275,7 +275,7 @@ async fn log_lines_over_the_rate_are_counted() {
         "{report:?}"
     );
     assert_eq!(report.call.log_dropped, 35);
-    // For ever, it is computing.
+    // An endless loop counts as computing.
     let guest = Guest::that(
         "(loop $l (call $write (i32.const 1) (i32.const 1024) (i32.const 7)) (br $l)) unreachable",
     );
@@ -287,7 +287,7 @@ async fn log_lines_over_the_rate_are_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_over_a_limit_is_refused_whole() {
     let bench = Bench::new();
-    // 5,000 devices of nothing.
+    // 5,000 empty devices.
     let guest = Guest::that(
         "(drop (memory.grow (i32.const 8))) (i32.store (i32.const 264) (i32.const 131072)) (i32.store (i32.const 268) (i32.const 5000)) (i32.const 256)",
     );
@@ -295,7 +295,7 @@ async fn an_answer_over_a_limit_is_refused_whole() {
     let (reason, message) = fault(&report);
     assert_eq!(reason, FaultReason::AnswerTooLarge);
     assert!(message.contains("5000 devices"), "{message}");
-    // Granted more, each is left out for itself.
+    // With a higher limit, each one is left out by itself.
     let report = bench.first(&guest, "limits: {devices: 5000}").await;
     let Outcome::Discovered(discovery) = &report.outcome else {
         panic!("{report:?}");
@@ -347,7 +347,7 @@ async fn what_is_asked_while_loading_may_take_a_moment_whatever_the_grants_say()
         let error = bench.load(&guest.wasm(), grants).await.unwrap_err();
         assert!(error.message.contains(words), "{error}");
         assert!(error.message.contains("grants do not raise"), "{error}");
-        // One that waits is asked again: the machine may have had too much to do.
+        // A guest that waits is asked again: the machine may have been too busy.
         assert_eq!(error.transient, words.contains("took"), "{error}");
     }
     let guest = Guest {
@@ -360,7 +360,7 @@ async fn what_is_asked_while_loading_may_take_a_moment_whatever_the_grants_say()
         warning.contains("`validate` took longer than 5 s"),
         "{warning}"
     );
-    // What a session asks takes as long as the grants say.
+    // A call of a session takes as long as the grants allow.
     let asked = tokio::time::timeout(Duration::from_secs(6), handler.validate("")).await;
     assert!(asked.is_err(), "{asked:?}");
 }
@@ -404,7 +404,7 @@ async fn a_dropped_session_ends_its_call_and_gives_its_place_back() {
     for session in &mut sessions {
         assert!(tokio::time::timeout(moment, session.next()).await.is_err());
     }
-    // Four calls of a handler at once, and no fifth.
+    // Four concurrent calls of a handler, and no fifth.
     let fifth = tokio::time::timeout(moment, handler.validate("")).await;
     assert!(fifth.is_err());
     drop(sessions);
@@ -422,7 +422,7 @@ async fn a_guest_that_sleeps_is_ended_by_the_clock_and_pays_no_computing() {
     assert!(report.call.cpu < Duration::from_secs(1));
 }
 
-/// A section: its number, its length, its content.
+/// Encodes a section: its number, its length, its content.
 fn section(number: u8, content: &[u8]) -> Vec<u8> {
     [&[number][..], &leb(content.len()), content].concat()
 }
@@ -437,7 +437,7 @@ fn leb(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// A core module that is short and takes much room to compile: each of very many branches hands on a thousand values.
+/// Builds a core module that is short and needs much memory to compile: each of very many branches passes on a thousand values.
 fn bomb() -> Vec<u8> {
     let values = b"\x41\x00".repeat(1000);
     let branches = b"\x41\x00\x0d\x00".repeat(1_000_000);

@@ -1,4 +1,4 @@
-//! Guests that talk to the network, and to more of it than they may.
+//! Guests that use the network, within and beyond their grants.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
@@ -9,15 +9,15 @@ use tokio::sync::watch;
 
 use super::*;
 
-/// 127.0.0.1, as the guests' functions take it.
+/// 127.0.0.1, in the form that the guests' functions take.
 const HOME: u32 = 0x0100_007f;
-/// What they give for access-denied, new-socket-limit, invalid-argument; and for a denied request.
+/// Return values of the guests' functions for access-denied, new-socket-limit, invalid-argument; and for a denied request.
 const DENIED: i32 = -2;
 const NO_MORE_SOCKETS: i32 = -11;
 const INVALID: i32 = -4;
 const REQUEST_DENIED: i32 = -16;
 
-/// The node of these tests has its loopback interface and `192.168.7.2/24`.
+/// Creates a bench whose node has its loopback interface and `192.168.7.2/24`.
 fn bench() -> Bench {
     let interface = |name: &str, index, net: &str, loopback: bool| Interface {
         name: name.into(),
@@ -41,7 +41,7 @@ fn bench() -> Bench {
     Bench { folder, runtime }
 }
 
-/// A guest that does this, and has this text at 1152.
+/// Builds a guest that runs `does`, with the text at 1152.
 fn guest(text: &str, does: &str) -> Guest {
     Guest {
         data: format!("(data (i32.const 1152) {text:?})"),
@@ -50,7 +50,7 @@ fn guest(text: &str, does: &str) -> Guest {
     }
 }
 
-/// Ends the call if `what` does not give this.
+/// Ends the call if `what` does not return `expected`.
 fn is(what: &str, expected: i32) -> String {
     format!("(call $is {what} (i32.const {expected}))")
 }
@@ -63,13 +63,13 @@ fn connect(port: u16) -> String {
     format!("(call $connect (i32.const {HOME}) (i32.const {port}))")
 }
 
-/// `function` of a text that lies at 1152 from `start` on.
+/// Calls `function` with a text that lies at 1152 + `start`.
 fn of_text(function: &str, start: usize, text: &str) -> String {
     let (at, length) = (1152 + start, text.len());
     format!("(call ${function} (i32.const {at}) (i32.const {length}))")
 }
 
-/// Counts in ten thousand tries how often `what` gives more than minus one, and says what it is to come to.
+/// Counts in ten thousand tries how often `what` returns more than minus one, and compares that with `count`.
 fn ten_thousand(what: &str, count: i32) -> String {
     format!(
         "(loop $l
@@ -81,7 +81,7 @@ fn ten_thousand(what: &str, count: i32) -> String {
 }
 
 impl Bench {
-    /// What a guest was denied; the call itself has to come to its answer, and a good guest's after it.
+    /// Returns what a guest was denied; its call must succeed, and so must a call of a good guest after it.
     async fn denied(&self, guest: &Guest, network: &str) -> String {
         let grants = match network {
             "" => String::new(),
@@ -247,7 +247,7 @@ async fn sockets_that_are_never_closed_end_with_the_call() {
         .load(&guest("", &does).wasm(), "network: {udp: ['lan:9']}")
         .await
         .unwrap();
-    // More than a process may have open by default.
+    // More sockets in total than a process may have open by default.
     for _ in 0..10 {
         let report = handler.open(spec()).next().await;
         assert!(
@@ -302,7 +302,7 @@ async fn a_denied_senders_flood_keeps_no_answer_away() {
         }
         while !ended.load(Ordering::Relaxed) {
             peer.send_to(b"answer", from).unwrap();
-            // Nothing more comes: this paces.
+            // Nothing more arrives, so this paces the loop.
             assert!(peer.recv(&mut asked).is_err());
         }
     });
