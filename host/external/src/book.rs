@@ -84,7 +84,7 @@ struct Entry {
     unused_since: Instant,
     /// `Instant` since which the handler has not answered.
     silent_since: Option<Instant>,
-    /// `Instant` of the next probe if no session uses the handler. Without probes, an unused handler would keep its place for ever.
+    /// `Instant` of the next probe if no session uses the handler. Without probes, a handler that ended unused would keep its place for ever.
     look_at: Instant,
     /// `Instant` at which a handler in the network registered in this run.
     registered_at: Option<Instant>,
@@ -178,7 +178,7 @@ impl Source {
     }
 }
 
-/// All registrations.
+/// Registrations of external handlers, and recent refusals.
 #[derive(Debug, Default)]
 pub struct Book {
     /// Registrations by source name.

@@ -25,7 +25,7 @@ const LENGTH: u8 = 3;
 pub struct Paced<S> {
     inner: S,
     frames: Frames,
-    /// `Instant` up to which the frames read so far account for the time.
+    /// `Instant` until which the frames read so far use up the pace.
     until: Instant,
     pause: Option<Pin<Box<Sleep>>>,
     ended: DropGuard,

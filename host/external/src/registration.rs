@@ -149,7 +149,7 @@ struct Client {
     user: u32,
 }
 
-/// A connection of a handler. Ends after [`REGISTRATION`], whatever the handler does.
+/// A connection of a handler, which ends after [`REGISTRATION`] at the latest.
 struct Incoming {
     stream: Localhost<Paced<UnixStream>>,
     client: Client,

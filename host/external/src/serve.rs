@@ -103,7 +103,7 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
     }
 }
 
-/// Registers again whenever the agent's socket is replaced and whenever a stream ends, because the agent may have given the handler up.
+/// Registers again whenever the agent's socket is replaced and whenever a stream ends, because the agent may have dropped the handler.
 /// After a stream that ended by itself, Leafhost's agent asks again after a pause, but Akri's does not always. Never returns.
 async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Ended) {
     let folder = agent.parent().unwrap_or(Path::new("/"));

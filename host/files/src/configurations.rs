@@ -199,8 +199,8 @@ pub fn check_file(file: &str, text: &str) -> Checked {
     }
 }
 
-/// Reads a Configuration file and returns the references of its properties that no agent can use that reads values of
-/// `namespaces` besides those of the Configuration's own.
+/// Reads a Configuration file and returns the problems of property references that are invalid for an agent which reads values from
+/// `namespaces` and from the Configuration's own namespace.
 pub fn check_references(
     file: &str,
     text: &str,

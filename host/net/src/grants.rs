@@ -31,7 +31,7 @@ pub enum Tls {
     /// Valid certificates only: signed by one of the machine's authorities for that name.
     #[default]
     Verify,
-    /// Only this certificate, by the SHA-256 of its DER form, whoever signed it.
+    /// Only this certificate, by the SHA-256 of its DER form, regardless of its issuer.
     Pin([u8; 32]),
     /// Any certificate: the peer may be anyone.
     Insecure,

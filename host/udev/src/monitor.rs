@@ -157,7 +157,7 @@ impl Drop for Monitor {
     }
 }
 
-/// Body of the thread: libudev's socket must stay on one thread.
+/// Runs on the monitor's thread, because libudev's socket must stay on one thread.
 fn run(
     group: Group,
     events: &broadcast::Sender<Arc<Event>>,

@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// The udev handler has an equal function, which warns of such values: its test reads this table, too.
+    /// Shares its table with the test of the udev handler, whose own function warns of such values.
     #[test]
     fn values_that_look_like_regular_expressions_are_those_of_the_table() {
         for line in include_str!("../../../tests/contract/udev_patterns.txt").lines() {

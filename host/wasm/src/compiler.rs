@@ -19,7 +19,7 @@ const PROGRAM: &str = "leafhost-compile";
 pub(crate) const MAX_NATIVE: usize = 256 << 20;
 /// Maximum number of bytes kept of the child's standard error.
 const STDERR: u64 = 4096;
-/// Exit status of the child if the component is invalid; its message is meant for the handler's author.
+/// Exit status of the child if the component is invalid; its message addresses the handler's author.
 pub const EXIT_INVALID: u8 = 3;
 /// Exit status of the child if it could not limit itself.
 pub const EXIT_LIMITS: u8 = 4;
@@ -52,7 +52,7 @@ pub enum CompileError {
     /// The component is invalid, or exceeds the limits of the compiler.
     #[error("the component does not compile: {0}")]
     Refused(String),
-    /// The native code exceeds [`MAX_NATIVE`].
+    /// The native code exceeds 256 MiB.
     #[error(
         "the compiler made more than {} MiB of native code of it; a smaller component",
         MAX_NATIVE >> 20

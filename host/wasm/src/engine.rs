@@ -14,7 +14,7 @@ use wasmtime::{
 
 use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
-/// Number of guests in the pool: more than handlers and concurrent calls besides one per handler (`admission`).
+/// Number of guests in the pool: more than one call per handler and the additional concurrent calls together (`admission`).
 pub(crate) const GUESTS: u16 = 128;
 /// Bytes of a linear memory that stay mapped, zeroed, for the next guest in the slot. Most calls touch fewer.
 const KEPT: usize = 128 << 10;

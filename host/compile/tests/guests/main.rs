@@ -22,9 +22,9 @@ use wasmtime::component::Component;
 
 mod network;
 
-/// Waits an hour.
+/// Code that waits an hour, then returns the usual answer.
 const ASLEEP: &str = "(call $block (call $after (i64.const 3600000000000))) (i32.const 256)";
-/// Returns the usual answer.
+/// Code that returns the usual answer.
 const ANSWER: &str = "(i32.const 256)";
 
 struct Guest {

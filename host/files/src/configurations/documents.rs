@@ -439,7 +439,7 @@ fn name(text: &str) -> (Option<ConfigurationKey>, bool) {
     (key, is_whole)
 }
 
-/// Keeps the value of `metadata`, whatever comes after it.
+/// Keeps the value of `metadata`, even if the rest cannot be read.
 struct Metadata<'a>(&'a mut Value);
 
 impl<'de> Visitor<'de> for Metadata<'_> {

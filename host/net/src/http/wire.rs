@@ -69,7 +69,7 @@ impl Meter {
         }
     }
 
-    /// Returns the limit that was exceeded: it is the cause of any later error.
+    /// Returns the error of the exceeded limit, which is the cause of any later error.
     pub(super) fn error(&self, stage: Stage) -> Option<HttpError> {
         Some(match (self.passed.get()?, stage) {
             (Passed::Interim, _) => HttpError::Interim,

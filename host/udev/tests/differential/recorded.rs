@@ -42,7 +42,7 @@ fn device(text: &str) -> io::Result<()> {
     for link in line("L: ") {
         let (name, target) = link.split_once('=').unwrap_or((link, ""));
         symlink(target, place(&folder, name)?)?;
-        // The kernel sets it, whatever was recorded.
+        // The kernel sets it, even if the recording lacks it.
         if name == "driver" && !kernels.iter().any(|line| line.starts_with("DRIVER=")) {
             let driver = target.rsplit('/').next().unwrap_or_default();
             kernels.push(format!("DRIVER={driver}"));

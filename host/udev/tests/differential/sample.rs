@@ -22,7 +22,7 @@ const LEFT_ALONE: [&str; 12] = [
     "legacy_mem",
 ];
 
-/// A device.
+/// A device of the recorded or real machine.
 #[derive(Debug, Default)]
 pub struct Sample {
     pub devpath: String,

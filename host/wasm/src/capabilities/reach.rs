@@ -43,7 +43,7 @@ struct Used {
     connected: u32,
     looked_up: u32,
     all_looked_up: u32,
-    /// True if a datagram socket is bound to no address of its own, so that its source address is unknown.
+    /// True once an IPv4 datagram socket is bound to no address of its own. The check of a datagram cannot tell which socket sends it.
     unbound: bool,
     /// Addresses that the call has sent to.
     asked: Vec<SocketAddr>,
