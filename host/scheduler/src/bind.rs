@@ -1,4 +1,4 @@
-//! Bind: chooses devices, reserves them, and binds the pod with one write that names them.
+//! Bind: chooses devices, reserves them, and binds the pod with one write that also names them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::release::SHOWN;
 use crate::scheduler::{Scheduler, State};
 use crate::world::{Number, Reservation, World};
 
-/// Bounds how often devices are chosen for one Bind, and separates two choices.
+/// Upper bound of attempts to choose devices for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// What was reserved for a pod before this is reserved anew.
+/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made anew.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Is a pod with the node that it goes to.
+/// Pod to bind and its node.
 pub struct Target {
-    /// The pod.
+    /// Namespace and name of the pod.
     pub key: PodKey,
-    /// Its uid.
+    /// Uid of the pod.
     pub uid: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
 }
 
-/// Says why a pod is not bound.
+/// Reason that a pod is not bound.
 struct NotBound {
     why: String,
-    /// True if it is not bound later by what was sent already.
+    /// True if no request that was already sent can still bind the pod.
     is_sure: bool,
 }
 
@@ -46,11 +46,11 @@ impl From<String> for NotBound {
     }
 }
 
-/// Is a device that is to be reserved, with the Instance as it was seen.
+/// Instance as it was seen, the slot to reserve, and the reservation to write.
 type Wanted = (Arc<Instance>, String, Reserved);
 
 impl Scheduler {
-    /// Binds a pod that has passed Filter, unless it is being bound.
+    /// Binds a pod that has passed Filter. Refuses a pod that is being bound already.
     pub(crate) async fn bind_once(&self, args: BindingArgs) -> Result<(), String> {
         let target = Target {
             key: PodKey {
@@ -96,7 +96,7 @@ impl Scheduler {
         bound
     }
 
-    /// Writes an event of the pod, for which nobody waits.
+    /// Writes an event for the pod in a background task.
     fn tell(&self, target: &Target, reason: &'static str, message: String) {
         let (key, uid) = (target.key.clone(), target.uid.clone());
         let cluster = Arc::clone(&self.cluster);
@@ -110,7 +110,7 @@ impl Scheduler {
         self.replace(target).await?;
         let own = self.reserved_of(&target.uid);
         let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
-        // What is about to be given back, here or by another extender, is not counted on.
+        // A reservation that is about to be released, here or by another extender, is not reused.
         let is_whole = is_whole && self.is_fresh(&target.uid);
         let given = if is_whole {
             names(&self.state(), &own)
@@ -137,8 +137,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives back what the pod before of the same name has on the node, or else the agent could not tell the two apart. That pod is gone, as the API
-    /// server has but one of a name; what a container still has, its node gives back.
+    /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
+    /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &Target) -> Result<(), String> {
         let name = target.key.to_string();
         let is_before = |one: &Reservation| {
@@ -160,7 +160,7 @@ impl Scheduler {
         }
         let all = {
             let state = self.state();
-            // Another pod may have the name by now.
+            // A third pod may have taken the name meanwhile.
             if state.passed.asked(&target.uid, Instant::now()).is_none() {
                 return Err("the pod is gone".to_owned());
             }
@@ -176,7 +176,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells that a pod is bound to the node already: a scheduler has not seen it yet.
+    /// Returns true if the pod is bound to the node already and the scheduler has not seen it yet. Fails if the pod is bound to another node.
     async fn is_bound(&self, target: &Target) -> Result<bool, NotBound> {
         let pod = match self.cluster.pod(&target.key).await {
             Ok(pod) => pod.filter(|pod| pod.uid == target.uid),
@@ -195,7 +195,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells that what a pod has was not there for long.
+    /// Returns true unless the pod has had its reservation for `FRESH` or longer without being bound.
     fn is_fresh(&self, uid: &str) -> bool {
         let since = self.state().unbound.get(uid).copied();
         since.is_none_or(|since| since.elapsed() < FRESH)
@@ -207,7 +207,7 @@ impl Scheduler {
         own.cloned().collect()
     }
 
-    /// Tells that what is reserved is what the pod asks for now, on that node.
+    /// Returns true if the reservations `own` are exactly what the pod asks for now, all on the target's node.
     fn is_whole(&self, target: &Target, asked: &[Asked], own: &[Reservation]) -> bool {
         let state = &mut *self.state();
         let judge = Judge::new(&state.world, &mut state.verdicts, &target.uid, asked);
@@ -226,7 +226,7 @@ impl Scheduler {
         own.len() == uses.len() && own.iter().all(is_wanted)
     }
 
-    /// Chooses and reserves, and chooses again where somebody else was quicker. Returns the Instances by container.
+    /// Chooses and reserves devices, and chooses again if another pod was quicker. Returns the names of the Instances by container.
     async fn reserve(
         &self,
         target: &Target,
@@ -298,7 +298,7 @@ impl Scheduler {
         Err("other pods were quicker to reserve the devices; it is tried again".to_owned())
     }
 
-    /// Writes the Binding.
+    /// Writes the Binding with the annotation [`ALLOCATED`]. After an error, reads the pod to learn whether it was bound.
     async fn bind_pod(
         &self,
         target: &Target,
@@ -319,7 +319,7 @@ impl Scheduler {
             Ok(Some(pod)) if pod.uid == target.uid && pod.node == target.node => Ok(()),
             Ok(found) => {
                 let is_late = found.is_some_and(|pod| pod.uid == target.uid && pod.node.is_empty());
-                // One of which nothing came may still be on its way: then the reservation is looked at later.
+                // A Binding without an answer may still be applied. The reservation is then judged later.
                 let is_sure = !(is_late && matches!(error, PodError::Unknown(_)));
                 Err(NotBound { why, is_sure })
             }
@@ -330,7 +330,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives slots back. Returns false if some could not be given back.
+    /// Releases slots. Returns false if a write failed, unless it failed because the Instance had changed.
     pub(crate) async fn release(&self, all: Vec<Reservation>, reason: &'static str) -> bool {
         if all.is_empty() {
             return true;
@@ -375,7 +375,7 @@ impl Scheduler {
     }
 }
 
-/// Chooses devices, rather not those that others are about to take.
+/// Chooses devices on the target's node, if possible none that other pods are about to take.
 fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, String> {
     let now = Instant::now();
     let taken = state.passed.taken(&target.uid, now);
@@ -391,7 +391,7 @@ fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, 
     found.map_err(|why| format!("the node has not the devices any more: {why}"))
 }
 
-/// Returns by device which containers get it.
+/// Returns the containers that use each chosen device.
 fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
     let mut uses: BTreeMap<Number, Vec<Use>> = BTreeMap::new();
     let mut numbers: BTreeMap<usize, u32> = BTreeMap::new();
@@ -416,7 +416,7 @@ fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
     Some(uses)
 }
 
-/// Returns what is to be reserved; nothing if a slot is just being written.
+/// Returns the slots to reserve; `None` if every free slot of a chosen device is being written.
 fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Option<Vec<Wanted>> {
     let uses = uses(asked, taken)?;
     let reserved = uses.into_iter().map(|(number, uses)| {
@@ -434,7 +434,7 @@ fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Opt
     reserved.collect()
 }
 
-/// Returns the Instances that each container gets.
+/// Returns the names of the Instances that each container gets.
 pub fn given(asked: &[Asked], taken: &Taken, world: &World) -> BTreeMap<String, Vec<String>> {
     let mut given: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (choice, device) in taken.choices.iter().zip(&taken.devices) {
@@ -446,7 +446,7 @@ pub fn given(asked: &[Asked], taken: &Taken, world: &World) -> BTreeMap<String, 
     given
 }
 
-/// The same of what is reserved.
+/// Returns the names of the Instances that each container gets from existing reservations.
 fn names(state: &State, own: &[Reservation]) -> BTreeMap<String, Vec<String>> {
     let mut numbered: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
     for one in own {

@@ -1,4 +1,4 @@
-//! Says for people what would be chosen for a pod on each node, and what each other device is missing.
+//! Explains to people which devices would be chosen for a pod on each node, and why the other devices would not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::bind::given;
 use crate::filter::Judge;
 use crate::world::{Device, World};
 
-/// Is what would come of a pod now.
+/// Outcome of scheduling a pod now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// By node the Instances that each container would get, or why there are none.
+    /// Names of the Instances that each container would get, or the reason for none, by node.
     pub nodes: BTreeMap<String, Result<BTreeMap<String, Vec<String>>, String>>,
-    /// By Instance why it is not chosen on any node.
+    /// Reasons that Instances are not chosen on any node, by the Instance's name.
     pub others: BTreeMap<String, String>,
 }
 
-/// Explains what would be chosen for a pod of these Instances, which are all of the cluster.
+/// Explains which of `instances`, which must be all Instances of the cluster, would be chosen for a pod.
 pub fn explain(
     instances: Vec<Arc<Instance>>,
     names: Arc<ResourceNames>,
@@ -88,7 +88,7 @@ fn why_not(world: &World, verdicts: &mut Verdicts, device: &Device, asked: &[Ask
     nearest.unwrap_or_else(|| format!("the pod asks for no device of {}", spec.configuration_name))
 }
 
-/// Says why a device that fits is not chosen.
+/// Returns the reason that a device that satisfies a request is not chosen.
 fn unused(world: &World, device: &Device, request: &str) -> String {
     let metadata = &device.instance.metadata;
     let owner = world.owner(&device.instance.spec.configuration_name);

@@ -1,52 +1,52 @@
-//! What kube-scheduler sends to an extender and what it takes.
+//! Requests that kube-scheduler sends to an extender, and the answers it expects.
 //!
-//! Source: `k8s.io/kube-scheduler/extender/v1`, whose names are those of Go.
+//! Source: `k8s.io/kube-scheduler/extender/v1`, whose JSON uses the names of the Go fields.
 
 use std::collections::BTreeMap;
 
 use leafhost_core::scheduling::{Pod, PodKey, PodSpec, PodStatus};
 use serde::{Deserialize, Serialize};
 
-/// Asks which of some nodes will do for a pod.
+/// Request to filter or prioritize nodes for a pod.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Args {
-    /// The pod.
+    /// Pod to schedule.
     pub pod: PodObject,
-    /// The names of the nodes, if the extender keeps what it needs of them itself.
+    /// Names of the candidate nodes; `None` unless the extender is configured with `nodeCacheCapable: true`.
     #[serde(default)]
     pub node_names: Option<Vec<String>>,
 }
 
-/// Is a pod as it is sent.
+/// Pod as kube-scheduler sends it.
 #[derive(Debug, Deserialize)]
 pub struct PodObject {
-    /// Names it.
+    /// Metadata of the pod.
     pub metadata: PodMetadata,
-    /// What it consists of.
+    /// Spec of the pod.
     #[serde(default)]
     pub spec: PodSpec,
-    /// How it is.
+    /// Status of the pod.
     #[serde(default)]
     pub status: PodStatus,
 }
 
-/// Names a pod.
+/// Metadata of a pod.
 #[derive(Debug, Deserialize)]
 pub struct PodMetadata {
-    /// The namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The name.
+    /// Name of the pod.
     pub name: String,
-    /// The uid.
+    /// Uid of the pod.
     pub uid: String,
-    /// The annotations.
+    /// Annotations of the pod.
     #[serde(default)]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
 impl PodObject {
-    /// Returns the pod, if it says anything of devices.
+    /// Returns the [`Pod`], or `None` if no container asks for devices.
     pub fn into_pod(self) -> Option<Pod> {
         let key = PodKey {
             namespace: self.metadata.namespace,
@@ -62,47 +62,47 @@ impl PodObject {
     }
 }
 
-/// Says which nodes will do.
+/// Answer to a Filter request.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct FilterResult {
-    /// Those that do.
+    /// Names of the nodes that fit.
     pub node_names: Vec<String>,
-    /// Says why the others do not: no pod that is evicted would change that.
+    /// Reasons that the other nodes do not fit, by node. Evicting pods would not change them.
     pub failed_and_unresolvable_nodes: BTreeMap<String, String>,
-    /// Says what is wrong with the question.
+    /// Reason that the request cannot be answered; empty if it was answered.
     pub error: String,
 }
 
-/// Says how well a node will do, from 0 to 10.
+/// Score of one node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority {
-    /// The node.
+    /// Name of the node.
     pub host: String,
-    /// How well.
+    /// Score from 0 to 10; higher is better.
     pub score: i64,
 }
 
-/// Asks to bind a pod.
+/// Request to bind a pod to a node.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingArgs {
-    /// The name of the pod.
+    /// Name of the pod.
     pub pod_name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub pod_namespace: String,
-    /// Its uid.
+    /// Uid of the pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
 }
 
-/// Says whether a pod was bound.
+/// Answer to a Bind request.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindingResult {
-    /// Why it was not.
+    /// Reason that the pod was not bound; empty if it was bound.
     pub error: String,
 }

@@ -1,4 +1,4 @@
-//! Says which nodes have the devices that a pod wants, which ones it would take there, and why the others do not.
+//! Finds the nodes that have the devices a pod wants, the devices it would take there, and the reasons that other nodes do not fit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,41 +10,41 @@ use leafhost_select::{
 
 use crate::world::{Device, Number, Reservation, World};
 
-/// Says why a node will not do. The texts name no node, so that a scheduler counts those that are alike.
+/// Reason that a node does not fit. The texts name no node, so that a scheduler can count equal ones.
 pub type Why = String;
 
-/// Judges the devices of a cluster for one pod.
+/// Judge of the cluster's devices for one pod.
 pub struct Judge<'a> {
     world: &'a World,
     verdicts: &'a mut Verdicts,
     asked: &'a [Asked],
     ways: Vec<Judged<'a>>,
-    /// By Configuration the namespace that has its name.
+    /// Namespace that owns the name of each Configuration the pod asks for.
     owners: BTreeMap<&'a str, Option<&'a str>>,
-    /// What the pod has already: the node, and the Instance.
+    /// Slots that are already reserved for the pod, on any node.
     own: Vec<&'a Reservation>,
-    /// True if nothing but what the pod has already is chosen from.
+    /// True if devices are chosen only from those reserved for the pod.
     is_own_only: bool,
-    /// How many steps searches may take on all nodes together.
+    /// Remaining search steps for all nodes together.
     left: u32,
 }
 
-/// Is a way with its expressions as they were read.
+/// Way to meet a request, with its parsed expressions.
 struct Judged<'a> {
     way: &'a Way,
     expressions: Vec<Arc<Expression>>,
 }
 
-/// Is what a pod takes on a node.
+/// Devices that a pod takes on a node.
 pub struct Taken {
-    /// Where each device goes.
+    /// Choices of devices for the requests of the pod.
     pub choices: Vec<Choice>,
-    /// The device of each choice.
+    /// Number of the device of each choice, in the same order.
     pub devices: Vec<Number>,
 }
 
 impl<'a> Judge<'a> {
-    /// Makes one for the pod with that uid. Its expressions were read before.
+    /// Makes a judge for the pod with the uid `uid`. The expressions of `asked` must have been parsed by `verdicts` before.
     pub fn new(
         world: &'a World,
         verdicts: &'a mut Verdicts,
@@ -78,13 +78,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Chooses from nothing but what the pod has already.
+    /// Restricts the choice to devices that are reserved for the pod.
     pub fn of_own(mut self) -> Self {
         self.is_own_only = true;
         self
     }
 
-    /// Chooses devices on a node, but for slots that others take there.
+    /// Chooses devices on a node, except for the slots `taken` that other pods are about to take there.
     pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<Taken, Why> {
         let world = self.world;
         let owners = self.owners.iter();
@@ -150,7 +150,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the way of a pod that asks for devices in one way alone: any that fit will do.
+    /// Returns the single way of a pod that has one request, one way and no constraints. Any devices that fit will do for it.
     fn only_way(&self) -> Option<&'a Way> {
         let [only] = self.asked else {
             return None;
@@ -164,7 +164,7 @@ impl<'a> Judge<'a> {
         Some(way)
     }
 
-    /// Chooses devices for that way; nothing if there are not enough.
+    /// Chooses devices for a single way; `None` if too few fit.
     fn take_any(&mut self, way: &Way, free: &[(Number, &Device)]) -> Option<Taken> {
         let mut fitting: Vec<(bool, usize, &str, Number)> = free
             .iter()
@@ -199,7 +199,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Tells that the expressions of a way are true of a device.
+    /// Returns true if all expressions of a way are true for a device.
     fn fits(&mut self, way: &Way, number: Number) -> bool {
         let mut all = self.ways.iter();
         let judged = all.find(|judged| std::ptr::eq(judged.way, way));
@@ -215,7 +215,7 @@ impl<'a> Judge<'a> {
                 .all(|expression| self.verdicts.fits(expression, at, &device.facts))
     }
 
-    /// Says which request a node cannot meet.
+    /// Returns the reason that a node cannot meet the requests, naming the first request that fails.
     fn why(&mut self, own: &[(Number, &Device)], free: &[(Number, &Device)]) -> Why {
         let asked = self.asked;
         for one in asked {
@@ -272,7 +272,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Says for each node what a pod takes there, or why nothing.
+/// Returns for each node the devices that a pod takes there, or the reason for none.
 pub fn filter<'n>(
     judge: &mut Judge<'_>,
     nodes: impl Iterator<Item = &'n str>,
@@ -290,7 +290,7 @@ pub fn filter<'n>(
     }
     let is_full = all.is_empty();
     for (node, is_taken, why) in refused {
-        // Rather than wait for nothing, a pod competes with others that have not been bound yet.
+        // If no node fits otherwise, the pod competes with pods that have passed but are not bound yet.
         let again = (is_full && is_taken).then(|| judge.take(node, &none));
         let found = again.map_or(Err(why), |found| found.map(|found| found.devices));
         all.push((node, found));

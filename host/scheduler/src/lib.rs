@@ -1,7 +1,7 @@
-//! The extender of a scheduler: says which nodes have the devices that a pod wants, reserves them in their Instances and binds the pod.
+//! Scheduler extender: finds the nodes that have the devices a pod wants, reserves the devices in their Instances and binds the pod.
 //!
-//! It keeps no state but what it sees, so any number of it may run, each beside a scheduler of its own: a device is reserved by a
-//! compare-and-swap. Knows neither Kubernetes' client nor where it is served.
+//! The extender keeps only what it observes, so any number of replicas may run, each beside its own scheduler: a device is reserved by a
+//! compare-and-swap. The crate knows neither the Kubernetes client nor the server that serves it.
 
 mod bind;
 mod explain;

@@ -1,7 +1,7 @@
-//! The lock of a node: from Bind until the pod has its devices no other pod is bound to the node. An option: the agents know the pod of an Allocate
-//! without it.
+//! Lock of a node: from Bind until the pod has its devices, no other pod is bound to the node. Locking is optional: agents can identify the pod of an
+//! Allocate call without it.
 //!
-//! Whoever comes later waits here, since a refused Bind costs a pod a second and more. No lock is taken over by its age.
+//! Later Binds wait here, because a refused Bind costs a pod a second or more. No lock is taken over because of its age.
 
 use std::time::Duration;
 
@@ -13,28 +13,28 @@ use crate::bind::Target;
 use crate::release::UNBOUND;
 use crate::scheduler::{Scheduler, State};
 
-/// Bounds how long a Bind waits for a lock.
+/// Upper bound of the time a Bind waits for a lock.
 const WAITS: Duration = Duration::from_secs(4);
-/// Bounds how often a lock is written for one Bind, and separates two tries.
+/// Upper bound of attempts to write a lock for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// Separates two looks at a lock that another pod has.
+/// Pause between a change and the next look at a lock that another pod holds.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Says what is known of the lock of a node.
+/// State of a node's lock from the point of view of one pod.
 enum Verdict {
-    /// It is the pod's own.
+    /// Held by the pod itself.
     Own,
-    /// Nobody has it, or nobody has it any more; with the version of the Node.
+    /// Not held, or held by a pod that no longer needs it; with the version of the Node.
     Free(String),
-    /// A pod has it.
+    /// Held by another pod.
     Held(NodeLock),
-    /// A pod has it that is not known here; with the version of the Node.
+    /// Held by a pod that the watch has not shown; with the version of the Node.
     Unknown(NodeLock, String),
 }
 
 impl State {
-    /// Judges the lock of a node for a pod.
+    /// Judges the lock of a node for the pod with the uid `uid`.
     fn lock_of(&mut self, node: &str, uid: &str, now: Instant) -> Result<Verdict, String> {
         let Some(nodes) = self.world.locks() else {
             return Err("the Nodes are not read yet; it is tried again".to_owned());
@@ -43,7 +43,7 @@ impl State {
             return Err(format!("there is no Node {node}; it is tried again"));
         };
         let version = seen.version.clone();
-        // What nobody can read is nobody's.
+        // A lock that cannot be parsed locks nothing.
         let Some(lock) = NodeLock::read(&seen.lock) else {
             return Ok(Verdict::Free(version));
         };
@@ -58,7 +58,7 @@ impl State {
         })
     }
 
-    /// Tells that a pod needs the lock of a node no more.
+    /// Returns true if a pod no longer needs the lock of a node.
     fn is_over(&mut self, pod: &Pod, node: &str, now: Instant) -> bool {
         if pod.has_ended {
             return true;
@@ -71,21 +71,21 @@ impl State {
             let has_any = given.any(|name| self.world.has_named(name));
             return pod.node != node || is_served || !has_any;
         }
-        // A Bind that has ended without a word is made again within seconds.
+        // The scheduler repeats a Bind that ended without an answer within seconds.
         let since = *self.unbound.entry(pod.uid.clone()).or_insert(now);
         !self.binding.contains(&pod.uid) && since + UNBOUND <= now
     }
 }
 
 impl Scheduler {
-    /// Has those look again who wait for a lock.
+    /// Wakes the Binds that wait for a lock.
     pub(crate) fn may_be_unlocked(&self) {
         if let Some(turns) = &self.locks {
             turns.changed.notify_waiters();
         }
     }
 
-    /// Locks the node for a pod, if nodes are locked.
+    /// Locks the node for the pod, if the extender locks nodes.
     pub(crate) async fn lock(&self, target: &Target) -> Result<(), String> {
         let Some(turns) = &self.locks else {
             return Ok(());
@@ -135,7 +135,7 @@ impl Scheduler {
         }
     }
 
-    /// Asks whether the pod of a lock is gone, ended or elsewhere, which the watch does not show.
+    /// Asks the API server about a lock's pod that the watch does not show. Returns true if it is gone, has ended or is on another node.
     async fn is_gone(&self, lock: &NodeLock, node: &str) -> bool {
         match self.cluster.pod(&lock.pod).await {
             Ok(None) => true,
@@ -164,7 +164,7 @@ impl Scheduler {
         }))
     }
 
-    /// Unlocks the node, if it is locked for the pod. What fails is over with the pod.
+    /// Unlocks the node if it is locked for the pod. If the write fails, others take the lock over once the pod no longer needs it.
     pub(crate) async fn unlock(&self, target: &Target) {
         if self.locks.is_none() {
             return;

@@ -1,4 +1,4 @@
-//! The metrics of the extender.
+//! Metrics of the extender.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// A call takes from a look at what is known to several writes.
+/// Buckets in seconds, from a call answered from memory to one with several writes.
 const CALL_BUCKETS: Buckets = Buckets(&[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0]);
 
-/// The metrics of the extender.
+/// Metrics of the extender and their registry.
 pub struct Metrics {
     registry: Registry,
     calls: Family<Labels, Count>,
@@ -83,7 +83,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns all in the text format of Prometheus.
+    /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         leafhost_metrics::render(&self.registry)
     }

@@ -1,21 +1,21 @@
-//! Remembers on which nodes a scheduler would have a pod that found no devices there: it alone knows taints, selectors and other resources.
+//! Remembers the nodes that a scheduler offered for a pod that found no devices. Only the scheduler knows taints, selectors and other resources.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most pods that are remembered.
+/// Upper bound of remembered pods.
 const MOST: usize = 10_000;
 
-/// Holds the nodes of pods by their uid.
+/// Nodes offered for pods, by the pod's uid.
 #[derive(Debug, Default)]
 pub struct Offered {
     pods: HashMap<String, Arc<[String]>>,
-    /// The nodes of the last pod, which are those of most others.
+    /// Nodes offered for the last pod; most pods share them.
     last: Arc<[String]>,
 }
 
 impl Offered {
-    /// Takes the nodes that a scheduler has asked about.
+    /// Stores the nodes that a scheduler has asked about for a pod.
     pub fn put(&mut self, uid: &str, mut nodes: Vec<String>) {
         nodes.sort_unstable();
         if *self.last != *nodes {
@@ -27,17 +27,18 @@ impl Offered {
         self.pods.insert(uid.to_owned(), Arc::clone(&self.last));
     }
 
-    /// Takes that a pod waits no more.
+    /// Forgets a pod that no longer waits.
     pub fn remove(&mut self, uid: &str) {
         self.pods.remove(uid);
     }
 
-    /// Tells that a scheduler has asked about a pod.
+    /// Returns true if a scheduler has asked about a pod.
     pub fn is_known(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
     }
 
-    /// Tells that a scheduler may have a pod on a node. Once that is otherwise, the scheduler asks again by itself.
+    /// Returns true if a scheduler may place a pod on a node, or has not asked about the pod. When the set of nodes changes, the scheduler asks again
+    /// by itself.
     pub fn has(&self, uid: &str, node: &str) -> bool {
         let nodes = self.pods.get(uid);
         nodes.is_none_or(|nodes| nodes.binary_search_by(|one| (**one).cmp(node)).is_ok())

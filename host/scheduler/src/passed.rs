@@ -1,4 +1,4 @@
-//! Remembers which pods have passed Filter, and what each would take: the next pod is not sent where these go.
+//! Remembers the pods that have passed Filter and the devices each would take, so that the next pod is not sent to the same devices.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use tokio::time::Instant;
 
 use crate::world::Number;
 
-/// A pod that has passed is bound within this, or it is not bound at all.
+/// Time within which a pod that has passed Filter may be bound.
 const BINDS: Duration = Duration::from_mins(1);
-/// What a pod that has passed would take counts as taken for so long.
+/// Time for which the devices of a pod that has passed Filter count as taken.
 const TAKES: Duration = Duration::from_secs(5);
-/// The most pods whose devices count as taken.
+/// Upper bound of pods whose devices count as taken.
 const MOST: usize = 200;
 
-/// Is what a pod has passed with.
+/// Result of a pod's last Filter.
 #[derive(Debug)]
 struct Pass {
     at: Instant,
-    /// What it asks for.
+    /// Requests of the pod.
     asked: Arc<Vec<Asked>>,
-    /// By node the devices that it would take there.
+    /// Devices that the pod would take, by node.
     takes: HashMap<String, Vec<Number>>,
 }
 
-/// Holds pods by their uid.
+/// Pods that have passed Filter, by uid.
 #[derive(Debug, Default)]
 pub struct Passed(BTreeMap<String, Pass>);
 
 impl Passed {
-    /// Takes that a pod has passed.
+    /// Records that a pod has passed Filter.
     pub fn add(
         &mut self,
         uid: &str,
@@ -42,30 +42,30 @@ impl Passed {
         self.0.insert(uid.to_owned(), Pass { at, asked, takes });
     }
 
-    /// Takes that a pod is bound, or is not to be.
+    /// Forgets a pod that is bound or will not be bound.
     pub fn remove(&mut self, uid: &str) {
         self.0.remove(uid);
     }
 
-    /// Takes that a pod takes nothing now, but may be bound.
+    /// Clears the devices that a pod would take; the pod may still be bound.
     pub fn take_nothing(&mut self, uid: &str) {
         if let Some(pass) = self.0.get_mut(uid) {
             pass.takes.clear();
         }
     }
 
-    /// Returns what a pod asks for that may be bound.
+    /// Returns the requests of a pod that may be bound.
     pub fn asked(&self, uid: &str, now: Instant) -> Option<Arc<Vec<Asked>>> {
         let pass = self.0.get(uid).filter(|pass| pass.at + BINDS > now);
         pass.map(|pass| Arc::clone(&pass.asked))
     }
 
-    /// Tells that a pod has passed a moment ago.
+    /// Returns true if the devices of a pod still count as taken.
     pub fn is_recent(&self, uid: &str, now: Instant) -> bool {
         self.0.get(uid).is_some_and(|pass| pass.at + TAKES > now)
     }
 
-    /// Returns by node what pods other than this one would take.
+    /// Returns the devices that pods other than `uid` would take, by node.
     pub fn taken(&self, uid: &str, now: Instant) -> HashMap<&str, Vec<Number>> {
         let recent = self.0.iter().filter(|(other, pass)| {
             *other != uid && pass.at + TAKES > now && !pass.takes.is_empty()

@@ -1,5 +1,5 @@
-//! Gives back what was reserved for pods that are gone, have ended, run elsewhere, or are not bound. An old cache decides nothing: the API server is
-//! asked about the pod first.
+//! Releases reservations of pods that are gone, have ended, run on another node, or are not bound. The API server is asked about the pod first, so a
+//! stale cache releases nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,26 +12,26 @@ use tokio::time::Instant;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Reservation;
 
-/// A pod that has devices is bound within this.
+/// Time after which the reservation or lock of a pod that is still not bound is over.
 pub const UNBOUND: Duration = Duration::from_secs(30);
-/// Agents show within this that a container has a slot: until then a pod that is gone may have one that runs.
+/// Time within which agents report that a container has a slot. Until then, a container of a pod that is gone may still run with it.
 pub const SHOWN: Duration = Duration::from_secs(2);
-/// Separates two questions about a pod that could not be answered.
+/// Pause before a failed read or write is repeated.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Says what a reservation is to do.
+/// Fate of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays.
+    /// Reserved for as long as nothing changes.
     Stays,
-    /// It stays until then at least.
+    /// Reserved until this instant, when it is judged again.
     StaysUntil(Instant),
-    /// It is over.
+    /// Over, for this reason.
     Over(&'static str),
 }
 
 impl Reservation {
-    /// Returns the edit that gives the slot back.
+    /// Returns the edit that releases the slot.
     pub fn given_back(&self) -> Edit {
         Edit::Slot {
             id: self.slot.clone(),
@@ -43,8 +43,8 @@ impl Reservation {
         }
     }
 
-    /// Judges it by the pod that has the name now. `since` is when it was first seen that the pod waits, `has_own` tells that a pod of another uid
-    /// has devices of its own on the node.
+    /// Judges the reservation by the pod that has the name now. `since` is when the reservation was first judged; `has_own` returns true if a pod of
+    /// another uid has reservations of its own on the node.
     pub fn judge(
         &self,
         pod: Option<&Pod>,
@@ -68,7 +68,7 @@ impl Reservation {
                     Verdict::StaysUntil(since + UNBOUND)
                 }
             }
-            // The kubelet does not tell the two apart: the new one may have got the devices.
+            // The kubelet does not distinguish the two pods: the new one may have got the devices.
             Some(pod) if pod.node == self.node && !has_own(pod) => Verdict::Stays,
             Some(_) if since + SHOWN > now => Verdict::StaysUntil(since + SHOWN),
             Some(_) => Verdict::Over("replaced"),
@@ -77,9 +77,9 @@ impl Reservation {
 }
 
 impl State {
-    /// Judges a reservation by a pod.
+    /// Judges a reservation by the pod that has the name now.
     fn judge(&mut self, one: &Reservation, pod: Option<&Pod>, now: Instant) -> Verdict {
-        // The agent of the node knows when a container that has it ends.
+        // The agent of the node knows when the container that holds the slot ends.
         if one.is_held || self.binding.contains(&one.uid) {
             return Verdict::Stays;
         }
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Gives back what is over; returns when to look again.
+    /// Releases the reservations that are over; returns when to look again.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
         let (mut next, mut doubtful) = (None::<Instant>, BTreeMap::new());

@@ -1,5 +1,5 @@
-//! Gives pods that run their slots again after an Instance was deleted and made anew, as when a handler was away for long: what they were given is
-//! said in their annotations, which the scheduler alone writes.
+//! Gives running pods their slots back after an Instance was deleted and created again, for example because a handler was away for long. The pods'
+//! annotations, which only the scheduler writes, say what they were given.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::scheduler::Scheduler;
 
-/// Separates two tries.
+/// Pause before a failed attempt is repeated.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Is a slot that a pod gets again.
+/// Slot to reserve again for a running pod.
 struct Lost {
     instance: Arc<Instance>,
     pod: String,
@@ -23,11 +23,11 @@ struct Lost {
     uids: Uids,
 }
 
-/// The uid of a pod, and that of an Instance.
+/// Uid of a pod and uid of an Instance.
 type Uids = (String, String);
 
 impl Scheduler {
-    /// Reserves what pods that run have no more; returns when to look again.
+    /// Reserves the slots that running pods have lost; returns when to look again.
     pub(crate) async fn restore(&self) -> Option<Instant> {
         let mut failed = BTreeSet::new();
         while let Some(lost) = self.lost(&failed) {
@@ -57,7 +57,7 @@ impl Scheduler {
         (!failed.is_empty()).then(|| Instant::now() + AGAIN)
     }
 
-    /// Returns a slot that a pod gets again, but for those that were tried.
+    /// Returns a slot to reserve again, except for the pairs in `tried`.
     fn lost(&self, tried: &BTreeSet<Uids>) -> Option<Lost> {
         let state = self.state();
         if !state.world.is_read() {
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 }
 
-/// Returns what was said of the slot when it was reserved, but for the requests.
+/// Rebuilds the [`Reserved`] entry of a slot from the pod's annotation. The requests are not known any more and stay empty.
 fn reserved(pod: &Pod, instance: &str) -> Reserved {
     let places = pod.containers.iter().zip(0..);
     let places: BTreeMap<&str, u32> = places.map(|(one, place)| (&*one.name, place)).collect();

@@ -1,4 +1,4 @@
-//! The paths of the extender.
+//! HTTP routes of the extender.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use leafhost_metrics::CONTENT_TYPE;
 use crate::extender::{Args, BindingArgs};
 use crate::scheduler::Scheduler;
 
-/// The largest question: a pod of 1 MiB and the names of all nodes.
+/// Upper bound of a request body in bytes: a pod of 1 MiB and the names of all nodes.
 const LARGEST: usize = 4 << 20;
 
-/// Returns the paths for a scheduler: `/filter`, `/prioritize` and `/bind`.
+/// Returns the routes for a scheduler: `/filter`, `/prioritize` and `/bind`.
 pub fn routes(scheduler: Arc<Scheduler>) -> Router {
     Router::new()
         .route("/filter", post(filter))
@@ -25,7 +25,7 @@ pub fn routes(scheduler: Arc<Scheduler>) -> Router {
         .with_state(scheduler)
 }
 
-/// Returns the paths for people: `/healthz` and `/metrics`.
+/// Returns the routes for operators: `/healthz` and `/metrics`.
 pub fn public_routes(scheduler: Arc<Scheduler>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))

@@ -1,4 +1,4 @@
-//! The extender as a whole: what it sees, and what it answers.
+//! The extender: its state, its answers to a scheduler, and its view of the watches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,52 +23,52 @@ use crate::passed::Passed;
 use crate::turns::Turns;
 use crate::world::World;
 
-/// Events of one change come together.
+/// Pause in which further events of one change are collected.
 const SOON: Duration = Duration::from_millis(100);
-/// The most pods whose annotations are kept as they were read.
+/// Upper bound of pods whose parsed annotations are kept.
 const MOST_READ: usize = 10_000;
 
-/// The extender.
+/// Scheduler extender.
 pub struct Scheduler {
     pub(crate) cluster: Arc<dyn Cluster>,
     pub(crate) metrics: Arc<Metrics>,
     state: Mutex<State>,
-    /// Tells that something has changed that may free slots or help pods.
+    /// Notified of changes that may release slots or help waiting pods.
     changed: Notify,
-    /// Locks nodes, if it does.
+    /// Turns of Binds at nodes; `None` if nodes are not locked.
     pub(crate) locks: Option<Turns>,
-    /// Holds the tasks of Bind, which go on when the scheduler hangs up, and of events.
+    /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
 }
 
-/// Is what it knows.
+/// State of the extender.
 #[derive(Default)]
 pub(crate) struct State {
     pub world: World,
     pub verdicts: Verdicts,
     pub passed: Passed,
     pub offered: Offered,
-    /// The pods that are being bound, by uid.
+    /// Uids of the pods that are being bound.
     pub binding: BTreeSet<String>,
-    /// The slots that are being written.
+    /// Slots that are being written.
     pub writing: BTreeSet<(InstanceKey, String)>,
-    /// Since when pods that wait have slots, by uid.
+    /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
-    /// When pods were tried again, by uid.
+    /// Instant at which a waiting pod was last tried again, by uid.
     pub tried: BTreeMap<String, Instant>,
-    /// The nodes whose devices may serve a pod better than when waiting pods were last looked at.
+    /// Nodes whose devices may serve a pod better than when waiting pods were last looked at.
     pub better: BTreeSet<String>,
-    /// The waiting pods that were not looked at on all nodes.
+    /// Waiting pods that were not looked at on all nodes yet.
     pub unlooked: BTreeSet<PodKey>,
-    /// What pods say, by uid, with the text.
+    /// Annotation of each pod and its parsed requests, by uid.
     read: HashMap<String, (String, Read)>,
 }
 
-/// Is what a pod says, or what is wrong with it.
+/// Parsed requests of a pod, or the reason that they are invalid.
 type Read = Result<Arc<Vec<Asked>>, InvalidRequest>;
 
 impl State {
-    /// Takes an Instance as it is now. Returns true if it may serve a pod better than before, or what is reserved of it is otherwise.
+    /// Stores an Instance. Returns true if it may serve a pod better than before or if its reservations have changed.
     pub fn saw(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.world.reserved_of(&key).to_vec();
@@ -79,19 +79,19 @@ impl State {
         is_better || self.world.reserved_of(&key) != before
     }
 
-    /// Takes why an edit was not made. An Instance that is gone may have been shown by an answer that came after its end.
+    /// Records the error of an edit. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
     pub fn missed(&mut self, error: &StoreError) {
         if let StoreError::Gone { key } = error {
             self.world.remove(key);
         }
     }
 
-    /// Has all waiting pods looked at on all nodes.
+    /// Marks all known pods to be looked at on all nodes.
     fn look_at_all(&mut self) {
         self.unlooked.extend(self.world.pods().keys().cloned());
     }
 
-    /// Reads what a pod says, unless it was read before.
+    /// Returns the requests of a pod, parsed again only if its annotation has changed.
     pub fn asked(&mut self, pod: &Pod) -> Read {
         if let Some((text, read)) = self.read.get(&pod.uid)
             && *text == pod.devices
@@ -111,7 +111,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Makes an extender that acts through `cluster`. It answers once the watches have told it of Instances and pods.
+    /// Makes an extender that acts through `cluster`. It answers once the watches have shown Instances and pods.
     pub fn new(cluster: Arc<dyn Cluster>, metrics: Arc<Metrics>) -> Self {
         Self {
             cluster,
@@ -123,14 +123,14 @@ impl Scheduler {
         }
     }
 
-    /// Locks each node until the pod that is bound to it has its devices.
+    /// Makes the extender lock each node until the pod that is bound to it has its devices.
     #[must_use]
     pub fn locking_nodes(mut self) -> Self {
         self.locks = Some(Turns::default());
         self
     }
 
-    /// Takes an Instance as it is now, whoever shows it first.
+    /// Stores an Instance that a watch or a write has shown, and wakes whoever waits for such a change.
     pub(crate) fn saw(&self, instance: Arc<Instance>) {
         if self.state().saw(instance) {
             self.changed.notify_one();
@@ -138,24 +138,24 @@ impl Scheduler {
         self.may_be_unlocked();
     }
 
-    /// Has what is reserved and who waits looked at again.
+    /// Wakes [`Scheduler::run`] to look at reservations and waiting pods again.
     pub(crate) fn wake(&self) {
         self.changed.notify_one();
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds it panics.
+        // Nothing panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells that it has seen the cluster.
+    /// Returns true once all watches that it needs have listed their objects.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
         let has_nodes = self.locks.is_none() || state.world.locks().is_some();
         state.world.is_read() && has_nodes
     }
 
-    /// Gives slots back and has pods tried again, until `stop`; then Binds under way are waited for.
+    /// Releases slots, restores lost ones and has waiting pods tried again until `stop`; then waits for Binds under way.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
         self.tasks.close();
@@ -184,7 +184,7 @@ impl Scheduler {
             .seen(state.world.reserved().count(), waiting.count());
     }
 
-    /// Says which nodes have the devices that a pod wants.
+    /// Answers a Filter request: the nodes that have the devices a pod wants.
     pub fn filter(&self, args: Args) -> FilterResult {
         let begun = Instant::now();
         let result = self.filtered(args).unwrap_or_else(|error| FilterResult {
@@ -205,7 +205,7 @@ impl Scheduler {
             "the scheduler sends whole Node objects; set nodeCacheCapable: true for this extender",
         )?;
         let Some(pod) = args.pod.into_pod() else {
-            // It asks for no device.
+            // The pod asks for no device.
             return Ok(FilterResult {
                 node_names: names,
                 ..FilterResult::default()
@@ -244,7 +244,7 @@ impl Scheduler {
         Ok(result)
     }
 
-    /// Prefers nodes whose devices of the Configurations are used most, so that whole nodes stay free.
+    /// Answers a Prioritize request. Nodes score by the share of used slots among the pod's Configurations, so that whole nodes stay free.
     pub fn prioritize(&self, args: Args) -> Vec<HostPriority> {
         let begun = Instant::now();
         let names = args.node_names.unwrap_or_default();

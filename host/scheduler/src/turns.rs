@@ -1,21 +1,21 @@
-//! The turns of Binds that want the lock of the same node: first come, first served. It knows neither locks nor pods.
+//! Turns of Binds that want the lock of the same node: first come, first served. Knows neither locks nor pods.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Holds who waits for locks.
+/// Queues of Binds that wait for the locks of nodes.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// By node the turns of its Binds.
+    /// Semaphore with one permit, by node.
     nodes: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// Tells that a lock may be over.
+    /// Notified when a lock may be free.
     pub changed: Notify,
 }
 
 impl Turns {
-    /// Waits for the turn at a node, which lasts until what is returned is dropped.
+    /// Waits for the turn at a node, which lasts until the returned permit is dropped.
     pub async fn at(&self, node: &str) -> Option<OwnedSemaphorePermit> {
         let turns = {
             let mut all = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

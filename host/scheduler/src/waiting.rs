@@ -1,6 +1,6 @@
-//! Has waiting pods tried again when devices that fit become free: a scheduler does not know our objects, and nothing else would wake it.
+//! Has waiting pods tried again when devices that fit become free: a scheduler does not know the project's objects, and nothing else would wake it.
 //!
-//! A pod is looked at on all nodes once, and then on the nodes whose devices have changed in favour of pods.
+//! A pod is looked at on all nodes once, and afterwards on nodes whose devices have changed in favour of pods.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,28 +13,28 @@ use crate::filter::Judge;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
-/// Separates two tries of one pod.
+/// Shortest time between two tries of one pod.
 const SPACING: Duration = Duration::from_secs(5);
-/// Separates two looks at a pod whose devices others are about to take.
+/// Pause before looking again at a pod whose devices others are about to take.
 const TAKEN: Duration = Duration::from_secs(1);
-/// The most pods that are tried again together.
+/// Upper bound of pods that are tried again together.
 const TOGETHER: usize = 50;
 
-/// By node what pods are about to take there.
+/// Devices that pods are about to take, by node.
 type Taken = HashMap<String, Vec<Number>>;
 
-/// Says what is to be done with a waiting pod.
+/// Outcome of one look at a waiting pod.
 enum Outcome {
-    /// It finds no devices.
+    /// No devices fit.
     Waits,
-    /// It may find devices then.
+    /// Devices may fit at this instant.
     Later(Instant),
-    /// It finds devices.
+    /// Devices fit now.
     Fits,
 }
 
 impl State {
-    /// Looks at a waiting pod on some nodes.
+    /// Looks for devices for a waiting pod on `nodes`.
     fn look(
         &mut self,
         pod: &Pod,
@@ -70,7 +70,7 @@ impl State {
         if let Some(again) = again.filter(|again| *again > now) {
             return Outcome::Later(again);
         }
-        // What this one will take helps no other. One that no scheduler has asked about may lack something else.
+        // Devices of this pod help no other. A pod no scheduler has asked about may lack something else, so it takes none.
         if self.offered.is_known(&pod.uid) {
             taken.entry(place).or_default().extend(devices);
         }
@@ -80,7 +80,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Writes an annotation on the pods that would find devices now; returns when to look again.
+    /// Annotates the waiting pods that would find devices now, so that a scheduler tries them again; returns when to look again.
     pub(crate) async fn try_again(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None::<Instant>;
@@ -143,7 +143,7 @@ impl Scheduler {
     }
 }
 
-/// Tells that a scheduler has found no node for a pod.
+/// Returns true if a scheduler has found no node for a pod that still waits.
 fn waits(pod: &Pod) -> bool {
     pod.node.is_empty() && !pod.has_ended && !pod.is_gated && pod.is_refused
 }

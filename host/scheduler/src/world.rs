@@ -1,4 +1,4 @@
-//! The devices and pods of the cluster as they are seen now.
+//! Devices, pods and Nodes of the cluster as the watches show them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,67 +13,67 @@ use leafhost_core::scheduling::{NodeSeen, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_select::Facts;
 
-/// Numbers a device for as long as it is known.
+/// Index of a device, valid while the device is known.
 pub type Number = usize;
 
-/// Is a device.
+/// Device of an Instance.
 #[derive(Debug)]
 pub struct Device {
-    /// The Instance.
+    /// Instance of the device.
     pub instance: Arc<Instance>,
-    /// What expressions find of it.
+    /// Attributes and capacities that expressions can read.
     pub facts: Facts,
-    /// Is another number whenever the facts are others, and never 0.
+    /// Version of `facts`; changes whenever they change and is never 0.
     pub version: u64,
-    /// The nodes that see it well.
+    /// Nodes on which the device is usable: present and not reported unhealthy.
     pub nodes: BTreeSet<String>,
-    /// The slots that nobody has.
+    /// Slots that a pod may take.
     pub free: Vec<String>,
 }
 
-/// Is a slot that is reserved for a pod.
+/// Slot that is reserved for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// The device.
+    /// Key of the device's Instance.
     pub device: InstanceKey,
-    /// The slot.
+    /// Name of the slot.
     pub slot: String,
-    /// The uid of the pod.
+    /// Uid of the pod.
     pub uid: String,
-    /// The node.
+    /// Node that the device is reserved on.
     pub node: String,
-    /// `namespace/name` of the pod.
+    /// Pod as `namespace/name`.
     pub pod: String,
-    /// True if a container of the node was seen to have it: then the agent there knows when it is over.
+    /// True if the node reports that a container of the pod has the slot. The agent there then knows when to release it.
     pub is_held: bool,
 }
 
-/// Maps the name of a Configuration and its namespace to devices.
+/// Devices by the name and the namespace of their Configuration.
 type Owned = BTreeMap<String, BTreeMap<String, BTreeSet<Number>>>;
 
-/// Is what is seen.
+/// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
 pub struct World {
     devices: Vec<Option<Device>>,
     unused: Vec<Number>,
     by_key: BTreeMap<InstanceKey, Number>,
-    /// By the name of an Instance, whatever its namespace.
+    /// Devices by the name of the Instance, in any namespace.
     by_name: BTreeMap<String, BTreeSet<Number>>,
-    /// By node, and by the name and the namespace of a Configuration.
+    /// Devices by node, Configuration name and namespace.
     by_node: HashMap<String, Owned>,
-    /// Counts the devices of a Configuration's name, by namespace.
+    /// Number of devices by Configuration name and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
     names: Arc<ResourceNames>,
-    /// Counts the versions of facts.
+    /// Last version given to a device's facts.
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
-    /// The pods that ask for devices.
+    /// Pods that ask for devices.
     pods: BTreeMap<PodKey, Pod>,
-    /// By the name of an Instance the pods that were given it.
+    /// Pods by the name of an Instance they were given.
     given: BTreeMap<String, BTreeSet<PodKey>>,
-    /// The uids of pods and of Instances that were made after them, of which the pods have got slots again.
+    /// Uids of pods and of newer Instances of which the pods have got their slots again.
     pub restored: BTreeSet<(String, String)>,
-    /// The Nodes, once they were listed.
+    /// Nodes by name; `None` before they were listed.
     nodes: Option<BTreeMap<String, NodeSeen>>,
     /// True once the Instances were listed.
     pub has_instances: bool,
@@ -82,7 +82,7 @@ pub struct World {
 }
 
 impl World {
-    /// Takes the Instances that were listed, whatever was known of them: a database that was restored is older. What is newer follows.
+    /// Replaces all Instances, even by older versions: a restored database may be behind. The watch shows newer ones afterwards.
     pub fn list(&mut self, all: Vec<Arc<Instance>>) {
         let listed: BTreeSet<InstanceKey> = all.iter().map(|one| one.key()).collect();
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
@@ -102,7 +102,7 @@ impl World {
         self.has_instances = true;
     }
 
-    /// Takes an Instance as it is now. Returns true if it may serve a pod better than before.
+    /// Stores an Instance, unless a newer version is known. Returns true if it may serve a pod better than before.
     pub fn put(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.get(&key);
@@ -176,7 +176,7 @@ impl World {
         is_better
     }
 
-    /// Takes the pods that were listed, in place of all before.
+    /// Replaces all pods.
     pub fn list_pods(&mut self, all: Vec<Pod>) {
         let gone: Vec<PodKey> = self.pods.keys().cloned().collect();
         for key in gone {
@@ -190,7 +190,7 @@ impl World {
         self.has_pods = true;
     }
 
-    /// Takes a pod as it is now; returns it as it was.
+    /// Stores a pod and returns its previous state.
     pub fn put_pod(&mut self, pod: Pod) -> Option<Pod> {
         let before = self.unlink(&pod.key);
         let names: BTreeSet<&String> = pod.allocated.values().flatten().collect();
@@ -206,7 +206,7 @@ impl World {
         before
     }
 
-    /// Takes that a pod is gone; returns it as it was.
+    /// Removes a pod and returns its last state.
     pub fn remove_pod(&mut self, key: &PodKey) -> Option<Pod> {
         let pod = self.unlink(key)?;
         self.restored.retain(|(uid, _)| *uid != pod.uid);
@@ -235,7 +235,7 @@ impl World {
         &self.pods
     }
 
-    /// Returns the pods that run with the device of an Instance and have no slot of it: it was deleted and made again meanwhile.
+    /// Returns the running pods that were given the device of an Instance but have no slot of it, because it was deleted and created again.
     pub fn without_slot(&self, instance: &Instance) -> Vec<&Pod> {
         let name = &instance.metadata.name;
         let Some(pods) = self.given.get(name) else {
@@ -254,14 +254,14 @@ impl World {
         let pods = pods.iter().filter_map(|key| self.pods.get(key));
         let lost = pods.filter(|pod| {
             let uids = (pod.uid.clone(), instance.metadata.uid.clone());
-            // Both are whole seconds.
+            // Both timestamps are in whole seconds.
             let is_older = !pod.bound_at.is_empty() && *pod.bound_at <= *made;
             is_older && !pod.has_ended && !has_slot(pod) && !self.restored.contains(&uids)
         });
         lost.collect()
     }
 
-    /// Returns the pods that run with a device and have no slot of it, each with the Instance and the slot that is held back for it, if one is free.
+    /// Returns the running pods that have lost their slot, each with the Instance and the slot held back for it, if one is free.
     pub fn short(&self) -> impl Iterator<Item = (&Arc<Instance>, &Pod, Option<String>)> {
         let given = self.given.keys();
         let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
@@ -272,7 +272,7 @@ impl World {
                 0 => Vec::new(),
                 _ => free(&device.instance),
             };
-            // The last ones are held back.
+            // The last slots are held back.
             let slots = slots.into_iter().rev().map(Some);
             let slots = slots.chain(std::iter::repeat(None));
             let all = pods.into_iter().zip(slots);
@@ -287,7 +287,7 @@ impl World {
         numbers.flatten().copied().collect()
     }
 
-    /// Offers nobody the slots that pods without one will get again.
+    /// Withholds as many free slots of a device as there are pods to get one back.
     fn hold_back(&mut self, number: Number) {
         let Some(device) = self.device(number) else {
             return;
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Takes that an Instance is gone.
+    /// Removes an Instance.
     pub fn remove(&mut self, key: &InstanceKey) {
         let Some(number) = self.by_key.remove(key) else {
             return;
@@ -345,12 +345,12 @@ impl World {
         }
     }
 
-    /// Takes the Nodes that were listed.
+    /// Replaces all Nodes.
     pub fn list_nodes(&mut self, all: BTreeMap<String, NodeSeen>) {
         self.nodes = Some(all);
     }
 
-    /// Takes a Node as it is now.
+    /// Stores a Node, unless a newer version is known.
     pub fn put_node(&mut self, name: String, seen: NodeSeen) {
         let number = |seen: &NodeSeen| seen.version.parse::<u64>().unwrap_or(u64::MAX);
         let nodes = self.nodes.get_or_insert_default();
@@ -360,19 +360,19 @@ impl World {
         }
     }
 
-    /// Takes that a Node is gone.
+    /// Removes a Node.
     pub fn remove_node(&mut self, name: &str) {
         if let Some(nodes) = &mut self.nodes {
             nodes.remove(name);
         }
     }
 
-    /// Returns the Nodes; nothing before they were listed.
+    /// Returns the Nodes with their locks; `None` before they were listed.
     pub fn locks(&self) -> Option<&BTreeMap<String, NodeSeen>> {
         self.nodes.as_ref()
     }
 
-    /// Takes which namespaces have which names.
+    /// Stores the owners of Configuration names, and updates the slots that are held back.
     pub fn name(&mut self, names: Arc<ResourceNames>) {
         self.names = names;
         let given = self.given.keys();
@@ -382,7 +382,7 @@ impl World {
         }
     }
 
-    /// Returns the namespace that has the name of a Configuration: the one that has reserved it, else the only one with devices of it.
+    /// Returns the namespace that owns the name of a Configuration: the one that has reserved it, else the only one with devices of it.
     pub fn owner(&self, configuration: &str) -> Option<&str> {
         if let Some(reservation) = self.names.get(configuration) {
             return Some(&reservation.namespace);
@@ -392,7 +392,7 @@ impl World {
         spaces.next().is_none().then_some(first)
     }
 
-    /// Tells that there is an Instance of that name.
+    /// Returns true if an Instance of that name exists in any namespace.
     pub fn has_named(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
@@ -407,12 +407,12 @@ impl World {
         self.device(*self.by_key.get(key)?)
     }
 
-    /// Returns a device.
+    /// Returns the device with a number.
     pub fn device(&self, number: Number) -> Option<&Device> {
         self.devices.get(number)?.as_ref()
     }
 
-    /// Returns the devices of a Configuration, by its name and namespace, that a node sees well.
+    /// Returns the devices of a Configuration, given by name and namespace, that are usable on a node.
     pub fn of_node(
         &self,
         node: &str,
@@ -424,22 +424,22 @@ impl World {
         numbers.filter_map(|number| Some((*number, self.device(*number)?)))
     }
 
-    /// Returns the nodes that see a device.
+    /// Returns the nodes on which at least one device is usable.
     pub fn nodes(&self) -> impl Iterator<Item = &String> {
         self.by_node.keys()
     }
 
-    /// Tells that Instances and pods were read: one without the other gives devices away that pods have.
+    /// Returns true once Instances and pods were listed. With only one of them, devices that pods have could be given away.
     pub fn is_read(&self) -> bool {
         self.has_instances && self.has_pods
     }
 
-    /// Returns what is reserved of a device.
+    /// Returns the reservations of a device.
     pub fn reserved_of(&self, key: &InstanceKey) -> &[Reservation] {
         self.reserved.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns what is reserved.
+    /// Returns all reservations.
     pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
         self.reserved.values().flatten()
     }
@@ -456,7 +456,7 @@ fn configuration_of(device: &Device) -> String {
     device.instance.spec.configuration_name.clone()
 }
 
-/// Returns the slots that nobody has.
+/// Returns the unused slots of an Instance; none if it is being deleted.
 fn free(instance: &Instance) -> Vec<String> {
     if instance.metadata.deletion_timestamp.is_some() {
         return Vec::new();
@@ -464,7 +464,7 @@ fn free(instance: &Instance) -> Vec<String> {
     free_slots(instance, &BTreeSet::new())
 }
 
-/// Returns the nodes that see the device of an Instance well.
+/// Returns the nodes on which the device of an Instance is usable: present and not reported unhealthy.
 fn nodes(instance: &Instance) -> BTreeSet<String> {
     let sees_well = |node: &&String| {
         instance.status.nodes.get(*node).is_some_and(|status| {
@@ -489,7 +489,7 @@ fn reservations(instance: &Instance) -> Vec<Reservation> {
         };
         let pod = instance.reserved(slot).map(|reserved| &reserved.pod);
         let status = instance.status.nodes.get(&node);
-        // What is said there may be of the pod that had it before.
+        // The status may still name the pod that had the slot before.
         let holder = status.and_then(|status| status.holders.get(slot));
         Some(Reservation {
             device: instance.key(),

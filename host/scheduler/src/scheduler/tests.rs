@@ -1,4 +1,4 @@
-//! The extender against a cluster that is played.
+//! Tests of the extender against a simulated cluster.
 
 use leafhost_core::device::Health;
 use leafhost_core::instance::NodeStatus;
@@ -15,7 +15,7 @@ mod waiting;
 
 use played::{Ends, Played};
 
-/// A GPU that some nodes see well.
+/// Returns a GPU that `nodes` see as healthy.
 fn gpu(name: &str, nodes: &[&str], index: i64) -> Instance {
     let mut instance: Instance = serde_json::from_value(json!({
         "apiVersion": "akri.sh/v0", "kind": "Instance",
@@ -71,7 +71,7 @@ impl Bench {
         Self::on(played)
     }
 
-    /// Another extender that sees the same cluster.
+    /// Starts another extender that sees the same cluster.
     fn on(played: Arc<Played>) -> Self {
         let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
         Self::of(played, scheduler)
@@ -86,7 +86,7 @@ impl Bench {
         bench
     }
 
-    /// The watches show how things are now.
+    /// Shows the extender the current objects, as the watches would.
     fn sees(&self) {
         let instances = self.played.instances.lock().unwrap();
         let instances = instances.values().cloned().collect();
@@ -193,7 +193,7 @@ async fn a_pod_that_has_passed_takes_its_devices_from_the_next_one_until_it_is_b
     bench.creates(&second);
     assert_eq!(bench.filter(&first, &["a"]).node_names, ["a"]);
     assert_eq!(bench.filter(&second, &["a", "b"]).node_names, ["b"]);
-    // Where nothing is left, it competes rather than waits for what may never come.
+    // Where nothing else is left, the pod competes instead of waiting for what may never come free.
     let third = pod("third", ONE);
     bench.creates(&third);
     assert_eq!(bench.filter(&third, &["a"]).node_names, ["a"]);
@@ -244,7 +244,7 @@ async fn a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_
     let lost = bench.schedules(&first, "a").await;
     assert!(lost.contains("no answer"), "{lost}");
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
-    // The scheduler tries again: the same devices, and no other ones.
+    // The scheduler tries again and gets the same devices.
     *bench.played.ends.lock().unwrap() = Ends::Well;
     assert_eq!(bench.schedules(&first, "a").await, "");
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
@@ -299,7 +299,7 @@ async fn a_pod_of_the_same_name_frees_what_the_one_before_had() {
     assert_eq!(bench.played.usage("gpu-b2"), "");
 }
 
-/// A reservation of a pod on node a.
+/// Returns a reservation of a pod on node a.
 fn reservation(is_held: bool) -> crate::world::Reservation {
     crate::world::Reservation {
         device: gpu("gpu-a1", &["a"], 0).key(),
@@ -345,7 +345,7 @@ async fn what_is_reserved_is_over_with_its_pod_and_never_by_age_alone() {
         "a container may have it"
     );
     assert_eq!(judge(None, 2, false), Over("gone"));
-    // Another pod of the name, which may have got the devices.
+    // Another pod of the same name, which may have got the devices.
     let other = change(|pod| pod.uid = "uid-other".to_owned());
     assert_eq!(judge(Some(&other), 0, false), Stays);
     assert_eq!(judge(Some(&other), 0, true), StaysUntil(shown));
@@ -363,13 +363,13 @@ async fn a_bind_of_a_pod_that_is_bound_already_gives_back_nothing_of_it() {
     let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
     let first = pod("first", ONE);
     assert_eq!(bench.schedules(&first, "a").await, "");
-    // A scheduler that has not seen it asks again.
+    // A scheduler that has not seen the binding asks again.
     for (node, expected) in [("b", "the pod is bound to node a already"), ("a", "")] {
         assert_eq!(bench.filter(&first, &[node]).node_names, [node]);
         assert_eq!(bench.bind(&first, node).await, expected);
         assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
         assert_eq!(bench.played.usage("gpu-b2"), "");
-        // Longer than what is reserved is counted on.
+        // Longer than reservations are reused.
         sleep(Duration::from_secs(20)).await;
     }
 }
@@ -409,7 +409,7 @@ async fn slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none() {
     assert_eq!(bench.schedules(&first, "a").await, "");
     assert_eq!(bench.schedules(&second, "a").await, "");
     bench.sees();
-    // The watch says that it is gone, and the API server that it is there.
+    // The watch shows that the pod is gone, the API server that it exists.
     bench.scheduler.pod_gone(&first.key);
     bench.scheduler.release_over().await;
     sleep(Duration::from_secs(3)).await;
@@ -418,7 +418,7 @@ async fn slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none() {
     bench.played.pods.lock().unwrap().remove(&first.key);
     bench.scheduler.release_over().await;
     assert_eq!(bench.played.usage("gpu-a1"), "");
-    // A container has it: then the agent knows when that is over.
+    // A container has the slot, so the agent knows when it is free.
     let mut held = Instance::clone(&bench.played.get("gpu-b2"));
     let status = held.status.nodes.get_mut("a").unwrap();
     let holder = ("gpu-b2-0".to_owned(), "default/second".to_owned());
@@ -537,7 +537,7 @@ async fn a_pod_that_runs_has_its_slot_again_in_an_instance_that_is_made_anew() {
     bench.scheduler.instance_gone(&before.key());
     bench.played.put(anew.clone());
     bench.sees();
-    // At once, whoever is quicker.
+    // Other pods cannot take the slot, even before it is restored.
     let other = pod("other", ONE);
     bench.creates(&other);
     assert_eq!(bench.filter(&other, &["a"]).node_names, [""; 0]);
@@ -550,7 +550,7 @@ async fn a_pod_that_runs_has_its_slot_again_in_an_instance_that_is_made_anew() {
         reserved
     };
     assert_eq!(uses(&after), uses(&before));
-    // Once it is given back, it is over.
+    // A slot that is released afterwards is not restored again.
     bench.played.set_usage("gpu-a1", "");
     bench.sees();
     assert_eq!(bench.scheduler.restore().await, None);

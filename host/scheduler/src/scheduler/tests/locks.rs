@@ -1,10 +1,10 @@
-//! Nodes that are locked from Bind until the pod has its devices.
+//! Tests of nodes that are locked from Bind until the pod has its devices.
 
 use leafhost_core::scheduling::NodeLock;
 
 use super::*;
 
-/// A cluster whose node a has these GPUs, and an extender that locks nodes.
+/// Returns an extender that locks nodes, in a cluster whose node a has `gpus` GPUs.
 fn locking(gpus: usize) -> Bench {
     let played = Arc::new(Played::default());
     for (index, name) in (0..).zip(["gpu-a1", "gpu-b2", "gpu-c3"]).take(gpus) {
@@ -30,7 +30,7 @@ impl Bench {
         lock.map(|lock| lock.pod.name).unwrap_or_default()
     }
 
-    /// Writes what the annotation of node a says, as others do.
+    /// Writes the lock annotation of node a, as another client would.
     fn says(&self, lock: &str) {
         let mut nodes = self.played.nodes.lock().unwrap();
         let seen = nodes.get_mut("a").unwrap();
@@ -47,7 +47,7 @@ impl Bench {
         self.scheduler.node("a".to_owned(), seen);
     }
 
-    /// Begins to bind a pod.
+    /// Starts to bind a pod.
     fn binds(&self, pod: &Pod) -> tokio::task::JoinHandle<String> {
         self.creates(pod);
         assert_eq!(self.filter(pod, &["a"]).node_names, ["a"]);
@@ -61,7 +61,7 @@ impl Bench {
         tokio::spawn(async move { scheduler.bind(args).await.error })
     }
 
-    /// Removes a pod.
+    /// Deletes a pod.
     fn deletes(&self, pod: &Pod) {
         self.played.pods.lock().unwrap().remove(&pod.key);
         self.sees();
@@ -126,7 +126,7 @@ async fn a_lock_whose_pod_is_gone_has_ended_is_elsewhere_or_is_served_is_taken_o
             bench.creates(&first);
         },
         |bench, first| {
-            // Another pod of the name.
+            // Another pod of the same name.
             let mut first = first.clone();
             first.uid = "another".to_owned();
             bench.creates(&first);
@@ -167,7 +167,7 @@ async fn a_node_is_unlocked_when_the_pod_is_not_bound_and_not_when_it_may_be() {
     *bench.played.ends.lock().unwrap() = Ends::Lost;
     assert!(!bench.schedules(&first, "a").await.is_empty());
     assert_eq!(bench.locked(), "first");
-    // Its own lock does not hold it up.
+    // The pod's own lock does not block it.
     *bench.played.ends.lock().unwrap() = Ends::Well;
     assert_eq!(bench.schedules(&first, "a").await, "");
     assert_eq!(bench.locked(), "first");
@@ -191,7 +191,7 @@ async fn two_extenders_never_have_a_node_locked_for_two_pods() {
     let other = Bench::of(Arc::clone(&bench.played), other);
     let first = pod("first", ONE);
     assert_eq!(bench.schedules(&first, "a").await, "");
-    // The other one has not seen it yet: its write does not go through.
+    // The other extender has not seen the lock yet: its write fails.
     let second = pod("second", ONE);
     let waiting = other.binds(&second);
     sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! An API server: Instances and pods, and what goes wrong.
+//! Simulated API server: Instances, pods, Nodes, and failures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,18 +9,18 @@ use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::scheduling::{ALLOCATED, Cluster, NodeSeen, Pod, PodError, PodKey};
 
-/// Says how a Binding ends.
+/// Outcome of a Binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
     Well,
     Refused,
-    /// It is done, and no answer comes.
+    /// Applied, but without an answer.
     Unheard,
-    /// It is not done, and no answer comes.
+    /// Not applied, and without an answer.
     Lost,
 }
 
-/// An API server: Instances and pods, and what goes wrong.
+/// Simulated API server: Instances, pods, Nodes, and failures.
 pub struct Played {
     pub instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
     pub pods: Mutex<BTreeMap<PodKey, Pod>>,
@@ -30,7 +30,7 @@ pub struct Played {
     pub told: Mutex<Vec<String>>,
     pub nodes: Mutex<BTreeMap<String, NodeSeen>>,
     pub version: AtomicUsize,
-    /// What somebody else does before the next edit.
+    /// Instance and slot usage that another client writes before the next edit.
     pub meanwhile: Mutex<Option<(String, String)>>,
 }
 

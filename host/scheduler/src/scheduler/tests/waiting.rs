@@ -1,4 +1,4 @@
-//! Pods that wait: when they are tried again.
+//! Tests of when waiting pods are tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn a_pod_that_waits_for_one_that_is_deleted_is_tried_again_at_once() {
     assert_eq!(bench.schedules(&first, "a").await, "");
     bench.sees();
     bench.creates(&second);
-    // The free device is where the scheduler has it not.
+    // The scheduler does not offer the node that has the free device.
     assert!(bench.filter(&second, &["a"]).node_names.is_empty());
     sleep(Duration::from_secs(1)).await;
     assert!(bench.played.tried.lock().unwrap().is_empty());
@@ -59,7 +59,7 @@ async fn a_waiting_pod_is_tried_again_once_its_devices_are_free_and_not_more_oft
     bench.sees();
     let before = tried(&second.key);
     sleep(Duration::from_secs(20)).await;
-    // There is one device, and the first one has it.
+    // There is one device, and the first pod has it.
     assert_eq!((tried(&first.key), tried(&second.key)), (1, before));
     stop.cancel();
     running.await.unwrap();
