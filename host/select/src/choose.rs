@@ -1,6 +1,6 @@
-//! Searches devices for all containers of a pod at once: everything that they ask for, or nothing.
+//! Searches devices for all containers of a pod at once: either everything they ask for is found, or nothing.
 //!
-//! The search is complete within a bound of steps, and the same devices in the same order give the same choice.
+//! The search is complete within a bound of steps and deterministic: the same devices in the same order give the same choice.
 
 use std::collections::BTreeSet;
 
@@ -10,49 +10,50 @@ use leafhost_core::scheduling::ContainerKind;
 use crate::facts::Facts;
 use crate::request::{Asked, Request, Way};
 
-/// The most steps of one search. One is a device that is looked at, or a few that are put in order.
+/// Upper bound of steps of one search. One step looks at one device or sorts about eight.
 pub const STEPS: u32 = 200_000;
 
-/// Is a device of which a slot is free.
+/// Device with a free slot.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// The name of the Configuration.
+    /// Name of the Configuration.
     pub configuration: &'a str,
-    /// The name of the Instance; devices that are alike otherwise are tried in the order of their names.
+    /// Name of the Instance; devices that are otherwise alike are tried in the order of their names.
     pub name: &'a str,
-    /// What is said of it.
+    /// Attributes and capacities of the device.
     pub facts: &'a Facts,
-    /// True if other nodes may use it, too.
+    /// True if other nodes may use the device, too.
     pub is_shared: bool,
-    /// How many pods may have it besides those that have it now.
+    /// Number of further pods that may use the device after this one.
     pub left: u32,
 }
 
-/// Is a device that a container gets.
+/// Device chosen for a request of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Choice {
-    /// Counts the containers that ask.
+    /// Index of the container in the slice of [`Asked`].
     pub asked: usize,
-    /// Counts the requests of the container.
+    /// Index of the request in [`Asked::requests`].
     pub request: usize,
-    /// Counts the ways of the request.
+    /// Index of the way in [`Request::ways`].
     pub way: usize,
-    /// Counts the candidates.
+    /// Index of the candidate.
     pub candidate: usize,
 }
 
-/// Says why there is no choice.
+/// Reason that a search found no choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoChoice {
-    /// These devices cannot meet it.
+    /// No choice of these devices meets all requests.
     #[error("no choice of these devices meets all of it")]
     Impossible,
-    /// It was not found out within a bound of time.
+    /// The bound of steps was reached before a choice was found or ruled out.
     #[error("a choice was not found in time; ask for less at once, or by narrower expressions")]
     GaveUp,
 }
 
-/// Chooses devices, in at most so many steps as are left, and at most [`STEPS`]. `fits` tells whether a candidate is of a way's Configuration and as its expressions want it.
+/// Chooses devices for all requests in at most `left` and at most [`STEPS`] steps, and subtracts the steps taken from `left`. `fits` returns true if
+/// the candidate satisfies all expressions of the way; it is called only for candidates of the way's Configuration.
 pub fn choose(
     asked: &[Asked],
     candidates: &[Candidate<'_>],
@@ -79,7 +80,7 @@ pub fn choose(
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
         let found = candidates.get(*index);
-        // One that this node has alone leaves those that others may use, and one that is used already leaves whole ones.
+        // Devices that only this node has go first, to spare shared ones; used devices go before unused ones, to keep whole devices free.
         found.map(|one| (one.is_shared, one.left, one.name))
     });
     let mut search = Search {
@@ -103,10 +104,11 @@ pub fn choose(
     }
 }
 
-/// By container, request and way, which candidates fit.
+/// Candidates that fit, by container, request, way and candidate.
 type Fits = [Vec<Vec<Vec<bool>>>];
 
-/// Gives each candidate a number: candidates with the same one can stand for each other.
+/// Numbers the candidates so that those with the same number are interchangeable: they fit the same ways and have the same values of constrained
+/// attributes.
 fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usize> {
     let attributes: BTreeSet<&str> = asked
         .iter()
@@ -140,12 +142,12 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Chooses for the containers from one on.
+    /// Chooses for the containers from `asked` on. Returns true if all are served.
     fn container(&mut self, asked: usize) -> bool {
         asked >= self.asked.len() || self.request(asked, 0)
     }
 
-    /// Chooses for the requests of a container from one on, and for the containers after it.
+    /// Chooses for the requests of a container from `request` on, then for the containers after it. Returns true if all are served.
     fn request(&mut self, asked: usize, request: usize) -> bool {
         let Some(found) = self.find(asked, request) else {
             return self.container(asked + 1);
@@ -154,7 +156,8 @@ impl Search<'_> {
         (0..ways).any(|way| self.device(asked, request, way, 0, 0))
     }
 
-    /// Chooses the devices of a way from one on. Those before `from` in the order have been tried in place of the ones before.
+    /// Chooses the remaining devices of a way, of which `made` are chosen, then for the requests after it. Candidates before `from` in the order have
+    /// already been tried in place of the previous devices. Returns true if all are served.
     fn device(&mut self, asked: usize, request: usize, way: usize, made: u32, from: usize) -> bool {
         let Some((_, of)) = self.way(asked, request, way) else {
             return false;
@@ -179,7 +182,7 @@ impl Search<'_> {
             let is_news = is_used || tried.insert(self.kinds.get(candidate));
             if is_news && self.is_possible(choice) {
                 self.chosen.push(choice);
-                // What is chosen stands before all that is not, and the others keep their order.
+                // Chosen candidates stand first in the order, and the others keep their relative order.
                 let next = if is_used { 0 } else { place + 1 };
                 if self.device(asked, request, way, made + 1, next) {
                     return true;
@@ -190,8 +193,8 @@ impl Search<'_> {
         false
     }
 
-    /// Returns the candidates in the order in which they are tried: those that are chosen for something first, as a container that ends before
-    /// may have them.
+    /// Returns the candidates in the order in which they are tried. Those that are chosen already come first, as a container that ends earlier may
+    /// share them.
     fn in_order(&self) -> Vec<usize> {
         let mut order = self.order.to_vec();
         if !self.chosen.is_empty() {
@@ -221,7 +224,7 @@ impl Search<'_> {
         fits == Some(&true) && self.is_apart(choice) && self.is_alike(choice)
     }
 
-    /// Tells that no container that runs at the same time has the device.
+    /// Returns true if no container that runs at the same time has the device.
     fn is_apart(&self, choice: Choice) -> bool {
         let Some(own) = self.asked.get(choice.asked) else {
             return false;
@@ -236,7 +239,7 @@ impl Search<'_> {
         })
     }
 
-    /// Tells that the constraints of the container hold with the device, too.
+    /// Returns true if the constraints of the container still hold with the device.
     fn is_alike(&self, choice: Choice) -> bool {
         let Some(own) = self.asked.get(choice.asked) else {
             return false;
@@ -264,7 +267,7 @@ impl Search<'_> {
     }
 }
 
-/// Tells that two containers, the first of which is the earlier one or the same, run at the same time.
+/// Returns true if two containers run at the same time. `first` must be the earlier one or the same.
 fn run_together(first: &Asked, second: &Asked) -> bool {
     first.place == second.place || first.kind != ContainerKind::Init
 }

@@ -1,8 +1,8 @@
-//! Expressions in CEL that say what a device must be like. The only file that reads and runs them.
+//! CEL expressions that select devices. This is the only file that parses and runs them.
 //!
-//! An expression names `device.attributes["<domain>"].<name>`, `device.capacity["<domain>"].<name>`, `device.driver` and
-//! `device.allowMultipleAllocations`, as in a resource claim. A domain that the device does not have is an empty map; a name that it does not
-//! have makes the expression fail. Nothing in an expression may loop, because nothing else bounds how long it runs.
+//! An expression reads `device.attributes["<domain>"].<name>`, `device.capacity["<domain>"].<name>`, `device.driver` and
+//! `device.allowMultipleAllocations`, as in a resource claim. A domain that the device does not have is an empty map; a name that it does not have
+//! makes the expression fail. Expressions must not loop, because nothing else bounds their run time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,49 +15,49 @@ use leafhost_core::slices::DRIVER;
 use crate::facts::{AttributeHash, Fact, Facts, Name};
 use crate::values;
 
-/// The longest expression, in bytes.
+/// Upper bound of an expression's length in bytes.
 pub const MAX_EXPRESSION: usize = 4096;
-/// The deepest that parts of an expression may lie in each other: each takes room of the stack.
+/// Upper bound of the nesting depth of an expression, since each level takes stack space.
 const MAX_DEPTH: usize = 100;
 
-/// Says why a text is no expression that is taken.
+/// Reason that a text is not an allowed expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidExpression {
-    /// It is too long.
+    /// Longer than [`MAX_EXPRESSION`]; holds the length in bytes.
     #[error("the expression has {0} bytes; at most {MAX_EXPRESSION} are allowed")]
     TooLong(usize),
-    /// It cannot be read.
+    /// Not valid CEL; holds the parser's first line.
     #[error("the expression cannot be read: {0}")]
     Syntax(String),
-    /// Its parts lie too deep in each other.
+    /// Nested deeper than `MAX_DEPTH`.
     #[error(
         "the expression is nested deeper than {MAX_DEPTH} levels; write it in several selectors"
     )]
     TooDeep,
-    /// It may take long.
+    /// Uses a macro that loops, which may run long.
     #[error(
         "the expression uses all, exists, exists_one, map or filter, which are not allowed; name the values with || and &&"
     )]
     Loops,
-    /// It may take long.
+    /// Uses `matches`, which may run long.
     #[error(
         "the expression uses matches, which is not allowed; use startsWith, endsWith, contains or in"
     )]
     Matches,
 }
 
-/// Says whether a device is as an expression wants it.
+/// Result of an expression for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// The expression is true.
     Fits,
-    /// It is not.
+    /// The expression is false.
     Differs,
-    /// The expression failed, mostly because the device does not have what it names.
+    /// The expression failed, mostly because the device lacks an attribute or capacity it reads.
     Failed(String),
 }
 
-/// Is an expression that was read.
+/// Parsed expression.
 pub struct Expression {
     text: String,
     program: Program,
@@ -71,12 +71,12 @@ impl std::fmt::Debug for Expression {
     }
 }
 
-/// Says of what a verdict depends.
+/// Values of a device that a verdict depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reads {
-    /// Of the values of these names alone.
+    /// Only the values of these attributes and capacities.
     These(BTreeSet<(Kind, Name)>),
-    /// Of anything that is said of a device.
+    /// All attributes and capacities of the device.
     All,
 }
 
@@ -86,20 +86,20 @@ enum Kind {
     Capacity,
 }
 
-/// Holds the functions that expressions may call.
+/// Functions that expressions may call.
 pub struct Functions(Context<'static, 'static>);
 
 impl Default for Functions {
     fn default() -> Self {
         let mut context = Context::default();
-        // A name that is declared twice is a fault that the tests of this file find.
+        // Fails only for a name that is declared twice, which the tests of this file find.
         drop(values::declare(&mut context));
         Self(context)
     }
 }
 
 impl Expression {
-    /// Reads an expression.
+    /// Parses an expression and rejects those that are too long, too deep or may loop.
     pub fn new(text: &str) -> Result<Self, InvalidExpression> {
         if text.len() > MAX_EXPRESSION {
             return Err(InvalidExpression::TooLong(text.len()));
@@ -107,7 +107,7 @@ impl Expression {
         let program = Program::compile(text);
         let program = program.map_err(|error| InvalidExpression::Syntax(first_line(&error)))?;
         let (mut reads, mut domains) = (Some(BTreeSet::new()), BTreeSet::new());
-        // Its depth is not known yet: it is walked without recursion.
+        // The depth is not known yet, so the walk does not recurse.
         let mut left = vec![(program.expression(), 0)];
         while let Some((expression, depth)) = left.pop() {
             if depth > MAX_DEPTH {
@@ -146,12 +146,12 @@ impl Expression {
         })
     }
 
-    /// Returns the text that was read.
+    /// Returns the source text of the expression.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the values of a device on which the verdict depends; devices with equal ones have the same verdict.
+    /// Returns the device's values that the verdict depends on; devices with equal values have the same verdict.
     pub(crate) fn depends_on(&self, facts: &Facts) -> Vec<Option<Fact>> {
         let attribute = |value: &AttributeValue| {
             Fact::Attribute(match value {
@@ -190,7 +190,7 @@ impl Expression {
         }
     }
 
-    /// Judges a device.
+    /// Judges a device by the expression.
     pub(crate) fn judge(&self, functions: &Functions, facts: &Facts) -> Verdict {
         let mut context = functions.0.new_inner_scope();
         context.add_variable_from_value("device", self.device(facts));
@@ -205,7 +205,7 @@ impl Expression {
         }
     }
 
-    /// Tells that the expression may read that of a device: the rest need not be made for it.
+    /// Returns true if the expression may read an attribute or capacity. Others are left out of the `device` variable.
     fn may_read(&self, kind: Kind, name: &Name) -> bool {
         match &self.reads {
             Reads::These(names) => names.iter().any(|(of, read)| *of == kind && read == name),
@@ -213,7 +213,7 @@ impl Expression {
         }
     }
 
-    /// Returns the variable `device`.
+    /// Builds the variable `device`.
     fn device(&self, facts: &Facts) -> Value {
         let attribute = |value: &AttributeValue| match value {
             AttributeValue::String(text) => Value::from(text.as_str()),
@@ -238,7 +238,7 @@ impl Expression {
         Value::from(device)
     }
 
-    /// Returns values by domain and name, with an empty map for each domain that the expression names besides.
+    /// Groups values by domain and name. Each domain that the expression reads is present, if only as an empty map.
     fn by_domain<'a>(&self, values: impl Iterator<Item = (&'a Name, Value)>) -> Value {
         let mut all: BTreeMap<String, HashMap<String, Value>> = BTreeMap::new();
         for domain in &self.domains {
@@ -256,17 +256,17 @@ impl Expression {
     }
 }
 
-/// Says what a part of an expression names of a device.
+/// Property of a device that a part of an expression reads.
 enum Named {
-    /// One value.
+    /// Single attribute or capacity.
     Value(Kind, Name),
-    /// All values of a domain.
+    /// All attributes or capacities of a domain.
     Domain(String),
-    /// What all devices say alike, or is told of each besides: `device.driver`, `device.allowMultipleAllocations`.
+    /// Value that is not an attribute or capacity: `device.driver`, `device.allowMultipleAllocations`. Every verdict depends on the latter anyway.
     Constant,
-    /// Anything else of the device.
+    /// Any other part of `device`.
     Device,
-    /// Nothing.
+    /// No property of a device.
     Other,
 }
 
@@ -285,7 +285,7 @@ fn named(expression: &Expr) -> Named {
     if let Expr::Select(select) = expression
         && let Some((_, domain)) = domain(&select.operand.expr)
     {
-        // A test whether the name is there.
+        // `has(…)` tests whether the name exists.
         return Named::Domain(domain);
     }
     if is_device(expression) {
@@ -294,7 +294,7 @@ fn named(expression: &Expr) -> Named {
     Named::Other
 }
 
-/// Returns the kind and the domain, if it is `device.attributes["<domain>"]` or `device.capacity["<domain>"]`.
+/// Returns the kind and the domain of `device.attributes["<domain>"]` or `device.capacity["<domain>"]`, or `None` for any other expression.
 fn domain(expression: &Expr) -> Option<(Kind, String)> {
     let (operand, domain) = step(expression)?;
     let (device, name) = step(operand)?;
@@ -310,7 +310,7 @@ fn is_device(expression: &Expr) -> bool {
     matches!(expression, Expr::Ident(name) if name == "device")
 }
 
-/// Returns what is read of what, if it is `<operand>.<name>` or `<operand>["<name>"]`.
+/// Returns the operand and the name of `<operand>.<name>` or `<operand>["<name>"]`, or `None` for any other expression.
 fn step(expression: &Expr) -> Option<(&Expr, &str)> {
     match expression {
         Expr::Select(select) if !select.test => Some((&select.operand.expr, &select.field)),
@@ -327,7 +327,7 @@ fn step(expression: &Expr) -> Option<(&Expr, &str)> {
     }
 }
 
-/// Returns the parts of an expression; nothing if it loops.
+/// Returns the direct parts of an expression, or `None` if it loops.
 fn parts(expression: &Expr) -> Option<Vec<&IdedExpr>> {
     Some(match expression {
         Expr::Comprehension(_) => return None,
@@ -356,7 +356,7 @@ fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Returns the first line of what an error says: the others show the text once more.
+/// Returns the first line of an error, cut to 300 characters. The other lines repeat the expression.
 fn first_line(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     let line = text.lines().find(|line| !line.trim().is_empty());

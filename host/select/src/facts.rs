@@ -1,4 +1,4 @@
-//! What expressions find of a device: its attributes and capacities, by domain and name.
+//! Values of a device that expressions can read: attributes and capacities, by domain and name.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,44 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::slice_device::described;
 use leafhost_core::slices::DRIVER;
 
-/// Is a domain and the name of an attribute or a capacity in it.
+/// Domain, and name of an attribute or capacity in the domain.
 pub type Name = (String, String);
 
-/// Is what is said of a device.
+/// Attributes and capacities of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Holds the attributes.
+    /// Attributes of the device.
     pub(crate) attributes: BTreeMap<Name, AttributeValue>,
-    /// Holds the capacities, in thousand-millionths.
+    /// Capacities of the device, in units of 10⁻⁹.
     pub(crate) capacity: BTreeMap<Name, i128>,
-    /// True if several pods may use it at a time.
+    /// True if several pods may use the device at a time.
     pub(crate) is_shared: bool,
 }
 
-/// Is a value that an expression may read.
+/// Value that a verdict depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Fact {
-    /// Of an attribute.
+    /// Value of an attribute.
     Attribute(AttributeHash),
-    /// Of a capacity.
+    /// Value of a capacity, in units of 10⁻⁹.
     Capacity(i128),
 }
 
-/// Is an attribute's value with its kind.
+/// Hashable value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AttributeHash {
-    /// A text.
+    /// String attribute.
     String(String),
-    /// A number.
+    /// Integer attribute.
     Int(i64),
-    /// Yes or no.
+    /// Boolean attribute.
     Bool(bool),
-    /// A version.
+    /// Version attribute.
     Version(String),
 }
 
 impl Facts {
-    /// Returns what an Instance says of its device: the same as in a ResourceSlice.
+    /// Returns the facts of an Instance's device, which are those that its `ResourceSlice` would publish.
     pub fn of(configuration: &ConfigurationKey, instance: &Instance) -> Self {
         let (attributes, capacity) = described(configuration, instance);
         let attributes = attributes.into_iter();
@@ -61,13 +61,13 @@ impl Facts {
         }
     }
 
-    /// Returns the value of an attribute by its whole name, `<domain>/<name>`.
+    /// Returns the value of an attribute by its qualified name, `<domain>/<name>`.
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         self.attributes.get(&qualified(name))
     }
 }
 
-/// Splits a name; one without a domain is of ours, as in a slice of our driver.
+/// Splits a qualified name. A name without a domain belongs to the domain [`DRIVER`], as in the driver's slices.
 pub fn qualified(name: &str) -> Name {
     let (domain, name) = name.split_once('/').unwrap_or((DRIVER, name));
     (domain.to_owned(), name.to_owned())

@@ -1,6 +1,7 @@
-//! Chooses devices for the containers of a pod: reads what the pod says, judges devices by it, and searches a choice that meets all of it.
+//! Chooses devices for the containers of a pod: parses the pod's requests, judges devices by them, and searches a choice that meets all of them.
 //!
-//! The words are those of resource claims (`resource.k8s.io/v1`, the field `devices`). Pure: knows no node, no cluster and no clock.
+//! The requests use the syntax of resource claims (`resource.k8s.io/v1`, the field `devices`). The crate is pure: it knows no nodes, no cluster and
+//! no clock.
 
 mod choose;
 mod expression;

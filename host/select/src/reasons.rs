@@ -1,36 +1,36 @@
-//! Says what a device is missing for a request, for people.
+//! Explains to people which condition of a request a device does not meet.
 
 use crate::choose::Candidate;
 use crate::expression::Verdict;
 use crate::request::Way;
 
-/// Says why a device is not for a request.
+/// Condition of a request that a device does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missed {
-    /// It is of another Configuration.
+    /// Device of another Configuration, which this holds.
     #[error("it is of Configuration {0}")]
     Configuration(String),
-    /// An expression is not true of it.
+    /// An expression is false for the device.
     #[error("selector {number} is false: {text}")]
     Selector {
-        /// Counts the selectors of the request, from 1.
+        /// Number of the selector in the request, from 1.
         number: usize,
-        /// The expression.
+        /// Text of the expression.
         text: String,
     },
-    /// An expression failed for it.
+    /// An expression failed for the device.
     #[error("selector {number} fails: {why}: {text}")]
     Fails {
-        /// Counts the selectors of the request, from 1.
+        /// Number of the selector in the request, from 1.
         number: usize,
-        /// The expression.
+        /// Text of the expression.
         text: String,
-        /// What is wrong.
+        /// Error of the expression.
         why: String,
     },
 }
 
-/// Returns the first condition of a request that a device does not meet.
+/// Returns the first condition of a way that a device does not meet, or `None` if it meets all. `judge` judges the device by an expression.
 pub fn missed(
     way: &Way,
     candidate: &Candidate<'_>,

@@ -1,6 +1,6 @@
-//! Reads what a pod says: by container the text `devices` of a resource claim, as far as it is taken here.
+//! Parses the annotation of a pod: for each container, a subset of the field `devices` of a resource claim.
 //!
-//! Source: `resource.k8s.io/v1` `DeviceClaim`. What is not taken is refused, so that no pod gets less than it says.
+//! Source: `resource.k8s.io/v1` `DeviceClaim`. Unsupported fields are rejected, so that no pod gets less than it asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,28 +15,28 @@ use serde::Deserialize;
 use crate::expression::InvalidExpression;
 use crate::expression::MAX_EXPRESSION;
 
-/// The longest text of a pod, in bytes.
+/// Upper bound of the annotation's length in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
-/// The most devices of one request.
+/// Upper bound of devices per request.
 pub const MAX_COUNT: u32 = 32;
-/// The most devices of a pod.
+/// Upper bound of devices per pod.
 pub const MAX_DEVICES: u32 = 64;
-/// The most containers of a pod that ask.
+/// Upper bound of containers per pod that ask for devices.
 const MAX_CONTAINERS: usize = MAX_USES;
-/// The most requests and the most constraints of a container.
+/// Upper bound of requests, and of constraints, per container.
 const MAX_REQUESTS: usize = 32;
-/// The most ways of a request, as in a resource claim.
+/// Upper bound of ways per request, as in a resource claim.
 const MAX_WAYS: usize = 8;
-/// The most expressions of a pod.
+/// Upper bound of expressions per pod.
 const MAX_EXPRESSIONS: usize = 32;
 
-/// Says what a pod's annotation has that is not taken.
+/// Problem in a pod's annotation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {DEVICES}: {}{problem}", at(.path))]
 pub struct InvalidRequest {
-    /// The field, such as `main.requests[0].exactly.count`; empty for the whole.
+    /// Path of the field, such as `main.requests[0].exactly.count`; empty for the whole annotation.
     pub path: String,
-    /// What is wrong, with the remedy.
+    /// Description of the problem, with the remedy.
     pub problem: String,
 }
 
@@ -47,54 +47,54 @@ fn at(path: &str) -> String {
     format!("{path}: ")
 }
 
-/// Is a container with what its devices must be like.
+/// Container and the devices it asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Its name.
+    /// Name of the container.
     pub container: String,
-    /// Where it is among the containers of the pod, init containers first.
+    /// Index of the container in the pod, init containers first.
     pub place: u32,
-    /// Says when it runs.
+    /// Kind of the container, which decides when it runs.
     pub kind: ContainerKind,
-    /// What it asks for.
+    /// Requests of the container, all of which must be met.
     pub requests: Vec<Request>,
-    /// What must be alike.
+    /// Constraints across the devices of the container.
     pub constraints: Vec<Constraint>,
 }
 
-/// Asks for devices, in one of several ways.
+/// Request for devices, which can be met in one of several ways.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Its name.
+    /// Name of the request.
     pub name: String,
-    /// The ways, the best first.
+    /// Ways to meet the request, the preferred one first.
     pub ways: Vec<Way>,
 }
 
-/// Asks for some devices of a Configuration.
+/// One way to meet a request: a number of devices of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// Its name, if there are several.
+    /// Name of the way; `None` if the request uses `exactly`.
     pub name: Option<String>,
-    /// The Configuration.
+    /// Name of the Configuration.
     pub configuration: String,
-    /// Each of these must be true of each device.
+    /// Expressions that must all be true for each device.
     pub expressions: Vec<String>,
-    /// How many devices.
+    /// Number of devices.
     pub count: u32,
 }
 
-/// Says that devices have the same value of an attribute.
+/// Attribute of which devices must have the same value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
-    /// The attribute, `<domain>/<name>`.
+    /// Qualified name of the attribute, `<domain>/<name>`.
     pub attribute: String,
-    /// The requests, each perhaps with a way behind a slash; none means all.
+    /// Requests that the constraint applies to, as `<request>` or `<request>/<way>`; all requests if empty.
     pub requests: BTreeSet<String>,
 }
 
 impl Constraint {
-    /// Tells that it holds for devices of a way of a request.
+    /// Returns true if the constraint applies to devices of a way of a request.
     pub fn concerns(&self, request: &Request, way: &Way) -> bool {
         self.requests.is_empty()
             || self.requests.contains(&request.name)
@@ -103,7 +103,7 @@ impl Constraint {
 }
 
 impl Way {
-    /// Returns `<request>`, with `/<way>` if there are several.
+    /// Returns `<request>/<way>`, or `<request>` if the way has no name.
     pub fn whole_name(&self, request: &Request) -> String {
         match &self.name {
             Some(way) => format!("{}/{way}", request.name),
@@ -170,7 +170,8 @@ struct RawConstraint {
     match_attribute: String,
 }
 
-/// Reads what a pod says of the containers that ask, in their order. `check` says whether an expression can be read.
+/// Parses the annotation `text` of a pod for its containers that ask for devices, in their order. `check` returns an error if an expression is
+/// invalid.
 pub fn read(
     text: &str,
     containers: &[Container],
@@ -333,7 +334,7 @@ fn checked(
     Ok((requests, constraints))
 }
 
-/// Returns the ways of a request, each with its path.
+/// Returns the ways of a request, each with the path of its field.
 fn ways(
     path: &str,
     exactly: Option<RawExactly>,
@@ -398,7 +399,7 @@ fn way_of(
     let name = name
         .and_then(|name| name.strip_suffix('.'))
         .unwrap_or(class);
-    // Its namespace is not known here, and has no part in whether the name is one.
+    // The namespace is not known here and does not affect whether the name is valid.
     if ConfigurationKey::new("default", name).is_err() {
         let problem =
             format!("{class:?} must be <Configuration>.{GROUP} or the name of a Configuration");
@@ -427,7 +428,7 @@ fn way_of(
     })
 }
 
-/// Tells that a text is a DNS label.
+/// Returns true if a text is a DNS label.
 fn is_label(text: &str) -> bool {
     ConfigurationKey::new(text, "a").is_ok()
 }

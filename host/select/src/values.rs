@@ -1,4 +1,4 @@
-//! Quantities and versions in expressions, with the functions that Kubernetes has for them.
+//! Quantities and versions in expressions, with the functions that Kubernetes defines for them.
 //!
 //! Source: `k8s.io/apiserver/pkg/cel/library`, `quantity.go` and `semverlib.go`.
 
@@ -13,7 +13,7 @@ use semver::Version;
 
 const WHOLE: i128 = 1_000_000_000;
 
-/// Is an amount in thousand-millionths.
+/// Quantity in units of 10⁻⁹.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Quantity(i128);
 
@@ -23,7 +23,7 @@ impl Opaque for Quantity {
     }
 }
 
-/// Is a semantic version.
+/// Semantic version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SemVer(Version);
 
@@ -36,12 +36,12 @@ impl Opaque for SemVer {
 type Any = Arc<dyn Opaque>;
 type Outcome<T> = Result<T, ExecutionError>;
 
-/// Returns an amount as expressions see it.
+/// Returns a quantity as a CEL value.
 pub fn quantity(nanos: i128) -> Value {
     Value::Opaque(Arc::new(Quantity(nanos)))
 }
 
-/// Returns a version as expressions see it; a text that is none stays a text.
+/// Returns a version as a CEL value; a text that is no semantic version stays a string.
 pub fn version(text: &str) -> Value {
     match Version::parse(text) {
         Ok(version) => Value::Opaque(Arc::new(SemVer(version))),
@@ -49,7 +49,7 @@ pub fn version(text: &str) -> Value {
     }
 }
 
-/// Adds the functions.
+/// Declares the functions of quantities and versions in a context.
 pub fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
     context.add_function("quantity", |text: Arc<String>| -> Outcome<Any> {
         let amount = nanos(&text).ok_or_else(|| wrong("quantity", "the text is no quantity"))?;

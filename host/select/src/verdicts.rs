@@ -1,4 +1,4 @@
-//! Verdicts on devices, kept by expression and by the values that it names: what has not changed is judged once.
+//! Cache of verdicts by expression and by the values that the expression reads, so that unchanged devices are judged once.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,42 +7,42 @@ use std::sync::Arc;
 use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
 use crate::facts::{Fact, Facts};
 
-/// The most expressions that are kept.
+/// Upper bound of cached expressions; all are dropped when it is reached.
 const EXPRESSIONS: usize = 1_000;
-/// The most verdicts that are kept, of all expressions together.
+/// Upper bound of cached verdicts of all expressions together; all are dropped when it is reached.
 const VERDICTS: usize = 100_000;
 
-/// The most devices of all expressions together of which it is kept whether they fit, by their numbers.
+/// Upper bound of places in `numbered` for all expressions together; all are dropped when it is exceeded.
 const NUMBERED: usize = 2_000_000;
 
-/// Holds expressions that were read, and verdicts.
+/// Cache of parsed expressions and verdicts.
 #[derive(Default)]
 pub struct Verdicts {
     functions: Functions,
     expressions: HashMap<String, Arc<Expression>>,
-    /// By the address of the expression's text, and a digest of values.
+    /// Verdicts by the address of the expression and a hash of the values that it reads.
     judged: HashMap<(usize, u64), Known>,
-    /// By the address of an expression, and by the number of a device: the version of its facts, and whether it fits.
+    /// Results by the address of the expression; each holds a place per device number.
     numbered: HashMap<usize, Numbered>,
-    /// Counts the places in `numbered`.
+    /// Number of places in `numbered`.
     places: usize,
 }
 
 struct Numbered {
-    /// Keeps the expression, so that no other one has its address.
+    /// Keeps the expression alive, so that no other gets its address.
     _expression: Arc<Expression>,
     fits: Vec<(u64, bool)>,
 }
 
 struct Known {
-    /// Keeps the expression, so that no other one has its address.
+    /// Keeps the expression alive, so that no other gets its address.
     _expression: Arc<Expression>,
     values: Vec<Option<Fact>>,
     verdict: Verdict,
 }
 
 impl Verdicts {
-    /// Reads an expression, unless it was read before.
+    /// Returns the parsed expression, from the cache if it was parsed before.
     pub fn expression(&mut self, text: &str) -> Result<Arc<Expression>, InvalidExpression> {
         if let Some(known) = self.expressions.get(text) {
             return Ok(Arc::clone(known));
@@ -56,7 +56,8 @@ impl Verdicts {
         Ok(expression)
     }
 
-    /// Tells that a device fits. `number` is its own among all, and `version` another one whenever its facts are, and never 0: then nothing is compared.
+    /// Returns true if an expression is true for a device. `number` identifies the device; `version` must change whenever its facts change and must
+    /// not be 0. For a known number and version, no facts are compared.
     pub fn fits(
         &mut self,
         expression: &Arc<Expression>,
@@ -88,7 +89,7 @@ impl Verdicts {
         fits
     }
 
-    /// Judges a device, unless one with the same values was judged before.
+    /// Returns the verdict on a device, from the cache if a device with the same values was judged before.
     pub fn judge(&mut self, expression: &Arc<Expression>, facts: &Facts) -> Verdict {
         let values = expression.depends_on(facts);
         let mut hasher = DefaultHasher::new();

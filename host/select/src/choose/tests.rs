@@ -1,4 +1,4 @@
-//! The search against one that tries everything, and against hard cases.
+//! Tests of the search against a brute-force search, and on hard cases.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn facts(values: &[(&str, i64)]) -> Facts {
     }
 }
 
-/// A way whose expressions name the devices that fit, by their numbers.
+/// Returns a way whose expressions are the numbers of the devices that fit.
 fn way(count: u32, fitting: &[usize]) -> Way {
     Way {
         name: None,
@@ -167,7 +167,7 @@ fn what_nobody_else_can_use_is_taken_first() {
 
 #[test]
 fn a_search_that_cannot_end_soon_gives_up() {
-    // Each device is of a kind of its own, and the last request can never be met.
+    // Each device is of its own kind, and the last request can never be met.
     let all: Vec<Facts> = (0..40).map(|n| facts(&[("numa", n)])).collect();
     let every: Vec<usize> = (0..40).collect();
     let requests = (0..10).map(|n| request(&format!("r{n}"), vec![way(3, &every)]));
@@ -183,7 +183,7 @@ fn a_search_that_cannot_end_soon_gives_up() {
     assert_eq!(gave_up, Err(NoChoice::GaveUp));
 }
 
-/// Tries every device for every place, in every order.
+/// Tries every device in every position. Returns true if a choice exists.
 fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
     fn next(
         asked: &[Asked],
@@ -232,7 +232,7 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
     next(asked, facts, (0, 0), &mut Vec::new())
 }
 
-/// Tells that a choice, whole or in part, breaks no rule.
+/// Returns true if a whole or partial choice breaks no rule.
 fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
     for (index, one) in chosen.iter().enumerate() {
         let own = &asked[one.asked];

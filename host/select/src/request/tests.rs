@@ -1,4 +1,4 @@
-//! What pods say, as it is written.
+//! Tests of annotations as people write them.
 
 use super::*;
 use crate::expression::Expression;
@@ -82,7 +82,7 @@ main:
     assert_eq!(read(json).unwrap()[0].requests[0].ways[0].count, 1);
 }
 
-/// A container with one request of this way.
+/// Returns an annotation with one container and one request in this way.
 fn one(way: &str) -> String {
     format!("{{main: {{requests: [{{name: a, {way}}}]}}}}")
 }
