@@ -1,8 +1,8 @@
 //! Tickets: device ids of one resource that stand for no device. A container with a ticket gets the devices that a scheduler has reserved for it in
 //! their Instances.
 //!
-//! The list of tickets never changes, so the kubelet never chooses. Nothing that users write decides, and an Allocate writes nothing. Who was
-//! served is what the kubelet's own records say, so that agent and kubelet may restart at any moment.
+//! The list of tickets never changes, so the kubelet never chooses a device. Nothing that users write decides, and an Allocate writes nothing. The
+//! kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,35 +39,36 @@ pub mod model;
 
 use model::{Keeper, Next, Place};
 
-/// The most tickets: twice the most pods that kubelets are told to run.
+/// Upper bound of tickets: twice the most pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
-/// Bounds how long an Allocate waits for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
+/// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
 const UNSEEN: Duration = Duration::from_secs(2);
-/// Bounds how long it waits while changes of Instances cannot be seen. Then there are no new pods either.
+/// Longest wait of an Allocate while the watch of Instances is incomplete or interrupted. No new pods arrive then either.
 const BLIND: Duration = Duration::from_secs(8);
-/// Bounds how long it waits for a device that no handler has reported since the agent started.
+/// Longest wait of an Allocate for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
-/// Ends an Allocate that gets no answer otherwise, before the endpoint does with a text that says less.
+/// Time limit of an Allocate, shorter than the endpoint's, whose error says less.
 const ALLOCATE: Duration = Duration::from_secs(9);
-/// Bounds writes that give slots back.
+/// Time limit of a write that releases slots.
 const WRITE: Duration = Duration::from_secs(5);
-/// Separates two looks while pods have slots, and while one has no volume, whose end would be told.
+/// Interval between two reads of the kubelet's records while pods have slots. `SILENT` applies while one of them has no volume, because the end of
+/// its containers causes no event.
 const EVERY: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_millis(600);
 
-/// A call that waits for its answer.
+/// Allocate call that waits for its answer.
 struct Request {
     ids: BTreeSet<String>,
     answer: oneshot::Sender<Result<Allocation, Refusal>>,
     asked: Instant,
 }
 
-/// Answers the kubelet's calls for tickets.
+/// Handle for the kubelet's Allocate calls for tickets.
 #[derive(Clone)]
 pub struct TicketHandle(mpsc::Sender<Request>);
 
 impl TicketHandle {
-    /// Returns what the container gets that the kubelet asks for.
+    /// Returns the allocation of the container that the kubelet asks for.
     pub async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
@@ -88,12 +89,12 @@ impl TicketHandle {
     }
 }
 
-/// Returns the name of the resource.
+/// Returns the name of the tickets' resource, [`DEVICES`].
 pub fn resource() -> Option<ResourceName> {
     ResourceName::new(DEVICES).ok()
 }
 
-/// Returns so many tickets as the kubelet is offered.
+/// Returns `count` tickets, at most [`MAX_TICKETS`], as offers for the kubelet.
 pub fn offers(count: u32) -> Offers {
     let ids = (0..count.min(MAX_TICKETS)).map(|number| {
         let device = Device {
@@ -107,41 +108,41 @@ pub fn offers(count: u32) -> Offers {
     offer.into_iter().collect()
 }
 
-/// Says how tickets are kept.
+/// Settings for tickets.
 #[derive(Debug, Clone, Copy)]
 pub struct TicketConfig {
-    /// How long a slot stays reserved whose pod never comes.
+    /// Time for which a slot stays reserved if its pod never comes.
     pub grace: Duration,
-    /// True if tickets are offered. Without it there is nothing to look for but slots of pods from when there were some.
+    /// True if tickets are offered. Otherwise the task only releases slots of pods from the time when tickets were offered.
     pub is_offered: bool,
 }
 
-/// What the task works on.
+/// Ports and inputs of a [`TicketTask`].
 pub struct TicketPorts {
-    /// Where slots are given back.
+    /// Store of the Instances whose slots are released.
     pub store: Arc<dyn InstanceStore>,
-    /// The devices as they are seen.
+    /// Devices as the handlers report them.
     pub devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    /// The kubelet's records of tickets.
+    /// Kubelet's records of tickets.
     pub records: Arc<dyn Records>,
-    /// Whom it admits.
+    /// Source of the pods that the kubelet admits.
     pub admissions: Arc<dyn Admissions>,
-    /// The lock of the node, if schedulers lock it.
+    /// Lock of the node, if schedulers lock nodes.
     pub lock: Option<LockPort>,
 }
 
-/// What the task shows.
+/// State of tickets that the task publishes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TicketReport {
-    /// Tells that the Instances were read. Until then an absent slot says nothing.
+    /// True once the Instances were read; until then, an absent slot means nothing.
     pub is_known: bool,
-    /// Tells that the kubelet's records can be read: without them no ticket is offered.
+    /// True once the kubelet's records could be read; before that, no ticket is offered.
     pub is_readable: bool,
-    /// The slots that pods of this node have by a scheduler.
+    /// Slots that a scheduler has reserved for pods of this node.
     pub slots: Vec<SlotView>,
 }
 
-/// The task.
+/// Task that answers Allocate calls for tickets and releases slots of pods that are over.
 pub struct TicketTask {
     node: Arc<str>,
     config: TicketConfig,
@@ -157,18 +158,18 @@ pub struct TicketTask {
     holders: BTreeSet<String>,
     reading: JoinSet<Snapshot>,
     next: Option<Instant>,
-    /// So many looks in a row told nothing.
+    /// Number of reads in a row that showed nothing.
     unanswered: u32,
-    /// Answers that the kubelet may not have written down yet.
+    /// Answers that the kubelet may not have recorded yet.
     answered: Vec<Answered>,
-    /// The uids of pods that may have got what was reserved for others.
+    /// Uids of pods that may have got devices reserved for other pods.
     doubtful: BTreeSet<String>,
     lock: Option<LockPort>,
-    /// The pods, `namespace/name`, that the kubelet had admitted at the last Allocate.
+    /// Pods, as `namespace/name`, that the kubelet had admitted at the last Allocate.
     admitted: BTreeSet<String>,
 }
 
-/// An answer.
+/// Answered Allocate call.
 struct Answered {
     container: Served,
     ids: BTreeSet<String>,
@@ -177,7 +178,7 @@ struct Answered {
 }
 
 impl TicketReport {
-    /// Returns what is shown where no ticket is offered.
+    /// Returns the report of an agent that offers no tickets.
     pub fn none() -> Self {
         Self {
             is_known: true,
@@ -187,7 +188,7 @@ impl TicketReport {
 }
 
 impl TicketTask {
-    /// Makes the task of a node, what the kubelet's calls go to, and what the task shows.
+    /// Makes the task of a node, the handle for the kubelet's calls, and a receiver of the task's reports.
     pub fn new(
         node: &str,
         config: TicketConfig,
@@ -220,7 +221,7 @@ impl TicketTask {
         (task, TicketHandle(sender), reported)
     }
 
-    /// Runs until `stop`.
+    /// Runs until `stop`. Fails if the Instances or the kubelet's folder can no longer be watched.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), SourceEnded> {
         let mut events = self.records.changes();
         loop {
@@ -245,7 +246,8 @@ impl TicketTask {
         }
     }
 
-    /// Looks then at the latest, if pods have slots here, or tickets wait for the kubelet's records.
+    /// Schedules a read of the kubelet's records at `at` or earlier, if pods have slots here or tickets are offered and the records were not readable
+    /// yet.
     fn look_by(&mut self, at: Instant) {
         if self.config.is_offered && !self.report.borrow().is_readable
             || !model::places(&self.node, &self.instances.borrow()).is_empty()
@@ -292,7 +294,7 @@ impl TicketTask {
             self.holders = seen.holders;
             let locked = self.locked();
             if let Some(lock) = &self.lock {
-                // Also after an agent that has ended before it could say so. One that was refused stays until it has the lock no more.
+                // Includes pods of an earlier agent that ended before it could report them. A refused pod stays until it no longer has the lock.
                 lock.done.send_modify(|done| {
                     done.retain(|uid| Some(uid) == locked.as_ref());
                     done.extend(self.holders.iter().cloned());
@@ -303,8 +305,8 @@ impl TicketTask {
         self.write(&instances, wrong, seen.back).await;
     }
 
-    /// Compares for whom the kubelet has written tickets down with whom they were given for. Returns the slots of which another pod has the devices:
-    /// one that has the name of the pod that was bound.
+    /// Compares the uids for which the kubelet has recorded tickets with those they were answered for. Returns the slots whose devices another pod of
+    /// the same name has got, each with the reserved uid and the recorded one.
     fn confirm(
         &mut self,
         instances: &InstanceSet,
@@ -332,7 +334,7 @@ impl TicketTask {
             if let Some(found) = own.iter().find_map(|pod| pod.uid.clone())
                 && answer.at <= snapshot.begun
             {
-                // A record of a pod that has ended says nothing of this one.
+                // The record of a pod that has ended does not show that it got this pod's devices.
                 if snapshot.alive.get(&found) == Some(&true) {
                     let own = places.iter().filter(|(_, _, other)| other == uid);
                     wrong.extend(own.map(|(key, slot, _)| {
@@ -346,7 +348,7 @@ impl TicketTask {
         wrong
     }
 
-    /// Gives slots back, and enters the pods that have others.
+    /// Releases the slots in `back`, and enters in the slots in `wrong` the pods that have their devices.
     async fn write(
         &self,
         instances: &InstanceSet,
@@ -387,7 +389,7 @@ impl TicketTask {
         if changes.is_empty() {
             return;
         }
-        // What could not be written is decided again at the next look.
+        // A write that fails is decided again after the next read.
         let Ok(written) = timeout(WRITE, self.store.apply(changes)).await else {
             tracing::warn!("cannot give slots back: the store does not answer; tried again");
             return;
@@ -427,7 +429,7 @@ impl TicketTask {
         });
         let report = TicketReport {
             is_known: instances.is_known(),
-            // Once it could be read it stays so: the kubelet never forgets a resource.
+            // Stays true once it was true: the kubelet never forgets a resource.
             is_readable: is_readable || self.report.borrow().is_readable,
             slots: slots.collect(),
         };
@@ -468,13 +470,13 @@ impl TicketTask {
                 kubelet: self.records.kubelet_run(),
                 at: Instant::now(),
             });
-            // Before the kubelet writes it down: a scheduler that sees the pod deleted leaves the slot to this node.
+            // Published before the kubelet records the answer: a scheduler that sees the pod deleted then leaves the slot to this node.
             self.publish();
         }
         self.next = Some(Instant::now() + SOON);
     }
 
-    /// Returns what the container gets that the kubelet asks for, and which one that is.
+    /// Returns the allocation of the container that the kubelet asks for, and that container.
     async fn decide(&mut self, asked: Instant) -> Result<(Allocation, Served), Refusal> {
         let mut refusal = Refusal::Unavailable(answer::nobody());
         let mut last = asked + UNSEEN;
@@ -532,7 +534,7 @@ impl TicketTask {
                 }
                 Next::Nobody => {}
             }
-            // The watch may be a little behind the scheduler's write, and handlers behind an agent that has just started.
+            // The watch may lag behind the scheduler's write, and handlers behind an agent that has just started.
             let changed = async {
                 tokio::select! {
                     changed = self.instances.changed() => changed,
@@ -552,7 +554,7 @@ impl TicketTask {
         locked.as_ref().map(|lock| lock.uid.clone())
     }
 
-    /// Says that the pod that has the lock needs it no more, if the kubelet has admitted it: a pod that is refused fails.
+    /// Reports that the pod with the lock no longer needs it, if the kubelet has admitted that pod: a pod whose Allocate is refused fails.
     fn give_up(&self) {
         let locked = self.lock.as_ref().and_then(|lock| {
             let locked = lock.locked.borrow();
@@ -565,7 +567,7 @@ impl TicketTask {
         }
     }
 
-    /// Says that a pod needs the lock no more.
+    /// Reports that a pod no longer needs the lock.
     fn unlock(&self, uid: &str) {
         if let Some(lock) = &self.lock {
             lock.done.send_modify(|done| {

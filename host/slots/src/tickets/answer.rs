@@ -1,4 +1,4 @@
-//! What a container with a ticket gets, or why it gets nothing. Pure.
+//! Allocation of a container with a ticket, or the reason for a refusal. Pure.
 
 use leafhost_core::allocation::{Allocation as Given, Consumer, Part, Share};
 use leafhost_core::device_view::DeviceSnapshot;
@@ -11,7 +11,7 @@ use leafhost_kubelet::{Allocation, Refusal};
 use super::model::Wanted;
 use crate::model::claim::given;
 
-/// Returns what a container gets on a node, of a pod with a uid and a name.
+/// Returns what a container of the pod with this uid and name gets on a node.
 pub fn allocation(
     node: &str,
     (devices, instances): (&DeviceSnapshot, &InstanceSet),
@@ -46,18 +46,18 @@ pub fn allocation(
     Ok(given(edits))
 }
 
-/// Says that there is nobody to whom devices could be given.
+/// Returns the refusal for a call without any pod to serve.
 pub fn nobody() -> String {
     format!(
         "no pod that the kubelet admits has devices reserved for it: a pod with {DEVICES} must be scheduled by a scheduler that asks leafhost scheduler"
     )
 }
 
-/// Says why a container does not get what is reserved for it.
+/// Reason that a container does not get what is reserved for it.
 pub struct Refused {
-    /// What the kubelet is told.
+    /// Error for the kubelet.
     pub why: Refusal,
-    /// True if waiting a little changes nothing.
+    /// True if waiting a little cannot change the result.
     pub is_final: bool,
 }
 

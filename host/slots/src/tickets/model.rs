@@ -1,7 +1,7 @@
-//! Which pod an Allocate of a ticket is for, and which reserved slots come back. Pure; time is an argument.
+//! Decides which pod an Allocate of a ticket is for, and which reserved slots are released. Pure; time is an argument.
 //!
-//! The kubelet does not say for which pod it asks. But it lists the pod that it admits, and no pod that comes later; and of the pods that are
-//! listed, that one alone has a container that is to get devices and has no ticket in the kubelet's own records.
+//! The kubelet does not say for which pod it asks. But it lists the pod that it admits, and no pod that comes later. Of the listed pods, only that
+//! one has a container that is to get devices and has no ticket in the kubelet's own records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,35 +16,35 @@ use crate::model::admission::{Admission, Served};
 use crate::model::hold::Reason;
 use crate::model::snapshot::{Pod, Presence, Snapshot};
 
-/// Says which devices a scheduler has given to the containers of a pod.
+/// Devices that a scheduler has reserved for the containers of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// `namespace/name` of the pod.
+    /// Pod as `namespace/name`.
     pub pod: String,
-    /// The places of the containers that get devices.
+    /// Indexes of the containers that get devices.
     pub places: BTreeSet<u32>,
-    /// By place the containers of which a device is known here.
+    /// Containers of which at least one device is known here, by index.
     pub containers: BTreeMap<u32, Wanted>,
 }
 
-/// Says which devices a container gets.
+/// Devices that are reserved for a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The name of the container.
+    /// Name of the container.
     pub name: String,
-    /// How many devices it gets.
+    /// Number of devices that the container gets.
     pub of: u32,
-    /// Those of which the Instances are known here, in their order.
+    /// Slots of the Instances that are known here, by the device's position in the container.
     pub devices: BTreeMap<u32, Place>,
 }
 
-/// Is a slot of an Instance.
+/// Slot of an Instance.
 pub type Place = (InstanceKey, String);
 
-/// By the uid of the pod.
+/// Reservations by the uid of the pod.
 pub type Reservations = BTreeMap<String, Reservation>;
 
-/// Returns what is reserved on a node.
+/// Returns the reservations on a node.
 pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
     let mut all = Reservations::new();
     for (key, slot, uid) in places(node, instances) {
@@ -68,7 +68,7 @@ pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
     all
 }
 
-/// Returns the slots that pods of a node have by a scheduler, each with the uid of its pod.
+/// Returns the slots that a scheduler has reserved for pods of a node, each with the uid of its pod.
 pub fn places(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, String)> {
     let mut all = Vec::new();
     for (key, instance) in &instances.instances {
@@ -83,20 +83,20 @@ pub fn places(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, 
     all
 }
 
-/// Says for which container an Allocate is.
+/// Container that an Allocate is for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// For this one, of the pod with the uid.
+    /// Known container, with its pod's uid and reservation.
     Container(&'a str, &'a Reservation, &'a Wanted),
-    /// For none that is known yet.
+    /// No container that is known yet.
     Nobody,
-    /// For one of the pods that are named.
+    /// More than one pod waits for devices; these are their names.
     Unclear(Vec<&'a str>),
 }
 
-/// Returns for which container an Allocate is. `answered` are those that have an answer that the kubelet may not have written down yet, `over` the
-/// uids of pods whose tickets the kubelet has had and has no more: another pod may have the name of one now. Of several it is the one for which the
-/// node is `locked`.
+/// Returns the container that an Allocate is for. `answered` are containers whose answer the kubelet may not have recorded yet. `over` are the uids
+/// of pods that the kubelet was seen to have tickets for; those that it has none for any more are skipped, since another pod may have the name now.
+/// If several pods wait, the one for which the node is `locked` is chosen.
 pub fn next<'a>(
     reservations: &'a Reservations,
     admission: &Admission,
@@ -129,8 +129,8 @@ pub fn next<'a>(
     }
 }
 
-/// Returns the containers of a pod that have no devices yet, in their order; nothing for one of which it cannot be told before its devices are known
-/// here.
+/// Returns the containers of a pod that have no devices yet, in order; `None` stands for a container whose devices are not known here, of which this
+/// cannot be told yet.
 fn waiting<'a, 's>(
     uid: &'s str,
     reservation: &'a Reservation,
@@ -147,7 +147,7 @@ fn waiting<'a, 's>(
     })
 }
 
-/// Tells that a pod gets nothing more after this container.
+/// Returns true if the pod gets nothing more after the next container.
 pub fn is_last(
     uid: &str,
     reservation: &Reservation,
@@ -157,55 +157,55 @@ pub fn is_last(
     waiting(uid, reservation, admission, answered).count() <= 1
 }
 
-/// Remembers which pods were seen to have tickets.
+/// Memory of the pods that were seen to have tickets.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    /// By the uid of the pod.
+    /// Pods with reserved slots, by uid.
     known: BTreeMap<String, Known>,
     kubelet: Option<KubeletRun>,
-    /// True once a look has shown anything.
+    /// True once a read has shown anything.
     has_looked: bool,
 }
 
-/// Says who was seen to have a ticket for a pod.
+/// Observer of a pod's ticket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum SeenBy {
-    /// Nobody.
+    /// No ticket was seen.
     #[default]
     Nobody,
-    /// Some kubelet, by an earlier agent.
+    /// An earlier agent saw a ticket.
     Earlier,
-    /// This kubelet.
+    /// This agent saw a ticket, during this run of the kubelet.
     Now(Option<KubeletRun>),
 }
 
 #[derive(Debug, Clone, Default)]
 struct Known {
     seen: SeenBy,
-    /// Since when nobody was seen to have it, and how often.
+    /// Start of the first read without a ticket, and the number of such reads.
     absent: Option<(Instant, u32)>,
 }
 
-/// Is what a look at the kubelet's records has shown.
+/// Result of a read of the kubelet's records.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The slots that come back, with the uid of the pod that has them.
+    /// Slots to release, each with the uid of its pod and the reason.
     pub back: Vec<(Place, String, Reason)>,
-    /// The pods that were seen to have tickets, by uid.
+    /// Uids of the pods that the kubelet has tickets for.
     pub holders: BTreeSet<String>,
 }
 
 impl Keeper {
-    /// Returns the pods that this kubelet was seen to have tickets for.
+    /// Returns the uids of the pods that were seen to have tickets during this run of the kubelet.
     pub fn seen_by(&self, kubelet: Option<KubeletRun>) -> BTreeSet<String> {
         let seen = self.known.iter();
         let seen = seen.filter(|(_, known)| known.seen == SeenBy::Now(kubelet));
         seen.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Takes a snapshot in, in which units are tickets. A slot comes back when the kubelet had a ticket for its pod and has none any more; or when
-    /// it never had one for `grace`, although it answers, and the pod is not on the node. Of the pods in `recent` nothing is concluded: they have an
-    /// answer that the kubelet may not have written down yet.
+    /// Evaluates a snapshot whose units are tickets. A slot is released if this run of the kubelet had a ticket for its pod and has none any more; if
+    /// an earlier run or agent saw a ticket and the pod is gone; or if no ticket was seen for `grace`, although the kubelet answers, and the pod is
+    /// not on the node. Pods in `recent` are skipped, because the kubelet may not have recorded their answers yet.
     pub fn see(
         &mut self,
         node: &str,
@@ -244,7 +244,7 @@ impl Keeper {
             let status = instance.and_then(|one| one.status.nodes.get(node));
             let holder = status.and_then(|status| status.holders.get(slot));
             let reserved = instance.and_then(|one| one.reserved(slot));
-            // An earlier agent saw it. Later it may be said of the pod that had the slot before.
+            // An earlier agent saw the ticket. After the first read, the holder may still be the pod that had the slot before.
             let is_own = holder.is_some() && holder == reserved.map(|reserved| &reserved.pod);
             let was_seen = !self.has_looked && is_own;
             let known = self.known.entry(uid.clone()).or_default();
@@ -263,7 +263,7 @@ impl Keeper {
                 seen.holders.insert(uid.clone());
                 continue;
             }
-            // Of a checkpoint that cannot be read nothing follows.
+            // A checkpoint that cannot be read proves nothing.
             if unsure.contains(uid) || recent.contains(uid) || snapshot.checkpoint.is_none() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Tickets of a kubelet that is driven by hand, and a store with what a scheduler has written.
+//! Tests of tickets with a simulated kubelet and a store that holds a scheduler's writes.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
 use crate::model::admission::Admission;
 use model::{Reservation, Reservations, Wanted};
 
-/// Who is admitted, and who has tickets by the kubelet's own record.
+/// Admitted pods, and pods with tickets in the kubelet's records.
 #[derive(Default)]
 struct Admitting(Mutex<Admission>);
 
@@ -38,7 +38,7 @@ impl Admitting {
     }
 }
 
-/// A container of a pod that gets a slot: its place, the number of the device, and how many there are.
+/// Returns a container's use of a slot: its index, the number of the device, and the count of its devices.
 fn one_use(container: &str, place: u32, number: u32, of: u32) -> Use {
     Use {
         container: container.to_owned(),
@@ -49,7 +49,7 @@ fn one_use(container: &str, place: u32, number: u32, of: u32) -> Use {
     }
 }
 
-/// Gives slot 0 of an Instance to a pod.
+/// Reserves slot 0 of an Instance for a pod.
 fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
     let edit = Edit::Reserve {
         id: format!("{}-0", instance.metadata.name),
@@ -74,7 +74,7 @@ struct World {
 }
 
 impl World {
-    /// The Instances `gpu-<hash>`, whose devices are there.
+    /// Makes a world with the Instances `gpu-<hash>`, whose devices are reported.
     fn new(instances: &[Instance]) -> Self {
         let fixture = Fixture::new(&[("gpu", instances)]);
         let store = Store::default();
@@ -216,7 +216,7 @@ async fn each_container_gets_its_own_devices_also_after_the_agent_has_restarted(
     world.admitting.admits("one");
     let first = handle.allocate(ids(&[0])).await.unwrap();
     assert_eq!(first.envs["ID"], "a1");
-    // The kubelet has not written that down yet.
+    // The kubelet has not recorded the first answer yet.
     let second = handle.allocate(ids(&[1])).await.unwrap();
     assert_eq!((&*second.envs["ID"], second.devices.len()), ("a1", 2));
     assert_eq!(second.envs["ID_B2"], "b2");
@@ -295,7 +295,7 @@ fn of_pods_that_cannot_be_told_apart_it_is_the_one_for_which_the_node_is_locked(
     };
     assert_eq!(next(&admission, "uid-two"), "uid-two");
     assert!(next(&admission, "uid-three").starts_with("Unclear"));
-    // What the kubelet says goes first.
+    // The kubelet's list takes precedence over the lock.
     admission.active.remove("default/two");
     assert_eq!(next(&admission, "uid-two"), "uid-one");
 }
@@ -387,7 +387,7 @@ async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
     world.kubelet.end("one");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), "");
-    // Nobody has seen the other one, and its pod does not come.
+    // Nobody has seen a ticket of the other pod, and it does not come.
     assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
     tokio::time::sleep(Duration::from_mins(6)).await;
     assert_eq!(world.usage("gpu-b2"), "");
@@ -401,7 +401,7 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
     let (handle, _task) = world.start();
     world.admitting.admits("one");
     handle.allocate(ids(&[0])).await.unwrap();
-    // The kubelet's record names another uid than that of the reservation.
+    // The kubelet's record has another uid than the reservation.
     world.kubelet.run("other", &[ticket(0)]);
     world.kubelet.tell();
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -417,7 +417,7 @@ async fn nothing_is_looked_at_where_no_ticket_is_offered_and_no_pod_has_a_slot()
     world.kubelet.tell();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(world.kubelet.state().snapshots, 0);
-    // Somebody has turned tickets off while a pod had one.
+    // Tickets were turned off while a pod had one.
     world.kubelet.run("one", &[ticket(0)]);
     world.reserve("gpu-a1", "one", &[one_use("main", 0, 0, 1)]);
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -447,7 +447,7 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
         keeper.see(NODE, &set, snapshot, (recent, grace)).back.len()
     };
     assert_eq!(see(&a, &snapshot(1, &[]), &none), 0);
-    // The pod that had it has ended, which is not written yet.
+    // The slot's former pod has ended, but the status still names it.
     let mut status = NodeStatus::new(Health::Healthy);
     let holder = ("gpu-a1-0".to_owned(), "default/before".to_owned());
     status.holders.extend([holder]);
@@ -456,12 +456,12 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
     let mut early = snapshot(1, &[]);
     early.alive.insert("uid-one".to_owned(), false);
     assert_eq!(see(&a, &early, &none), 0);
-    // It was answered after a look had begun.
+    // The Allocate was answered after the read had begun.
     let (held, recent) = (ticket(0), BTreeSet::from(["uid-one".to_owned()]));
     assert_eq!(see(&a, &snapshot(1, &[(&held, "one")]), &none), 0);
     assert_eq!(see(&a, &early, &recent), 0);
     assert_eq!(see(&a, &early, &none), 1);
-    // Nor if the agent has started since.
+    // A restarted agent does not release the slot either.
     let set = Fixture::new(&[("gpu", std::slice::from_ref(&a))]).instances;
     let seen = Keeper::default().see(NODE, &set, &early, (&none, grace));
     assert_eq!(seen.back, []);
@@ -472,7 +472,7 @@ fn what_is_not_known_yet_of_a_pod_and_pods_that_are_over_mislead_nobody() {
     let (mut a, mut b) = (gpu("a1"), gpu("b2"));
     reserve(&mut a, "one", &[one_use("main", 1, 0, 1)]);
     if let Some(leafhost) = &mut a.spec.leafhost {
-        // Its first container has a device of which nothing is known here.
+        // The pod's first container has a device that is not known here.
         leafhost
             .reserved
             .values_mut()
