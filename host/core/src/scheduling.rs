@@ -1,6 +1,7 @@
-//! The words of scheduling by devices: what pods say, what a scheduler writes, and the ports through which it sees and changes the cluster.
+//! Vocabulary of scheduling by devices: requests of pods, annotations that a scheduler writes, and the ports through which it sees and changes the
+//! cluster.
 //!
-//! Knows no expression and no choice.
+//! Knows neither expressions nor how devices are chosen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,29 +14,29 @@ use crate::instance::{Edit, Instance, InstanceKey};
 use crate::ports::Written;
 use crate::resource_names::ResourceNames;
 
-/// The annotation of a pod that says, by container, what its devices must be like; and the resource with which a container asks for them.
+/// Annotation of a pod with the requirements for its devices by container; also the resource with which a container asks for them.
 pub const DEVICES: &str = "leafhost.dev/devices";
-/// The annotation with which a scheduler says, by container, which Instances a pod was given.
+/// Annotation in which a scheduler names the Instances that a pod was given, by container.
 pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
-/// The annotation with which a scheduler has a waiting pod tried again.
+/// Annotation that a scheduler writes to have a waiting pod tried again.
 pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
 
-/// Bounds how many bytes of the annotation [`DEVICES`] are kept: more than are allowed.
+/// Upper bound of bytes kept of the annotation [`DEVICES`], above the allowed length.
 const MOST_TEXT: usize = 20 << 10;
-/// The annotation of a Node that names the pod which is bound to it and has not got its devices yet, if schedulers lock nodes.
+/// Annotation of a Node that names the pod that is bound to it and has not got its devices yet, if schedulers lock nodes.
 pub const NODE_LOCK: &str = "leafhost.dev/node-lock";
 
-/// Names a pod.
+/// Namespace and name of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodKey {
-    /// The namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The name.
+    /// Name of the pod.
     pub name: String,
 }
 
 impl PodKey {
-    /// Reads `namespace/name`.
+    /// Parses `namespace/name`.
     pub fn read(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         Some(Self {
@@ -51,19 +52,19 @@ impl std::fmt::Display for PodKey {
     }
 }
 
-/// Says for which pod a node is locked.
+/// Lock of a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeLock {
-    /// Since when, RFC 3339. Nothing follows from it: clocks differ.
+    /// RFC 3339 time of the lock. Nothing depends on it, because clocks differ.
     pub since: String,
-    /// The pod.
+    /// Pod that holds the lock.
     pub pod: PodKey,
-    /// The uid of the pod.
+    /// Uid of the pod.
     pub uid: String,
 }
 
 impl NodeLock {
-    /// Reads `TIME,NAMESPACE,NAME,UID`.
+    /// Parses `TIME,NAMESPACE,NAME,UID`.
     pub fn read(text: &str) -> Option<Self> {
         let mut fields = text.split(',').map(str::to_owned);
         let mut field = || fields.next().filter(|field| !field.is_empty());
@@ -86,109 +87,109 @@ impl std::fmt::Display for NodeLock {
     }
 }
 
-/// Joins an agent with the lock of its node.
+/// Connection of an agent to the lock of its node.
 #[derive(Debug, Clone)]
 pub struct LockPort {
-    /// Receives for which pod the node is locked.
+    /// Receives the current lock of the node.
     pub locked: watch::Receiver<Option<NodeLock>>,
-    /// Sends the uids of pods that need the lock no more, since they have their devices or do not get them.
+    /// Sends the uids of pods that no longer need the lock, because they have their devices or will not get them.
     pub done: watch::Sender<BTreeSet<String>>,
 }
 
-/// Is what a Node says of its lock.
+/// Lock annotation of a Node as it was seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeSeen {
-    /// The version of the object.
+    /// Resource version of the Node.
     pub version: String,
-    /// The annotation [`NODE_LOCK`]; empty without one.
+    /// Value of the annotation [`NODE_LOCK`]; empty without one.
     pub lock: String,
 }
 
-/// Is a pod that says what its devices must be like.
+/// Pod that asks for devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its name.
+    /// Namespace and name of the pod.
     pub key: PodKey,
-    /// Its uid.
+    /// Uid of the pod.
     pub uid: String,
-    /// The node to which it is bound; empty while it waits.
+    /// Node that the pod is bound to; empty while it waits.
     pub node: String,
-    /// What it says, as it is written.
+    /// Raw text of the annotation [`DEVICES`].
     pub devices: String,
-    /// Its containers, init containers first.
+    /// Containers of the pod, init containers first.
     pub containers: Vec<Container>,
-    /// True once its containers have ended and run no more.
+    /// True once the pod has succeeded or failed, so that no container runs any more.
     pub has_ended: bool,
-    /// True while scheduling gates hold it back.
+    /// True while scheduling gates hold the pod back.
     pub is_gated: bool,
-    /// True if a scheduler has found no node for it.
+    /// True if a scheduler has found no node for the pod.
     pub is_refused: bool,
-    /// When it was bound, RFC 3339 to the second; empty while it waits.
+    /// RFC 3339 time in seconds at which the pod was bound; empty while it waits.
     pub bound_at: String,
-    /// By container the names of the Instances that it was given when it was bound.
+    /// Names of the Instances that the pod was given when it was bound, by container.
     pub allocated: BTreeMap<String, Vec<String>>,
 }
 
-/// Is what is read of a pod's spec.
+/// Fields of a pod's spec that are read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
-    /// The node.
+    /// Node that the pod is bound to.
     pub node_name: Option<String>,
-    /// The containers.
+    /// Containers of the pod.
     pub containers: Vec<PodContainer>,
-    /// The init containers.
+    /// Init containers of the pod.
     pub init_containers: Vec<PodContainer>,
-    /// What holds it back.
+    /// Gates that hold the pod back from scheduling.
     pub scheduling_gates: Vec<serde_json::Value>,
 }
 
-/// Is what is read of a container.
+/// Fields of a container that are read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodContainer {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
-    /// `Always` makes an init container a sidecar.
+    /// Restart policy; `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
-    /// What it asks for.
+    /// Resources that the container asks for.
     pub resources: Option<PodResources>,
 }
 
-/// Is what a container asks for.
+/// Fields of a container's resources that are read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct PodResources {
-    /// By resource.
+    /// Limits by resource.
     pub limits: Option<BTreeMap<String, serde_json::Value>>,
 }
 
-/// Is what is read of a pod's status.
+/// Fields of a pod's status that are read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct PodStatus {
-    /// `Pending`, `Running`, `Succeeded`, `Failed`.
+    /// Phase: `Pending`, `Running`, `Succeeded` or `Failed`.
     pub phase: Option<String>,
-    /// What has become true of it.
+    /// Conditions of the pod.
     pub conditions: Option<Vec<PodCondition>>,
 }
 
-/// Is something that has become true of a pod.
+/// Condition of a pod.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct PodCondition {
-    /// Its name.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `True`, `False`.
+    /// Status of the condition, such as `True` or `False`.
     pub status: String,
-    /// Since when, RFC 3339.
+    /// RFC 3339 time of the last transition.
     #[serde(rename = "lastTransitionTime")]
     pub since: Option<String>,
 }
 
 impl Pod {
-    /// Makes a pod of what was read of one; nothing for one that says nothing of devices.
+    /// Makes a pod from an object's fields; `None` if no container asks for devices.
     pub fn read(
         (key, uid): (PodKey, String),
         annotations: &BTreeMap<String, String>,
@@ -241,7 +242,7 @@ impl Pod {
     }
 }
 
-/// Cuts what is longer than anything that is read, so that it is refused for its length and does not stay in memory.
+/// Cuts a text that is longer than any allowed one, so that it is refused for its length without staying in memory.
 fn cut(mut text: String) -> String {
     if text.len() > MOST_TEXT {
         text.truncate(text.floor_char_boundary(MOST_TEXT));
@@ -250,63 +251,63 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Is a container of a pod.
+/// Container of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
-    /// Says when it runs.
+    /// Kind of the container, which decides when it runs.
     pub kind: ContainerKind,
-    /// True if it asks for the resource [`DEVICES`].
+    /// True if the container asks for the resource [`DEVICES`].
     pub asks: bool,
 }
 
-/// Says when a container runs.
+/// Kind of a container, which decides when it runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ContainerKind {
-    /// Alone, and it ends before the next one starts.
+    /// Runs alone and ends before the next container starts.
     Init,
-    /// From its turn among the init containers on, as long as the pod does.
+    /// Runs from its turn among the init containers for as long as the pod does.
     Sidecar,
-    /// Beside all others, after the init containers.
+    /// Runs beside the other app containers, after the init containers.
     #[default]
     App,
 }
 
-/// Is told what the watches of a scheduler show. It must not take long.
+/// Receiver of what a scheduler's watches show. Its methods must return quickly.
 pub trait Observer: Send + Sync {
-    /// Takes the Instances that were listed, in place of all before.
+    /// Replaces all Instances by those that were listed.
     fn instances(&self, all: Vec<Arc<Instance>>);
-    /// Takes an Instance as it is now.
+    /// Receives the current state of an Instance.
     fn instance(&self, instance: Arc<Instance>);
-    /// Takes that an Instance is gone.
+    /// Receives the deletion of an Instance.
     fn instance_gone(&self, key: &InstanceKey);
-    /// Takes which namespaces have which names of Configurations.
+    /// Receives the namespaces that own the names of Configurations.
     fn names(&self, names: Arc<ResourceNames>);
-    /// Takes the pods that were listed, in place of all before.
+    /// Replaces all pods by those that were listed.
     fn pods(&self, all: Vec<Pod>);
-    /// Takes a pod as it is now.
+    /// Receives the current state of a pod.
     fn pod(&self, pod: Pod);
-    /// Takes that a pod is gone, or says nothing of devices any more.
+    /// Receives the deletion of a pod.
     fn pod_gone(&self, key: &PodKey);
-    /// Takes the Nodes that were listed, in place of all before. They are watched only if nodes are locked.
+    /// Replaces all Nodes by those that were listed. Nodes are watched only if schedulers lock them.
     fn nodes(&self, all: BTreeMap<String, NodeSeen>);
-    /// Takes a Node as it is now.
+    /// Receives the current state of a Node.
     fn node(&self, name: String, seen: NodeSeen);
-    /// Takes that a Node is gone.
+    /// Receives the deletion of a Node.
     fn node_gone(&self, name: &str);
 }
 
-/// Says why something was not done for a pod.
+/// Error of an operation on a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
-    /// There is no such pod any more, or it has another uid.
+    /// The pod does not exist any more, or has another uid.
     #[error("the pod is gone")]
     Gone,
-    /// It is bound already, or must not be bound now.
+    /// The pod is bound already, or must not be bound now.
     #[error("{0}")]
     Refused(String),
-    /// No answer came: it may have been done.
+    /// No answer came; the operation may have been done.
     #[error("cannot tell whether it was done: {0}")]
     Unknown(String),
     /// The API server could not be asked.
@@ -314,12 +315,12 @@ pub enum PodError {
     Unavailable(String),
 }
 
-/// Is how a scheduler changes the cluster. Each call ends in bounded time.
+/// Port through which a scheduler reads and changes the cluster. Each call ends in bounded time.
 #[async_trait]
 pub trait Cluster: Send + Sync {
-    /// Returns a pod as it is now, and nothing if there is none of the name.
+    /// Returns the current state of a pod, or `None` if no pod has the name.
     async fn pod(&self, key: &PodKey) -> Result<Option<Pod>, PodError>;
-    /// Binds a pod to a node and writes what it was given, in one write.
+    /// Binds a pod to a node and writes its annotations in the same request.
     async fn bind(
         &self,
         pod: &PodKey,
@@ -327,7 +328,7 @@ pub trait Cluster: Send + Sync {
         node: &str,
         annotations: BTreeMap<String, String>,
     ) -> Result<(), PodError>;
-    /// Writes an annotation of a pod that waits, if it still has the uid.
+    /// Writes an annotation of a waiting pod, if the pod still has the uid.
     async fn annotate(
         &self,
         pod: &PodKey,
@@ -335,17 +336,17 @@ pub trait Cluster: Send + Sync {
         name: &str,
         value: &str,
     ) -> Result<(), PodError>;
-    /// Writes the annotation [`NODE_LOCK`] of a Node, or removes it, if the Node still has the version; nothing if it has another one.
+    /// Writes or removes the annotation [`NODE_LOCK`] of a Node if the Node still has the version; returns `None` if it has another.
     async fn set_lock(
         &self,
         node: &str,
         version: &str,
         lock: Option<&str>,
     ) -> Result<Option<NodeSeen>, PodError>;
-    /// Writes an event that people see with the pod.
+    /// Writes an event about the pod.
     async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool);
-    /// Makes edits of Instances as they were seen, each Instance for itself; one result each, in order. Of one that is not as it was seen any more
-    /// the observer is told how it is.
+    /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed
+    /// meanwhile, the observer is told of its current state.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;
 }
 
