@@ -1,4 +1,4 @@
-//! The annotation of a Node by which it is locked for a pod: read, and written only over the state that was read.
+//! Lock annotation of a Node: read, and written only over the version that was read.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -10,7 +10,7 @@ use crate::answers::{self, Failure, Kind};
 use crate::instance::REQUEST;
 use crate::requests::patch_by;
 
-/// Returns what a Node says of its lock.
+/// Returns the version and the lock annotation of a Node.
 pub fn seen(metadata: &ObjectMeta) -> NodeSeen {
     let lock = metadata.annotations.as_ref();
     let lock = lock.and_then(|all| all.get(NODE_LOCK));
@@ -20,7 +20,7 @@ pub fn seen(metadata: &ObjectMeta) -> NodeSeen {
     }
 }
 
-/// Writes the annotation or removes it; nothing if the Node has another version.
+/// Writes or removes the lock annotation; returns `None` if the Node has another version.
 pub async fn set(
     nodes: &Api<PartialObjectMeta<Node>>,
     node: &str,

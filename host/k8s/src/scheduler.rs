@@ -1,4 +1,4 @@
-//! The cluster as an extender of a scheduler sees and changes it: all Instances, the pods of one scheduler's name, Bindings.
+//! The cluster as a scheduler extender sees and changes it: all Instances, the pods that ask for devices, locks of Nodes, Bindings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,10 +30,10 @@ mod watches;
 pub use once::read as read_once;
 use watches::PodObject;
 
-/// The manager of the fields that it writes.
+/// Field manager of the extender's writes.
 const MANAGER: &str = "leafhost-scheduler";
 
-/// The cluster.
+/// Cluster of a scheduler extender, reached through the API server.
 pub struct KubeScheduling {
     client: Client,
     recorder: Recorder,
@@ -41,7 +41,7 @@ pub struct KubeScheduling {
 }
 
 impl KubeScheduling {
-    /// Reaches it by a client, which must not repeat requests by itself.
+    /// Makes a cluster that uses `client`, which must not repeat requests by itself.
     pub fn new(client: &Client) -> Self {
         let reporter = Reporter::from(MANAGER);
         Self {
@@ -51,9 +51,9 @@ impl KubeScheduling {
         }
     }
 
-    /// Tells `observer` of all Instances and of the pods that ask for devices, whichever scheduler they are for.
+    /// Adds the watches that tell `observer` of all Instances, of the owners of names, and of the pods that ask for devices, for any scheduler.
     pub fn watch(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
-        // Its cluster outlives it.
+        // Held weakly, because the observer itself may hold this cluster.
         drop(self.observer.set(Arc::downgrade(observer)));
         let all = Api::all_with(self.client.clone(), &api_resource());
         let following = watches::instances(all, Arc::clone(observer));
@@ -78,7 +78,7 @@ impl KubeScheduling {
         tasks.add_loop("names", passing);
     }
 
-    /// Tells `observer` of the locks of all Nodes, too.
+    /// Adds the watch that tells `observer` of the locks of all Nodes.
     pub fn watch_nodes(&self, observer: &Arc<dyn Observer>, tasks: &mut Tasks) {
         let all = Api::all(self.client.clone());
         let following = watches::nodes(all, Arc::clone(observer));
@@ -112,7 +112,7 @@ impl KubeScheduling {
         if !failure.is_conflict() && !failure.may_be_done() {
             return Err(store_error(&failure, &key));
         }
-        // Its newest state says what has happened, and what can be done next.
+        // The newest state shows whether the edits were applied and what can be done next.
         let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
         let Ok(found) = found else {
             return Err(store_error(&failure, &key));
@@ -175,7 +175,7 @@ impl Cluster for KubeScheduling {
             metadata: kube::api::ObjectMeta {
                 name: Some(pod.name.clone()),
                 namespace: Some(pod.namespace.clone()),
-                // Another pod under the same name is left alone.
+                // Fails for another pod under the same name.
                 uid: Some(uid.to_owned()),
                 annotations: Some(annotations),
                 ..kube::api::ObjectMeta::default()
@@ -204,7 +204,7 @@ impl Cluster for KubeScheduling {
         let patch = json!({"metadata": {"uid": uid, "annotations": {name: value}}});
         let (api, params) = (self.pods(&pod.namespace), patch_by(MANAGER));
         let patch = Patch::Merge(&patch);
-        // Through the status: whoever may write a pod may run any image.
+        // Written through the status, because whoever may patch pods may run any image.
         let written = api.patch_status(&pod.name, &params, &patch);
         let written = answers::within(REQUEST, written).await;
         written.map(drop).map_err(|failure| pod_error(&failure))

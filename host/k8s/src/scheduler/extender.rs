@@ -1,9 +1,9 @@
-//! The TLS of an extender that a kube-scheduler reaches by the network: who it is, and who may call it.
+//! TLS of an extender that a kube-scheduler reaches over the network: the extender's certificate, and the clients that may call it.
 //!
-//! A Secret has a CA, which is made once, and the certificate that the extender serves with, which is signed by that CA and renewed. A
-//! kube-scheduler trusts the CA, so it needs no change then, and shows a certificate that the CA has signed, too: whoever can call the extender can
-//! bind any pod. Each replica does the same: whoever comes first makes what is missing, the others read it. The Secret is there before, empty, as
-//! that of the webhook. If it is deleted and made again, replicas that run put what it had into it.
+//! A Secret holds a CA, which is made once, and the extender's server certificate, which the CA signs and which is renewed. A kube-scheduler trusts
+//! the CA, so a renewal changes nothing for it. The kube-scheduler shows a client certificate that the CA has signed, too, because whoever can call
+//! the extender can bind any pod. All replicas do the same: the first one makes what is missing, and the others read it. Like the webhook's, the
+//! Secret exists before, empty. If it is deleted and created again, running replicas put its former content into it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,28 +28,28 @@ use crate::{backoff, certificates, until};
 
 /// Time limit for a request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How often it is looked whether the certificate ends soon.
+/// Interval between two checks of whether the certificate ends soon.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// Names the objects of an extender.
+/// Names of an extender's objects.
 #[derive(Debug, Clone)]
 pub struct Names {
-    /// The namespace of the Secret and the Service.
+    /// Namespace of the Secret and the Service.
     pub namespace: String,
-    /// The Secret.
+    /// Name of the Secret.
     pub secret: String,
-    /// The Service, by whose name the extender is known.
+    /// Name of the Service, which is part of the extender's DNS name.
     pub service: String,
 }
 
 impl Names {
-    /// Returns the name that the certificate is for.
+    /// Returns the DNS name that the certificate is for.
     pub fn dns(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
 }
 
-/// Keeps what is in the Secret, and tells what the extender is to serve with, without end.
+/// Keeps the Secret complete and sends the TLS configuration to serve with, without end.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(client, &names.namespace);
     let mut keeper = Keeper {
@@ -92,12 +92,12 @@ struct Keeper {
     secrets: Api<Secret>,
     secret: Seen<Secret>,
     serving: watch::Sender<Option<Arc<ServerConfig>>>,
-    /// The Secret that it serves with.
+    /// Secret whose certificate is being served.
     served: Option<Secret>,
 }
 
 impl Keeper {
-    /// Makes what is missing but the Secret itself, and serves with what is there.
+    /// Adds to the Secret what it lacks, and serves with what it has. The Secret itself must exist.
     async fn settle(&mut self) -> Result<(), Failure> {
         if !self.secret.is_read() {
             return Ok(());
@@ -124,14 +124,15 @@ impl Keeper {
             }
         }
         if let Some(renewed) = renewed {
-            // The watch shows what was written.
+            // The watch then shows the Secret that was written.
             certificates::write(&self.secrets, name, renewed).await?;
         }
         Ok(())
     }
 }
 
-/// Returns a Secret that was deleted and made again, with what it had: kube-schedulers trust that CA. Whoever wants another one empties the Secret.
+/// Returns a Secret that was deleted and created again, with its former content, because kube-schedulers trust that CA. To get a new CA, a user
+/// empties the Secret.
 fn as_before(served: &Secret, secret: &Secret) -> Option<Secret> {
     let is_empty = secret.data.as_ref().is_none_or(BTreeMap::is_empty);
     (is_empty && served.metadata.uid != secret.metadata.uid).then(|| {

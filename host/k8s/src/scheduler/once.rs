@@ -1,4 +1,4 @@
-//! Reads once what `leafhost select` explains: all Instances, and who has which name.
+//! Reads once what `leafhost select` explains: all Instances, and the owners of names.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::crd::ResourceName;
 use crate::instance::{InstanceObject, REQUEST, api_resource, into_instance};
 use crate::names::record;
 
-/// Reads them with the rights of whoever asks.
+/// Reads all Instances and the owners of names, with the caller's rights.
 pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames), ReadError> {
     let error = |what: &str, failure: &Failure| ReadError {
         what: what.to_owned(),

@@ -1,1 +1,1 @@
-//! Bindings and pods as an API server answers.
+//! Tests of Bindings and pods against answers of an API server.

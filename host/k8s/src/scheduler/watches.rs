@@ -1,4 +1,4 @@
-//! What the watches of an extender show, event by event: nothing is compared that has not changed.
+//! Watches of an extender. Each event is passed on by itself, so nothing unchanged is compared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::instance::{InstanceObject, into_instance};
 use crate::node_lock;
 use crate::watch::{Event, Watch};
 
-/// Is a pod, as far as it is read.
+/// Pod object with the fields that are read.
 pub type PodObject = Object<PodSpec, PodStatus>;
 
-/// Says which resource pods are.
+/// Returns the API resource of pods.
 pub fn pods() -> ApiResource {
     ApiResource {
         group: String::new(),
@@ -28,7 +28,7 @@ pub fn pods() -> ApiResource {
     }
 }
 
-/// Follows Instances without end. What cannot be read is nothing that an agent wrote.
+/// Watches Instances without end. Objects that cannot be parsed were not written by an agent and count as gone.
 pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = Vec::new();
@@ -58,7 +58,7 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
     }
 }
 
-/// Follows the pods without end that ask for devices.
+/// Watches, without end, the pods that ask for devices.
 pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = Vec::new();
@@ -82,7 +82,7 @@ pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
     }
 }
 
-/// Follows the locks of Nodes without end.
+/// Watches the locks of Nodes without end.
 pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = BTreeMap::new();
@@ -120,7 +120,7 @@ fn pod_key(object: &PodObject) -> PodKey {
     }
 }
 
-/// Returns a pod, if it asks for devices. One that does can never stop asking.
+/// Returns a pod if it asks for devices. A pod that asks cannot stop asking.
 fn asking(object: PodObject) -> Option<Pod> {
     let name = pod_key(&object);
     let uid = object.metadata.uid.unwrap_or_default();
@@ -129,7 +129,7 @@ fn asking(object: PodObject) -> Option<Pod> {
     Pod::read((name, uid), &annotations, object.spec, status)
 }
 
-/// Returns a pod, whatever it asks for.
+/// Returns a pod even if it asks for no devices.
 pub fn whole(object: PodObject) -> Pod {
     let (key, uid) = (pod_key(&object), object.uid().unwrap_or_default());
     let node = object.spec.node_name.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The CA of an extender, what it signs, and how a Secret has both. Knows no API server.
+//! CA of an extender, the certificates that it signs, and their form in a Secret. Knows no API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +22,26 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::certificates::{self, CHAIN, DAYS, KEY, RENEWED, TRUSTED};
 
-/// The key of the CA's private key.
+/// Key of the CA's private key in the Secret.
 const TRUSTED_KEY: &str = "ca.key";
-/// How long the CA is good for, in days.
+/// Validity of the CA in days.
 const CA_DAYS: i64 = 3_650;
-/// The names in certificates.
+/// Common names of the CA, of server and of client certificates.
 const CA: &str = "leafhost scheduler CA";
 const EXTENDER: &str = "leafhost scheduler";
 const CLIENT: &str = "kube-scheduler";
 const REMEDY: &str = "remove ca.crt and ca.key from it, which makes a new CA, and give the kube-scheduler what leafhost scheduler config prints then";
 
-/// Is what a Secret was found to have.
+/// Usable content of a Secret.
 #[derive(Debug)]
 pub struct Found {
-    /// How to serve with it, if it has all that this needs.
+    /// TLS configuration to serve with, if the Secret has a valid certificate.
     pub tls: Option<Arc<ServerConfig>>,
-    /// The Secret with a new certificate, if it has none or one that ends soon.
+    /// Secret with a new certificate, if it has none or one that ends soon.
     pub renewed: Option<Secret>,
 }
 
-/// Looks what a Secret has for an extender of that name.
+/// Examines the Secret of an extender with the DNS name `dns`.
 pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String> {
     let authority = Authority::of(secret)?;
     let key = certificates::read(secret, CHAIN, KEY);
@@ -66,7 +66,7 @@ pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String>
     let made = authority.sign_server(dns, now)?;
     let (chain, key) = (made.chain.as_bytes(), made.key.as_bytes());
     certificates::put(&mut renewed, &[(CHAIN, chain), (KEY, key)]);
-    // Else it would be renewed again and again.
+    // An unusable certificate would be renewed again and again.
     let read = certificates::read(&renewed, CHAIN, KEY);
     if !read.is_some_and(|key| authority.has_signed(&key, dns, until)) {
         return Err(foreign());
@@ -77,24 +77,24 @@ pub fn look(secret: &Secret, dns: &str, now: Timestamp) -> Result<Found, String>
     })
 }
 
-/// Is a certificate that was made, with its key, as PEM.
+/// New certificate and its key, as PEM.
 pub struct Made {
-    /// The certificate.
+    /// PEM of the certificate.
     pub chain: String,
-    /// The key.
+    /// PEM of the private key.
     pub key: String,
 }
 
-/// Is the CA of a Secret.
+/// CA of a Secret.
 pub struct Authority {
     roots: Arc<RootCertStore>,
-    /// Its own certificate, as PEM.
+    /// PEM of the CA's own certificate.
     pub chain: String,
     key: KeyPair,
 }
 
 impl Authority {
-    /// Reads that of a Secret; there is none in an empty one.
+    /// Reads the CA of a Secret; `None` if the Secret has neither `ca.crt` nor `ca.key`.
     pub fn of(secret: &Secret) -> Result<Option<Self>, String> {
         let text = |name: &str| {
             let value = secret.data.as_ref()?.get(name)?;
@@ -126,7 +126,7 @@ impl Authority {
         authority.ok_or_else(unusable).map(Some)
     }
 
-    /// Makes one, and puts it into a Secret.
+    /// Makes a CA and puts it into a Secret.
     fn make(secret: &mut Secret, now: Timestamp) -> Result<Self, String> {
         let key = KeyPair::generate().map_err(said)?;
         let params = ca(now)?;
@@ -138,14 +138,14 @@ impl Authority {
         made.ok_or_else(|| "the CA that was made is none; this is a bug".to_owned())
     }
 
-    /// Makes a certificate for an extender of that name.
+    /// Makes a server certificate for an extender with the DNS name `dns`.
     fn sign_server(&self, dns: &str, now: Timestamp) -> Result<Made, String> {
         let names = vec![dns.to_owned()];
         let params = certificates::params(EXTENDER, names, DAYS, now).map_err(said)?;
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Makes a certificate for a scheduler, which is good for so many days.
+    /// Makes a client certificate for a scheduler, valid for `days` days.
     pub fn sign_client(&self, days: i64, now: Timestamp) -> Result<Made, String> {
         let params = certificates::params(CLIENT, Vec::new(), days, now).map_err(said)?;
         let made = self.sign(params, ExtendedKeyUsagePurpose::ClientAuth, now)?;
@@ -171,7 +171,7 @@ impl Authority {
         })
     }
 
-    /// Tells whether it has signed a certificate that is good for an extender of that name at that time.
+    /// Returns true if the CA has signed a certificate that is valid for an extender with the DNS name `dns` at that time.
     fn has_signed(&self, key: &CertifiedKey, dns: &str, at: Timestamp) -> bool {
         let provider = Arc::new(default_provider());
         let roots = Arc::clone(&self.roots);
@@ -187,14 +187,14 @@ impl Authority {
             .is_ok()
     }
 
-    /// Says who may call: whoever shows a certificate that it has signed for that.
+    /// Returns the verifier of clients, which accepts client certificates that the CA has signed.
     fn clients(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let (roots, provider) = (Arc::clone(&self.roots), Arc::new(default_provider()));
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
         verifier.map_err(|error| text::chain(&error))
     }
 
-    /// Says how to serve with a certificate: all other clients are refused.
+    /// Returns the TLS configuration for a certificate; clients without a certificate of the CA are refused.
     fn tls(&self, key: CertifiedKey) -> Result<ServerConfig, String> {
         let tls = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
@@ -205,7 +205,7 @@ impl Authority {
     }
 }
 
-/// Describes the CA. Its name alone is in what it signs.
+/// Returns the parameters of the CA certificate. Of these, only the name appears in certificates that it signs.
 fn ca(now: Timestamp) -> Result<CertificateParams, String> {
     let mut params = certificates::params(CA, Vec::new(), CA_DAYS, now).map_err(said)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

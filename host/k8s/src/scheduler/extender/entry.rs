@@ -1,4 +1,4 @@
-//! What a kube-scheduler of the cluster must know of an extender that serves by TLS: an entry of its configuration, with a certificate to show.
+//! Configuration of a cluster's kube-scheduler for an extender that serves TLS: an extender entry with a client certificate.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,63 +14,63 @@ use super::authority::Authority;
 use crate::answers::{self, Failure, Kind};
 use crate::certificates;
 
-/// The name of the Service's port, where it has several.
+/// Name of the Service's port, if it has several.
 const PORT: &str = "https";
 
-/// Says why there is no entry.
+/// Reason that no entry can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
-    /// There is no Secret of that name.
+    /// No Secret has that name.
     #[error(
         "there is no Secret {0}; name it with --secret, or let the chart make it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)"
     )]
     NoSecret(String),
-    /// The Secret is empty.
+    /// The Secret has no CA.
     #[error(
         "the Secret {0} has no CA (ca.crt, ca.key); leafhost scheduler --tls-secret makes it when it runs, and its log says why it does not"
     )]
     NoAuthority(String),
-    /// What the Secret has is not usable.
+    /// The content of the Secret cannot be used.
     #[error("cannot use the Secret {name}: {why}")]
     Unusable {
-        /// The Secret.
+        /// Namespace and name of the Secret.
         name: String,
-        /// Says why, with the remedy.
+        /// Description of the problem, with the remedy.
         why: String,
     },
-    /// There is no Service of that name.
+    /// No Service has that name.
     #[error(
         "there is no Service {0}; name it with --service, or let the chart make it (scheduler.enabled=true, scheduler.kubeScheduler.enabled=false)"
     )]
     NoService(String),
-    /// The Service has no address.
+    /// The Service has no cluster IP.
     #[error(
         "the Service {0} has no address in spec.clusterIP; make it one of the type ClusterIP, as that of the chart"
     )]
     NoAddress(String),
-    /// The Service has no port.
+    /// The Service has neither a port named `https` nor exactly one port.
     #[error("the Service {0} has several ports or none; name the extender's https")]
     NoPort(String),
     /// An object cannot be read.
     #[error("cannot read the {what}: {why}")]
     Unread {
-        /// Names the object.
+        /// Kind and name of the object.
         what: String,
-        /// Says why.
+        /// Description of the problem.
         why: String,
     },
-    /// The entry cannot be written as text.
+    /// The entry cannot be written as YAML.
     #[error("cannot write the entry as YAML")]
     Yaml(#[source] serde_yaml_ng::Error),
 }
 
-/// Is the part of a `KubeSchedulerConfiguration` that is printed.
+/// Part of a `KubeSchedulerConfiguration` that is printed.
 #[derive(Serialize)]
 struct Document {
     extenders: [Entry; 1],
 }
 
-/// Is an extender as `kubescheduler.config.k8s.io/v1` has it.
+/// Extender entry of `kubescheduler.config.k8s.io/v1`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -88,13 +88,13 @@ struct Entry {
     tls_config: Tls,
 }
 
-/// Is a resource for whose pods the extender is asked.
+/// Resource of the pods for which the extender is asked.
 #[derive(Serialize)]
 struct Managed {
     name: &'static str,
 }
 
-/// Says whom to trust and what to show.
+/// CA to trust, and client certificate to show.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tls {
@@ -104,18 +104,18 @@ struct Tls {
     key_data: ByteString,
 }
 
-/// Returns the entry as YAML, with a certificate that is made anew and good for so many days. Reads with the rights of whoever asks.
+/// Returns the entry as YAML, with a new client certificate that is valid for at least `days` days. Reads with the caller's rights.
 pub async fn entry(client: &Client, names: &Names, days: u32) -> Result<String, EntryError> {
     let authority = authority(client, names).await?;
     let address = address(client, names).await?;
     let now = Timestamp::now();
-    // Until the first moment of the next day, so that it is good for no less.
+    // Valid until the start of the following day, so never shorter than `days`.
     let days = i64::from(days) + 1;
     let made = authority.sign_client(days, now);
     let made = made.map_err(|why| unusable(names, why))?;
     let bytes = |text: String| ByteString(text.into_bytes());
     let entry = Entry {
-        // A static kube-scheduler does not use the DNS of the cluster.
+        // A static kube-scheduler does not use the cluster's DNS.
         url_prefix: format!("https://{address}"),
         filter_verb: "filter",
         prioritize_verb: "prioritize",

@@ -35,12 +35,12 @@ fn empty() -> Secret {
     }
 }
 
-/// What a Secret becomes in which everything is made that is missing.
+/// Returns the Secret with everything added that it lacks.
 fn made(secret: &Secret, now: Timestamp) -> Secret {
     look(secret, DNS, now).unwrap().renewed.unwrap()
 }
 
-/// The same with another certificate of the same CA.
+/// Returns the Secret with another certificate of the same CA.
 fn anew(secret: &Secret, now: Timestamp) -> Secret {
     let mut secret = secret.clone();
     let data = secret.data.as_mut().unwrap();
@@ -56,7 +56,7 @@ fn value<'a>(secret: &'a Secret, key: &str) -> &'a str {
     str::from_utf8(&secret.data.as_ref().unwrap()[key].0).unwrap()
 }
 
-/// Sees a handshake to its end, between what serves with a Secret and a client that trusts a CA and shows a certificate, if any.
+/// Completes a handshake between a server and a client that trusts the CA `trusted` and shows a certificate, if any.
 fn handshake(
     server: &Arc<ServerConfig>,
     trusted: &str,
@@ -175,7 +175,7 @@ fn a_ca_that_is_damaged_or_foreign_is_never_replaced() {
             assert!(why.contains("remove ca.crt and ca.key"), "{why}");
         }
     }
-    // A CA of the right form that somebody else has made, under another name.
+    // A CA in the right form, but made by another program under another name.
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -211,7 +211,7 @@ fn clients_are_those_of_the_ca_also_when_the_certificate_is_renewed() {
         shown(&own).unwrap();
         shown(&strange).unwrap_err();
         handshake(&server, ca, None).unwrap_err();
-        // What the extender itself shows lets nobody in.
+        // The extender's own certificate is not accepted from clients.
         let pair = Some((value(&first, "tls.crt"), value(&first, "tls.key")));
         handshake(&server, ca, pair).unwrap_err();
         handshake(&server, value(&other, "ca.crt"), None).unwrap_err();
@@ -258,7 +258,7 @@ async fn whoever_comes_first_writes_and_a_renewed_certificate_is_served_without_
         served.push(tls);
     }
     assert!(!Arc::ptr_eq(&served[0], &served[1]));
-    // The empty Secret alone was written, and what another replica made is left as it is.
+    // Only the empty Secret was written; what another replica made stays as it is.
     assert_eq!(stub.requests("PUT"), 1);
     let path = "PUT /api/v1/namespaces/leafhost/secrets/certificate";
     assert_eq!(stub.requests(path), 1);
@@ -283,7 +283,7 @@ fn a_secret_that_was_deleted_and_made_again_gets_its_ca_back_and_an_emptied_one_
     assert_eq!(again.metadata.uid.as_deref(), Some("2"));
 }
 
-/// Answers as a cluster with this Secret and this Service.
+/// Starts an API server that has this Secret and this Service.
 async fn cluster(secret: Answer, service: Answer) -> Stub {
     let answers = std::sync::Mutex::new([Some(secret), Some(service)]);
     Stub::start(move |request| {
