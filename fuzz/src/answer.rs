@@ -1,14 +1,14 @@
-//! Answers as lines of text, so that a fuzzer's changes are changes of words: `node<TAB>/dev/a<TAB>/dev/a<TAB>rw`.
+//! Text form of answers, one item per line, so that a fuzzer's mutations change words: `node<TAB>/dev/a<TAB>/dev/a<TAB>rw`.
 
 use leafhost_wasm::fuzzing::types::{
     Attribute, AttributeValue, Device, DeviceNode, Devices, Discovery, Health, Mount, Wake,
 };
 
-/// The most devices that `repeat` makes, and the most text that `grow` does: a little over what is taken.
+/// Upper bounds of the devices that `repeat` makes and of the text that `grow` adds, both a little above the host's limits.
 const MOST: usize = 4_200;
 const MOST_TEXT: usize = 9 << 20;
 
-/// Reads an answer; a line that says nothing is none.
+/// Parses an answer. Lines that are not understood are ignored.
 pub fn read(lines: &str) -> Discovery {
     let mut answer = Answer::default();
     for line in lines.lines() {

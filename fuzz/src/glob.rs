@@ -1,11 +1,11 @@
-//! Shell globs, matched by the book: a table of what fits what, slow and plain.
+//! Reference matcher of shell globs: a slow and simple table of which parts match which prefixes.
 
-/// How a dialect differs.
+/// Dialect of globs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// `fnmatch(3)` without flags: a backslash takes the next character as it is.
+    /// `fnmatch(3)` without flags: a backslash makes the next character literal.
     Udev,
-    /// Of paths in grants: `*`, `?` and sets do not take a `/`.
+    /// Paths in grants: `*`, `?` and sets do not match a `/`.
     Paths,
 }
 
@@ -13,7 +13,7 @@ enum Part {
     Any,
     One,
     Just(char),
-    /// A backslash with nothing behind it.
+    /// Backslash at the end of the glob, which matches nothing.
     Nothing,
     Set {
         not: bool,
@@ -21,10 +21,10 @@ enum Part {
     },
 }
 
-/// Whether `text` fits; nothing for what the book leaves open.
+/// Returns true if `text` matches `glob`, and `None` for sets that the matcher does not model.
 #[must_use]
 pub fn fits(dialect: Dialect, glob: &str, text: &str) -> Option<bool> {
-    // To udev a character is a byte.
+    // For udev a character is a byte.
     let in_bytes = |text: &str| text.bytes().map(char::from).collect::<String>();
     let (glob, text) = match dialect {
         Dialect::Udev => (in_bytes(glob), in_bytes(text)),
@@ -32,7 +32,7 @@ pub fn fits(dialect: Dialect, glob: &str, text: &str) -> Option<bool> {
     };
     let parts = parts(dialect, &glob)?;
     let text: Vec<char> = text.chars().collect();
-    // Whether the parts so far fit the first n characters.
+    // `row[n]` is true if the parts so far match the first n characters.
     let mut row = vec![false; text.len() + 1];
     row[0] = true;
     for part in &parts {
@@ -58,7 +58,7 @@ fn takes(dialect: Dialect, part: &Part, c: char) -> bool {
     }
 }
 
-/// The parts of a glob.
+/// Splits a glob into its parts; `None` for sets that the matcher does not model.
 fn parts(dialect: Dialect, glob: &str) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     let mut rest = glob.chars();
@@ -81,7 +81,7 @@ fn parts(dialect: Dialect, glob: &str) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// A plain set; nothing for classes, escapes, odd ranges, and a bracket that is not closed.
+/// Parses a plain set; `None` for classes, escapes, odd ranges and a bracket that is not closed.
 fn set(text: &str) -> Option<(Part, &str)> {
     let (not, text) = match text.strip_prefix(['!', '^']) {
         Some(rest) => (true, rest),

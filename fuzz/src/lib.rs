@@ -1,4 +1,4 @@
-//! What the targets share: a clock of their own, and second opinions to hold the host's to.
+//! Shared by the fuzz targets: a limit on computing time, and reference implementations to compare the host with.
 
 pub mod answer;
 pub mod glob;
@@ -7,10 +7,10 @@ pub mod machine;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Runs `work` and fails if this thread computed longer: other programs on the machine do not count.
+/// Runs `work` and checks the CPU time that this thread used, so that other programs do not count.
 ///
 /// # Panics
-/// When it did.
+/// Panics if `work` used more than `bound`.
 pub fn within<T>(bound: Duration, work: impl FnOnce() -> T) -> T {
     let begin = computed();
     let result = work();

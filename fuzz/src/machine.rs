@@ -1,10 +1,10 @@
-//! A machine that is not there: what its paths lead to.
+//! Simulated machine: resolves paths without a file system.
 
 use std::io;
 
 use leafhost_grants::{Kind, Resolved};
 
-/// Links, and what is at their ends.
+/// Links, with the paths and kinds of their targets.
 const LINKS: [(&str, &str, Kind); 10] = [
     ("/dev/vfio/link", "/dev/sda", Kind::Node),
     ("/dev/vfio/out", "/etc/shadow", Kind::File),
@@ -18,10 +18,10 @@ const LINKS: [(&str, &str, Kind); 10] = [
     ("/r", "/", Kind::Folder),
 ];
 
-/// What a path leads to. `/srv/long…` leads to long paths, `/gone` to nothing; all else is what it seems to be.
+/// Resolves a path. `/srv/long…` resolves to a long path and `/gone…` to nothing; links resolve to their targets, other paths to themselves.
 ///
 /// # Errors
-/// Nothing is there.
+/// Returns an error if nothing is there.
 pub fn resolve(path: &str) -> io::Result<Resolved> {
     if path.starts_with("/gone") {
         return Err(io::ErrorKind::NotFound.into());

@@ -1,4 +1,4 @@
-//! A guest that answers what it likes: what comes out may be handed to a workload.
+//! Fuzzes a guest's answer: whatever is accepted may be given to a workload.
 //!
 //! The input is a grants file, a line `---`, and an answer as `leafhost_fuzz::answer` reads it.
 #![no_main]
@@ -16,13 +16,13 @@ use leafhost_grants::{Grants, Kind};
 use leafhost_wasm::fuzzing::Call;
 use libfuzzer_sys::fuzz_target;
 
-/// Granted where the input grants nothing that can be read.
+/// Grants for inputs whose own cannot be parsed.
 const GRANTS: &str = r#"
 udev: {subsystems: ["*"]}
 devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/data*:ro"], env: ["UDEV_*", "LD*X"]}
 "#;
 
-/// Values that must not come out; the second line of the last one by itself neither.
+/// Secret values that must not appear in the result, nor the second line of the last one alone.
 const SECRETS: [&str; 3] = [
     "hunter2",
     "p\"w\\d#1",
@@ -95,7 +95,7 @@ fuzz_target!(|data: &[u8]| {
         );
         let shown = [left.id.as_str(), &left.reason];
         assert!(shown.iter().all(|text| !has_secret(text)), "{left:?}");
-        // Quoted in our words; a guest that quotes a secret itself cannot be stopped.
+        // Secrets as the host quotes them. A guest that quotes a secret itself cannot be stopped.
         for secret in ["p\\\"w\\\\d#1", "and \\\"second\\\" line"] {
             assert!(
                 lines.contains(secret) || !left.reason.contains(secret),

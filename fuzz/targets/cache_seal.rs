@@ -1,4 +1,4 @@
-//! Somebody who writes what he likes into the cache of native code, and has seen files that are good.
+//! Fuzzes the cache of native code as an attacker who writes any bytes into it and has seen valid files.
 #![no_main]
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 const NAME: &str = "ours.native";
 
 fuzz_target!(|data: &[u8]| {
-    // Another for each input: libFuzzer looks over our shoulder, and a seal it has seen would be good again.
+    // Each input has its own key, because libFuzzer observes comparisons and a seal that it has seen would be valid again.
     let mut key = DefaultHasher::new();
     data.hash(&mut key);
     let seal = Seal::new(
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(seal.verify(NAME, &good), Some(code));
     let other = Seal::new([8; 64]);
     assert_eq!(other.verify(NAME, &good), None, "another agent's");
-    // The end of the name and the beginning of the code are told apart.
+    // The seal separates the end of the name from the start of the code.
     for name in ["", "ours", "ours.nativ", "ours.native\0", "other.native"] {
         assert_eq!(seal.verify(name, &good), None, "under another name");
     }

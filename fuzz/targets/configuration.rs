@@ -1,4 +1,4 @@
-//! Files in the folder of Configurations: any text, at a price that is bounded.
+//! Fuzzes files in the folder of Configurations: any text is checked at a bounded cost.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use leafhost_files::check_text;
 use leafhost_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 
-/// A document that is good whatever stands before it.
+/// Document that is valid whatever stands before it.
 const GOOD: &str = "\n---\napiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: last, namespace: last}\nspec:\n  discoveryHandler: {name: udev}\n";
 
 fuzz_target!(|data: &[u8]| {
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
             "{problem:?}"
         );
     }
-    // A broken document spoils no other, up to what a file may cost.
+    // A broken document does not affect others, up to the size limit of a file.
     if text.len() <= 16 << 10 {
         let (with_good, _) = check_text("f", &format!("{text}{GOOD}"));
         let last = with_good.last().expect("the good document");

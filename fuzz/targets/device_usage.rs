@@ -1,4 +1,4 @@
-//! Values of `deviceUsage` and ids of slots that another agent, or somebody's editor, has written.
+//! Fuzzes values of `deviceUsage` and slot ids, which another agent or a user may have written.
 #![no_main]
 
 use leafhost_core::names::is_node_name;

@@ -1,4 +1,4 @@
-//! What pods say of their devices: whatever is accepted keeps the bounds, and is judged and searched in bounded time.
+//! Fuzzes the device requests of pods: whatever is accepted keeps the limits, and is judged and searched in bounded time.
 #![no_main]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use leafhost_select::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// What reading, judging or searching may take, with a machine that is busy.
+/// Limit on the CPU time of parsing, judging or searching, with room for a busy machine.
 const LIMIT: Duration = Duration::from_secs(2);
 
 fuzz_target!(|data: &[u8]| {
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let facts = Facts::default();
     let mut verdicts = Verdicts::default();
-    // The text as an expression, too.
+    // Reads the text as an expression, too.
     within(LIMIT, || {
         if let Ok(expression) = verdicts.expression(text) {
             verdicts.judge(&expression, &facts);

@@ -1,4 +1,4 @@
-//! Grants files: whatever is accepted opens no more than it says.
+//! Fuzzes grants files: whatever is accepted allows no more than it says.
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
@@ -50,7 +50,7 @@ fn limits(grants: &Grants) {
     assert_eq!(limits.answer, 8 << 20);
 }
 
-/// What is not in the file is not granted.
+/// Asserts that nothing is granted that the file does not mention.
 fn absent(text: &str, grants: &Grants) {
     if text.contains('\\') {
         return;
@@ -136,7 +136,7 @@ fn devices(grants: &DeviceGrants) {
     assert!(!grants.env.is_empty() || !grants.allows_env(&long));
 }
 
-/// Whether one fits; nothing if none does and some may.
+/// Returns true if one pattern matches, and `None` if none does but some are undecided.
 fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let all: Vec<_> = all.collect();
     if all.contains(&Some(true)) {
@@ -145,7 +145,7 @@ fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     (!all.contains(&None)).then_some(false)
 }
 
-/// Addresses that are in no wide network, and the range inside which an entry must lie to open them.
+/// Addresses that no wide network includes, each with the range inside which an entry must lie to allow it.
 const SPECIAL: [(&str, &str); 16] = [
     ("127.0.0.1", "127.0.0.0/8"),
     ("0.0.0.0", "0.0.0.0/8"),
@@ -199,7 +199,7 @@ fn node() -> Network {
     )
 }
 
-/// Entries, and what is asked to know what they allow.
+/// Entries, and the check that tells which addresses they allow.
 type Way<'a> = (&'a [NetPorts], &'a dyn Fn(SocketAddr) -> bool);
 
 fn reach(grants: &NetworkGrants) {
@@ -240,7 +240,7 @@ fn reach(grants: &NetworkGrants) {
             policy.request(&to.ip().to_string(), to).is_ok()
         }),
     ];
-    // Whoever grants the interface of containers grants their network.
+    // A grant for the interface of containers includes their network.
     let of_containers = policy
         .interfaces()
         .iter()

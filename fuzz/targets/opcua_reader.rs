@@ -1,4 +1,4 @@
-//! A server of OPC UA that sends what it likes, in pieces of any size: the handler's conversation without the network.
+//! Fuzzes an OPC UA server that sends anything in pieces of any size: the handler's conversation without the network.
 #![no_main]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((size, stream)) = data.split_first() else {
         return;
     };
-    // What a call may compute in all.
+    // Bounds the CPU time of a whole call.
     within(Duration::from_secs(2), || {
         messages::read_all(stream);
         converse(usize::from(*size) + 1, stream);
@@ -52,7 +52,7 @@ fn converse(size: usize, stream: &[u8]) {
                 }
             }
         }
-        // What is whole is taken at once: beyond the message no more is kept than a chunk that is not.
+        // Complete messages are taken at once, so the reader holds at most one message and one incomplete chunk.
         assert!(reader.held() <= MAX_MESSAGE + MAX_CHUNK as usize);
     }
 }

@@ -1,4 +1,4 @@
-//! A camera that answers a question with what it likes.
+//! Fuzzes a camera's answers to SOAP requests.
 #![no_main]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const OPERATIONS: [Operation; 4] = [
 ];
 
 fuzz_target!(|data: &[u8]| {
-    // What a call may compute in all.
+    // Bounds the CPU time of a whole call.
     within(Duration::from_secs(2), || {
         for operation in OPERATIONS {
             for status in [200, 400, 500] {

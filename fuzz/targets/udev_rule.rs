@@ -1,6 +1,6 @@
-//! Rules in a Configuration, and names of devices: what the handler reads the host takes, and it fits what udev says.
+//! Fuzzes udev rules and device names: the host accepts each rule that the handler parses, and matches as udev does.
 //!
-//! The input is a rule and a kernel name, a devpath, a subsystem and a property, with NUL between them.
+//! The input is a rule, a kernel name, a devpath, a subsystem and a property, separated by NUL.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
     let value = part();
     within(Duration::from_secs(2), || {
         let all = terms.into_iter().map(|term| check(&term, &event, value));
-        // Not all of what a rule asks for can be told from an event; then it wakes.
+        // Terms that cannot be decided from an event wake.
         let woken = all.filter(|woken| !woken).count() == 0;
         let mut event = event.clone();
         event.properties = rule
@@ -63,7 +63,7 @@ fuzz_target!(|data: &[u8]| {
             .filter_map(|term| Some((term.key.clone()?, value.to_owned())))
             .collect();
         let wakes = rule.wakes_on(&event, &Subsystems::new(["*"]), &|| true);
-        // Terms on ancestors may each hold at another one.
+        // Terms on ancestors may each match a different ancestor.
         let plural = rule.terms().filter(|term| term.field.is_plural()).count();
         assert!(
             if plural > 1 {
@@ -76,7 +76,7 @@ fuzz_target!(|data: &[u8]| {
     });
 });
 
-/// Whether an event wakes that term; what it says of a text is what udev says.
+/// Returns true if an event wakes a term. Asserts that matches of a known text agree with the reference matcher.
 fn check(term: &Term, event: &Event, value: &str) -> bool {
     let text = match term.field {
         Field::Kernel => Some(event.kernel()),
@@ -112,7 +112,7 @@ fn check(term: &Term, event: &Event, value: &str) -> bool {
     woken
 }
 
-/// Whether one of the globs between bars fits.
+/// Returns true if one of the globs between bars matches, and `None` if none does but some are undecided.
 fn alternatives(value: &str, text: &str) -> Option<bool> {
     let all: Vec<_> = value
         .split('|')
@@ -124,7 +124,7 @@ fn alternatives(value: &str, text: &str) -> Option<bool> {
     (!all.contains(&None)).then_some(false)
 }
 
-/// Without `*`, `?` and `[` a value is compared as it is.
+/// Returns the dialect of a value; without `*`, `?` and `[` it is compared literally.
 fn dialect(value: &str) -> Dialect {
     if value.contains(['*', '?', '[']) {
         Dialect::Udev

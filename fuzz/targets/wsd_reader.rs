@@ -1,4 +1,4 @@
-//! Somebody who sends datagrams to the group of WS-Discovery.
+//! Fuzzes datagrams sent to the WS-Discovery group.
 #![no_main]
 
 use std::time::Duration;
@@ -8,6 +8,6 @@ use leafhost_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    // What a call may compute in all.
+    // Bounds the CPU time of a whole call.
     let _ = within(Duration::from_secs(2), || wsd::read(data));
 });
