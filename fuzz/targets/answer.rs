@@ -16,7 +16,7 @@ use leafhost_grants::{Grants, Kind};
 use leafhost_wasm::fuzzing::Call;
 use libfuzzer_sys::fuzz_target;
 
-/// Grants for inputs whose own cannot be parsed.
+/// Grants for inputs that have no valid ones of their own.
 const GRANTS: &str = r#"
 udev: {subsystems: ["*"]}
 devices: {nodes: [udev, "/dev/vfio/*"], mounts: ["/run/udev:ro", "/srv/*:rw", "/data*:ro"], env: ["UDEV_*", "LD*X"]}

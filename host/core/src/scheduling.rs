@@ -276,7 +276,7 @@ pub enum ContainerKind {
 
 /// Receiver of what a scheduler's watches show. Its methods must return quickly.
 pub trait Observer: Send + Sync {
-    /// Replaces all Instances by those that were listed.
+    /// Replaces all Instances with those that were listed.
     fn instances(&self, all: Vec<Arc<Instance>>);
     /// Receives the current state of an Instance.
     fn instance(&self, instance: Arc<Instance>);
@@ -284,13 +284,13 @@ pub trait Observer: Send + Sync {
     fn instance_gone(&self, key: &InstanceKey);
     /// Receives the namespaces that own the names of Configurations.
     fn names(&self, names: Arc<ResourceNames>);
-    /// Replaces all pods by those that were listed.
+    /// Replaces all pods with those that were listed.
     fn pods(&self, all: Vec<Pod>);
     /// Receives the current state of a pod.
     fn pod(&self, pod: Pod);
     /// Receives the deletion of a pod.
     fn pod_gone(&self, key: &PodKey);
-    /// Replaces all Nodes by those that were listed. Nodes are watched only if schedulers lock them.
+    /// Replaces all Nodes with those that were listed. Nodes are watched only if schedulers lock them.
     fn nodes(&self, all: BTreeMap<String, NodeSeen>);
     /// Receives the current state of a Node.
     fn node(&self, name: String, seen: NodeSeen);

@@ -148,7 +148,7 @@ impl Scheduler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true once all watches that it needs have listed their objects.
+    /// Returns true once Instances and pods were listed, and Nodes if the extender locks them.
     pub fn is_ready(&self) -> bool {
         let state = self.state();
         let has_nodes = self.locks.is_none() || state.world.locks().is_some();

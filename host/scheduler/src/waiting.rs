@@ -70,7 +70,7 @@ impl State {
         if let Some(again) = again.filter(|again| *again > now) {
             return Outcome::Later(again);
         }
-        // Devices of this pod help no other. A pod no scheduler has asked about may lack something else, so it takes none.
+        // Other pods cannot have the devices that this pod will take. If no scheduler has asked about it, it may lack something else and takes none.
         if self.offered.is_known(&pod.uid) {
             taken.entry(place).or_default().extend(devices);
         }

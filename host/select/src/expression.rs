@@ -26,7 +26,7 @@ pub enum InvalidExpression {
     /// Longer than [`MAX_EXPRESSION`]; holds the length in bytes.
     #[error("the expression has {0} bytes; at most {MAX_EXPRESSION} are allowed")]
     TooLong(usize),
-    /// Not valid CEL; holds the parser's first line.
+    /// Not valid CEL; holds the first line of the parser's error.
     #[error("the expression cannot be read: {0}")]
     Syntax(String),
     /// Nested deeper than `MAX_DEPTH`.

@@ -16,7 +16,7 @@ pub type Name = (String, String);
 pub struct Facts {
     /// Attributes of the device.
     pub(crate) attributes: BTreeMap<Name, AttributeValue>,
-    /// Capacities of the device, in units of 10⁻⁹.
+    /// Capacities of the device, in units of 1e-9.
     pub(crate) capacity: BTreeMap<Name, i128>,
     /// True if several pods may use the device at a time.
     pub(crate) is_shared: bool,
@@ -27,7 +27,7 @@ pub struct Facts {
 pub enum Fact {
     /// Value of an attribute.
     Attribute(AttributeHash),
-    /// Value of a capacity, in units of 10⁻⁹.
+    /// Value of a capacity, in units of 1e-9.
     Capacity(i128),
 }
 

@@ -13,7 +13,7 @@ use semver::Version;
 
 const WHOLE: i128 = 1_000_000_000;
 
-/// Quantity in units of 10⁻⁹.
+/// Quantity in units of 1e-9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Quantity(i128);
 
@@ -36,7 +36,7 @@ impl Opaque for SemVer {
 type Any = Arc<dyn Opaque>;
 type Outcome<T> = Result<T, ExecutionError>;
 
-/// Returns a quantity as a CEL value.
+/// Returns a quantity, given in units of 1e-9, as a CEL value.
 pub fn quantity(nanos: i128) -> Value {
     Value::Opaque(Arc::new(Quantity(nanos)))
 }

@@ -52,7 +52,7 @@ const ALLOCATE: Duration = Duration::from_secs(9);
 /// Time limit of a write that releases slots.
 const WRITE: Duration = Duration::from_secs(5);
 /// Interval between two reads of the kubelet's records while pods have slots. `SILENT` applies while one of them has no volume, because the end of
-/// its containers causes no event.
+/// its containers causes no event, or while pods are doubtful.
 const EVERY: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_millis(600);
 

@@ -46,7 +46,7 @@ pub fn allocation(
     Ok(given(edits))
 }
 
-/// Returns the refusal for a call without any pod to serve.
+/// Returns the error text for a call when no pod is known that could be served.
 pub fn nobody() -> String {
     format!(
         "no pod that the kubelet admits has devices reserved for it: a pod with {DEVICES} must be scheduled by a scheduler that asks leafhost scheduler"

@@ -147,7 +147,7 @@ fn waiting<'a, 's>(
     })
 }
 
-/// Returns true if the pod gets nothing more after the next container.
+/// Returns true if at most one container of the pod still waits for devices.
 pub fn is_last(
     uid: &str,
     reservation: &Reservation,
@@ -167,7 +167,7 @@ pub struct Keeper {
     has_looked: bool,
 }
 
-/// Observer of a pod's ticket.
+/// Agent and kubelet run that last saw a pod's ticket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum SeenBy {
     /// No ticket was seen.
