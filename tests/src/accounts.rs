@@ -1,4 +1,4 @@
-//! The accounts that the chart makes for a release in a namespace of the same name, and how a program acts as one of them.
+//! ServiceAccounts that the chart creates for a release in a namespace of the same name, and kubeconfigs to act as one of them.
 
 use std::fs;
 
@@ -7,17 +7,17 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::Cluster;
 use crate::program::source_tree;
 
-/// The name of the account of a release's agents.
+/// Returns the name of the ServiceAccount of a release's agents.
 pub fn account(space: &str) -> String {
     format!("{space}-leafhost-agent")
 }
 
-/// What the chart gives the account of a release in a namespace of the same name, with these values too.
+/// Renders the RBAC template of a release in a namespace of the same name, with these additional values.
 pub fn rights(cluster: &Cluster, space: &str, values: &[&str]) -> Result<String> {
     rendered(cluster, space, "rbac", values)
 }
 
-/// A template of the chart for a release in a namespace of the same name, with these values too.
+/// Renders one template of the chart for a release in a namespace of the same name, with these additional values.
 pub fn rendered(cluster: &Cluster, space: &str, template: &str, values: &[&str]) -> Result<String> {
     let file = format!("templates/{template}.yaml");
     let chart = source_tree().join("deploy/chart");
@@ -39,14 +39,14 @@ pub fn rendered(cluster: &Cluster, space: &str, template: &str, values: &[&str])
     cluster.helm(&arguments)
 }
 
-/// The kubeconfig with the account's token for a node.
+/// Returns a kubeconfig with a token of the account that is bound to a node.
 pub fn token(cluster: &Cluster, space: &str, node: &str) -> Result<String> {
     let create = ["create", "token", &account(space), "--namespace", space];
     let bound = ["--bound-object-kind", "Node", "--bound-object-name", node];
     kubeconfig(cluster, &[&create[..], &bound].concat())
 }
 
-/// The kubeconfig with a token that is made so.
+/// Returns a kubeconfig with the token that `kubectl` prints for the arguments `create`.
 pub fn kubeconfig(cluster: &Cluster, create: &[&str]) -> Result<String> {
     let token = cluster.kubectl(create)?;
     let admin = fs::read_to_string(cluster.kubeconfig())?;

@@ -19,12 +19,12 @@ use crate::mounts::Mounts;
 use crate::program::{self, Ended};
 use crate::wait::{eventually, within};
 
-/// A folder with Configurations, handlers and state, and the agent that uses it.
+/// Folder with Configurations, handlers and state, and the agent that uses it.
 pub struct Home {
     folder: TempDir,
     cdi: PathBuf,
     kubelet: Option<PathBuf>,
-    /// The kubeconfig of the cluster where Configurations and Instances are; nothing for files.
+    /// Kubeconfig of the cluster that holds Configurations and Instances; `None` if they are files.
     cluster: Option<PathBuf>,
     node: String,
     enter: Enter,
@@ -36,7 +36,7 @@ pub struct Home {
 type Enter = Box<dyn Fn(&Path) -> Result<Command> + Send + Sync>;
 
 impl Home {
-    /// An empty home.
+    /// Creates an empty home.
     pub fn new() -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a folder")?;
         for name in ["configurations", "handlers"] {
@@ -54,7 +54,7 @@ impl Home {
         })
     }
 
-    /// A copy with the same files.
+    /// Creates a copy with the same files.
     pub fn copy(&self) -> Result<Self> {
         let copy = Self::new()?;
         let (from, to) = (self.path().join("."), copy.path());
@@ -63,7 +63,7 @@ impl Home {
         Ok(copy)
     }
 
-    /// A home whose agent runs on a node of a cluster and serves its kubelet.
+    /// Creates a home whose agent runs on a node of a cluster and serves its kubelet.
     pub fn on(node: &'static Node) -> Result<Self> {
         let mut home = Self::new()?;
         home.kubelet = Some("/var/lib/kubelet".into());
@@ -72,17 +72,17 @@ impl Home {
         Ok(home)
     }
 
-    /// The next agent has its Configurations and Instances in the cluster of this kubeconfig. Its handlers stay in this home.
+    /// Makes the next agent use the Configurations and Instances of the cluster of this kubeconfig. Its handlers stay in this home.
     pub fn join(&mut self, kubeconfig: &Path) {
         self.cluster = Some(kubeconfig.to_owned());
     }
 
-    /// The next agent is that of this node.
+    /// Sets the node name of the next agent.
     pub fn set_node(&mut self, node: &str) {
         node.clone_into(&mut self.node);
     }
 
-    /// A home whose agent runs on a host of a network.
+    /// Creates a home whose agent runs on a host of a network.
     pub fn on_host(host: &Host, node: &str) -> Result<Self> {
         let mut home = Self::new()?;
         node.clone_into(&mut home.node);
@@ -91,12 +91,12 @@ impl Home {
         Ok(home)
     }
 
-    /// The next agent serves the kubelet with this folder; by default it serves none.
+    /// Makes the next agent serve the kubelet with this folder; by default it serves none.
     pub fn serve_kubelet(&mut self, folder: &Path) {
         self.kubelet = Some(folder.to_owned());
     }
 
-    /// The next agent starts with a soft limit as of `ulimit`: `n` open files, `v` KiB of address space.
+    /// Starts the next agent with a soft limit of `ulimit`: `n` for open files, `v` for KiB of address space.
     pub fn limit(&mut self, what: char, limit: u32) {
         self.enter = Box::new(move |program| {
             let mut command = Command::new("sh");
@@ -106,19 +106,19 @@ impl Home {
         });
     }
 
-    /// The agent runs in this mount namespace.
+    /// Runs the next agent in this mount namespace.
     pub fn live_in(&mut self, mounts: &Arc<Mounts>) {
         let mounts = Arc::clone(mounts);
         self.enter = Box::new(move |program| Ok(mounts.command(program)));
     }
 
-    /// The next agent runs with these environment variables.
+    /// Sets the environment variables of the next agent.
     pub fn set_environment(&mut self, environment: &[(&str, &OsStr)]) {
         let set = |(name, value): &(&str, &OsStr)| ((*name).to_owned(), (*value).to_owned());
         self.environment = environment.iter().map(set).collect();
     }
 
-    /// The agent's response for a path of its endpoint.
+    /// Returns the agent's response to a GET of `path` at its endpoint.
     pub fn get(&self, path: &str) -> Result<String> {
         let mut find = (self.enter)(Path::new("cat"))?;
         find.arg(self.path().join("state/agent.json"));
@@ -129,32 +129,32 @@ impl Home {
         Ok(answer.body_mut().read_to_string()?)
     }
 
-    /// The file the agent logs to.
+    /// Returns the path of the agent's log file.
     pub fn log_file(&self) -> PathBuf {
         self.path().join("log")
     }
 
-    /// The agent's process.
+    /// Returns the process ID of the agent.
     pub fn pid(&self) -> Result<u32> {
         Ok(self.child.as_ref().context("no agent runs")?.id())
     }
 
-    /// The folder.
+    /// Returns the folder of this home.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The folder of CDI specs, in this home unless [`Self::publish_in`] changes it.
+    /// Returns the folder of CDI specs, which is in this home unless [`Self::publish_in`] changes it.
     pub fn cdi(&self) -> &Path {
         &self.cdi
     }
 
-    /// The next agent writes CDI specs into this folder.
+    /// Makes the next agent write CDI specs into this folder.
     pub fn publish_in(&mut self, folder: &Path) {
         folder.clone_into(&mut self.cdi);
     }
 
-    /// Adds one of our handlers with its grants.
+    /// Adds one of the handlers of this repository with its grants.
     pub fn add_handler(&self, name: &str) -> Result<()> {
         let wasm = program::handler(name)?;
         for file in [wasm.with_extension("grants.yaml"), wasm] {
@@ -167,7 +167,7 @@ impl Home {
         Ok(())
     }
 
-    /// Writes a file below the folder.
+    /// Writes a file below the folder of this home.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let path = self.path().join(name);
         if let Some(parent) = path.parent() {
@@ -176,12 +176,12 @@ impl Home {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes a file below the folder.
+    /// Removes a file below the folder of this home.
     pub fn remove(&self, name: &str) -> Result<()> {
         fs::remove_file(self.path().join(name)).with_context(|| format!("cannot remove {name}"))
     }
 
-    /// The command that runs the agent, with more arguments.
+    /// Returns the command that runs the agent with additional arguments.
     pub fn command(&self, more: &[&str]) -> Result<Command> {
         let mut command = (self.enter)(&program::leafhost()?)?;
         match &self.kubelet {
@@ -195,7 +195,7 @@ impl Home {
                 .arg(self.path().join("handlers")),
             None => command.arg("--standalone").arg(self.path()),
         };
-        // Agents of several nodes are on this machine.
+        // Agents of several nodes share this machine, so none of them serves external handlers.
         if self.cluster.is_some() && !more.contains(&"--external-handlers-dir") {
             command.arg("--no-external-handlers");
         }
@@ -211,7 +211,7 @@ impl Home {
         Ok(command)
     }
 
-    /// Starts the agent, with more arguments, and waits until it is ready.
+    /// Starts the agent with additional arguments and waits until it is ready.
     pub fn start(&mut self, more: &[&str]) -> Result<()> {
         ensure!(self.child.is_none(), "the agent runs already");
         let log = File::options()
@@ -258,7 +258,7 @@ impl Home {
         Ok(status?.code())
     }
 
-    /// The agent's log.
+    /// Returns the agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -271,13 +271,13 @@ impl Home {
         program::finish(command)
     }
 
-    /// The status document.
+    /// Returns the status document of the agent.
     pub fn status(&self) -> Result<Value> {
         let text = self.leafhost(&["status", "-o", "json"])?.good()?;
         serde_json::from_str(&text).context("the status is no JSON")
     }
 
-    /// The Instances, once there are `count`.
+    /// Waits until there are `count` Instances and returns them.
     pub fn instances(&self, count: usize) -> Result<Vec<Value>> {
         eventually(&format!("{count} Instances"), || {
             let status = self.status()?;

@@ -38,17 +38,17 @@ use crate::program::source_tree;
 use crate::requirement::{self, Missing};
 use crate::wait::eventually;
 
-/// What a cluster is to be.
+/// Options of a cluster.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// How many nodes: 1 to 8.
+    /// Number of nodes: 1 to 8.
     pub nodes: u8,
     /// Feature gates of the API server and the kubelets, each as `Name=true`.
     pub gates: Vec<String>,
-    /// An earlier version, such as `1.35`, that API server, controller manager and scheduler emulate: they have its gates and
-    /// serve its fields. Kubelets have no such thing.
+    /// Earlier version, such as `1.35`, that API server, controller manager and scheduler emulate: they have its gates and serve its fields. Kubelets
+    /// cannot emulate a version.
     pub emulated: Option<&'static str>,
-    /// Whether the kubelets are those of 1.35.
+    /// True if the nodes run the kubelet of 1.35.
     pub older_kubelets: bool,
 }
 
@@ -63,9 +63,9 @@ impl Default for Setup {
     }
 }
 
-/// A cluster that runs.
+/// Running cluster.
 pub struct Cluster {
-    // Dropped first: it ends what the others stand for.
+    // Dropped first, because it ends the processes of the other fields.
     watchdog: Mutex<Option<Watchdog>>,
     id: ClusterId,
     programs: std::path::PathBuf,
@@ -76,12 +76,12 @@ pub struct Cluster {
     namespaces: AtomicUsize,
 }
 
-/// Makes the kubelets of the [shared] cluster those of 1.35, if it is set.
+/// Environment variable that makes the kubelets of the [shared] cluster those of 1.35.
 pub const OLDER_KUBELETS: &str = "LEAFHOST_OLDER_KUBELETS";
 
-/// The cluster of this test binary with two nodes, started by the first test that asks.
+/// Returns the cluster of this test binary with two nodes, which the first caller starts.
 ///
-/// None where something is missing and that is no error, see [`requirement::lacks`].
+/// Returns `None` if the machine lacks something and that is no error, see [`requirement::lacks`].
 pub fn shared() -> Result<Option<&'static Cluster>> {
     static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
     if requirement::lacks(Cluster::missing())? {
@@ -102,12 +102,12 @@ pub fn shared() -> Result<Option<&'static Cluster>> {
 }
 
 impl Cluster {
-    /// What this machine lacks.
+    /// Returns what this machine lacks to run a cluster.
     pub fn missing() -> Option<Missing> {
         programs::missing()
     }
 
-    /// What it lacks for [`Setup::older_kubelets`].
+    /// Returns what this machine lacks for [`Setup::older_kubelets`].
     pub fn missing_older_kubelet() -> Option<Missing> {
         Self::missing().or_else(programs::missing_older_kubelet)
     }
@@ -120,7 +120,7 @@ impl Cluster {
         })
     }
 
-    /// The same with another setup.
+    /// Starts a cluster with this setup and waits until its nodes are ready.
     pub fn start_with(setup: &Setup) -> Result<Self> {
         let taken = Reservation::first()?;
         let id = taken.id;
@@ -130,7 +130,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a cluster that stays when this process ends, and writes down how to use it. `prepare` may say more about that.
+    /// Starts a cluster that outlives this process and saves how to use it. The text that `prepare` returns comes first.
     pub fn keep(setup: &Setup, prepare: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
         let taken = Reservation::first()?;
         let id = taken.id;
@@ -145,7 +145,7 @@ impl Cluster {
         kept
     }
 
-    /// How to use the clusters that were kept and run. Removes what is left of those that don't.
+    /// Returns how to use each kept cluster that still runs. Removes the rest of those that do not run.
     pub fn kept() -> Result<Vec<String>> {
         let mut found = Vec::new();
         for id in reservation::kept() {
@@ -158,7 +158,7 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Ends all clusters that were kept; how many.
+    /// Ends all kept clusters and returns their number.
     pub fn end_kept() -> Result<usize> {
         let all = reservation::kept();
         for id in &all {
@@ -196,7 +196,7 @@ impl Cluster {
         })
     }
 
-    /// Ends the cluster and removes everything it has made. Dropping it does the same, without an error.
+    /// Ends the cluster and removes everything it has made. Dropping the cluster does the same, but reports no error.
     pub fn stop(&self) -> Result<()> {
         let watchdog = self.watchdog().take();
         watchdog.map_or(Ok(()), |mut dog| dog.end())
@@ -206,27 +206,27 @@ impl Cluster {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process of the API server. Only for a cluster that no other test uses.
+    /// Returns the process of the API server. Only for a cluster that no other test uses.
     pub fn server(&self) -> &Program {
         &self.control.server
     }
 
-    /// The process of the scheduler.
+    /// Returns the process of the scheduler.
     pub fn scheduler(&self) -> &Program {
         &self.control.scheduler
     }
 
-    /// The process of etcd. Only for a cluster that no other test uses.
+    /// Returns the process of etcd. Only for a cluster that no other test uses.
     pub fn etcd(&self) -> &Program {
         &self.control.etcd
     }
 
-    /// The versions of objects in etcd.
+    /// Returns a reader of the object versions in etcd.
     pub fn stored(&self) -> Stored {
         Stored::new(&format!("{}:2379", self.id.loopback()))
     }
 
-    /// Waits until the API server serves.
+    /// Waits until the API server is ready.
     pub fn wait_served(&self) -> Result<()> {
         let api = self.api();
         let ready = self
@@ -236,22 +236,22 @@ impl Cluster {
         ready.map(drop)
     }
 
-    /// The API server, with the right to do everything.
+    /// Returns a client of the API server with all rights.
     pub fn api(&self) -> &Api {
         &self.control.api
     }
 
-    /// What was asked of the API server.
+    /// Returns the audit log of the API server.
     pub fn audit(&self) -> &Audit {
         &self.control.audit
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.control.kubeconfig
     }
 
-    /// Runs kubectl to its end; what it printed.
+    /// Runs kubectl to its end and returns its output.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with(arguments, "")
     }
@@ -261,33 +261,33 @@ impl Cluster {
         self.kubectl_with(&["apply", "--filename", "-"], manifests)
     }
 
-    /// Applies the definitions of the chart. Several tests may do it at once.
+    /// Applies the chart's CustomResourceDefinitions. Several tests may call it at once.
     pub fn define(&self) -> Result<()> {
         let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
         eventually("the definitions are there", || self.apply(definitions)).map(drop)
     }
 
-    /// The folder of kubectl, helm and the cluster's other programs.
+    /// Returns the folder with kubectl, helm and the cluster's other programs.
     pub fn programs(&self) -> &Path {
         &self.programs
     }
 
-    /// Runs kubectl with this input.
+    /// Runs kubectl with this input and returns its output.
     pub fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String> {
         self.client("kubectl", arguments, input)
     }
 
-    /// Runs helm to its end; what it printed.
+    /// Runs helm to its end and returns its output.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.client("helm", arguments, "")
     }
 
-    /// The same with Helm 3.
+    /// Runs Helm 3 to its end and returns its output.
     pub fn helm3(&self, arguments: &[&str]) -> Result<String> {
         self.client("helm3", arguments, "")
     }
 
-    /// Runs commands of the documentation in the source tree, up to the first that fails, and returns what they printed.
+    /// Runs shell commands of the documentation in the source tree, up to the first that fails, and returns their output.
     pub fn shell(&self, commands: &str) -> Result<String> {
         self.client("/bin/sh", &["-eu", "-c", commands], "")
     }
@@ -330,29 +330,29 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What the API has at `path`.
+    /// Returns the object or list that the API server has at `path`.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.api().get(path)
     }
 
-    /// Connects a host without an interface to the network of the nodes; its address there.
+    /// Connects a host without an interface to the network of the nodes and returns its address there.
     pub fn connect(&self, host: &Host) -> Result<String> {
         let address = self.id.host_address();
         host.join(&self.id.name(), &format!("{address}/24"))?;
         Ok(address)
     }
 
-    /// All nodes, also those that another test has taken.
+    /// Returns all nodes, including those that another test has taken.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// A node for one test alone, as soon as one is free; ready.
+    /// Takes a node for one test alone; waits until one is free and ready.
     pub fn take_node(&self) -> Result<TakenNode<'_>> {
         self.take_nodes(1)?.pop().context("no node was taken")
     }
 
-    /// Several ready nodes, as soon as that many are free.
+    /// Takes `count` nodes; waits until that many are free and ready.
     pub fn take_nodes(&self, count: usize) -> Result<Vec<TakenNode<'_>>> {
         ensure!(
             count <= self.nodes.len(),
@@ -384,7 +384,7 @@ impl Cluster {
         Ok(taken)
     }
 
-    /// A fresh namespace whose name begins with `name`.
+    /// Creates a namespace whose name begins with `name`.
     pub fn namespace(&self, name: &str) -> Result<Namespace<'_>> {
         let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
         Namespace::new(self, format!("{name}-{number}"))
@@ -406,7 +406,7 @@ impl Cluster {
     }
 }
 
-/// A node that one test has for itself until this is dropped.
+/// Node that one test has for itself until this is dropped.
 pub struct TakenNode<'c> {
     cluster: &'c Cluster,
     node: &'c Node,
@@ -423,7 +423,7 @@ impl Deref for TakenNode<'_> {
 
 impl Drop for TakenNode<'_> {
     fn drop(&mut self) {
-        // A test may have left it without; the next one waits until it is ready.
+        // The test may have stopped the kubelet; the next one waits until the node is ready.
         if self.node.kubelet_pid().is_err()
             && let Err(error) = self.node.start_kubelet()
         {

@@ -1,4 +1,4 @@
-//! Pods of several stand-in nodes that come and go without end and compete for the slots of the same devices.
+//! Pods of several stand-in nodes that are created and deleted continuously and compete for the slots of the same devices.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,61 +16,61 @@ use crate::random::Random;
 use crate::slot_history::{Holders, holders};
 use crate::stand_in_node::{StandInNode, instances_path};
 
-/// How long a pod waits that finds no free device on its node.
+/// Pause of a pod that finds no free device on its node.
 const AGAIN: Duration = Duration::from_millis(5);
-/// After so many claims pods want another Instance. A slot comes back at the earliest five seconds after it was given, unless its node gives it
-/// again, so all Instances in turn must take longer.
+/// Number of claims after which pods want another Instance. A slot is freed at the earliest five seconds after its allocation, unless its node
+/// allocates it again, so a round over all Instances must take longer.
 const TURN: u64 = 8;
-/// The record of the stand-in is emptied after so many claims.
+/// Number of claims after which the record of the stand-in is emptied.
 const RECORDED: usize = 500;
 
-/// What is to happen.
+/// Parameters of the contest.
 #[derive(Debug, Clone)]
 pub struct Contest {
-    /// Where the Instances are.
+    /// Namespace of the Instances.
     pub space: String,
-    /// The Instances, by name.
+    /// Names of the Instances.
     pub instances: Vec<String>,
-    /// So many pods of a node want a device at a time.
+    /// Number of pods per node that want a device at a time.
     pub pods: usize,
-    /// So many claims are made in all.
+    /// Number of claims in total.
     pub claims: usize,
-    /// At any time pods want one of so many Instances, in turn others.
+    /// Number of Instances that pods want at a time; the set moves on after some claims.
     pub wanted: usize,
-    /// A pod runs for at least and at most so many milliseconds.
+    /// Shortest and longest run of a pod, in milliseconds.
     pub lasts: (u64, u64),
-    /// Of so many pods one asks the API server whether its slot is its node's until it ends.
+    /// One of this many pods asks the API server if its slot stays its node's until the pod ends.
     pub asks: u64,
 }
 
-/// A slot that a pod had.
+/// Allocation of a slot to a pod.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The slot.
+    /// Name of the slot.
     pub slot: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// When the kubelet had the answer.
+    /// Time at which the kubelet had the answer.
     pub from: Instant,
-    /// When the pod began to end.
+    /// Time at which the pod began to end.
     pub until: Instant,
 }
 
-/// What has happened.
+/// Results of the contest.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// All grants.
     pub grants: Vec<Grant>,
-    /// How long the kubelet waited for each.
+    /// Wait of the kubelet for each answer.
     pub waits: Vec<Duration>,
-    /// Claims that agents refused.
+    /// Number of claims that agents refused.
     pub refused: usize,
-    /// How often a pod asked the API server.
+    /// Number of times a pod asked the API server.
     pub asked: usize,
 }
 
 impl Contest {
-    /// Runs it to its end. All pods have ended then, and their slots may not be free yet.
+    /// Runs the contest. On return all pods have ended, but some slots may not be free yet.
     pub async fn run(
         &self,
         api: &Api,
@@ -81,7 +81,7 @@ impl Contest {
         let outcome = Arc::<Mutex<Outcome>>::default();
         let mut tasks = JoinSet::new();
         for node in nodes {
-            // The kubelet admits one pod after the other.
+            // The kubelet admits one pod at a time.
             let turn = Arc::<tokio::sync::Mutex<()>>::default();
             for number in 0..self.pods {
                 let worker = Worker {
@@ -146,7 +146,7 @@ impl Worker {
                 Err(Refusal::Plugin {
                     call: "Allocate", ..
                 }) => self.note(|outcome| outcome.refused += 1),
-                // What a scheduler would have seen.
+                // A scheduler would have seen that the node has no free device.
                 Err(Refusal::NoneHealthy(_) | Refusal::TooFew { .. }) => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -206,11 +206,11 @@ impl Worker {
     }
 }
 
-/// Fails if a slot was given on a node before it was given back on another.
+/// Fails if a slot was allocated on a node before another node freed it.
 pub fn overlaps(grants: &[Grant]) -> Result<()> {
     let mut sorted: Vec<&Grant> = grants.iter().collect();
     sorted.sort_by_key(|grant| grant.from);
-    // By slot and node, until when.
+    // End of the last grant, by slot and node.
     let mut ends: BTreeMap<&str, BTreeMap<&str, Instant>> = BTreeMap::new();
     for grant in sorted {
         let ends = ends.entry(&grant.slot).or_default();
@@ -228,7 +228,7 @@ pub fn overlaps(grants: &[Grant]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if more than `capacity` grants of one slot, or of one device, lasted at a time.
+/// Fails if more than `capacity` grants of one slot, or of one device, overlap.
 pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
     let mut by_slot: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
     for grant in grants {
@@ -250,7 +250,7 @@ pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
     Ok(())
 }
 
-/// Which slots the pods of a node have, by its kubelet.
+/// Returns the slots that the pods of a node hold, by the records of its kubelet.
 pub fn book(node: &StandInNode) -> Holders {
     let slots = node.kubelet.all_held().into_iter();
     slots.map(|slot| (slot, node.name().to_owned())).collect()

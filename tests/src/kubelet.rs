@@ -1,8 +1,8 @@
-//! A stand-in for the kubelet: device manager, PodResources, checkpoint and pods' folders, and nothing else of a node. It
-//! does on demand what a real kubelet cannot be made to do. Otherwise it does what Kubernetes 1.37 does, faults included.
+//! A stand-in for the kubelet: device manager, PodResources, checkpoint and pods' folders, and nothing else of a node. It produces states on demand
+//! that a real kubelet cannot be made to enter. Otherwise it behaves as Kubernetes 1.37 does, faults included.
 //!
-//! Its folder has the layout of `/var/lib/kubelet`: `device-plugins/`, `pod-resources/kubelet.sock`, `pods/<uid>/`. It
-//! knows of a plugin only what the plugin sends.
+//! Its folder has the layout of `/var/lib/kubelet`: `device-plugins/`, `pod-resources/kubelet.sock`, `pods/<uid>/`. It knows of a plugin only what
+//! the plugin sends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,29 +36,28 @@ pub use waiting::{Blocking, ClockHold};
 pub use world::{Answered, Listing, Record, Registration};
 use world::{World, locked};
 
-/// Which plugins of a resource a kubelet knows.
+/// Rule by which a kubelet keeps the plugins of one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Plugins {
-    /// The one that has registered last: up to 1.36. The end of any stream of the resource disconnects it.
+    /// Only the last one registered: up to 1.36. The end of any stream of the resource disconnects it.
     Newest,
-    /// Each by the path of its socket, which none may register before the kubelet has seen the end of the one before: from
-    /// 1.37 on.
+    /// Each by the path of its socket: from 1.37 on. A path can be registered again only after the kubelet has seen the end of its plugin.
     #[default]
     ByPath,
 }
 
-/// How the kubelet is started again.
+/// Options of a restart of the kubelet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Restart {
-    /// The checkpoint is lost meanwhile.
+    /// True if the checkpoint is lost meanwhile.
     pub lose_checkpoint: bool,
-    /// The pause after each socket that it removes before it listens.
+    /// Pause after each socket that the kubelet removes before it listens.
     pub pause: Duration,
-    /// It does not know of its pods until [`Kubelet::learn_pods`].
+    /// True if the kubelet does not know its pods until [`Kubelet::learn_pods`].
     pub without_pods: bool,
 }
 
-/// The stand-in. Clones are the same one.
+/// Stand-in for the kubelet. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Kubelet {
     world: Arc<World>,
@@ -68,7 +67,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// One in a folder of its own; it does not run yet.
+    /// Creates a kubelet in a folder of its own; does not start it.
     pub fn new(root: &Path) -> Self {
         Self {
             world: Arc::new(World::new(root.to_owned())),
@@ -78,7 +77,7 @@ impl Kubelet {
         }
     }
 
-    /// Starts it: the checkpoint is read, the sockets in its folder are removed, then it listens.
+    /// Starts the kubelet: reads the checkpoint, removes the sockets in its folder, then listens.
     pub async fn start(&self) -> Result<()> {
         self.start_as(Restart::default()).await
     }
@@ -94,7 +93,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Ends it as a kill does: its connections end at once, the files of its sockets stay.
+    /// Ends the kubelet as a kill does: its connections end at once, the files of its sockets stay.
     pub async fn stop(&self) {
         let life = locked(&self.life).take();
         if let Some(life) = life {
@@ -102,7 +101,7 @@ impl Kubelet {
         }
     }
 
-    /// Ends and starts it. Pods that are active are not admitted again until [`Self::readmit`].
+    /// Ends and starts the kubelet. It does not admit active pods again until [`Self::readmit`].
     pub async fn restart(&self, how: Restart) -> Result<()> {
         self.stop().await;
         if how.lose_checkpoint {
@@ -118,32 +117,32 @@ impl Kubelet {
             .ok_or_else(|| Refusal::Absent("kubelet runs".to_owned()))
     }
 
-    /// The folder, for `--kubelet-dir`.
+    /// Returns the folder, for `--kubelet-dir`.
     pub fn root(&self) -> &Path {
         &self.world.root
     }
 
-    /// The folder of plugins' sockets.
+    /// Returns the folder of plugins' sockets.
     pub fn device_plugins(&self) -> PathBuf {
         self.world.device_plugins()
     }
 
-    /// The socket of PodResources.
+    /// Returns the path of the PodResources socket.
     pub fn pod_resources(&self) -> PathBuf {
         self.world.pod_resources()
     }
 
-    /// The faults that a test can ask for.
+    /// Returns the faults that a test can request.
     pub fn faults(&self) -> &Faults {
         &self.world.faults
     }
 
-    /// What happened.
+    /// Returns a copy of the record of all calls.
     pub fn record(&self) -> Record {
         self.world.recorded()
     }
 
-    /// Picks ids in another order from the next start on, as a real one does each time.
+    /// Sets the seed of the order in which IDs are picked; a real kubelet has another order after each start.
     pub fn shuffle(&self, seed: u64) {
         *locked(&self.world.seed) = seed;
         if let Ok(life) = self.life() {
@@ -151,22 +150,22 @@ impl Kubelet {
         }
     }
 
-    /// Knows these plugins from the next start on.
+    /// Sets the rule for plugins from the next start on.
     pub fn know(&self, plugins: Plugins) {
         *locked(&self.world.plugins) = plugins;
     }
 
-    /// Lets its clock run ahead: a stopped plugin's resource leaves the capacity after five minutes.
+    /// Advances the kubelet's clock. The resource of a stopped plugin leaves the capacity after five minutes.
     pub fn pass(&self, time: Duration) {
         self.world.pass(time);
     }
 
-    /// Capacity and allocatable as the node's status says now; `None` for a resource it does not have.
+    /// Returns the resource's capacity and allocatable in the current status of the node; `None` if the node does not have it.
     pub fn capacity(&self, resource: &str) -> Option<(usize, usize)> {
         self.capacities().remove(resource)
     }
 
-    /// The same for all.
+    /// Returns capacity and allocatable of all resources.
     pub fn capacities(&self) -> BTreeMap<String, (usize, usize)> {
         let Ok(life) = self.life() else {
             return BTreeMap::new();
@@ -179,28 +178,28 @@ impl Kubelet {
         counts
     }
 
-    /// The last list of a resource, by id.
+    /// Returns the last list of a resource, by ID.
     pub fn devices(&self, resource: &str) -> BTreeMap<String, Device> {
         let life = self.life().ok();
         life.map(|life| locked(&life.model).listed(resource))
             .unwrap_or_default()
     }
 
-    /// How many ListAndWatch of a resource are open.
+    /// Returns the number of open ListAndWatch streams of a resource.
     pub fn streams(&self, resource: &str) -> usize {
         let life = self.life().ok();
         life.and_then(|life| locked(&life.streams).get(resource).copied())
             .unwrap_or(0)
     }
 
-    /// What a container has of a resource by the device manager's records.
+    /// Returns the IDs of a resource that a container holds by the device manager's records.
     pub fn held(&self, uid: &str, container: &str, resource: &str) -> Ids {
         self.given(uid, container, resource)
             .map(|given| given.ids())
             .unwrap_or_default()
     }
 
-    /// The ids that pods have by the device manager's records.
+    /// Returns the IDs that active pods hold by the device manager's records.
     pub fn all_held(&self) -> Ids {
         let Ok(life) = self.life() else {
             return Ids::new();
@@ -217,7 +216,7 @@ impl Kubelet {
             .collect()
     }
 
-    /// Forgets what was recorded, but for crashes.
+    /// Clears the record of lists and answers; keeps registrations and crashes.
     pub fn forget_record(&self) {
         self.world.record(|record| {
             record.lists.clear();
@@ -225,7 +224,7 @@ impl Kubelet {
         });
     }
 
-    /// What the plugin answered for it.
+    /// Returns the plugin's answer to the Allocate call for this container and resource.
     pub fn answer(
         &self,
         uid: &str,
@@ -241,12 +240,12 @@ impl Kubelet {
         model.given(uid, container, resource).cloned()
     }
 
-    /// A pod, if it has not been deleted.
+    /// Returns a pod that has not been deleted.
     pub fn pod(&self, uid: &str) -> Option<Pod> {
         self.world.pods().get(uid).cloned()
     }
 
-    /// Makes a pod and its folder, and admits none of its containers. Its uid.
+    /// Creates a pod and its folder without admitting a container, and returns its UID.
     pub fn make_pod(&self, spec: &PodSpec) -> Result<String> {
         let number = {
             let mut made = locked(&self.made);
@@ -265,14 +264,14 @@ impl Kubelet {
         Ok(uid)
     }
 
-    /// Makes a pod and admits it: its uid, and why it was rejected if it was. All that are not init containers run then.
+    /// Creates a pod and admits it. Returns its UID and the result of its admission. An admitted pod runs all but its init containers.
     pub async fn run_pod(&self, spec: &PodSpec) -> Result<(String, Result<(), Refusal>)> {
         let uid = self.make_pod(spec)?;
         let admitted = self.admit(&uid).await;
         Ok((uid, admitted))
     }
 
-    /// Admits a pod. One pod at a time, as the kubelet does.
+    /// Admits a pod; one at a time, as the kubelet does.
     pub async fn admit(&self, uid: &str) -> Result<(), Refusal> {
         let life = self.life()?;
         let result = {
@@ -293,7 +292,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Admits one container for one resource only, while others may be admitted.
+    /// Allocates one resource for one container only, even while other pods are admitted.
     pub async fn allocate(
         &self,
         uid: &str,
@@ -317,7 +316,7 @@ impl Kubelet {
         Ok(self.held(uid, container, resource))
     }
 
-    /// Starts a container again: what the records don't have is allocated anew.
+    /// Starts a container again; allocates what the records do not have.
     pub async fn start_container(&self, uid: &str, container: &str) -> Result<(), Refusal> {
         let life = self.life()?;
         let pod = self.pod(uid);
@@ -341,7 +340,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// A container ends and is not started again yet.
+    /// Ends a container without starting it again.
     pub fn end_container(&self, uid: &str, container: &str) {
         if let Some(pod) = self.world.pods().get_mut(uid) {
             pod.running.remove(container);
@@ -349,7 +348,7 @@ impl Kubelet {
         self.world.tell();
     }
 
-    /// Ends a pod well: it is swept from the records at the next allocation or List, its folder stays.
+    /// Ends a pod successfully. The next allocation or List removes it from the records; its folder stays.
     pub fn end_pod(&self, uid: &str) {
         if let Some(pod) = self.world.pods().get_mut(uid) {
             pod.phase = Phase::Succeeded;
@@ -358,27 +357,27 @@ impl Kubelet {
         self.world.tell();
     }
 
-    /// Deletes a pod: it leaves the API, then its folder goes.
+    /// Deletes a pod from the API, then its folder.
     pub fn delete_pod(&self, uid: &str) -> Result<()> {
         self.forget_pod(uid);
         self.world.remove_folder(uid)
     }
 
-    /// Deletes a pod whose folder stays, as when a volume can't be unmounted.
+    /// Deletes a pod from the API but keeps its folder, as when a volume cannot be unmounted.
     pub fn forget_pod(&self, uid: &str) {
         self.world.pods().remove(uid);
         self.world.tell();
     }
 
-    /// The API server tells a kubelet of its pods that was started without.
+    /// Tells the kubelet its pods, as the API server does, after a start [without pods](Restart::without_pods).
     pub fn learn_pods(&self) -> Result<(), Refusal> {
         self.life()?.knows_pods.store(true, Relaxed);
         self.world.tell();
         Ok(())
     }
 
-    /// Admits all active pods again, as after a restart before the API server has told of all: containers that run are let
-    /// be, others must find their devices healthy. Who was rejected, and why.
+    /// Admits all active pods again, as after a restart before the API server has told the kubelet all of them: running containers are left alone,
+    /// others must find their devices healthy. Returns the rejected pods with the reasons.
     pub async fn readmit(&self) -> Result<BTreeMap<String, Refusal>, Refusal> {
         let life = self.life()?;
         let knew = life.knows_pods.swap(false, Relaxed);
@@ -394,15 +393,14 @@ impl Kubelet {
         Ok(rejected)
     }
 
-    /// A crashed one does not run.
+    /// Ends the process if the admission crashed it.
     fn bury(&self, result: &Result<(), Refusal>) {
         if matches!(result, Err(Refusal::Crashed(_))) {
             locked(&self.life).take();
         }
     }
 
-    /// A connection of its own to the plugin that last registered a resource, for calls the kubelet would not make: any
-    /// ids, a second ListAndWatch.
+    /// Connects to the plugin that last registered a resource, for calls that the kubelet would not make: any IDs, a second ListAndWatch.
     pub async fn dial(&self, resource: &str) -> Result<DevicePluginClient<Channel>> {
         let record = self.record();
         let last = record.registrations.iter().rev();

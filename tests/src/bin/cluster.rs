@@ -7,25 +7,25 @@ use clap::Parser;
 use leafhost_tests::cluster::{Cluster, Setup};
 use leafhost_tests::requirement;
 
-/// A Kubernetes on this machine, as the tests use it.
+/// Runs a Kubernetes cluster on this machine, as the tests use it.
 #[derive(Debug, Parser)]
 enum Command {
-    /// Starts one, if none runs, and prints how to use it.
+    /// Starts a cluster if none runs, and prints how to use it.
     Start {
-        /// How many nodes.
+        /// Number of nodes.
         #[arg(long, default_value_t = 1)]
         nodes: u8,
-        /// Feature gates of API server and kubelets beside the usual ones, each as Name=true.
+        /// Additional feature gates of the API server and the kubelets, each as Name=true.
         #[arg(long)]
         gate: Vec<String>,
-        /// An OCI archive whose images every node gets.
+        /// OCI archive whose images are imported on every node.
         #[arg(long)]
         image: Option<PathBuf>,
-        /// The agent's chart, to be installed.
+        /// Chart of the agent to install.
         #[arg(long)]
         chart: Option<PathBuf>,
     },
-    /// Ends those that were started.
+    /// Stops the clusters that were started.
     Stop,
 }
 
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Gives the nodes the image and installs the chart; what to type then.
+/// Imports the image on the nodes and installs the chart; returns the commands to type next.
 fn prepare(cluster: &Cluster, image: Option<&Path>, chart: Option<&Path>) -> Result<String> {
     for node in cluster.nodes() {
         image.map_or(Ok(()), |image| node.import_image(image))?;

@@ -1,6 +1,6 @@
-//! The Kubernetes API as JSON, for objects and for conditions, with the right to do everything.
+//! Kubernetes API as JSON, for objects and conditions, with all rights.
 //!
-//! Goes through `kubectl proxy`, which brings the identity. Knows no kind of object.
+//! Uses `kubectl proxy`, which adds the credentials. Knows no kind of object.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use serde_json::Value;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// How long a condition in the cluster may take on a busy machine.
+/// Upper bound for a condition in the cluster to become true on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A way to the API server.
+/// Client of the API server.
 #[derive(Debug, Clone)]
 pub struct Api {
     root: String,
@@ -32,18 +32,18 @@ impl Api {
         }
     }
 
-    /// The host and port where it is without a password.
+    /// Returns the host and port where the API server needs no credentials.
     pub fn address(&self) -> &str {
         self.root.trim_start_matches("http://")
     }
 
-    /// What is at `path`, for instance `/api/v1/namespaces/x/pods`.
+    /// Returns the object or list at `path`, such as `/api/v1/namespaces/x/pods`.
     pub fn get(&self, path: &str) -> Result<Value> {
         let sent = self.agent.get(self.url(path)).call();
         answer(sent).with_context(|| format!("cannot GET {path}"))
     }
 
-    /// What is at `path` as text, such as a log.
+    /// Returns the text at `path`, such as a log.
     pub fn text(&self, path: &str) -> Result<String> {
         let sent = self.agent.get(self.url(path)).call();
         good(sent)
@@ -51,7 +51,7 @@ impl Api {
             .with_context(|| format!("cannot GET {path}"))
     }
 
-    /// Creates an object in a collection; the object as it is then.
+    /// Creates an object in a collection and returns it as the API server stored it.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         let sent = self.agent.post(self.url(collection)).send_json(object);
         answer(sent).with_context(|| format!("cannot create in {collection}: {object}"))
@@ -73,15 +73,15 @@ impl Api {
         answer(sent).with_context(|| format!("cannot patch {path}"))
     }
 
-    /// Deletes an object, with a query such as `?gracePeriodSeconds=0` if need be.
+    /// Deletes an object. `path` may have a query such as `?gracePeriodSeconds=0`.
     pub fn delete(&self, path: &str) -> Result<Value> {
         let sent = self.agent.delete(self.url(path)).call();
         answer(sent).with_context(|| format!("cannot delete {path}"))
     }
 
-    /// Looks at an object of a collection at every change, until `look` gives something.
+    /// Calls `look` at every change of one object of a collection until it returns `Ok`.
     ///
-    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object. Fails with what it said last after [`TIMEOUT`].
+    /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object. Fails with the last error of `look` after [`TIMEOUT`].
     pub fn watch<T>(
         &self,
         collection: &str,
@@ -98,7 +98,7 @@ impl Api {
                 None => anyhow!("there is no {name} in {collection}"),
             };
             let left = TIMEOUT.saturating_sub(start.elapsed()).as_secs().max(1);
-            // A watch without a version to begin at waits for what an etcd before 3.4.25 never says.
+            // A watch without a version waits for a progress notification, which etcd before 3.4.25 never sends.
             let version = now
                 .pointer("/metadata/resourceVersion")
                 .and_then(Value::as_str)
@@ -112,7 +112,7 @@ impl Api {
                 let kind = event.get("type").and_then(Value::as_str);
                 let object = event.get("object").context("an event has no object")?;
                 match kind {
-                    // The history it wanted is gone.
+                    // The API server no longer has the history from this version.
                     Some("ERROR") => break,
                     Some(kind) => match look(kind, object) {
                         Ok(found) => return Ok(found),
@@ -127,7 +127,7 @@ impl Api {
         }
     }
 
-    /// Each version of an object that follows `version`, up to the one it has now.
+    /// Returns each version of an object after `version`, up to the current one.
     pub fn versions(&self, collection: &str, name: &str, version: &str) -> Result<Vec<Value>> {
         let now = self.get(&format!("{collection}/{name}"))?;
         let is_last = |object: &Value| {
@@ -156,7 +156,7 @@ impl Api {
         bail!("the versions of {name} since {version} are not all there")
     }
 
-    /// Looks at what happens to the objects of a collection after `version`, for so many seconds; the version moves on.
+    /// Calls `look` for each change in a collection after `version`, for this many seconds; advances `version`.
     ///
     /// `look` gets `ADDED`, `MODIFIED` or `DELETED` and the object, for each version of each object.
     pub fn changes(
@@ -207,7 +207,7 @@ fn answer(sent: Sent) -> Result<Value> {
     serde_json::from_str(&text).context("the answer is no JSON")
 }
 
-/// The objects of a list.
+/// Returns the objects of a list.
 pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.get("items")
         .and_then(Value::as_array)

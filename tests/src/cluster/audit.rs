@@ -1,7 +1,7 @@
-//! The API server's audit log: who asked for what, and how often.
+//! Audit log of the API server: who sent which request, and how often.
 //!
-//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets, the changes of pods,
-//! jobs and services, and the Bindings of pods.
+//! It has the requests for Configurations, Instances, the reports of nodes, Events, `ConfigMap`s and Secrets, the changes of pods, jobs and services,
+//! and the Bindings of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// What the API server is to write down.
+/// Returns the audit policy of the API server.
 pub(super) fn policy() -> String {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -34,44 +34,44 @@ pub(super) fn policy() -> String {
     .to_string()
 }
 
-/// A kind of request. Equal ones are counted together.
+/// Kind of request. Equal ones are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`.
+    /// Verb: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: String,
-    /// Such as `instances`; a subresource follows a `/`.
+    /// Resource, such as `instances`; a subresource follows a `/`.
     pub resource: String,
-    /// The object's namespace; empty without one.
+    /// Namespace of the object; empty for a cluster-scoped one.
     pub namespace: String,
-    /// The object's name; empty for a collection.
+    /// Name of the object; empty for a collection.
     pub name: String,
-    /// The user.
+    /// Name of the user.
     pub user: String,
-    /// The node to which the user's token is bound; empty without one.
+    /// Node to which the user's token is bound; empty if it is bound to none.
     pub node: String,
-    /// The answer's HTTP status.
+    /// HTTP status of the response.
     pub code: u64,
 }
 
 impl Request {
-    /// Whether it asks for a change of an object.
+    /// Returns true if the request changes an object.
     pub fn is_write(&self) -> bool {
         !["get", "list", "watch"].contains(&&*self.verb)
     }
 }
 
-/// A request with its times, as RFC 3339 has them, in microseconds.
+/// Request with its times in RFC 3339, in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timed {
-    /// The request.
+    /// Kind of the request.
     pub request: Request,
-    /// When the API server received it.
+    /// Time at which the API server received the request.
     pub received: String,
-    /// When it had answered; of a watch when it began to.
+    /// Time of the response; for a watch, the time at which the response began.
     pub answered: String,
 }
 
-/// The log.
+/// Audit log of an API server.
 #[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
@@ -82,7 +82,7 @@ impl Audit {
         Self { path }
     }
 
-    /// A moment, for [`Self::since`].
+    /// Returns the current end of the log, for [`Self::since`].
     pub fn now(&self) -> Result<u64> {
         let metadata = std::fs::metadata(&self.path);
         Ok(metadata
@@ -90,7 +90,7 @@ impl Audit {
             .len())
     }
 
-    /// The requests that were answered since a moment, each with how often. A watch is one from when it begins.
+    /// Counts the requests that were answered since `moment`. A watch counts once, when its response begins.
     pub fn since(&self, moment: u64) -> Result<BTreeMap<Request, usize>> {
         let mut counts = BTreeMap::new();
         self.read(moment, |event| {
@@ -99,7 +99,7 @@ impl Audit {
         Ok(counts)
     }
 
-    /// The same one by one with their times, in the order of the log.
+    /// Returns the requests since `moment` with their times, in the order of the log.
     pub fn timed(&self, moment: u64) -> Result<Vec<Timed>> {
         let mut timed = Vec::new();
         self.read(moment, |event| {
@@ -112,7 +112,7 @@ impl Audit {
         Ok(timed)
     }
 
-    /// Reads what was written since a moment, each request once.
+    /// Calls `look` once for each request that was logged since `moment`.
     fn read(&self, moment: u64, mut look: impl FnMut(&Value)) -> Result<()> {
         let mut log = File::open(&self.path)
             .with_context(|| format!("cannot open {}", self.path.display()))?;
@@ -121,7 +121,7 @@ impl Audit {
         let mut log = BufReader::new(log);
         let mut line = String::new();
         if moment > 0 {
-            // A line that was half written at that moment belongs to the time before.
+            // A line that was half written at `moment` belongs to the time before.
             log.skip_until(b'\n')?;
         }
         // The last line may be half written.

@@ -17,11 +17,11 @@ use crate::program;
 
 const SERVICES: &str = "10.96.0.0/16";
 
-/// The processes, and how to reach them.
+/// Processes of the control plane, and their addresses and credentials.
 pub(super) struct ControlPlane {
     pub api: Api,
     pub audit: Audit,
-    /// The administrator's.
+    /// Path of the administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     pub etcd: Program,
     pub server: Program,
@@ -29,12 +29,12 @@ pub(super) struct ControlPlane {
     _running: Vec<Running>,
 }
 
-/// The file by which `user` reaches the API server.
+/// Returns the path of the kubeconfig of `user`.
 pub(super) fn kubeconfig(id: ClusterId, user: &str) -> PathBuf {
     id.folder().join(user).with_extension("conf")
 }
 
-/// Starts it and waits until the API server is ready.
+/// Starts the control plane and waits until the API server is ready.
 pub(super) fn start(
     id: ClusterId,
     programs: &Path,
@@ -99,14 +99,14 @@ pub(super) fn start(
             format!("--service-cluster-ip-range={SERVICES}"),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
-            // No kube-proxy runs beside it: it calls a webhook at the addresses of its pods.
+            // The control plane has no kube-proxy, so the API server must call webhooks at the addresses of their pods.
             "--enable-aggregator-routing=true".to_owned(),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             format!("--token-auth-file={}", path("tokens.csv")),
             format!("--feature-gates={}", setup.gates.join(",")),
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", audit.display()),
-            // In megabytes. The log must stay one file, because tests read it from an offset on.
+            // In megabytes. The log must stay one file, because tests read it from an offset.
             "--audit-log-maxsize=10000".to_owned(),
         ]
         .into_iter()
@@ -114,7 +114,7 @@ pub(super) fn start(
         .collect(),
     );
     let server = Program::start("kube-apiserver", &folder, server)?;
-    // Before it listens, its certificate may not be there, which the proxy reads once.
+    // The proxy reads the certificate once; it may not exist before the server listens.
     server.until("the API server listens", || {
         Ok(TcpStream::connect((&*gateway, 6443))?)
     })?;
@@ -177,7 +177,7 @@ pub(super) fn start(
     })
 }
 
-/// The bridge that joins the nodes and the machine.
+/// Creates the bridge that joins the nodes and the machine.
 fn bridge(id: ClusterId) -> Result<()> {
     let (name, address) = (id.name(), format!("{}/24", id.gateway()));
     for arguments in [
@@ -192,7 +192,7 @@ fn bridge(id: ClusterId) -> Result<()> {
     Ok(())
 }
 
-/// One token and one kubeconfig for each that talks to the API server.
+/// Writes one token and one kubeconfig for each client of the API server.
 fn identities(id: ClusterId, nodes: &[String]) -> Result<()> {
     let fixed = [
         ("admin", "admin", "system:masters"),

@@ -1,4 +1,4 @@
-//! The one image of the tests: busybox under its usual names, written as an OCI layout.
+//! Only image of the tests: busybox under its usual names, written as an OCI layout.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,16 +10,16 @@ use sha2::{Digest, Sha256};
 
 use crate::program;
 
-/// What pods call it; the kubelet never pulls it.
+/// Name of the image in pods; the kubelet never pulls it.
 pub const NAME: &str = "leafhost.test/busybox:1";
 
-/// What busybox is called there.
+/// Names of busybox in the image.
 pub const APPLETS: [&str; 16] = [
     "sh", "cat", "cut", "echo", "env", "grep", "head", "id", "ls", "mount", "sleep", "sort",
     "stat", "tail", "uniq", "wget",
 ];
 
-/// Writes the image below `folder`; the path of its archive.
+/// Writes the image below `folder` and returns the path of its archive.
 pub(super) fn write(folder: &Path) -> Result<PathBuf> {
     let rootfs = folder.join("rootfs");
     for name in ["bin", "dev", "etc", "proc", "sys", "tmp"] {
@@ -29,7 +29,7 @@ pub(super) fn write(folder: &Path) -> Result<PathBuf> {
     for applet in APPLETS {
         symlink("busybox", rootfs.join("bin").join(applet))?;
     }
-    // This busybox has none.
+    // This busybox has no printenv.
     let printenv = rootfs.join("bin/printenv");
     fs::write(&printenv, "#!/bin/sh\nexec env\n")?;
     fs::set_permissions(printenv, fs::Permissions::from_mode(0o755))?;
@@ -43,7 +43,7 @@ pub(super) fn write(folder: &Path) -> Result<PathBuf> {
     let config = json!({
         "architecture": architecture(),
         "os": "linux",
-        // The pause container runs this.
+        // Command of the pause container.
         "config": {"Cmd": ["/bin/sh", "-c", "trap exit TERM; sleep 2147483647 & wait"], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [layer.get("digest")]},
     });
@@ -72,7 +72,7 @@ pub(super) fn write(folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Puts a blob under its digest; its descriptor.
+/// Writes a blob under its digest and returns its descriptor.
 fn blob(blobs: &Path, bytes: &[u8], kind: &str) -> Result<Value> {
     let digest = super::programs::hex(&Sha256::digest(bytes));
     fs::write(blobs.join(&digest), bytes)?;

@@ -1,6 +1,6 @@
-//! A node: a kubelet and a containerd in network, mount and host-name namespaces of their own.
+//! A node: a kubelet and a containerd in network, mount and UTS namespaces of their own.
 //!
-//! `/run`, `/var/lib`, `/var/log` and `/etc/cdi` are the node's, everything else is the machine's.
+//! `/run`, `/var/lib`, `/var/log` and `/etc/cdi` belong to the node, everything else to the machine.
 
 mod settings;
 
@@ -21,7 +21,7 @@ use super::programs::{Running, older_kubelet, tail};
 use super::reservation::ClusterId;
 use crate::program;
 
-/// A node of a cluster.
+/// Node of a cluster.
 pub struct Node {
     name: String,
     letter: char,
@@ -39,11 +39,11 @@ pub struct Node {
 
 struct Kubelet {
     running: Running,
-    /// When the one before it spoke last: until this one speaks, the API tells the state of that one.
+    /// Last heartbeat of the kubelet before this one; as long as the API has it, the node's status is from that kubelet.
     before: Option<String>,
 }
 
-/// The name of a node by its number from 0.
+/// Returns the name of the node with this number, from 0.
 pub(super) fn name(index: u8) -> String {
     format!("node-{}", letter(index))
 }
@@ -53,7 +53,7 @@ fn letter(index: u8) -> char {
 }
 
 impl Node {
-    /// Makes the namespaces and starts containerd and the kubelet; does not wait for the node to be ready.
+    /// Creates the namespaces and starts containerd and the kubelet; does not wait until the node is ready.
     pub(super) fn start(
         id: ClusterId,
         index: u8,
@@ -66,7 +66,7 @@ impl Node {
         for part in ["lib/kubelet", "lib/leafhost", "log", "cdi", "cni"] {
             fs::create_dir_all(folder.join(part))?;
         }
-        // The mount point that the node's folder covers.
+        // Mount point for the node's own folder.
         fs::create_dir_all("/etc/cdi").context("cannot make /etc/cdi")?;
         let mut holder = Running::start(
             "namespaces",
@@ -164,7 +164,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes the node off the network, or puts it back; the node itself goes on.
+    /// Sets the node's link to the network up or down; the node itself keeps running.
     pub fn connect(&self, is_connected: bool) -> Result<()> {
         let link = format!("{}{}", self.id.name(), self.letter);
         let state = if is_connected { "up" } else { "down" };
@@ -174,29 +174,29 @@ impl Node {
             .context("cannot set the node's port of the bridge")
     }
 
-    /// `node-a`, `node-b`, …
+    /// Returns the name: `node-a`, `node-b`, …
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its IPv4 address, which the machine and the other nodes reach.
+    /// Returns the node's IPv4 address, which the machine and the other nodes reach.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The process whose namespaces are the node's, for `nsenter --target`.
+    /// Returns the process that holds the node's namespaces, for `nsenter --target`.
     pub fn holder(&self) -> u32 {
         self.holder.pid()
     }
 
-    /// A command that runs `program` in the node. The child's pid is the program's own, its folder is `/`.
+    /// Returns a command that runs `program` in the node. The child's PID is that of the program, its working directory is `/`.
     ///
-    /// It ends with the cluster, but not with the node's containers.
+    /// The program ends with the cluster, but not with the node's containers.
     pub fn enter(&self, program: impl AsRef<OsStr>) -> Result<Command> {
         self.command("entered", program)
     }
 
-    /// Runs `program` in the node to its end; what it printed.
+    /// Runs `program` in the node to its end and returns its output.
     pub fn run(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<String> {
         let output = self.enter(&program)?.args(arguments).output()?;
         ensure!(
@@ -220,32 +220,32 @@ impl Node {
         Ok(command)
     }
 
-    /// Where this process finds the node's `path`, for instance `/run/udev`.
+    /// Returns the path at which this process finds the node's `path`, such as `/run/udev`.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.pid()))
     }
 
-    /// `/var/lib/kubelet/device-plugins` of the node, as a short path of the machine.
+    /// Returns `/var/lib/kubelet/device-plugins` of the node as a short path of the machine.
     pub fn device_plugins(&self) -> PathBuf {
         self.folder.join("lib/kubelet/device-plugins")
     }
 
-    /// `/var/lib/kubelet/pod-resources` of the node, as a short path of the machine.
+    /// Returns `/var/lib/kubelet/pod-resources` of the node as a short path of the machine.
     pub fn pod_resources(&self) -> PathBuf {
         self.folder.join("lib/kubelet/pod-resources")
     }
 
-    /// The node's `/etc/cdi`, as a path of the machine.
+    /// Returns `/etc/cdi` of the node as a path of the machine.
     pub fn cdi(&self) -> PathBuf {
         self.folder.join("cdi")
     }
 
-    /// A kubeconfig with the kubelet's own rights.
+    /// Returns the path of a kubeconfig with the kubelet's own rights.
     pub fn kubeconfig(&self) -> PathBuf {
         kubeconfig(self.id, &self.name)
     }
 
-    /// The pid of the kubelet.
+    /// Returns the PID of the kubelet; fails if it does not run.
     pub fn kubelet_pid(&self) -> Result<u32> {
         let mut kubelet = lock(&self.kubelet);
         let running = &mut kubelet.as_mut().context("no kubelet runs")?.running;
@@ -253,7 +253,7 @@ impl Node {
         Ok(running.pid())
     }
 
-    /// Ends the kubelet by a signal and waits for that; pods go on.
+    /// Ends the kubelet by a signal and waits for its end; pods keep running.
     pub fn stop_kubelet(&self, signal: Signal) -> Result<()> {
         lock(&self.kubelet)
             .take()
@@ -262,12 +262,12 @@ impl Node {
             .end(signal)
     }
 
-    /// Starts the kubelet, and containerd if that does not run.
+    /// Starts the kubelet, and containerd if it does not run.
     pub fn start_kubelet(&self) -> Result<()> {
         self.start_kubelet_after(self.heartbeat()?)
     }
 
-    /// When the kubelet spoke last, as the API server knows it.
+    /// Returns the time of the kubelet's last heartbeat, as the API server has it.
     pub fn heartbeat(&self) -> Result<Option<String>> {
         let all = self.api.get("/api/v1/nodes")?;
         let this =
@@ -275,7 +275,7 @@ impl Node {
         Ok(this.and_then(heartbeat))
     }
 
-    /// The same while the API server is away, which cannot tell when the kubelet before this one spoke last.
+    /// Starts the kubelet while the API server is down, which then cannot tell the last heartbeat of the kubelet before this one.
     pub fn start_kubelet_after(&self, before: Option<String>) -> Result<()> {
         self.start_containerd()?;
         let mut kubelet = lock(&self.kubelet);
@@ -311,7 +311,7 @@ impl Node {
             return Ok(());
         }
         let mut command = self.command("run", self.programs.join("containerd"))?;
-        // It looks for its shim in PATH.
+        // containerd looks for its shim in PATH.
         let path = format!(
             "{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             self.programs.display()
@@ -328,7 +328,7 @@ impl Node {
         answers.map(drop)
     }
 
-    /// Makes the addresses of services work in the node and its pods.
+    /// Starts kube-proxy, which makes the addresses of services work in the node and its pods.
     fn start_proxy(&self) -> Result<()> {
         let mut command = self.command("proxy", "sh")?;
         let kubeconfig = kubeconfig(self.id, "kube-proxy");
@@ -339,7 +339,7 @@ impl Node {
             .arg(format!("--hostname-override={}", self.name))
             .arg(format!("--healthz-bind-address={}:10256", self.address))
             .arg("--proxy-mode=iptables")
-            // The machine's settings stay as they are.
+            // kube-proxy must not change settings of the machine.
             .args([
                 "--conntrack-max-per-core=0",
                 "--conntrack-tcp-timeout-established=0",
@@ -349,7 +349,7 @@ impl Node {
         Ok(())
     }
 
-    /// Gives the node the images of an OCI archive, as if it had pulled them.
+    /// Imports the images of an OCI archive into the node, as if it had pulled them.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
         let path = archive.to_string_lossy();
         self.run(
@@ -360,18 +360,18 @@ impl Node {
         .with_context(|| format!("cannot import {path}"))
     }
 
-    /// Gives the image of the tests another name.
+    /// Gives the image of the tests an additional name.
     pub fn tag_image(&self, name: &str) -> Result<()> {
         let tag = ["-n", "k8s.io", "images", "tag", super::image::NAME, name];
         self.run(self.programs.join("ctr"), &tag).map(drop)
     }
 
-    /// Fills the node's udev database, by the rules of this machine and one that names the paths of PCI devices and of what is in them.
+    /// Fills the node's udev database, by the machine's rules and one that names the paths of PCI devices and of their children.
     pub fn settle_udev(&self) -> Result<()> {
         self.run("sh", &["-c", settings::UDEV]).map(drop)
     }
 
-    /// Ends all containers and containerd at once, as a power cut does. Only while no kubelet runs.
+    /// Kills all containers and containerd at once, as a power cut does. Requires that no kubelet runs.
     pub fn stop_containers(&self) -> Result<()> {
         ensure!(
             lock(&self.kubelet).is_none(),
@@ -384,7 +384,7 @@ impl Node {
         self.id.remove_pods(&self.letter.to_string())
     }
 
-    /// Empties `/run` and ends the mounts of pods, as a restart of the machine does. Only after [`Self::stop_containers`].
+    /// Empties `/run` and unmounts the mounts of pods, as a restart of the machine does. Requires [`Self::stop_containers`] first.
     pub fn empty_run(&self) -> Result<()> {
         ensure!(
             lock(&self.containerd).is_none(),
@@ -395,7 +395,7 @@ impl Node {
             .context("cannot empty /run")
     }
 
-    /// Waits until the kubelet answers and pods can be scheduled here.
+    /// Waits until the kubelet answers and pods can be scheduled on this node.
     pub fn wait_ready(&self) -> Result<()> {
         let health = Api::new(&format!("{}:10248", self.address));
         let mut kubelet = lock(&self.kubelet);
@@ -420,7 +420,7 @@ impl Node {
         })
     }
 
-    /// Waits until the node has this amount of a resource allocatable.
+    /// Waits until the node has this number of a resource allocatable.
     pub fn wait_allocatable(&self, resource: &str, count: u64) -> Result<()> {
         self.until(&format!("it has {count} of {resource}"), |node| {
             let all = node.pointer("/status/allocatable");
@@ -433,7 +433,7 @@ impl Node {
         })
     }
 
-    /// Waits until a kubelet that has spoken since `before` says that the node has this amount of a resource allocatable.
+    /// Waits until a kubelet with a heartbeat other than `before` reports this number of a resource as allocatable.
     pub fn wait_allocatable_after(
         &self,
         before: Option<&str>,
@@ -448,7 +448,7 @@ impl Node {
         self.wait_allocatable(resource, count)
     }
 
-    /// Looks at the Node object at every change, until `look` gives something.
+    /// Calls `look` at every change of the Node object until it returns `Ok`.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Value) -> Result<T>) -> Result<T> {
         self.api
             .watch("/api/v1/nodes", &self.name, |kind, node| {
@@ -459,12 +459,12 @@ impl Node {
             .with_context(|| self.kubelet_log_tail())
     }
 
-    /// The log of the kubelet.
+    /// Returns the path of the kubelet's log.
     pub fn kubelet_log(&self) -> PathBuf {
         self.folder.join("kubelet.log")
     }
 
-    /// The last lines of the kubelet's log.
+    /// Returns the last lines of the kubelet's log.
     pub fn kubelet_log_tail(&self) -> String {
         format!(
             "kubelet of {}:\n{}",

@@ -1,4 +1,4 @@
-//! Pods in a namespace of one test, and waiting for what becomes of them.
+//! Pods in a namespace of one test, and functions that wait for their states.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::wait;
 
 const RESOURCE_NAMES: &str = "/apis/leafhost.dev/v1alpha1/resourcenames";
 
-/// A container that prints its environment and then waits, unless told otherwise.
+/// Container that by default prints its environment and then waits.
 #[derive(Debug, Clone)]
 pub struct Container {
     name: String,
@@ -24,11 +24,11 @@ pub struct Container {
 }
 
 impl Container {
-    /// One without devices.
+    /// Creates a container without devices.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            // As the first process of the container a shell must be told to end on SIGTERM.
+            // A shell that is the container's first process ends on SIGTERM only with a trap.
             script: "trap exit TERM; env; sleep 2147483647 & wait".to_owned(),
             resources: Map::new(),
             claims: Vec::new(),
@@ -36,14 +36,14 @@ impl Container {
         }
     }
 
-    /// Runs another shell script.
+    /// Replaces the shell script.
     #[must_use]
     pub fn script(mut self, script: &str) -> Self {
         script.clone_into(&mut self.script);
         self
     }
 
-    /// Requests this many of an extended resource.
+    /// Requests `count` of an extended resource.
     #[must_use]
     pub fn device(mut self, resource: &str, count: u64) -> Self {
         self.resources
@@ -58,7 +58,7 @@ impl Container {
         self
     }
 
-    /// As an init container it keeps running while the pod's other containers run (a sidecar).
+    /// Makes an init container keep running while the pod's other containers run (a sidecar).
     #[must_use]
     pub fn sidecar(mut self) -> Self {
         self.goes_on = true;
@@ -80,7 +80,7 @@ impl Container {
     }
 }
 
-/// A pod to be: never restarted, ended within a second, without a token.
+/// Pod to create: never restarted, one second of grace, without a token.
 #[derive(Debug, Clone)]
 pub struct Pod {
     name: String,
@@ -89,7 +89,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// One with these containers.
+    /// Creates a pod with these containers.
     pub fn new(name: &str, containers: &[Container]) -> Self {
         let containers: Vec<Value> = containers.iter().map(Container::spec).collect();
         Self {
@@ -106,7 +106,7 @@ impl Pod {
         }
     }
 
-    /// Only for this node; whether it has room is for the scheduler to decide.
+    /// Restricts the pod to this node by a node selector; the scheduler still decides if the node has room.
     #[must_use]
     pub fn on(self, node: &Node) -> Self {
         self.with(
@@ -115,21 +115,21 @@ impl Pod {
         )
     }
 
-    /// With an annotation.
+    /// Adds an annotation.
     #[must_use]
     pub fn annotated(mut self, name: &str, value: &str) -> Self {
         self.annotations.insert(name.to_owned(), value.into());
         self
     }
 
-    /// With init containers.
+    /// Sets the init containers.
     #[must_use]
     pub fn init(self, containers: &[Container]) -> Self {
         let containers: Vec<Value> = containers.iter().map(Container::spec).collect();
         self.with("initContainers", containers.into())
     }
 
-    /// With another value for a field of the specification.
+    /// Sets a field of the specification.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {
         if let Some(fields) = self.spec.as_object_mut() {
@@ -138,7 +138,7 @@ impl Pod {
         self
     }
 
-    /// The same with another name.
+    /// Returns a copy with another name.
     #[must_use]
     pub fn named(&self, name: &str) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Pod {
         }
     }
 
-    /// The specification, as a template of a Deployment or the like takes it.
+    /// Returns the specification, for instance for the template of a Deployment.
     pub fn spec(&self) -> &Value {
         &self.spec
     }
@@ -162,7 +162,7 @@ impl Pod {
     }
 }
 
-/// A namespace of one test. Dropping it deletes all in it and waits until its pods are gone.
+/// Namespace of one test. Dropping it deletes all of its objects and waits until its pods are gone.
 pub struct Namespace<'c> {
     cluster: &'c Cluster,
     name: String,
@@ -179,7 +179,7 @@ impl<'c> Namespace<'c> {
             name,
             logs: Mutex::default(),
         };
-        // Before it is there, no pod is admitted.
+        // No pod is admitted before the account exists.
         let accounts = namespace.collection("serviceaccounts");
         cluster
             .api()
@@ -188,17 +188,17 @@ impl<'c> Namespace<'c> {
         Ok(namespace)
     }
 
-    /// Its name.
+    /// Returns the name of the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path of a collection of core objects in it, such as `pods`.
+    /// Returns the path of a collection of core objects in the namespace, such as `pods`.
     pub fn collection(&self, kind: &str) -> String {
         format!("/api/v1/namespaces/{}/{kind}", self.name)
     }
 
-    /// Shows the end of this log too when something fails.
+    /// Adds the end of this log to the messages of failures.
     pub fn show_log(&self, path: &Path) {
         self.logs
             .lock()
@@ -220,18 +220,18 @@ impl<'c> Namespace<'c> {
         self.wait_running(&pod.name)
     }
 
-    /// A pod as it is now.
+    /// Returns the current object of a pod.
     pub fn pod(&self, pod: &str) -> Result<Value> {
         let path = format!("{}/{pod}", self.collection("pods"));
         self.cluster.api().get(&path)
     }
 
-    /// Waits until all containers of a pod run; the pod.
+    /// Waits until all containers of a pod run and returns the pod.
     pub fn wait_running(&self, pod: &str) -> Result<Value> {
         self.wait_phase(pod, "Running")
     }
 
-    /// The id of a pod's only container, once it runs; fails if one ran before it.
+    /// Waits until a pod runs and returns the ID of its only container; fails if the container was restarted.
     pub fn container(&self, pod: &str) -> Result<String> {
         let pod = self.wait_running(pod)?;
         let status = pod.pointer("/status/containerStatuses/0");
@@ -244,7 +244,7 @@ impl<'c> Namespace<'c> {
         Ok(text(status, "/containerID").to_owned())
     }
 
-    /// Waits until a pod is in a phase; fails at once if it has ended in another one.
+    /// Waits until a pod is in a phase and returns it; fails at once if the pod ended in another phase.
     pub fn wait_phase(&self, pod: &str, phase: &str) -> Result<Value> {
         let found = self.until(pod, &format!("it is {phase}"), |object| {
             let now = text(object, "/status/phase");
@@ -274,7 +274,7 @@ impl<'c> Namespace<'c> {
         })
     }
 
-    /// Looks at a pod at every change, until `look` gives something.
+    /// Calls `look` at every change of a pod until it returns `Ok`.
     pub fn until<T>(
         &self,
         pod: &str,
@@ -292,7 +292,7 @@ impl<'c> Namespace<'c> {
             .with_context(|| self.state())
     }
 
-    /// What a container has printed.
+    /// Returns the log of a container.
     pub fn logs(&self, pod: &str, container: &str) -> Result<String> {
         let path = format!(
             "{}/{pod}/log?container={container}",
@@ -301,7 +301,7 @@ impl<'c> Namespace<'c> {
         self.cluster.api().text(&path).with_context(|| self.state())
     }
 
-    /// Waits until what a container has printed contains `text`; all of it.
+    /// Waits until the log of a container contains `text` and returns the log.
     pub fn wait_logs(&self, pod: &str, container: &str, text: &str) -> Result<String> {
         wait::eventually(&format!("{pod} prints {text}"), || {
             let logs = self.logs(pod, container)?;
@@ -310,7 +310,7 @@ impl<'c> Namespace<'c> {
         })
     }
 
-    /// Runs a shell script in a container of a pod that runs; what it printed.
+    /// Runs a shell script in a container of a running pod and returns its output.
     pub fn exec(&self, pod: &str, container: &str, script: &str) -> Result<String> {
         self.cluster
             .kubectl(&[
@@ -328,12 +328,12 @@ impl<'c> Namespace<'c> {
             .with_context(|| self.state())
     }
 
-    /// Deletes a pod and waits until it is gone from the API; its containers have a second.
+    /// Deletes a pod with a grace period of one second and waits until the API has it no more.
     pub fn delete(&self, pod: &str) -> Result<()> {
         self.delete_within(pod, 1)
     }
 
-    /// Deletes a pod from the API at once, whatever its kubelet does.
+    /// Deletes a pod from the API at once, without waiting for its kubelet.
     pub fn delete_now(&self, pod: &str) -> Result<()> {
         self.delete_within(pod, 0)
     }
@@ -347,7 +347,7 @@ impl<'c> Namespace<'c> {
         self.wait_gone(pod, &uid)
     }
 
-    /// Waits until the pod of this name and uid is gone.
+    /// Waits until the pod with this name and UID is gone.
     pub fn wait_gone(&self, pod: &str, uid: &str) -> Result<()> {
         wait::within(super::TIMEOUT, &format!("pod {pod} is gone"), || {
             let all = self.cluster.api().get(&self.collection("pods"))?;
@@ -360,7 +360,7 @@ impl<'c> Namespace<'c> {
         .with_context(|| self.state())
     }
 
-    /// What the pods are in, and what the kubelets and the logs of [`Self::show_log`] said last.
+    /// Returns the pods and the last lines of the kubelets' logs and those of [`Self::show_log`].
     pub fn state(&self) -> String {
         let mut parts = Vec::new();
         match self.cluster.api().get(&self.collection("pods")) {
@@ -406,12 +406,12 @@ impl<'c> Namespace<'c> {
         self.free_names()
     }
 
-    /// Frees the names of Configurations, which would stay with the namespace for a while.
+    /// Deletes the Configurations, which frees their names; they would otherwise outlive the namespace for a while.
     fn free_names(&self) -> Result<()> {
         let api = self.cluster.api();
         let configurations = format!("/apis/akri.sh/v0/namespaces/{}/configurations", self.name);
         if api.get(RESOURCE_NAMES).is_err() || api.delete(&configurations).is_err() {
-            // A cluster without our definitions.
+            // The cluster does not have our definitions.
             return Ok(());
         }
         wait::eventually("its names are free", || {

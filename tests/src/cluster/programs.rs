@@ -1,4 +1,4 @@
-//! The programs a cluster is made of: where they are, and running one of them with a log file.
+//! Programs of a cluster: their paths, and a process with a log file.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -17,12 +17,12 @@ use crate::requirement::{self, Missing};
 use crate::wait::eventually;
 
 const SETUP: &str = "make setup-cluster";
-/// The Go modules of all programs.
+/// Go modules of all programs.
 const MODULES: [&str; 4] = ["kubernetes", "containerd", "helm", "helm3"];
-/// That of the older kubelet.
+/// Go module of the older kubelet.
 const OLDER_KUBELET: &str = "kubelet-1.35";
 
-/// What a cluster needs and this machine lacks.
+/// Returns what a cluster needs and this machine lacks.
 pub(super) fn missing() -> Option<Missing> {
     let installed = [
         "/usr/bin/busybox",
@@ -39,7 +39,7 @@ pub(super) fn missing() -> Option<Missing> {
         .or_else(|| not_built("Kubernetes", folder(), SETUP))
 }
 
-/// What this machine lacks for nodes with the older kubelet, beside that.
+/// Returns what nodes with the older kubelet need in addition and this machine lacks.
 pub(super) fn missing_older_kubelet() -> Option<Missing> {
     not_built(
         "a kubelet of 1.35",
@@ -57,17 +57,17 @@ fn not_built(what: &str, folder: Result<PathBuf>, command: &'static str) -> Opti
     Some(Missing { what, command })
 }
 
-/// The folder of all programs.
+/// Returns the folder of all programs.
 pub(super) fn folder() -> Result<PathBuf> {
     built(&MODULES)
 }
 
-/// The kubelet of 1.35.
+/// Returns the path of the kubelet of 1.35.
 pub(super) fn older_kubelet() -> Result<PathBuf> {
     Ok(built(&[OLDER_KUBELET])?.join("kubelet"))
 }
 
-/// The folder `tests/cluster/build.sh` builds for this state of these Go modules.
+/// Returns the folder that `tests/cluster/build.sh` builds for the current state of these Go modules.
 fn built(modules: &[&str]) -> Result<PathBuf> {
     let folder = source_tree().join("tests/cluster/go");
     let mut digest = Sha256::new();
@@ -96,7 +96,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A program that runs.
+/// Running program.
 #[derive(Debug)]
 pub(super) struct Running {
     name: String,
@@ -105,7 +105,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it; what it says goes to the end of `<logs>/<name>.log`.
+    /// Starts the program; its output is appended to `<logs>/<name>.log`.
     pub fn start(name: &str, logs: &Path, command: &mut Command) -> Result<Self> {
         let path = logs.join(name).with_extension("log");
         let log = File::options()
@@ -117,7 +117,7 @@ impl Running {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C is for the process that started the cluster; the cluster ends after it, in order.
+            // Ctrl-C must reach only the process that started the cluster; the cluster ends after it, in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
@@ -136,7 +136,7 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `look` gives something; fails early if the program ends.
+    /// Waits until `look` returns `Ok`; fails early if the program ends.
     pub fn until<T>(&mut self, what: &str, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut ended = None;
         let found = eventually(what, || {
@@ -153,7 +153,7 @@ impl Running {
             .with_context(log)
     }
 
-    /// Ends it with a signal and waits for that.
+    /// Sends a signal to the program and waits for its end.
     pub fn end(mut self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         kill(pid, signal).with_context(|| format!("cannot signal {}", self.name))?;
@@ -164,7 +164,7 @@ impl Running {
     }
 }
 
-/// A program of the control plane, which a test may stop for a while.
+/// Program of the control plane that a test may stop for a while.
 pub struct Program {
     name: &'static str,
     logs: PathBuf,
@@ -181,7 +181,7 @@ impl Program {
         })
     }
 
-    /// Waits until `look` gives something; fails early if the program ends.
+    /// Waits until `look` returns `Ok`; fails early if the program ends.
     pub(super) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut running = self.lock();
         let running = running.1.as_mut();
@@ -190,7 +190,7 @@ impl Program {
             .until(what, look)
     }
 
-    /// Its process.
+    /// Returns the PID of the program.
     pub fn pid(&self) -> Result<u32> {
         let running = self.lock();
         let running = running.1.as_ref();
@@ -198,7 +198,7 @@ impl Program {
         Ok(running.pid())
     }
 
-    /// Kills it.
+    /// Kills the program and waits for its end.
     pub fn kill(&self) -> Result<()> {
         let running = self.lock().1.take();
         running
@@ -206,7 +206,7 @@ impl Program {
             .end(Signal::SIGKILL)
     }
 
-    /// Starts it again, as it was; does not wait until it answers.
+    /// Starts the program again with the same command; does not wait until it answers.
     pub fn start_again(&self) -> Result<()> {
         let (command, running) = &mut *self.lock();
         ensure!(running.is_none(), "{} runs", self.name);
@@ -214,7 +214,7 @@ impl Program {
         Ok(())
     }
 
-    /// Sends it a signal, such as `SIGSTOP`.
+    /// Sends the program a signal, such as `SIGSTOP`.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let running = &self.lock().1;
         let pid = running.as_ref().context("it does not run")?.pid();
@@ -227,7 +227,7 @@ impl Program {
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub(super) fn tail(log: &Path, lines: usize) -> String {
     let text = match fs::read(log) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

@@ -1,4 +1,4 @@
-//! A cluster's number on this machine, and every folder, name, address and control group derived from it.
+//! Number of a cluster on this machine, and every folder, name, address and control group derived from it.
 //!
 //! Clusters with different numbers share nothing. Knows nothing of Kubernetes.
 
@@ -13,28 +13,28 @@ use crate::program::{self, source_tree};
 
 const NUMBERS: std::ops::RangeInclusive<u8> = 1..=60;
 
-/// A cluster's number and the names derived from it.
+/// Number of a cluster and the names derived from it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClusterId {
     pub number: u8,
 }
 
-/// A reserved number; released on drop.
+/// Reserved number, released on drop.
 pub(super) struct Reservation {
     pub id: ClusterId,
     lock: File,
 }
 
-/// Ends the cluster when this is dropped or the process ends.
+/// Process that ends the cluster when this is dropped or the current process ends.
 pub(super) struct Watchdog(Option<Child>);
 
 impl ClusterId {
-    /// The folder of everything the cluster writes; short, because socket paths have at most 107 bytes.
+    /// Returns the folder of everything the cluster writes; short, because socket paths have at most 107 bytes.
     pub fn folder(self) -> PathBuf {
         PathBuf::from(format!("/var/cache/lhc/{}", self.number))
     }
 
-    /// A file that marks the cluster to outlive its process.
+    /// Returns the path of the file that marks a cluster that outlives its process.
     pub fn kept(self) -> PathBuf {
         self.folder().join("kept")
     }
@@ -43,12 +43,12 @@ impl ClusterId {
         format!("lhc{}", self.number)
     }
 
-    /// A separate loopback address, so that fixed ports can be used.
+    /// Returns a loopback address of the cluster alone, so that programs can use fixed ports.
     pub fn loopback(self) -> String {
         format!("127.77.{}.1", self.number)
     }
 
-    /// The machine's address on the bridge.
+    /// Returns the machine's address on the bridge.
     pub fn gateway(self) -> String {
         format!("10.77.{}.1", self.number)
     }
@@ -57,17 +57,17 @@ impl ClusterId {
         format!("10.77.{}.{}", self.number, index.saturating_add(2))
     }
 
-    /// The address of a host that a test connects.
+    /// Returns the address of a host that a test connects.
     pub fn host_address(self) -> String {
         format!("10.77.{}.100", self.number)
     }
 
-    /// The addresses of the pods on one node.
+    /// Returns the address range of the pods on one node.
     pub fn pod_range(self, index: u8) -> String {
         format!("10.{}.{}.0/24", index.saturating_add(100), self.number)
     }
 
-    /// A control group of the cluster, created if missing.
+    /// Returns a control group of the cluster; creates it if missing.
     pub fn group(self, path: &str) -> Result<Group> {
         let path = format!("{}/{path}", self.name());
         let root = if unified() {
@@ -81,7 +81,7 @@ impl ClusterId {
         Ok(Group(folder))
     }
 
-    /// A parent group for pods, with every controller of the machine.
+    /// Creates the parent group of a node's pods with every controller of the machine, and returns its path.
     pub fn pods_group(self, node: &str) -> Result<String> {
         let path = format!("{}/{node}", self.name());
         if unified() {
@@ -116,7 +116,7 @@ impl ClusterId {
         Ok(format!("/{path}"))
     }
 
-    /// Removes the groups of ended pods, which a kubelet would otherwise find.
+    /// Removes the groups of ended pods, which the next kubelet would otherwise find.
     pub fn remove_pods(self, node: &str) -> Result<()> {
         for hierarchy in hierarchies()? {
             remove(&hierarchy.join(self.name()).join(node).join("kubepods"))?;
@@ -131,13 +131,13 @@ impl ClusterId {
             .map(drop)
     }
 
-    /// Whether any process of the cluster runs.
+    /// Returns true if any process of the cluster runs.
     pub fn is_alive(self) -> Result<bool> {
         Ok(!self.group("")?.processes()?.is_empty())
     }
 }
 
-/// The numbers of clusters that were kept.
+/// Returns the numbers of kept clusters.
 pub(super) fn kept() -> Vec<ClusterId> {
     NUMBERS
         .map(|number| ClusterId { number })
@@ -149,7 +149,7 @@ fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// The roots of the control group hierarchies.
+/// Returns the roots of the control group hierarchies.
 fn hierarchies() -> Result<Vec<PathBuf>> {
     let root = PathBuf::from("/sys/fs/cgroup");
     if unified() {
@@ -158,7 +158,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(&root).context("there are no control groups")? {
         let entry = entry?;
-        // A controller may have a second name, a symbolic link.
+        // A controller may have a second name, which is a symbolic link.
         if entry.file_type()?.is_dir() && entry.file_name() != "unified" {
             found.push(entry.path());
         }
@@ -166,7 +166,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes a group and its children; the files in them cannot be removed separately.
+/// Removes a group and its children; the kernel removes the files in them.
 fn remove(group: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(group) else {
         return Ok(());
@@ -185,7 +185,7 @@ fn end_script() -> PathBuf {
 }
 
 impl Reservation {
-    /// Reserves the first free number and ends what a killed run left there.
+    /// Reserves the first free number and ends what a killed run left of that number.
     pub fn first() -> Result<Self> {
         let locks = Path::new("/run/lhc");
         fs::create_dir_all(locks).with_context(|| format!("cannot make {}", locks.display()))?;
@@ -205,19 +205,19 @@ impl Reservation {
         bail!("all of {NUMBERS:?} are in use: end one with `make cluster-stop`")
     }
 
-    /// Releases the number to a cluster that stays, with a text about it.
+    /// Releases the number to a cluster that outlives this process, and saves a text about it.
     pub fn keep(self, text: &str) -> Result<()> {
         fs::write(self.id.kept(), text).context("cannot mark the cluster as kept")
     }
 
-    /// Ends the cluster together with this process.
+    /// Starts a process that ends the cluster together with this process.
     pub fn watch(self) -> Result<Watchdog> {
         let mut command = Command::new(end_script());
         command
             .arg(self.id.number.to_string())
             .arg("when-input-ends")
             .stdin(Stdio::piped())
-            // It holds the lock, so the number is free only after the cleanup.
+            // The child holds the lock, so the number is free only after the cleanup.
             .stdout(self.lock)
             .current_dir("/");
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -247,12 +247,12 @@ impl Drop for Watchdog {
     }
 }
 
-/// A control group of some of the cluster's processes and their children.
+/// Control group of some of the cluster's processes and their children.
 #[derive(Debug, Clone)]
 pub(super) struct Group(PathBuf);
 
 impl Group {
-    /// A command that runs `program` in this group, with the pid of the child.
+    /// Returns a command that runs `program` in this group, with the PID of the child.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("sh");
         command
@@ -262,12 +262,12 @@ impl Group {
         command
     }
 
-    /// The processes in the group and its children.
+    /// Returns the processes in the group and its children.
     pub fn processes(&self) -> Result<Vec<i32>> {
         let mut found = Vec::new();
         let mut folders = vec![self.0.clone()];
         while let Some(folder) = folders.pop() {
-            // Groups of pods may vanish during the walk.
+            // Groups of pods may disappear during the walk.
             let Ok(entries) = fs::read_dir(&folder) else {
                 continue;
             };
@@ -290,7 +290,7 @@ impl Group {
             let processes = self.processes()?;
             for pid in &processes {
                 let pid = nix::unistd::Pid::from_raw(*pid);
-                // It may have ended meanwhile.
+                // The process may have ended meanwhile.
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             }
             ensure!(processes.is_empty(), "{processes:?} still run");

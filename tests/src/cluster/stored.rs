@@ -1,4 +1,4 @@
-//! Each version of each object, from etcd. The API server loses those before its own start.
+//! Each version of each object, from etcd. The API server loses the versions from before its own start.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// A way to etcd.
+/// Client of etcd's watch API.
 #[derive(Debug, Clone)]
 pub struct Stored {
     watch: String,
@@ -22,7 +22,7 @@ impl Stored {
         }
     }
 
-    /// Looks at what happens to the objects of a resource, such as `akri.sh/instances`, after `version`, for so long; the version moves on.
+    /// Calls `look` for each change of a resource, such as `akri.sh/instances`, after `version`, during `lasting`; advances `version`.
     ///
     /// `look` gets `MODIFIED` or `DELETED` and the object, for each version of each object, which has no `resourceVersion`.
     pub fn changes(
@@ -45,7 +45,7 @@ impl Stored {
         let stream = agent.post(&self.watch).send_json(&request);
         let stream = stream.context("cannot watch etcd")?.into_body();
         for line in BufReader::new(stream.into_reader()).lines() {
-            // The time is over, or etcd ends.
+            // The time is over, or etcd has ended.
             let Ok(line) = line else {
                 break;
             };

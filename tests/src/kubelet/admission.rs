@@ -1,4 +1,4 @@
-//! How the stand-in admits a container: device by device as the real one, its races included.
+//! Admission of a container by the stand-in: device by device as in the real kubelet, its races included.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ fn refused(call: &'static str) -> impl Fn(Status) -> Refusal {
 }
 
 impl Life {
-    /// Gives a container all it asks for. What it got before a refusal stays until the pod is swept.
+    /// Allocates all that a container requests. Devices allocated before a refusal stay with the pod until it is swept.
     pub async fn admit(self: &Arc<Self>, uid: &str, container: &Container) -> Result<(), Refusal> {
         locked(&self.model).turn_to(uid);
         let mut swept = false;
         let mut allocated = false;
         for (resource, &count) in &container.requests {
-            // A resource nobody has offered yet is none of the device manager's; the pod starts without.
+            // The device manager ignores a resource that no plugin has offered yet; the pod starts without it.
             if !locked(&self.model).is_known(resource) {
                 continue;
             }
@@ -57,7 +57,7 @@ impl Life {
         Ok(())
     }
 
-    /// Whether the plugin had to be asked.
+    /// Allocates `count` of a resource; returns true if the plugin was asked.
     async fn allocate(
         self: &Arc<Self>,
         asking: Asking<'_>,
@@ -91,7 +91,7 @@ impl Life {
                 return Err(refusal);
             }
         };
-        // The real one, too, leaves the devices marked as allocated here.
+        // The real kubelet, too, leaves the devices marked as allocated here.
         let answer = answer.ok_or_else(|| Refusal::Plugin {
             call: "Allocate",
             code: tonic::Code::Ok,
@@ -108,7 +108,7 @@ impl Life {
         result.map(|()| true)
     }
 
-    /// A call is cut off where the kubelet is killed.
+    /// Awaits `doing`, but fails as soon as the kubelet is killed.
     async fn until_the_end<F: Future>(
         &self,
         call: &'static str,
@@ -160,7 +160,7 @@ impl Life {
         let request = ContainerAllocateRequest {
             devices_ids: ids.iter().cloned().collect(),
         };
-        // No deadline: that of the real one has none, either.
+        // No deadline, as in the real kubelet.
         let asking = endpoint.plugin.allocate(AllocateRequest {
             container_requests: vec![request],
         });
@@ -169,7 +169,7 @@ impl Life {
         Ok(answer.into_inner().container_responses.into_iter().next())
     }
 
-    /// Admits all containers of a pod in their order. The pod fails at the first refusal.
+    /// Admits all containers of a pod in order. The pod fails at the first refusal.
     pub async fn admit_pod(self: &Arc<Self>, uid: &str) -> Result<(), Refusal> {
         let containers = self
             .world

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Given, Model, PodDevices};
 
-/// The file's name in the folder of device plugins.
+/// Name of the file in the folder of device plugins.
 pub const NAME: &str = "kubelet_internal_checkpoint";
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +43,7 @@ struct Entry {
     alloc_resp: String,
 }
 
-/// The text of the file for what the model holds.
+/// Returns the text of the file for the state of the model.
 pub fn text(model: &Model) -> Result<Vec<u8>> {
     let mut entries = Vec::new();
     for (uid, containers) in model.all_given() {
@@ -64,13 +64,13 @@ pub fn text(model: &Model) -> Result<Vec<u8>> {
             pod_device_entries: (!entries.is_empty()).then_some(entries),
             registered_devices: model.registered(),
         },
-        // Nobody but a real kubelet can make it.
+        // Only a real kubelet can compute it.
         checksum: 0,
     };
     serde_json::to_vec(&written).context("cannot write a checkpoint as JSON")
 }
 
-/// Replaces the file: written beside, synced, renamed.
+/// Replaces the file: writes a temporary file, syncs it and renames it.
 pub fn write(folder: &Path, text: &[u8]) -> Result<()> {
     let beside = folder.join(".checkpoint");
     let write = || -> io::Result<()> {
@@ -82,7 +82,7 @@ pub fn write(folder: &Path, text: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write {}", folder.join(NAME).display()))
 }
 
-/// What the file says, if there is one.
+/// Reads the devices of pods and the registered resources from the file; empty if there is no file.
 pub fn read(folder: &Path) -> Result<(BTreeMap<String, PodDevices>, Vec<String>)> {
     let path = folder.join(NAME);
     let text = match fs::read(&path) {

@@ -1,4 +1,4 @@
-//! Connects to a plugin as the kubelet does: it tries for ten seconds, and names the authority `localhost`.
+//! Connection to a plugin as the kubelet makes it: it tries for ten seconds, with the authority `localhost`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use leafhost_kubelet::proto::device_plugin::device_plugin_client::DevicePluginCl
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// How long the kubelet tries.
+/// Time for which the kubelet tries to connect.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause between two attempts.
+/// Pause between two attempts.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// A client of the plugin that listens at `path`.
+/// Connects a client to the plugin that listens at `path`.
 pub(super) async fn dial(path: &Path) -> Result<DevicePluginClient<Channel>, Status> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))
         .map_err(|error| Status::unknown(error.to_string()))?

@@ -1,4 +1,4 @@
-//! Faults that a test asks for.
+//! Faults that a test requests.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-/// How the kubelet takes messages from ListAndWatch.
+/// Rate at which the kubelet takes messages from ListAndWatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// As they come.
+    /// Each message as it arrives.
     Eager,
-    /// Each this long after the one before.
+    /// Each message this long after the one before.
     Slow(Duration),
-    /// None at all, with the stream open.
+    /// No messages, with the stream open.
     Dead,
 }
 
-/// What PodResources does instead of answering.
+/// Fault of PodResources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// Fails.
+    /// Each call fails with this code and message.
     Error(Code, String),
-    /// Answers this much later.
+    /// Each answer is delayed by this time.
     Slow(Duration),
-    /// Never answers.
+    /// No call is answered.
     Silent,
 }
 
-/// All faults. At first there are none.
+/// All faults; none at first.
 #[derive(Debug)]
 pub struct Faults {
     register: Mutex<(usize, Code, String)>,
@@ -64,22 +64,22 @@ impl Faults {
         set(&self.register, (times, code, message.to_owned()));
     }
 
-    /// Lets the next `times` connections to plugins fail at once.
+    /// Makes the next `times` connections to plugins fail at once.
     pub fn fail_dial(&self, times: usize) {
         set(&self.dial, times);
     }
 
-    /// What PodResources does from now on.
+    /// Sets the fault of PodResources; `None` removes it.
     pub fn trouble_pod_resources(&self, trouble: Option<Trouble>) {
         set(&self.pod_resources, trouble);
     }
 
-    /// How lists are taken from now on.
+    /// Sets the rate at which lists are taken.
     pub fn read(&self, reading: Reading) {
         self.reading.send_replace(reading);
     }
 
-    /// Whether the kubelet leaves answers to Allocate unprocessed from now on. It processes them once this is false.
+    /// Stops or resumes the processing of answers to Allocate. Held answers are processed once `hold` is false.
     pub fn hold_answers(&self, hold: bool) {
         self.holding.send_replace(hold);
     }
@@ -89,12 +89,12 @@ impl Faults {
         set(&self.short, (times, messages));
     }
 
-    /// Ends all ListAndWatch that are open.
+    /// Ends all open ListAndWatch streams.
     pub fn end_lists(&self) {
         self.cuts.send_modify(|cuts| *cuts = cuts.wrapping_add(1));
     }
 
-    /// How many messages a ListAndWatch that begins now may take; what ends it before.
+    /// Returns how many messages a ListAndWatch that begins now may take, and a receiver whose change ends it.
     pub(super) fn lists(&self) -> (Option<usize>, watch::Receiver<u64>) {
         let mut fault = self.short.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, messages) = &mut *fault;
@@ -140,14 +140,14 @@ impl Faults {
             };
             tokio::select! {
                 () = timer => return,
-                // The sender is in `self`: it cannot end before this.
+                // `self` owns the sender, so this ends only by a change.
                 _ = reading.changed() => {}
             }
         }
     }
 
     pub(super) async fn answer_released(&self) {
-        // As above.
+        // `self` owns the sender, so this ends only by a change.
         let _ = self.holding.subscribe().wait_for(|hold| !hold).await;
     }
 }

@@ -1,4 +1,4 @@
-//! One life of the kubelet's process, from its start to its end: registration, the clients it has, and admission.
+//! One lifetime of the kubelet's process, from its start to its end: registration, its clients, and admission.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,15 +29,15 @@ use super::model::Model;
 use super::socket_server::SocketServer;
 use super::world::{Listing, Registration, World, locked};
 
-/// A plugin as the kubelet knows it.
+/// Plugin as the kubelet knows it.
 #[derive(Debug, Clone)]
 struct Client {
-    /// As what it is known.
+    /// Key under which the kubelet knows the plugin.
     key: String,
     closed: CancellationToken,
 }
 
-/// What the kubelet calls to allocate.
+/// Client and options with which the kubelet allocates.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     pub plugin: DevicePluginClient<Channel>,
@@ -49,15 +49,15 @@ pub(super) struct Life {
     pub world: Arc<World>,
     pub model: Mutex<Model>,
     plugins: Plugins,
-    /// By resource; up to 1.36 no more than one.
+    /// Known clients by resource; up to 1.36 at most one each.
     clients: Mutex<BTreeMap<String, Vec<Client>>>,
-    /// By resource, those whose end the kubelet has not seen, as what they are known.
+    /// Endpoints whose end the kubelet has not seen, by resource and client key.
     connected: Mutex<BTreeMap<String, BTreeMap<String, Endpoint>>>,
-    /// By resource, the one that is asked.
+    /// Endpoint that is asked, by resource.
     pub endpoints: Mutex<BTreeMap<String, Endpoint>>,
-    /// Whether the API server has told it of the pods.
+    /// True once the API server has told the kubelet its pods.
     pub knows_pods: AtomicBool,
-    /// Streams that are open, by resource.
+    /// Number of open streams by resource.
     pub streams: Mutex<BTreeMap<String, usize>>,
     writing: Mutex<()>,
     pub stop: CancellationToken,
@@ -66,7 +66,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Reads the checkpoint, removes the sockets of the folder one by one, then listens.
+    /// Starts the kubelet: reads the checkpoint, removes the sockets of the folder one by one, then listens.
     pub async fn start(world: Arc<World>, pause: Duration, knows_pods: bool) -> Result<Arc<Self>> {
         let folder = world.device_plugins();
         fs::create_dir_all(&folder)?;
@@ -90,7 +90,7 @@ impl Life {
             doors: Mutex::default(),
         });
         world.record(|record| record.starts += 1);
-        // The names are those of this moment: a socket made again meanwhile is removed, too.
+        // The names are listed once: a socket created meanwhile under a listed name is removed, too.
         let mut names = Vec::new();
         for entry in fs::read_dir(&folder)? {
             names.push(entry?.path());
@@ -98,7 +98,7 @@ impl Life {
         names.sort();
         for path in names {
             if fs::metadata(&path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-                // Its owner may be quicker.
+                // The socket's owner may have removed it first.
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         return Err(error)
@@ -124,7 +124,7 @@ impl Life {
         Ok(life)
     }
 
-    /// Ends as a killed process does: every connection at once, the sockets' files stay.
+    /// Ends the kubelet as a kill does: closes all connections at once and leaves the sockets' files.
     pub async fn end(&self) {
         self.stop.cancel();
         let doors = std::mem::take(&mut *locked(&self.doors));
@@ -162,7 +162,7 @@ impl Life {
             let mut clients = locked(&self.clients);
             let known = clients.entry(resource.clone()).or_default();
             if self.plugins == Plugins::Newest {
-                // The one before stays open, and nobody remembers it.
+                // The connection of the client before stays open, and the kubelet forgets it.
                 known.clear();
             }
             known.push(client.clone());
@@ -219,7 +219,7 @@ impl Life {
         Ok(plugin)
     }
 
-    /// Forgets the clients of a resource that are known as this, whichever they are; the first of them.
+    /// Removes all clients of a resource with this key and returns the first of them.
     fn forget(&self, resource: &str, key: &str) -> Option<Client> {
         let mut clients = locked(&self.clients);
         let known = clients.get_mut(resource)?;
@@ -228,8 +228,7 @@ impl Life {
         first
     }
 
-    /// The one ListAndWatch of a registration, to its end. Then the first client that is known as this one is disconnected,
-    /// which need not be this one.
+    /// Reads the one ListAndWatch of a registration to its end. Then disconnects the first client with the same key, which may be another one.
     async fn follow(&self, resource: String, client: Client, plugin: DevicePluginClient<Channel>) {
         *locked(&self.streams).entry(resource.clone()).or_default() += 1;
         tokio::select! {
@@ -247,7 +246,7 @@ impl Life {
         self.world.tell();
     }
 
-    /// Another plugin of the resource is asked then, if one is connected.
+    /// Disconnects an endpoint of a resource. Another connected plugin of the resource is asked from then on.
     fn disconnect(&self, resource: &str, key: &str) {
         let mut connected = locked(&self.connected);
         let Some(known) = connected.get_mut(resource) else {
@@ -303,12 +302,12 @@ impl Life {
         let text = checkpoint::text(&locked(&self.model));
         let written = text.and_then(|text| checkpoint::write(&self.world.device_plugins(), &text));
         if let Err(error) = written {
-            // The real one logs it and goes on.
+            // The real kubelet logs the error and continues.
             eprintln!("kubelet stand-in: {error:#}");
         }
     }
 
-    /// Frees what pods have that are not active. The checkpoint is not written for it.
+    /// Frees the devices of pods that are not active. Does not write the checkpoint.
     pub fn sweep(&self) {
         if self.knows_pods.load(Relaxed) {
             let active = self.world.active();

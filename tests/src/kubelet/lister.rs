@@ -57,7 +57,7 @@ fn resources(model: &Model, uid: &str, pod: &Pod) -> PodResources {
     let of_container = |name: &String| {
         let given = model.all_given().get(uid).and_then(|pod| pod.get(name));
         let devices = given.into_iter().flatten().flat_map(|(resource, given)| {
-            // Each id by itself, as the real one does.
+            // Each ID is listed alone, as the real kubelet does.
             given.ids().into_iter().map(|id| ContainerDevices {
                 resource_name: resource.clone(),
                 device_ids: vec![id],

@@ -1,5 +1,5 @@
-//! What the kubelet's device manager keeps in memory, and how it decides. Pure; the order of its checks and the holes in
-//! them are those of Kubernetes 1.35 to 1.37, pkg/kubelet/cm/devicemanager.
+//! Memory of the kubelet's device manager, and its decisions. Pure; the order of its checks and the gaps in them are those of Kubernetes 1.35 to
+//! 1.37, pkg/kubelet/cm/devicemanager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,53 +13,53 @@ use super::pods::Kind;
 #[cfg(test)]
 mod tests;
 
-/// How long a resource whose plugin is gone stays in the node's capacity.
+/// Time for which the resource of a stopped plugin stays in the node's capacity.
 pub const GRACE: Duration = Duration::from_mins(5);
-/// The NUMA node of a device that names none.
+/// NUMA node of a device that names none.
 const NO_NUMA: i64 = -1;
 
-/// Device ids.
+/// Set of device IDs.
 pub type Ids = BTreeSet<String>;
 
-/// What a container was given of one resource.
+/// Devices of one resource that a container was given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
-    /// The ids by NUMA node, -1 for none.
+    /// IDs by NUMA node, -1 for none.
     pub ids: BTreeMap<i64, Vec<String>>,
-    /// The plugin's answer.
+    /// Answer of the plugin.
     pub answer: ContainerAllocateResponse,
 }
 
 impl Given {
-    /// The ids.
+    /// Returns the IDs of all NUMA nodes.
     pub fn ids(&self) -> Ids {
         self.ids.values().flatten().cloned().collect()
     }
 }
 
-/// Container → resource → what it was given.
+/// Map of container to resource to the devices it was given.
 pub type PodDevices = BTreeMap<String, BTreeMap<String, Given>>;
 
-/// Why the kubelet does not admit a container.
+/// Reason why the kubelet does not admit a container.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No plugin has registered the resource since the kubelet started.
     #[error("no plugin has registered {0}")]
     Unregistered(String),
-    /// Its devices are all unhealthy, or its plugin is gone.
+    /// All devices of the resource are unhealthy, or its plugin is gone.
     #[error("{0} has no healthy device")]
     NoneHealthy(String),
-    /// What the container has already is unhealthy.
+    /// A device that the container already holds is unhealthy.
     #[error("a device of {0} that the container has is unhealthy")]
     HeldUnhealthy(String),
-    /// Too few are free.
+    /// Too few devices are free.
     #[error("{resource} has {available} free devices, {needed} are needed")]
     TooFew {
-        /// The resource.
+        /// Name of the resource.
         resource: String,
-        /// How many are needed.
+        /// Number of devices needed.
         needed: usize,
-        /// How many are free.
+        /// Number of free devices.
         available: usize,
     },
     /// The plugin's connection has ended.
@@ -68,80 +68,80 @@ pub enum Refusal {
     /// The plugin answered with an error.
     #[error("{call}: {code:?}: {message}")]
     Plugin {
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
-        /// The code.
+        /// Code of the error.
         code: tonic::Code,
-        /// The message.
+        /// Message of the error.
         message: String,
     },
-    /// The real kubelet would have ended with a nil pointer here, and so has this one.
+    /// The real kubelet would have ended here with a nil pointer dereference, and so does the stand-in.
     #[error("the kubelet crashed: {0}")]
     Crashed(String),
     /// The kubelet was stopped meanwhile.
     #[error("the kubelet was stopped while {0} was under way")]
     Ended(&'static str),
-    /// The test asked for what is not there.
+    /// The test asked for a pod or container that does not exist.
     #[error("no {0}")]
     Absent(String),
 }
 
-/// What is to be done for one request of a container.
+/// Next step for one request of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: it has what it needs, or runs.
+    /// Nothing to do: the container has what it needs, or it runs.
     Nothing,
-    /// Allocate these.
+    /// Allocate these devices.
     Allocate(Ids),
-    /// Choose more among the free ones, after the plugin was asked.
+    /// Choose more of the free devices, after the plugin was asked for its preference.
     Choose(Choice),
 }
 
-/// A choice to make.
+/// Choice of devices to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Taken already: those of an init container.
+    /// Devices already chosen: those of an init container.
     pub taken: Ids,
-    /// The free ones.
+    /// Free devices.
     pub available: Ids,
-    /// How many in all.
+    /// Number of devices in total.
     pub required: usize,
 }
 
-/// Who asks for devices.
+/// Container that asks for devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
-    /// The pod.
+    /// UID of the pod.
     pub uid: &'a str,
-    /// The container.
+    /// Name of the container.
     pub container: &'a str,
-    /// The kubelet has just started, and the container runs.
+    /// True if the kubelet has just started and the container runs.
     pub runs_already: bool,
 }
 
 #[derive(Debug, Default)]
 struct Resource {
-    /// Since when the plugin is gone.
+    /// Time at which the plugin stopped.
     stopped: Option<Instant>,
     healthy: Ids,
     unhealthy: Ids,
 }
 
-/// The device manager's memory.
+/// Memory of the device manager.
 #[derive(Debug, Default)]
 pub struct Model {
     resources: BTreeMap<String, Resource>,
-    /// The last list, which outlives its plugin.
+    /// Last list of each resource; it outlives its plugin.
     lists: BTreeMap<String, BTreeMap<String, Device>>,
     allocated: BTreeMap<String, Ids>,
     given: BTreeMap<String, PodDevices>,
     reusable: Option<(String, BTreeMap<String, Ids>)>,
-    /// In which order ids are picked, as the real one does in that of a map.
+    /// Seed of the order in which IDs are picked; the real kubelet picks in the random order of a Go map.
     pub seed: u64,
 }
 
 impl Model {
-    /// After a start: what a checkpoint says, and its resources without a plugin.
+    /// Creates the model after a start, from the checkpoint's devices and its resources, which have no plugin yet.
     pub fn restored(
         given: BTreeMap<String, PodDevices>,
         resources: impl IntoIterator<Item = String>,
@@ -163,14 +163,14 @@ impl Model {
         model
     }
 
-    /// A plugin has connected. Its resource counts once the first list has come.
+    /// Connects a plugin. Its resource counts only after the first list.
     pub fn connect(&mut self, resource: &str) {
         if let Some(known) = self.resources.get_mut(resource) {
             known.stopped = None;
         }
     }
 
-    /// The connection of the resource's current plugin has ended.
+    /// Disconnects the current plugin of the resource: all devices become unhealthy.
     pub fn disconnect(&mut self, resource: &str, now: Instant) {
         let known = self.resources.entry(resource.to_owned()).or_default();
         let healthy = std::mem::take(&mut known.healthy);
@@ -178,7 +178,7 @@ impl Model {
         known.stopped = Some(now);
     }
 
-    /// A list has come, of the current plugin or an older one.
+    /// Stores a list of the current plugin or of an older one.
     pub fn list(&mut self, resource: &str, devices: &[Device]) {
         let known = self.resources.entry(resource.to_owned()).or_default();
         let (healthy, unhealthy) = devices
@@ -190,8 +190,7 @@ impl Model {
         self.lists.insert(resource.to_owned(), list);
     }
 
-    /// What the node's status says, capacity and allocatable by resource. Drops resources whose grace is over; whether
-    /// there was one.
+    /// Returns capacity and allocatable by resource for the node's status. Drops resources whose grace is over and returns true if there was one.
     pub fn capacity(&mut self, now: Instant) -> (BTreeMap<String, (usize, usize)>, bool) {
         let before = self.resources.len();
         self.resources.retain(|_, resource| {
@@ -204,7 +203,7 @@ impl Model {
         (counts.collect(), self.resources.len() < before)
     }
 
-    /// Forgets what pods have that are not `active`.
+    /// Frees the devices of pods that are not `active`.
     pub fn sweep(&mut self, active: &BTreeSet<String>) {
         let before = self.given.len();
         self.given.retain(|uid, _| active.contains(uid));
@@ -213,19 +212,19 @@ impl Model {
         }
     }
 
-    /// Whether a plugin offers the resource or has offered it, so that the kubelet cares for it.
+    /// Returns true if a plugin offers the resource or has offered it, so that the device manager handles it.
     pub fn is_known(&self, resource: &str) -> bool {
         self.resources.contains_key(resource) || self.allocated.contains_key(resource)
     }
 
-    /// Whether the plugin is connected.
+    /// Returns true if the plugin of the resource is connected.
     pub fn is_connected(&self, resource: &str) -> bool {
         self.resources
             .get(resource)
             .is_some_and(|resource| resource.stopped.is_none())
     }
 
-    /// The first half of an allocation.
+    /// Begins an allocation: returns the next step, or the reason to refuse.
     pub fn begin(
         &mut self,
         asking: Asking<'_>,
@@ -283,7 +282,7 @@ impl Model {
         }))
     }
 
-    /// The choice, with what the plugin prefers.
+    /// Completes a choice with the devices that the plugin prefers.
     pub fn choose(&mut self, resource: &str, choice: Choice, preferred: &Ids) -> Ids {
         let Choice {
             mut taken,
@@ -311,12 +310,12 @@ impl Model {
         taken.extend(more);
     }
 
-    /// The plugin has refused: its devices are free again.
+    /// Frees the devices of an allocation that the plugin refused.
     pub fn fail(&mut self) {
         self.recount();
     }
 
-    /// The plugin has answered. An id that is not in the list of this moment ends the kubelet.
+    /// Records the plugin's answer. An ID that is not in the current list crashes the kubelet.
     pub fn finish(
         &mut self,
         asking: Asking<'_>,
@@ -353,7 +352,7 @@ impl Model {
         Ok(())
     }
 
-    /// A container of the pod is about to be admitted: devices of other pods' init containers are not for reuse any more.
+    /// Begins the admission of a pod's container; devices of other pods' init containers can no longer be reused.
     pub fn turn_to(&mut self, uid: &str) {
         if self
             .reusable
@@ -364,7 +363,7 @@ impl Model {
         }
     }
 
-    /// A container was admitted: what an ordinary init container has is for those after it, what others have is not.
+    /// Records an admitted container: later containers may reuse the devices of an ordinary init container, but of no other one.
     pub fn admitted(&mut self, uid: &str, container: &str, kind: Kind) {
         let has: Vec<(String, Ids)> = self
             .given
@@ -395,22 +394,22 @@ impl Model {
         }
     }
 
-    /// What a container has of a resource.
+    /// Returns the devices of a resource that a container was given.
     pub fn given(&self, uid: &str, container: &str, resource: &str) -> Option<&Given> {
         self.given.get(uid)?.get(container)?.get(resource)
     }
 
-    /// What all pods have.
+    /// Returns the devices of all pods.
     pub fn all_given(&self) -> &BTreeMap<String, PodDevices> {
         &self.given
     }
 
-    /// The last list of a resource.
+    /// Returns the last list of a resource.
     pub fn listed(&self, resource: &str) -> BTreeMap<String, Device> {
         self.lists.get(resource).cloned().unwrap_or_default()
     }
 
-    /// The resources and their healthy devices, as the checkpoint has them.
+    /// Returns the resources and their healthy devices, as the checkpoint has them.
     pub fn registered(&self) -> BTreeMap<String, Vec<String>> {
         let healthy = |r: &Resource| r.healthy.iter().cloned().collect();
         let all = self.resources.iter();

@@ -1,10 +1,10 @@
-//! What containerd, the kubelet and the network plugins of a node are told.
+//! Configuration of a node's containerd, kubelet and network plugins.
 
 use std::path::Path;
 
 use crate::cluster::image;
 
-/// How the holder of a node's namespaces prepares them: `$1` is the node's name, `$2` its folder.
+/// Script that prepares a node's namespaces: `$1` is the node's name, `$2` its folder.
 pub const NAMESPACES: &str = r#"
 set -eu
 busybox hostname "$1"
@@ -18,7 +18,7 @@ echo ready
 exec sleep infinity
 "#;
 
-/// Takes away what no node has after it was off.
+/// Script that removes what does not outlive a restart of a machine.
 pub const EMPTY_RUN: &str = r#"
 set -eu
 while read -r _ path _; do
@@ -29,7 +29,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mount --make-rshared /run
 "#;
 
-/// Runs `$@` again whenever it ends, as its kubelet does with kube-proxy: that ends when its Node is deleted.
+/// Script that restarts `$@` whenever it ends, as the kubelet does with kube-proxy, which ends when its Node is deleted.
 pub const KEPT_RUNNING: &str = r#"
 while true; do
   "$@" || true
@@ -37,7 +37,7 @@ while true; do
 done
 "#;
 
-/// udev handles each device as if it had just come. It must not change the machine's device nodes.
+/// Script that makes udev handle each device as newly added, without a change to the machine's device nodes.
 pub const UDEV: &str = r#"
 set -eu
 mkdir -p /run/udev/rules.d
@@ -49,7 +49,7 @@ unshare --mount sh -c '
   done'
 "#;
 
-/// containerd's, in TOML.
+/// Returns containerd's configuration in TOML.
 pub fn containerd(cni: &Path) -> String {
     format!(
         r#"version = 3
@@ -81,7 +81,7 @@ SystemdCgroup = false
     )
 }
 
-/// The pods' network: a bridge in the node.
+/// Returns the network configuration of pods: a bridge in the node.
 pub fn network(pods: &str) -> String {
     serde_json::json!({
         "cniVersion": "1.0.0",
@@ -100,7 +100,7 @@ pub fn network(pods: &str) -> String {
     .to_string()
 }
 
-/// The kubelet's.
+/// Returns the configuration of the kubelet.
 pub fn kubelet(address: &str, group: &str, gates: &[String]) -> String {
     let gates: serde_json::Map<String, serde_json::Value> = gates
         .iter()
@@ -124,7 +124,7 @@ pub fn kubelet(address: &str, group: &str, gates: &[String]) -> String {
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": false,
         "makeIPTablesUtilChains": false,
-        // What a device plugin offers is allocatable a second later.
+        // Devices of a plugin are allocatable at most a second later.
         "nodeStatusUpdateFrequency": "1s",
         "oomScoreAdj": 0,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

@@ -8,7 +8,7 @@ fn ids(ids: &[&str]) -> Ids {
     ids.iter().map(|&id| id.to_owned()).collect()
 }
 
-/// A letter in upper case is an unhealthy device; `x` is near to NUMA nodes 0 and 1.
+/// Lists one device per letter: upper case is unhealthy, `x` is near NUMA nodes 0 and 1.
 fn list(model: &mut Model, letters: &str) {
     let devices: Vec<Device> = letters
         .chars()
