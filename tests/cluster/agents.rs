@@ -1,4 +1,4 @@
-//! Shared by the tests of what goes wrong: agents with the rights that the chart gives them, and what they say of a problem.
+//! Shared by the tests of failures: agents with the rights that the chart gives them, and the problems they report.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,24 +13,24 @@ use serde_json::{Value, json};
 
 use crate::device::Site;
 
-/// The most requests of one kind for one object that the agents may make while something is wrong and is put right.
+/// Upper bound of requests of one kind for one object that the agents may send during a fault and its repair.
 const MOST: usize = 20;
 
-/// An agent on each of two nodes, as the service account of the chart; its namespace is `space`. The Configuration `steady` there has one
-/// shared device, which nothing that goes wrong elsewhere may touch.
+/// An agent on each of two nodes, with the service account of the chart; its namespace is `space`. The Configuration `steady` there has one shared
+/// device, which no fault elsewhere may affect.
 pub struct Agents {
-    /// Its pods are deleted while the agents still run.
+    /// Namespace whose pods are deleted while the agents still run.
     pub space: Namespace<'static>,
     pub sites: Vec<Site>,
     pub cluster: &'static Cluster,
-    /// What gives the account its rights.
+    /// Manifests of the account's rights.
     rights: String,
-    /// The Instances of `steady` as they must stay.
+    /// Instances of `steady`, which must not change.
     steady: Vec<Value>,
 }
 
 impl Agents {
-    /// They run with these arguments, and `steady` is found by both.
+    /// Starts the agents with these arguments and waits until both have found `steady`.
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
         cluster.define()?;
@@ -53,7 +53,7 @@ impl Agents {
             site.home.write("kubeconfig", kubeconfig)?;
             site.home.add_handler("debug-echo")?;
             site.home.join(&site.home.path().join("kubeconfig"));
-            // Where the node's container runtime looks.
+            // Folder that the node's container runtime reads.
             let folder = site.node.cdi();
             site.home.publish_in(&folder);
             site.home.start(arguments)?;
@@ -69,7 +69,7 @@ impl Agents {
             Ok(found)
         })
         .with_context(|| agents.space.state())?;
-        // Until the first write of these agents, the reports are those of a test before.
+        // Until the first write of these agents, the reports are those of an earlier test.
         eventually("both nodes report steady", || {
             for site in &agents.sites {
                 let reports = agents.reports(site)?;
@@ -87,12 +87,12 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Gives the account its rights.
+    /// Grants the account its rights.
     pub fn allow(&self) -> Result<()> {
         self.cluster.apply(&self.rights).map(drop)
     }
 
-    /// Takes the rights away from the account, not the account.
+    /// Removes the bindings of the account's rights, but not the account.
     pub fn deny(&self) -> Result<()> {
         let bindings = ["clusterrolebinding,rolebinding", "--all-namespaces"];
         let release = format!("app.kubernetes.io/instance={}", self.space.name());
@@ -102,13 +102,13 @@ impl Agents {
             .map(drop)
     }
 
-    /// The account's user name.
+    /// Returns the account's user name.
     pub fn user(&self) -> String {
         let space = self.space.name();
         format!("system:serviceaccount:{space}:{}", account(space))
     }
 
-    /// The kubeconfig of the chart's controller, which has the rights that the chart gives it.
+    /// Grants the rights of the chart's controller and returns its kubeconfig.
     pub fn controller_kubeconfig(&mut self) -> Result<PathBuf> {
         let space = self.space.name();
         let rights = rendered(self.cluster, space, "controller", &[])?;
@@ -138,7 +138,7 @@ impl Agents {
         self.cluster.kubectl(&delete).map(drop)
     }
 
-    /// The path of an Instance or of all, with an empty name.
+    /// Returns the path of an Instance, or of all if the name is empty.
     pub fn instance_path(&self, name: &str) -> String {
         format!(
             "/apis/akri.sh/v0/namespaces/{}/instances/{name}",
@@ -146,7 +146,7 @@ impl Agents {
         )
     }
 
-    /// The Instances of a Configuration.
+    /// Returns the Instances of a Configuration.
     pub fn instances(&self, configuration: &str) -> Result<Vec<Value>> {
         let list = self
             .cluster
@@ -156,7 +156,7 @@ impl Agents {
         Ok(own.cloned().collect())
     }
 
-    /// Waits until each node says all these words of one problem: `leafhost status` there, and its objects of `kubectl get dh`.
+    /// Waits until each node reports all these words in one problem: in `leafhost status` and in its objects of `kubectl get dh`.
     pub fn until_told(&self, words: &[&str]) -> Result<()> {
         let (began, has) = (Instant::now(), |text: &str| {
             words.iter().all(|words| text.contains(words))
@@ -174,7 +174,7 @@ impl Agents {
         .with_context(|| self.space.state())
     }
 
-    /// Waits until no node says these words any more.
+    /// Waits until no node reports these words.
     pub fn until_solved(&self, words: &str) -> Result<()> {
         eventually(&format!("no node says {words:?}"), || {
             for site in &self.sites {
@@ -190,7 +190,7 @@ impl Agents {
         .with_context(|| self.space.state())
     }
 
-    /// `leafhost status`; and the problems of the node's reports, each with the object that has it.
+    /// Returns the output of `leafhost status` and the problems of the node's reports, each with its object.
     fn says(&self, site: &Site) -> Result<(String, Vec<String>)> {
         let status = site.home.leafhost(&["status"])?.good()?;
         let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -214,7 +214,7 @@ impl Agents {
         Ok((status, problems))
     }
 
-    /// The node's objects of `kubectl get dh`.
+    /// Returns the node's objects of `kubectl get dh`.
     pub fn reports(&self, site: &Site) -> Result<Vec<Value>> {
         let all = self.cluster.kubectl(&["get", "dh", "--output", "json"])?;
         let all: Value = serde_json::from_str(&all)?;
@@ -223,7 +223,7 @@ impl Agents {
         Ok(own.cloned().collect())
     }
 
-    /// Checks that since a moment of the audit log `steady` was left alone, and no request was made again and again.
+    /// Checks that since `since` in the audit log `steady` did not change, and no request was repeated more than `MOST` times.
     pub fn check_calm(&self, since: u64) -> Result<()> {
         let now = self.instances("steady")?;
         ensure!(
@@ -240,7 +240,7 @@ impl Agents {
         Ok(())
     }
 
-    /// What the agents asked for since a moment.
+    /// Returns the agents' requests since a moment of the audit log.
     pub fn requests(&self, since: u64) -> Result<BTreeMap<Request, usize>> {
         let user = self.user();
         let mut requests = self.cluster.audit().since(since)?;

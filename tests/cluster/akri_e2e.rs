@@ -1,4 +1,4 @@
-//! Akri's own end-to-end tests, unchanged, on our chart. They are not in our tree: `AKRI_E2E` names the folder of a checkout that has them.
+//! Akri's own end-to-end tests, unchanged, with our chart. They are not in this repository: `AKRI_E2E` names the folder of a checkout with them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use leafhost_tests::wait::eventually;
 
 use crate::handler_pods::Prepared;
 
-/// What their chart is not told and ours must be: names, and a log that has what they look for.
+/// Values that our chart needs for Akri's tests: names, and a log level with the lines that they look for.
 const VALUES: [(&str, &str); 2] = [
     ("nameOverride: \"\"", "nameOverride: akri"),
     (
@@ -21,12 +21,12 @@ const VALUES: [(&str, &str); 2] = [
         "  args: [\"--log-level=info,leafhost_slots=debug\"]",
     ),
 ];
-/// The image that their brokers have.
+/// Image of the brokers in Akri's tests.
 const BROKER: &str = "docker.io/library/nginx:stable-alpine";
-/// Their version, for the folders that they look at beside their own.
+/// Version of Akri, which its tests read from a file beside their own folder.
 const VERSION: &str = "0.13.26";
 
-/// A process that ends when this is dropped.
+/// Process that ends when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -36,7 +36,7 @@ impl Drop for Running {
     }
 }
 
-/// The tests where they expect to be, with our chart beside them.
+/// Copies Akri's tests into the folders that they expect, with our chart beside them.
 fn lay_out(tests: &Path) -> Result<tempfile::TempDir> {
     let root = tempfile::tempdir()?;
     let copy = |from: &Path, to: PathBuf| {
@@ -76,7 +76,7 @@ fn akri_e2e() -> Result<()> {
     }
     let home = root.path().join("home");
     fs::create_dir_all(home.join(".kube"))?;
-    // With the certificates in it.
+    // With the certificates embedded.
     let config = cluster.kubectl(&["config", "view", "--flatten", "--raw"])?;
     fs::write(home.join(".kube/config"), config)?;
     let command = |program: &str| {
@@ -89,7 +89,7 @@ fn akri_e2e() -> Result<()> {
             .current_dir(root.path().join("test/e2e"));
         command
     };
-    // They update the repositories that helm knows, and there must be one.
+    // Akri's tests update the repositories that helm knows, and helm needs at least one.
     let empty = root.path().join("repository");
     fs::create_dir(&empty)?;
     fs::write(

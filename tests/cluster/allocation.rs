@@ -58,7 +58,7 @@ fn two_containers_that_request_a_configuration_get_two_devices() -> Result<()> {
     Ok(())
 }
 
-/// The message of a pod that the kubelet has refused.
+/// Returns the message of a pod that the kubelet has refused.
 fn refused(pod: &serde_json::Value) -> Result<&str> {
     let text = |pointer| pod.pointer(pointer).and_then(serde_json::Value::as_str);
     ensure!(

@@ -1,4 +1,4 @@
-//! What the policies of the chart refuse to the token of an agent, of another part and of a user, and what they allow it.
+//! Requests that the policies of the chart refuse to the token of an agent, of another component and of a user, and those that they allow.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ mod users;
 const NAMESPACE: &str = "guarded";
 mod slices;
 
-/// What the definition of Instances says of a field that nobody changes.
+/// Message of the CRD of Instances for a field that is immutable.
 const FROZEN: &str = "cannot be changed";
 
-/// The account, rights and policies of a chart that is installed without agents.
+/// Account, rights and policies of a chart that is installed without agents.
 struct Guarded {
     cluster: &'static Cluster,
     manifests: String,
@@ -64,7 +64,7 @@ impl Guarded {
         Ok(Self { cluster, manifests })
     }
 
-    /// The token of the agent on a node.
+    /// Returns the token of the agent on a node.
     fn token(&self, node: &str) -> Result<String> {
         let account = format!("{NAMESPACE}-leafhost-agent");
         let path = format!("/api/v1/nodes/{node}");
@@ -88,7 +88,7 @@ impl Drop for Guarded {
     }
 }
 
-/// Who has a token.
+/// Agent with its token.
 struct Agent<'a> {
     cluster: &'static Cluster,
     space: &'a Namespace<'static>,
@@ -118,7 +118,7 @@ impl Agent<'_> {
         } else {
             "merge"
         };
-        // What is large is no argument.
+        // A large patch does not fit into an argument.
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), patch)?;
         let patch = file.path().to_string_lossy();
@@ -126,7 +126,7 @@ impl Agent<'_> {
         self.kubectl(&[&of[..], &["--patch-file", &patch]].concat(), "")
     }
 
-    /// Patches the capacity, the generation or the owner with the label that tells the policies so.
+    /// Patches the capacity, the generation or the owner, and toggles the label that announces it to the policies.
     fn edit(&self, name: &str, patch: &Value) -> Result<String> {
         let object = instance_path(self.space, name);
         let found = self.cluster.get(&object)?;
@@ -150,7 +150,7 @@ impl Agent<'_> {
     }
 }
 
-/// An Instance as the agent of this node creates it.
+/// Returns an Instance as the agent of this node creates it.
 fn instance(name: &str, node: &str, shared: bool) -> Value {
     let label = if shared {
         json!({"leafhost.dev/shared": "true", "leafhost.dev/configuration": "cams"})
@@ -170,7 +170,7 @@ fn instance(name: &str, node: &str, shared: bool) -> Value {
     })
 }
 
-/// The Configuration of the Instances.
+/// Applies the Configuration of the Instances.
 fn configure(cluster: &Cluster, space: &Namespace<'_>, capacity: u32) -> Result<()> {
     let manifest = format!(
         "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: cams, namespace: {}}}\nspec: {{discoveryHandler: {{name: none}}, capacity: {capacity}}}\n",
@@ -219,9 +219,9 @@ fn the_token_of_an_agent_writes_what_is_of_its_node_and_nothing_else() -> Result
     check(cluster)
 }
 
-/// Tries all of them in a cluster of two nodes.
+/// Tries all requests in a cluster of two nodes.
 pub fn check(cluster: &'static Cluster) -> Result<()> {
-    // Agents on them would free the slots below, which no pod has.
+    // Agents on these nodes would free the slots below, which no pod has.
     let _taken = cluster.take_nodes(2)?;
     let guarded = Guarded::install(cluster)?;
     let space = cluster.namespace("attacks")?;
@@ -244,12 +244,12 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
 
     slices::check(&a, &b)?;
 
-    // Each edit of the spec makes a generation; Instances are of the third.
+    // Each edit of the spec increments the generation; Instances are of the third.
     for capacity in [4, 3, 2] {
         configure(cluster, &space, capacity)?;
     }
 
-    // What agents do.
+    // Requests that agents send.
     eventually("the API server knows the generation", || {
         b.create(&instance("cams-00000b", "node-b", false))
     })?;
@@ -275,7 +275,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
     eventually("the API server knows the generation", || {
         a.edit("cams-5ba0ed", &newer)
     })?;
-    // Somebody has edited it.
+    // A user has edited it.
     let path = instance_path(&space, "cams-5ba0ed");
     let edited = json!({"spec": {"capacity": 99}});
     cluster.api().merge(&path, &edited)?;
@@ -284,7 +284,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
         "cams-5ba0ed",
         &json!({"spec": {"brokerProperties": {"URL": "new"}}}),
     )?;
-    // An agent of Akri wrote it: it has neither an id nor labels.
+    // An Instance of Akri's agent has neither an ID nor labels.
     let mut akris = instance("akris", "node-a", false);
     akris["spec"]["leafhost"].take();
     akris["metadata"]["labels"].take();
@@ -301,7 +301,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
     let slots = "spec.deviceUsage";
     let nodes = "spec.nodes";
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]);
-    // The API server names one of the policies that refuse an object, in no order: each attack is refused by one alone.
+    // The API server names only one of the policies that refuse an object, in no order, so exactly one policy refuses each attack.
     let current = |name: &str, node: &str| {
         let mut instance = instance(name, node, false);
         instance["metadata"]["annotations"]["leafhost.dev/generation"] = json!("4");

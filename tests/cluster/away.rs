@@ -1,4 +1,4 @@
-//! The API server is away for a while, and agents and kubelets start meanwhile: pods, slots and Instances stay as they are.
+//! The API server is down for a while, and agents and kubelets start meanwhile: pods, slots and Instances stay as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::device::{Site, used_slots};
 use crate::pair::{Pair, resource, used};
 
-/// A cluster of one test alone, which ends with it.
+/// Cluster of one test alone, which ends with it.
 pub struct Own(pub &'static Cluster);
 
 impl Own {
@@ -25,7 +25,7 @@ impl Own {
         })
     }
 
-    /// The same with another setup.
+    /// Starts a cluster with this setup.
     pub fn start_with(setup: &Setup) -> Result<Self> {
         Ok(Self(Box::leak(Box::new(Cluster::start_with(setup)?))))
     }
@@ -39,13 +39,13 @@ impl Drop for Own {
     }
 }
 
-/// What makes the API server be away.
+/// Kind of an absence of the API server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Absence {
-    /// It takes connections and does not answer.
+    /// The API server accepts connections and does not answer.
     Paused,
     Killed,
-    /// Its database ends, too, and starts with its data.
+    /// The API server and etcd end, and start again with etcd's data.
     WithEtcd,
 }
 
@@ -77,7 +77,7 @@ impl Absence {
 #[test]
 fn agents_and_kubelets_that_start_without_the_api_server_keep_pods_slots_and_instances()
 -> Result<()> {
-    // Longer than an agent keeps a slot that it sees nobody have.
+    // Longer than an agent keeps a slot that no pod holds.
     away(
         &[Absence::Paused, Absence::WithEtcd],
         Duration::from_secs(6),
@@ -91,7 +91,7 @@ fn soak_the_api_server_is_away_for_ten_minutes() -> Result<()> {
     away(&[Absence::Killed], Duration::from_mins(10), &[])
 }
 
-/// The slots of the site's node: an agent keeps no others, and offers no free slot without the API server.
+/// Keeps only the slots of the site's node: an agent keeps no others, and offers no free slot without the API server.
 fn slots_of(site: &Site, mut slots: BTreeMap<String, String>) -> BTreeMap<String, String> {
     slots.retain(|_, holder| holder == site.node.name());
     slots
@@ -160,7 +160,7 @@ fn away(absences: &[Absence], lasting: Duration, arguments: &[&str]) -> Result<(
                 slots_of(site, used_slots(status)) == expected
             })?;
         }
-        // The kubelet that has not restarted is served again.
+        // The agent serves the kubelet that has not restarted again.
         pair.sites[0].until_listed()?;
         within(lasting * 2, "the absence lasts", || {
             ensure!(begun.elapsed() >= lasting, "not long enough");
@@ -185,7 +185,7 @@ fn away(absences: &[Absence], lasting: Duration, arguments: &[&str]) -> Result<(
             site.node.wait_allocatable_after(before, &resource, 2)?;
         }
         println!("all is listed after {:?}", back.elapsed());
-        // A pod on each node takes a slot and gives it back: all else was written before, had it been.
+        // A pod on each node takes and frees a slot. Any write that was pending would have reached the API server before.
         for (node, pod) in ["next-a", "next-b"].iter().enumerate() {
             pair.space.run(&pair.pod(pod, node, &found["two"])?)?;
             pair.space.delete(pod)?;
@@ -195,7 +195,7 @@ fn away(absences: &[Absence], lasting: Duration, arguments: &[&str]) -> Result<(
             .unwrap_or_default();
         let count = written.entry(name.to_owned()).or_default();
         *count += 4;
-        // Each pod may be named and be named no longer, too.
+        // Each pod may also be recorded and removed once.
         let most = *count + 4;
         pair.until_holders(2)?;
         eventually("only the slots of two pods are written", || {

@@ -1,4 +1,4 @@
-//! Handlers in `ConfigMap`s that cannot serve, values in Secrets that cannot be had, and reports that somebody edits.
+//! Handlers in `ConfigMap`s that cannot serve, values in Secrets that cannot be read, and reports that a user edits.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::agents::Agents;
 
-/// The ConfigMap with the mock-gpu handler, as `leafhost handler configmap` prints it, with this name.
+/// Returns the ConfigMap with the mock-gpu handler, as `leafhost handler configmap` prints it, with this name.
 fn gpu(name: &str) -> Result<String> {
     let wasm = handler("mock-gpu")?;
     let arguments = ["handler", "configmap", "--name", name].map(std::ffi::OsString::from);
@@ -105,7 +105,7 @@ fn a_config_map_that_cannot_be_used_is_named_and_what_was_accepted_before_serves
             .context(what)?;
     }
 
-    // A second ConfigMap with the same handler: under another key it is another source, under the same it is not used.
+    // A second ConfigMap with the same handler: under the same key it is not used, under another key it is another source.
     let other = good.replace("name: gpu", "name: copy");
     agents.apply_map(&other)?;
     let copy = format!("ConfigMap {}/copy", agents.space.name());
@@ -134,7 +134,7 @@ fn a_config_map_that_cannot_be_used_is_named_and_what_was_accepted_before_serves
     agents.delete("configmap", "second")?;
     agents.until_solved("comes from second.wasm")?;
 
-    // Emptied, relabelled, deleted: the handler is gone, and comes again.
+    // The ConfigMap is emptied, relabelled and deleted: each time the handler disappears and comes back.
     for (what, edit, words) in [
         (
             "emptied",
@@ -244,13 +244,13 @@ fn a_value_that_cannot_be_had_is_named_and_a_new_one_is_used_within_two_seconds(
         println!("called again after {:?}", began.elapsed());
     }
 
-    // Another namespace is beyond what the operator allows.
+    // The operator does not allow another namespace.
     apply(Some("kube-system"))?;
     agents.until_told(&["cams", field, "kube-system", "--properties-namespaces"])?;
     apply(None)?;
     agents.until_solved(field)?;
 
-    // The right to read them is taken away: what was read serves while nothing changes, and the field is named.
+    // The right to read Secrets is removed: the values read before stay in use while nothing changes, and the problem names the field.
     let role = format!("{space}-leafhost-agent");
     agents.delete("rolebinding", &role)?;
     cluster
@@ -307,7 +307,7 @@ fn a_report_that_somebody_edits_or_deletes_is_written_again_once() -> Result<()>
         let what = format!("it is as it was after {edit:?}");
         eventually(&what, || {
             let now = cluster.get(path)?;
-            // Since when it is Active the agent says anew.
+            // The agent writes the time since which it is Active anew.
             for field in [
                 "/spec",
                 "/status/phase",

@@ -1,4 +1,4 @@
-//! Configurations that cannot serve, and Instances that somebody edits: each is named with the remedy, and the rest serves on.
+//! Configurations that cannot serve, and Instances that a user edits: each problem is reported with a remedy, and the rest keeps working.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
@@ -52,7 +52,7 @@ fn a_configuration_that_cannot_serve_is_named_on_each_node_until_it_is_put_right
         agents.delete("configuration", name)?;
     }
 
-    // Too long for a resource: the device is found, pods cannot ask for it.
+    // Too long for a resource name: the device is found, but pods cannot request it.
     let start = cluster.audit().now()?;
     agents.configure(&long, "debugEcho", good)?;
     agents.until_told(&[&long, "is not offered to the kubelet", "a shorter name"])?;
@@ -60,7 +60,7 @@ fn a_configuration_that_cannot_serve_is_named_on_each_node_until_it_is_put_right
     agents.until_solved("a shorter name")?;
     agents.check_calm(start)?;
 
-    // The older one has the name in the whole cluster, whatever its namespace is called.
+    // The older Configuration owns the name in the whole cluster, whatever the name of its namespace.
     let start = cluster.audit().now()?;
     agents.configure("twice", "debugEcho", "{descriptions: [first]}")?;
     for site in &agents.sites {
@@ -197,7 +197,7 @@ fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> 
         agents.check_calm(start).context(what)?;
         let mut writes = agents.requests(start)?;
         writes.retain(|one, _| one.is_write() && one.resource == "instances");
-        // Two nodes have entries, and one of them also says who has its slot. Each of these writes may lose to another node's once.
+        // Two nodes write their entries, and one of them also the holder of its slot. Each write may conflict once with another node's.
         let count = |is_done: bool| -> usize {
             let counted = writes.iter().filter(|(one, _)| (one.code < 300) == is_done);
             counted.map(|(_, count)| count).sum()
@@ -209,7 +209,7 @@ fn an_instance_that_somebody_edits_is_as_it_was_after_one_write() -> Result<()> 
         );
     }
 
-    // Deleted while a pod uses it: what is made again has the pod's slot.
+    // Deleted while a pod uses it: the Instance that replaces it has the pod's slot.
     let start = cluster.audit().now()?;
     cluster.api().delete(&path)?;
     eventually("it is made again with the pod's slot", || {

@@ -1,4 +1,4 @@
-//! Brokers: the pods, jobs and services that the controller makes for devices of two nodes, with the rights that the chart gives it.
+//! Brokers: the pods, jobs and services that the controller creates for devices of two nodes, with the rights that the chart gives it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use crate::pair::Pair;
 
-/// A controller as the service account of the chart; it ends when this is dropped.
+/// Controller with the service account of the chart; it ends when this is dropped.
 pub struct Controller {
     child: Child,
     folder: tempfile::TempDir,
     cluster: &'static Cluster,
     space: String,
-    /// The audit log when it started.
+    /// Position in the audit log at the controller's start.
     start: u64,
 }
 
@@ -75,7 +75,7 @@ impl Controller {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// What its `/metrics` says.
+    /// Returns the metrics of the controller.
     fn metrics(&self) -> Result<String> {
         let log = self.log();
         let (_, address) = log.split_once("metrics=").context("no address")?;
@@ -83,7 +83,8 @@ impl Controller {
         program::run("curl", ["-sSf", &format!("http://{address}/metrics")])?.good()
     }
 
-    /// How often it wrote pods, jobs and services of its namespace, such as `create pods`; requests that were refused are counted apart.
+    /// Counts the controller's writes of pods, jobs and services in its namespace by kind, such as `create pods`; refused requests are counted
+    /// separately.
     pub fn writes(&self) -> Result<BTreeMap<String, usize>> {
         let user = format!(
             "system:serviceaccount:{0}:{0}-leafhost-controller",
@@ -132,7 +133,7 @@ fn configure(pair: &Pair, name: &str, devices: &[&str], fields: &Value) -> Resul
     pair.cluster.apply(&object.to_string()).map(drop)
 }
 
-/// A `PodSpec` that asks for the device and runs a script.
+/// Returns a `PodSpec` that requests the device and runs a script.
 fn pod_spec(script: &str) -> Value {
     let main = Container::new("main")
         .script(script)
@@ -262,7 +263,7 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
     };
     writes(&[("create pods", 2), ("create services", 2)])?;
 
-    // A pod that somebody deletes comes back; nothing else is written.
+    // A pod that a user deletes comes back; nothing else is written.
     let [first, second] = [space.pod(&names[0])?, space.pod(&names[1])?];
     space.delete(&names[0])?;
     space.wait_gone(&names[0], uid(&first))?;
@@ -305,7 +306,7 @@ fn pods_and_services_of_a_shared_device_come_are_replaced_and_go() -> Result<()>
         ("update services", 2),
     ])?;
 
-    // What the API server refuses is told with its field, and not tried again and again.
+    // The field that the API server refuses is reported, and the write is not repeated.
     let mut wrong = pod_spec(WAITS);
     wrong["containers"][0]["imagee"] = json!("x");
     configure(

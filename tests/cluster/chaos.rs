@@ -1,5 +1,5 @@
-//! Pods of two nodes come and go while Configurations move between namespaces, nodes are cut off or made again, and agents, kubelets, the
-//! controller and the API server end: no slot is given twice, and no pod is refused while a slot is free.
+//! Pods of two nodes start and end while Configurations move between namespaces, nodes are disconnected or recreated, and agents, kubelets, the
+//! controller and the API server end: no slot is allocated twice, and no pod is refused while a slot is free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,8 +1,7 @@
-//! Private test networks: bridges in a namespace, and hosts in namespaces of their own with interfaces on one or more
-//! bridges.
+//! Private test networks: bridges in a namespace, and hosts in namespaces of their own with interfaces on one or more bridges.
 //!
-//! They are invisible to the machine's own interfaces. Names contain the test's pid, so that the next test can remove
-//! what a killed one left. Knows nothing of what the hosts run.
+//! They are invisible to the machine's own interfaces. Names contain the PID of the test, so that the next test can remove the networks of a killed
+//! one. Knows nothing of the programs on the hosts.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -21,20 +20,19 @@ use nix::unistd::Pid;
 use crate::program;
 use crate::requirement::{self, Missing};
 
-/// Prefix of all names, followed by the test's pid.
+/// Prefix of all names; the PID of the test follows it.
 pub const PREFIX: &str = "lhlan";
 const MADE: &str = "/run/netns";
-/// Files below `<namespace>` here appear in `/etc` of its processes.
+/// Folder whose files below `<namespace>` appear in `/etc` of the namespace's processes.
 const FILES: &str = "/etc/netns";
 
-/// What this machine lacks for the networks.
+/// Returns what this machine lacks for the networks.
 pub fn missing() -> Option<Missing> {
     requirement::root("sudo -E make test-all")
         .or_else(|| requirement::files(&["/usr/sbin/ip"], "make setup-test"))
 }
 
-/// A network of bridges. A host on bridge `n` has the addresses `192.168.(70 + n).x`, `fd70:n::x` and `fe80::x`, with
-/// the same x on all.
+/// Network of bridges. A host on bridge `n` has the addresses `192.168.(70 + n).x`, `fd70:n::x` and `fe80::x`, with the same x on all.
 #[derive(Debug)]
 pub struct Lan {
     name: String,
@@ -42,7 +40,7 @@ pub struct Lan {
     namespaces: Mutex<Vec<String>>,
 }
 
-/// A host: a network namespace with `eth0` and perhaps more, a default route to nowhere, and no name server.
+/// Host: a network namespace with `eth0` and optionally more interfaces, a default route to nowhere, and no name server.
 #[derive(Debug, Clone)]
 pub struct Host {
     namespace: String,
@@ -51,12 +49,12 @@ pub struct Host {
 }
 
 impl Lan {
-    /// One bridge.
+    /// Creates a network with one bridge.
     pub fn new() -> Result<Self> {
         Self::with_bridges(1)
     }
 
-    /// Several unconnected bridges.
+    /// Creates a network with several unconnected bridges.
     pub fn with_bridges(count: u8) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +84,7 @@ impl Lan {
     fn add_namespace(&self, name: &str) -> Result<()> {
         let files = Path::new(FILES).join(name);
         fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
-        // Lookups are refused at once, so that unknown names cause no wait.
+        // Lookups fail at once, so that unknown names cause no wait.
         fs::write(files.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
         fs::write(files.join("hosts"), "127.0.0.1 localhost\n")?;
         program::run("ip", ["netns", "add", name])?.good()?;
@@ -98,12 +96,12 @@ impl Lan {
         Ok(())
     }
 
-    /// A new host on the first bridge.
+    /// Adds a host on the first bridge.
     pub fn host(&self, name: &str) -> Result<Host> {
         self.host_on(name, &[0])
     }
 
-    /// A new host with `eth0` on the first of these bridges, `eth1` on the second.
+    /// Adds a host with `eth0` on the first of these bridges, `eth1` on the second, and so on.
     pub fn host_on(&self, name: &str, bridges: &[u8]) -> Result<Host> {
         let host = Host {
             namespace: format!("{}-{name}", self.name),
@@ -118,7 +116,7 @@ impl Lan {
         Ok(host)
     }
 
-    /// Connects an interface that [`Self::disconnect`] removed.
+    /// Connects an interface of a host, for instance one that [`Self::disconnect`] removed.
     pub fn connect(&self, host: &Host, leg: usize) -> Result<()> {
         let (bridge, number) = (host.bridge(leg)?, host.number);
         let end = format!("h{number}-{leg}");
@@ -167,7 +165,7 @@ impl Drop for Lan {
 }
 
 impl Host {
-    /// Connects a host without bridges to a bridge of the machine: its `eth0` has this address, and reaches groups.
+    /// Connects a host without bridges to a bridge of the machine: its `eth0` has this address and the multicast route.
     pub fn join(&self, bridge: &str, address: &str) -> Result<()> {
         let end = format!("{bridge}x{}", self.number);
         let add = ["link", "add", &end, "type", "veth", "peer", "name", "eth0"];
@@ -180,23 +178,23 @@ impl Host {
         ip(&self.namespace, &script)
     }
 
-    /// Its address on the bridge of `eth0`.
+    /// Returns the host's address on the bridge of `eth0`.
     pub fn address(&self) -> Result<Ipv4Addr> {
         self.address_on(0)
     }
 
-    /// Its address on the bridge of `eth<leg>`.
+    /// Returns the host's address on the bridge of `eth<leg>`.
     pub fn address_on(&self, leg: usize) -> Result<Ipv4Addr> {
         let [a, b, c, _] = gateway(self.bridge(leg)?).octets();
         Ok(Ipv4Addr::new(a, b, c, self.number))
     }
 
-    /// Its link-local address, the same on each interface.
+    /// Returns the host's link-local address, which is the same on each interface.
     pub fn link_local(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.number.into())
     }
 
-    /// Its unique local address on the bridge of `eth<leg>`.
+    /// Returns the host's unique local address on the bridge of `eth<leg>`.
     pub fn address_v6(&self, leg: usize) -> Result<Ipv6Addr> {
         let bridge = self.bridge(leg)?;
         Ok(Ipv6Addr::new(
@@ -218,7 +216,7 @@ impl Host {
             .with_context(|| format!("{} has no eth{leg}", self.namespace))
     }
 
-    /// A command that runs `program` on the host.
+    /// Returns a command that runs `program` on the host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command
@@ -228,12 +226,12 @@ impl Host {
     }
 }
 
-/// The bridge's own address, the target of default routes. Nothing is forwarded.
+/// Returns the bridge's own address, the target of default routes. Nothing is forwarded.
 fn gateway(bridge: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, bridge.saturating_add(70), 1)
 }
 
-/// Runs lines of `ip` in a namespace.
+/// Runs a script of `ip` commands in a namespace.
 fn ip(namespace: &str, script: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(["-n", namespace, "-batch", "-"])
@@ -257,12 +255,12 @@ fn ip(namespace: &str, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes in a namespace and removes it, as far as it exists.
+/// Kills the processes in a namespace and removes it, if it exists.
 fn remove(namespace: &str) -> Result<()> {
     if Path::new(MADE).join(namespace).exists() {
         let pids = program::run("ip", ["netns", "pids", namespace])?.good()?;
         for pid in pids.split_whitespace() {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
         }
         program::run("ip", ["netns", "delete", namespace])?.good()?;
@@ -274,7 +272,7 @@ fn remove(namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces of tests that ended without cleanup. The first network of a process does that.
+/// Removes the namespaces of tests that ended without cleanup. The first network of a process calls it.
 pub fn remove_leftovers() -> Result<()> {
     for folder in [MADE, FILES] {
         let Ok(entries) = fs::read_dir(folder) else {

@@ -1,4 +1,4 @@
-//! The test harness: starts the real binaries in their own folder, waits for conditions, stops what it started.
+//! Test harness: starts the real binaries in their own folder, waits for conditions, stops what it started.
 //!
 //! Knows only the agent's external interfaces: command line, files, status document.
 

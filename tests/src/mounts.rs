@@ -1,4 +1,4 @@
-//! A private mount namespace, in which disks can be small or read-only.
+//! Private mount namespace, in which disks can be small or read-only.
 //!
 //! It is invisible outside and ends with the process that holds it.
 
@@ -12,19 +12,19 @@ use anyhow::{Context, Result, ensure};
 use crate::program;
 use crate::requirement::{self, Missing};
 
-/// What this machine lacks for a mount namespace.
+/// Returns what this machine lacks for a mount namespace.
 pub fn missing() -> Option<Missing> {
     requirement::root("sudo -E make test-all")
 }
 
-/// A mount namespace.
+/// Mount namespace.
 #[derive(Debug)]
 pub struct Mounts {
     holder: Child,
 }
 
 impl Mounts {
-    /// A copy of the machine's mounts.
+    /// Creates a namespace with a copy of the machine's mounts.
     pub fn new() -> Result<Self> {
         let mut holder = Command::new("unshare")
             .args(["--mount", "--propagation", "private"])
@@ -40,7 +40,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// A command that runs a program in the namespace.
+    /// Returns a command that runs a program in the namespace.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
@@ -48,7 +48,7 @@ impl Mounts {
         command
     }
 
-    /// Mounts, with these arguments.
+    /// Runs `mount` with these arguments in the namespace.
     pub fn mount<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
         let mut command = self.command(Path::new("mount"));
         command.args(arguments);
@@ -75,7 +75,7 @@ impl Mounts {
         self.mount([OsStr::new("--bind"), at.as_os_str(), at.as_os_str()])
     }
 
-    /// Makes such a mount read-only or writable.
+    /// Makes a mount of [`Self::bind`] read-only or writable.
     pub fn set_read_only(&self, at: &Path, read_only: bool) -> Result<()> {
         let options = if read_only {
             "remount,bind,ro"
@@ -85,7 +85,7 @@ impl Mounts {
         self.mount([OsStr::new("-o"), options.as_ref(), at.as_os_str()])
     }
 
-    /// The path outside of a path in the namespace.
+    /// Returns the path outside for a path in the namespace.
     pub fn outside(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(path.strip_prefix("/").unwrap_or(path))

@@ -1,4 +1,4 @@
-//! A helper program of a test: it prints `ready`, executes the lines of its input, and ends with it.
+//! Helper program of a test: it prints `ready`, executes the lines of its input, and ends when its input ends.
 //!
 //! So it ends with the test, however the test ends. This module also finds the programs of other implementations.
 
@@ -21,7 +21,7 @@ use crate::wait::{TIMEOUT, within};
 
 const SETUP: &str = "make setup-test";
 
-/// A running peer.
+/// Running peer.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -41,9 +41,9 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Starts a program without waiting.
+    /// Starts a program without waiting for `ready`.
     pub fn begin(mut command: Command) -> Result<Self> {
-        // The command line, for starting it by hand.
+        // Command line, to start the program by hand.
         let name = format!("{command:?}");
         let errors = NamedTempFile::new().context("cannot make a file")?;
         let mut child = command
@@ -58,7 +58,7 @@ impl Peer {
         let (sender, lines) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // The output must be read even if the receiver is gone.
+                // The thread must read the output even after the receiver was dropped.
                 let _ = sender.send(line);
             }
         });
@@ -72,7 +72,7 @@ impl Peer {
         })
     }
 
-    /// The next line of output.
+    /// Waits for the next line of output and returns it.
     pub fn line(&self) -> Result<String> {
         self.lines.recv_timeout(TIMEOUT).with_context(|| {
             let errors = std::fs::read_to_string(self.errors.path()).unwrap_or_default();
@@ -80,7 +80,7 @@ impl Peer {
         })
     }
 
-    /// Sends it a line.
+    /// Sends the peer a line.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("it was ended")?;
         writeln!(input, "{line}").with_context(|| format!("{} does not listen", self.name))
@@ -92,7 +92,7 @@ impl Peer {
         self.line()
     }
 
-    /// Ends it by closing its input; returns the remaining output.
+    /// Closes the peer's input, waits for its end and returns the remaining output.
     pub fn end(mut self) -> Result<Vec<String>> {
         drop(self.input.take());
         let status = within(TIMEOUT, "the peer ends", || {
@@ -105,13 +105,13 @@ impl Peer {
             self.name
         );
         if let Some(reader) = self.reader.take() {
-            // It ends with the output.
+            // The thread ends with the output.
             let _ = reader.join();
         }
         Ok(self.lines.try_iter().collect())
     }
 
-    /// Kills it.
+    /// Kills the peer; fails if it had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.signal(Signal::SIGKILL)?;
         let status = self.child.wait()?;
@@ -142,7 +142,7 @@ impl Drop for Peer {
     }
 }
 
-/// What this machine lacks of the programs of other makes, and of networks for them.
+/// Returns what this machine lacks of the programs of other implementations, and of networks for them.
 pub fn missing() -> Option<Missing> {
     let installed = || -> Result<Option<Missing>> {
         let files = [
@@ -165,7 +165,7 @@ pub fn missing() -> Option<Missing> {
     })
 }
 
-/// A Python program of `tests/peers/python` on a host.
+/// Returns a command that runs a Python program of `tests/peers/python` on a host.
 pub fn python(host: &Host, script: &str) -> Result<Command> {
     let mut command = host.command(python_folder()?.join("bin/python"));
     command.arg(
@@ -174,12 +174,12 @@ pub fn python(host: &Host, script: &str) -> Result<Command> {
             .join(script)
             .with_extension("py"),
     );
-    // Leave no files in the source tree.
+    // Leave no bytecode files in the source tree.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(command)
 }
 
-/// A Node program of `tests/peers/node` on a host.
+/// Returns a command that runs a Node program of `tests/peers/node` on a host.
 pub fn node(host: &Host, script: &str) -> Result<Command> {
     let mut command = host.command("node");
     command
@@ -193,7 +193,7 @@ pub fn node(host: &Host, script: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A program of `tests/peers/rust` on a host, such as `leafhost-camera`.
+/// Returns a command that runs a program of `tests/peers/rust` on a host, such as `leafhost-camera`.
 pub fn rust(host: &Host, name: &str) -> Result<Command> {
     let path = program::build_folder()?.join(name);
     ensure!(
@@ -204,7 +204,7 @@ pub fn rust(host: &Host, name: &str) -> Result<Command> {
     Ok(host.command(path))
 }
 
-/// A folder below the user's cache, or the one that a variable names.
+/// Returns a folder below the user's cache, or the one that the environment variable names.
 fn cached(variable: &str, name: &str) -> Result<PathBuf> {
     if let Some(place) = std::env::var_os(variable) {
         return Ok(place.into());
@@ -213,17 +213,17 @@ fn cached(variable: &str, name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(home).join(".cache/leafhost").join(name))
 }
 
-/// Where `make setup-test` puts Python packages: a virtual environment.
+/// Returns the folder of the Python packages that `make setup-test` installs: a virtual environment.
 pub fn python_folder() -> Result<PathBuf> {
     cached("LEAFHOST_PYTHON", "python")
 }
 
-/// The handler in Go that it builds.
+/// Returns the path of the Go handler that `make setup-test` builds.
 pub fn go_handler() -> Result<PathBuf> {
     Ok(cached("LEAFHOST_GO", "go")?.join("handler"))
 }
 
-/// Where it puts Node packages.
+/// Returns the folder of the Node packages that `make setup-test` installs.
 pub fn node_folder() -> Result<PathBuf> {
     cached("LEAFHOST_NODE", "node")
 }

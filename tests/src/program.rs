@@ -1,4 +1,4 @@
-//! The workspace's programs, and running them.
+//! Paths of the workspace's programs, and functions that run programs.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder cargo puts binaries of this profile into.
+/// Returns the folder of cargo's binaries for this profile.
 pub fn build_folder() -> Result<PathBuf> {
     let test = std::env::current_exe().context("cannot tell where this test is")?;
     let deps = test.parent().context("the test is in no folder")?;
@@ -16,7 +16,7 @@ pub fn build_folder() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// The `leafhost` binary of this build.
+/// Returns the path of the `leafhost` binary of this build.
 pub fn leafhost() -> Result<PathBuf> {
     let path = build_folder()?.join("leafhost");
     ensure!(
@@ -27,7 +27,7 @@ pub fn leafhost() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `<name>.wasm` as `make handlers` builds it.
+/// Returns the path of `<name>.wasm` as `make handlers` builds it.
 pub fn handler(name: &str) -> Result<PathBuf> {
     let build = build_folder()?;
     let target = build.parent().context("the build folder has no parent")?;
@@ -40,7 +40,7 @@ pub fn handler(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `<name>.wasm` as `make guests` builds it: a component for tests only.
+/// Returns the path of `<name>.wasm` as `make guests` builds it: a component for tests only.
 pub fn guest(name: &str) -> Result<PathBuf> {
     let build = build_folder()?;
     let target = build.parent().context("the build folder has no parent")?;
@@ -53,15 +53,15 @@ pub fn guest(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub fn source_tree() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The result of a program.
+/// Result of a program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit code; absent if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
     /// Standard output.
     pub out: String,
@@ -70,7 +70,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The output if the exit code is 0, else an error.
+    /// Returns the standard output if the exit code is 0, else an error.
     pub fn good(self) -> Result<String> {
         ensure!(
             self.code == Some(0),
@@ -91,7 +91,7 @@ pub fn run<A: AsRef<OsStr>>(
     run_in(program, arguments, Path::new("."), &[])
 }
 
-/// Runs `program` in a folder with more environment, to its end.
+/// Runs `program` in a folder with additional environment variables, to its end.
 pub fn run_in<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = A>,
@@ -108,12 +108,13 @@ pub fn run_in<A: AsRef<OsStr>>(
 
 /// Copies a program so that it can be run at once.
 ///
-/// `cp` does it: a child that another test starts meanwhile inherits what this process has open for writing, and Linux runs no such file.
+/// Uses `cp`, because a child that another test starts meanwhile inherits the files this process has open for writing, and Linux does not run such a
+/// file.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     run("cp", [from, to])?.good().map(drop)
 }
 
-/// Writes a shell script that can be run at once, for the reason that [`copy`] has.
+/// Writes a shell script that can be run at once, for the same reason as [`copy`].
 pub fn script(path: &Path, lines: &str) -> Result<()> {
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 755 "$0""#;
     let path = path.to_str().context("the path is no text")?;

@@ -10,19 +10,19 @@ use anyhow::Result;
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed, which is printed.
+    /// Starts the sequence of a seed and prints the seed.
     pub fn new(seed: u64) -> Self {
         println!("seed {seed}");
         Self(seed | 1)
     }
 
-    /// Another sequence derived from this one.
+    /// Returns another sequence derived from this one.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self(self.below(u64::MAX) | 1)
     }
 
-    /// The next number, below `limit`.
+    /// Returns the next number, below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -30,7 +30,7 @@ impl Random {
         self.0.checked_rem(limit).unwrap_or_default()
     }
 
-    /// A random element.
+    /// Returns a random element.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         let index = self.below(u64::try_from(from.len()).unwrap_or(u64::MAX));
         from.get(usize::try_from(index).ok()?)
@@ -45,12 +45,12 @@ impl Random {
     }
 }
 
-/// The number of rounds: `SOAK_ROUNDS`, or `default`.
+/// Returns the number of rounds: `SOAK_ROUNDS`, or `default`.
 pub fn rounds<N: FromStr>(default: N) -> N {
     number("SOAK_ROUNDS").unwrap_or(default)
 }
 
-/// The seed: `SOAK_SEED`, or a new one each time.
+/// Returns the seed: `SOAK_SEED`, or a new one each time.
 pub fn seed() -> Result<u64> {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(number("SOAK_SEED").unwrap_or_else(|| clock.subsec_nanos().into()))

@@ -1,16 +1,16 @@
-//! What a test needs from the machine, with the command that installs it.
+//! Requirements of a test on the machine, with the command that installs them.
 
 use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
-/// Something a test needs and this machine lacks.
+/// Requirement of a test that this machine lacks.
 #[derive(Debug, Clone)]
 pub struct Missing {
-    /// What is missing.
+    /// Description of the requirement.
     pub what: String,
-    /// The command that installs it.
+    /// Command that installs it.
     pub command: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The first missing file of these.
+/// Returns the first missing file of these.
 pub fn files(paths: &[&str], command: &'static str) -> Option<Missing> {
     paths
         .iter()
@@ -35,7 +35,7 @@ pub fn files(paths: &[&str], command: &'static str) -> Option<Missing> {
         })
 }
 
-/// Root, for the given command.
+/// Returns a requirement if the test does not run as root, with the given command.
 pub fn root(command: &'static str) -> Option<Missing> {
     (!nix::unistd::geteuid().is_root()).then(|| Missing {
         what: "root".to_owned(),
@@ -43,7 +43,7 @@ pub fn root(command: &'static str) -> Option<Missing> {
     })
 }
 
-/// Whether to skip the test; with `CI=true` that is an error.
+/// Returns true if the test must be skipped; fails with `CI=true`.
 pub fn lacks(missing: Option<Missing>) -> Result<bool> {
     let Some(missing) = missing else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! A scheduler that chooses devices: a kube-scheduler with its extender, as the chart runs them, and pods that say what their devices must be like.
+//! Scheduler that chooses devices: a kube-scheduler with its extender, as the chart runs them, and pods with requirements for their devices.
 #![expect(
     clippy::indexing_slicing,
     reason = "what the chart renders is known, and a test may panic"
@@ -21,34 +21,34 @@ use crate::cluster::{Cluster, Container, Node, Pod};
 use crate::program::{leafhost, run_in, source_tree};
 use crate::wait::eventually;
 
-/// The resource of tickets, and the annotation of pods.
+/// Name of both the resource of tickets and the annotation of pods.
 pub const DEVICES: &str = "leafhost.dev/devices";
-/// The annotation with the devices that a pod was given.
+/// Annotation with the devices that a pod was given.
 pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
-/// The arguments of agents that offer tickets.
+/// Arguments of agents that offer tickets.
 pub const AGENT: [&str; 2] = ["--tickets", "64"];
-/// The arguments of agents that also obey the lock of their node.
+/// Arguments of agents that also obey the lock of their node.
 pub const LOCKED: [&str; 3] = ["--tickets", "64", LOCK];
-/// The flag of agents and extenders for the lock of a node.
+/// Flag of agents and extenders for the lock of a node.
 const LOCK: &str = "--node-lock";
-/// The file with the configuration of the kube-scheduler.
+/// Name of the kube-scheduler's configuration file.
 const CONFIG: &str = "scheduler.yaml";
 
-/// A kube-scheduler with its extender, which has the rights that the chart gives it. Both end when this is dropped.
+/// A kube-scheduler with its extender, with the rights that the chart gives them. Dropping this ends both.
 pub struct Scheduling {
     extender: Child,
     scheduler: Child,
     folder: tempfile::TempDir,
-    /// Where the extender listens.
+    /// Address at which the extender listens.
     address: String,
     cluster: &'static Cluster,
-    /// What `spec.schedulerName` of its pods says, and the namespace of its account.
+    /// `spec.schedulerName` of the scheduler's pods, and the namespace of its account.
     name: String,
-    /// More arguments of the extender.
+    /// Additional arguments of the extender.
     more: Vec<String>,
 }
 
-/// The values of the chart with which agents have these arguments.
+/// Returns the values with which the chart starts agents with these arguments.
 pub fn values(agent: &[&str]) -> &'static [&'static str] {
     if agent.contains(&LOCK) {
         &["scheduler.enabled=true", "scheduler.nodeLock=true"]
@@ -58,7 +58,8 @@ pub fn values(agent: &[&str]) -> &'static [&'static str] {
 }
 
 impl Scheduling {
-    /// Starts both as a release of the chart in that namespace, whose name pods have as `spec.schedulerName`; its agents have these arguments.
+    /// Starts both as a release of the chart in the namespace `space`, which is also `spec.schedulerName` of its pods. The release's agents have the
+    /// arguments `agent`.
     pub fn start(cluster: &'static Cluster, space: &str, agent: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let own = folder.path().join("kubeconfig");
@@ -67,7 +68,7 @@ impl Scheduling {
         let mut config: Value = serde_yaml_ng::from_str(&config)?;
         let more = lock(agent);
         let (extender, address) = extender(folder.path(), "127.0.0.1:0", &more)?;
-        // As in the chart, but for what is of a pod there.
+        // As in the chart, except for what only a pod has: the address of the extender and the credentials.
         config["extenders"][0]["urlPrefix"] = json!(format!("http://{address}"));
         prepare(folder.path(), config, &own)?;
         Ok(Self {
@@ -81,7 +82,8 @@ impl Scheduling {
         })
     }
 
-    /// The same where the release has no kube-scheduler: one with rights of its own asks the extender by TLS, as `leafhost scheduler config` says.
+    /// Starts both for a release without a kube-scheduler: a kube-scheduler with other rights asks the extender by TLS, as `leafhost scheduler
+    /// config` configures it.
     pub fn start_by_tls(cluster: &'static Cluster, space: &str, agent: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let own = folder.path().join("kubeconfig");
@@ -95,7 +97,7 @@ impl Scheduling {
         let (mut extender, address) = extender(folder.path(), "127.0.0.1:0", &more)?;
         let mut config = eventually("the entry is printed", || Self::entry(cluster, space))
             .inspect_err(|_| drop(extender.kill()))?;
-        // Nothing routes the Service's address to a program of this machine.
+        // This machine has no route to the Service's address.
         config["extenders"][0]["urlPrefix"] = json!(format!("https://{address}"));
         config["apiVersion"] = json!("kubescheduler.config.k8s.io/v1");
         config["kind"] = json!("KubeSchedulerConfiguration");
@@ -113,7 +115,7 @@ impl Scheduling {
         })
     }
 
-    /// Prints the entry for an extender that serves by TLS in that namespace, with a new client certificate.
+    /// Returns the entry for an extender that serves by TLS in that namespace, with a new client certificate.
     pub fn entry(cluster: &Cluster, space: &str) -> Result<Value> {
         let (secret, service) = Self::secret_and_service(space);
         let arguments = [
@@ -129,13 +131,13 @@ impl Scheduling {
         Ok(serde_yaml_ng::from_str(&printed.good()?)?)
     }
 
-    /// Names the Secret, with its namespace, and the Service of a release.
+    /// Returns the Secret, with its namespace, and the Service of a release.
     fn secret_and_service(space: &str) -> (String, String) {
         let service = format!("{space}-leafhost-scheduler");
         (format!("{space}/{service}-certificate"), service)
     }
 
-    /// Kills the extender, and starts another one in its place after a while.
+    /// Kills the extender and starts another one in its place after `pause`.
     pub fn replace_extender(&mut self, pause: Duration) -> Result<()> {
         self.extender.kill()?;
         self.extender.wait()?;
@@ -145,7 +147,7 @@ impl Scheduling {
         Ok(())
     }
 
-    /// Kills extender and kube-scheduler, and has the pods scheduled by a kube-scheduler with another configuration.
+    /// Kills extender and kube-scheduler, and starts them again with a changed configuration of the kube-scheduler.
     pub fn replace_scheduler(&mut self, change: impl FnOnce(&mut Value)) -> Result<()> {
         for child in [&mut self.scheduler, &mut self.extender] {
             child.kill()?;
@@ -159,7 +161,7 @@ impl Scheduling {
         Ok(())
     }
 
-    /// Has the kube-scheduler stand still while something is done.
+    /// Stops the kube-scheduler by SIGSTOP while `meanwhile` runs.
     pub fn still<T>(&self, meanwhile: impl FnOnce() -> Result<T>) -> Result<T> {
         let scheduler = Pid::from_raw(i32::try_from(self.scheduler.id())?);
         kill(scheduler, Signal::SIGSTOP).context("cannot stop kube-scheduler")?;
@@ -168,22 +170,22 @@ impl Scheduling {
         done
     }
 
-    /// Returns what `spec.schedulerName` of its pods says.
+    /// Returns `spec.schedulerName` of the scheduler's pods.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns where the extender listens.
+    /// Returns the address at which the extender listens.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Returns the process of the extender.
+    /// Returns the process ID of the extender.
     pub fn extender_pid(&self) -> u32 {
         self.extender.id()
     }
 
-    /// Returns the kubeconfig of the account of both.
+    /// Returns the path of the kubeconfig for the account of both.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
@@ -196,7 +198,7 @@ impl Scheduling {
         )
     }
 
-    /// The ends of both logs.
+    /// Returns the ends of both logs.
     pub fn log(&self) -> String {
         let tail = |name: &str| {
             let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
@@ -210,7 +212,7 @@ impl Scheduling {
         )
     }
 
-    /// A pod whose container `main` asks for these devices, on one of the nodes if one is named.
+    /// Returns a pod whose container `main` requests these devices, on `node` if there is one.
     pub fn pod(&self, name: &str, node: Option<&Node>, requests: &Value) -> Pod {
         let main = Container::new("main").device(DEVICES, 1);
         let text = json!({"main": {"requests": requests}}).to_string();
@@ -223,7 +225,9 @@ impl Scheduling {
     }
 }
 
-/// Applies the policies of a release with a scheduler, agents with these arguments and these values, and what gives the scheduler its rights, of which it writes a kubeconfig.
+/// Applies the policies of a release with a scheduler, with these agent arguments and values, and the scheduler's rights; writes a kubeconfig for
+/// them.
+///
 /// Returns the configuration of the release's kube-scheduler, if it has one.
 fn release(
     cluster: &Cluster,
@@ -251,7 +255,7 @@ fn release(
         ];
         cluster.helm(&[&template[..], &only].concat())
     };
-    // What its account and those of the agents may write, too.
+    // Policies for the writes of its account and of the agents' account.
     for part in ["policies", "policies-scheduler"] {
         cluster.apply(&render(part)?)?;
     }
@@ -275,20 +279,20 @@ fn release(
     Ok(config)
 }
 
-/// Writes the configuration of a kube-scheduler that uses a kubeconfig.
+/// Writes the configuration of a kube-scheduler with a kubeconfig.
 fn prepare(folder: &Path, mut config: Value, kubeconfig: &Path) -> Result<()> {
     config["leaderElection"] = json!({"leaderElect": false});
     config["clientConnection"] = json!({"kubeconfig": kubeconfig});
     Ok(fs::write(folder.join(CONFIG), config.to_string())?)
 }
 
-/// What an extender is started with beside agents with these arguments.
+/// Returns the extender's arguments that match these agent arguments.
 fn lock(agent: &[&str]) -> Vec<String> {
     let flags = agent.iter().filter(|flag| **flag == LOCK);
     flags.map(|flag| (*flag).to_owned()).collect()
 }
 
-/// Starts an extender with the kubeconfig in the folder; returns where it listens, too.
+/// Starts an extender with the kubeconfig in the folder; also returns the address at which it listens.
 fn extender(folder: &Path, listen: &str, more: &[String]) -> Result<(Child, String)> {
     let path = folder.join("extender.log");
     let log = File::options().create(true).append(true).open(&path)?;
@@ -296,7 +300,7 @@ fn extender(folder: &Path, listen: &str, more: &[String]) -> Result<(Child, Stri
     let child = Command::new(leafhost()?)
         .args(["scheduler", "--listen", listen])
         .args(["--log-format", "text", "--log-level"])
-        // What its libraries tell would take longer than what is measured.
+        // More logs of its libraries would take longer than the measured operations.
         .arg("info,leafhost_scheduler=debug,leafhost_k8s=debug")
         .args(more)
         .env("KUBECONFIG", folder.join("kubeconfig"))
@@ -358,7 +362,7 @@ impl Drop for Scheduling {
     }
 }
 
-/// Asks for GPUs of a Configuration with one of these indices.
+/// Returns a request for `count` GPUs of a Configuration with one of these indices.
 pub fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> Value {
     let indices: Vec<String> = indices.iter().map(ToString::to_string).collect();
     let expression = format!(
@@ -369,7 +373,7 @@ pub fn of(name: &str, configuration: &str, count: usize, indices: &[usize]) -> V
         "selectors": [{"cel": {"expression": expression}}]})
 }
 
-/// Makes a request of that name with only one way.
+/// Returns a request with this name and only one alternative.
 pub fn exactly(name: &str, mut way: Value) -> Value {
     if let Some(fields) = way.as_object_mut() {
         fields.remove("name");
@@ -377,7 +381,7 @@ pub fn exactly(name: &str, mut way: Value) -> Value {
     json!({"name": name, "exactly": way})
 }
 
-/// Returns the numbers of the GPUs that a container has, as its variables say.
+/// Returns the indices of the GPUs that a container has, from the variables in its log.
 pub fn indices(log: &str) -> BTreeSet<usize> {
     let lines = log.lines().filter_map(|line| line.split_once('='));
     lines
@@ -386,7 +390,7 @@ pub fn indices(log: &str) -> BTreeSet<usize> {
         .collect()
 }
 
-/// Waits so long.
+/// Sleeps for this time.
 #[expect(
     clippy::disallowed_methods,
     reason = "pods and what kills them take their time"

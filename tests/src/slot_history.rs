@@ -1,4 +1,4 @@
-//! Every version of every Instance of a namespace, and what must be true of all of them.
+//! Every version of every Instance of a namespace, and the invariants of all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::cluster::{Api, Cluster};
 use crate::stand_in_node::{instances_path, name_of};
 use crate::wait::within;
 
-/// How long one watch lasts, in seconds.
+/// Length of one watch, in seconds.
 const WINDOW: u32 = 2;
-/// How long the last version may take to arrive.
+/// Upper bound for the last version to arrive.
 const LATE: Duration = Duration::from_mins(1);
-/// How long the API server may be away.
+/// Upper bound for an absence of the API server.
 const AWAY: Duration = Duration::from_mins(2);
-/// The Instances of all namespaces.
+/// Path of the Instances of all namespaces.
 const ALL: &str = "/apis/akri.sh/v0/instances";
-/// The same in etcd.
+/// Resource of the Instances in etcd.
 const STORED: &str = "akri.sh/instances";
 
-/// By slot, the node that has it. Slots that nobody has are left out.
+/// Node that holds a slot, by slot. Free slots are left out.
 pub type Holders = BTreeMap<String, String>;
 
-/// The slots of an Instance that nodes have.
+/// Returns the slots of an Instance that nodes hold.
 pub fn holders(instance: &Value) -> Holders {
     let usage = instance
         .pointer("/spec/deviceUsage")
@@ -42,27 +42,27 @@ pub fn holders(instance: &Value) -> Holders {
         .collect()
 }
 
-/// What was seen.
+/// Versions seen so far.
 #[derive(Debug, Default)]
 pub struct SlotHistory {
-    /// Whether Instances may go.
+    /// True if Instances may be deleted.
     go: bool,
-    /// By Instance, its uid and who has its slots.
+    /// UID and slot holders of each Instance, by name.
     now: BTreeMap<String, (String, Holders)>,
-    /// By slot, the claim that has it.
+    /// Claim that holds a slot, by slot.
     claims: BTreeMap<String, String>,
-    /// By slot, the node that had it last.
+    /// Node that held a slot last, by slot.
     last: Holders,
-    /// How many versions there were.
+    /// Number of versions.
     pub versions: usize,
-    /// How often a slot went from one node to another, and was free in between.
+    /// Number of times a slot went from one node to another, and was free in between.
     pub passed_on: usize,
-    /// What must not be.
+    /// Violations of the invariants.
     pub faults: Vec<String>,
 }
 
 impl SlotHistory {
-    /// Takes in one version: `ADDED`, `MODIFIED` or `DELETED`.
+    /// Records one version: `ADDED`, `MODIFIED` or `DELETED`.
     pub fn see(&mut self, kind: &str, object: &Value) {
         let text = |pointer: &str| {
             let text = object.pointer(pointer).and_then(Value::as_str);
@@ -100,7 +100,7 @@ impl SlotHistory {
         self.now.insert(name, (uid.to_owned(), after));
     }
 
-    /// Takes in which claims have slots. A slot of a claim is free before another one has it, also on the same node.
+    /// Records the claims that hold slots. A slot must be free between two claims, even on the same node.
     fn see_claims(&mut self, object: &Value) {
         let usage = object.pointer("/spec/deviceUsage");
         for (slot, text) in usage.and_then(Value::as_object).into_iter().flatten() {
@@ -120,13 +120,13 @@ impl SlotHistory {
         }
     }
 
-    /// Who has which slot of all Instances, by the last version of each.
+    /// Returns the node that holds each slot, by the last version of each Instance.
     pub fn holders(&self) -> Holders {
         let all = self.now.values().flat_map(|(_, holders)| holders.clone());
         all.collect()
     }
 
-    /// Fails with the first things that must not be.
+    /// Fails with the first violations, if there are any.
     pub fn judge(&self) -> Result<()> {
         let first: Vec<&String> = self.faults.iter().take(10).collect();
         ensure!(
@@ -138,14 +138,14 @@ impl SlotHistory {
     }
 }
 
-/// Watches the Instances of a namespace in a thread of its own until [`Self::finish`].
+/// Recorder that watches Instances in a thread of its own until [`Self::finish`].
 pub struct Recorder {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Result<SlotHistory>>,
 }
 
 impl Recorder {
-    /// Begins with what is there now.
+    /// Starts recording the Instances of a namespace, first those that exist.
     pub fn start(api: &Api, space: &str) -> Result<Self> {
         let path = instances_path(space);
         let (watched, of_space) = (api.clone(), path.clone());
@@ -157,7 +157,7 @@ impl Recorder {
         Self::follow(api, path, SlotHistory::default(), changes)
     }
 
-    /// Records all namespaces of a cluster, whose Instances may go and whose API server may end.
+    /// Starts recording the Instances of all namespaces from etcd. Instances may be deleted and the API server may end.
     pub fn start_anywhere(cluster: &Cluster) -> Result<Self> {
         let stored = cluster.stored();
         let changes = move |version: &mut String, history: &mut SlotHistory| {
@@ -197,7 +197,7 @@ impl Recorder {
             while !over.load(Ordering::Acquire) {
                 changes(&mut version, &mut history)?;
             }
-            // All that was written until now is to be seen.
+            // The history must have all versions that were written until now.
             let list = api.get(&path)?;
             let end = Instant::now() + LATE;
             loop {
@@ -220,7 +220,7 @@ impl Recorder {
         Ok(Self { is_over, thread })
     }
 
-    /// Waits for the last version; what was seen, without a fault.
+    /// Waits for the last version and returns the history; fails if it has a violation.
     pub fn finish(self) -> Result<SlotHistory> {
         self.is_over.store(true, Ordering::Release);
         let history = self

@@ -1,4 +1,4 @@
-//! A node of a cluster without a machine: a Node object, the stand-in of a kubelet, and the agent that serves it.
+//! Node of a cluster without a machine: a Node object, the stand-in of a kubelet, and the agent that serves it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,15 +14,15 @@ use crate::kubelet::Kubelet;
 use crate::program;
 use crate::wait::eventually;
 
-/// Memory, because the stand-in syncs its checkpoint at each change.
+/// In memory, because the stand-in syncs its checkpoint at each change.
 const FOLDERS: &str = "/dev/shm";
 const NODES: &str = "/api/v1/nodes";
 
-/// One such node. Its Node object goes with it.
+/// Stand-in node. Dropping it deletes its Node object.
 pub struct StandInNode {
-    /// The agent and its folder.
+    /// Agent and its folder.
     pub home: Home,
-    /// What it serves.
+    /// Kubelet that the agent serves.
     pub kubelet: Kubelet,
     name: String,
     api: Api,
@@ -31,7 +31,7 @@ pub struct StandInNode {
 }
 
 impl StandInNode {
-    /// One whose kubelet runs on that runtime. Its agent has the handler debug-echo and does not run yet. Not from async code.
+    /// Creates a node whose kubelet runs on `runtime`. Its agent has the handler debug-echo and is not started. Not from async code.
     pub fn new(cluster: &Cluster, runtime: &Handle, name: &str) -> Result<Self> {
         cluster.define()?;
         let api = cluster.api().clone();
@@ -54,12 +54,12 @@ impl StandInNode {
         Ok(node)
     }
 
-    /// Its name.
+    /// Returns the name of the node.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Lets its agent use what the agent of `other` has compiled.
+    /// Copies the handlers that the agent of `other` has compiled to this node's agent.
     pub fn share_compiled(&self, other: &Self) -> Result<()> {
         let state = |home: &Home| home.path().join("state");
         std::fs::create_dir_all(state(&self.home))?;
@@ -72,10 +72,10 @@ impl StandInNode {
         .map(drop)
     }
 
-    /// Says that the node is well: it is not Ready any more if it does not say so for some forty seconds.
+    /// Sends a heartbeat of the node, which is no longer Ready after about forty seconds without one.
     pub fn beat(&self) -> Result<()> {
         let count = self.heartbeats.fetch_add(1, Ordering::Relaxed);
-        // It need only be another time than before.
+        // The time only has to differ from the one before.
         let time = format!(
             "2020-01-01T{:02}:{:02}:{:02}Z",
             count / 3600 % 24,
@@ -90,7 +90,7 @@ impl StandInNode {
             .map(drop)
     }
 
-    /// Waits until the kubelet has so many healthy devices of a resource.
+    /// Waits until the kubelet has this number of healthy devices of a resource.
     pub async fn until_healthy(&self, resource: &str, count: usize) -> Result<()> {
         let what = format!("{} has {count} of {resource}", self.name);
         let check = |kubelet: &Kubelet| {
@@ -113,7 +113,7 @@ impl Drop for StandInNode {
     }
 }
 
-/// Applies a Configuration of debugEcho with these shared devices. One that is gone has no grace.
+/// Applies a Configuration of debugEcho with these shared devices and a grace of 0 s.
 pub fn configure(
     cluster: &Cluster,
     space: &str,
@@ -124,7 +124,7 @@ pub fn configure(
     configure_with(cluster, space, name, capacity, devices, &[])
 }
 
-/// The same with more annotations.
+/// Applies a Configuration as [`configure`] does, with additional annotations.
 pub fn configure_with(
     cluster: &Cluster,
     space: &str,
@@ -144,12 +144,12 @@ pub fn configure_with(
     cluster.apply(&object.to_string()).map(drop)
 }
 
-/// The path of the Instances of a namespace.
+/// Returns the path of the Instances of a namespace.
 pub fn instances_path(space: &str) -> String {
     format!("/apis/akri.sh/v0/namespaces/{space}/instances")
 }
 
-/// The Instances of a namespace, once there are `count`, each with `nodes` nodes.
+/// Waits until a namespace has `count` Instances with `nodes` nodes each, and returns them.
 pub fn until_seen(api: &Api, space: &str, count: usize, nodes: usize) -> Result<Vec<Value>> {
     eventually("all nodes see all devices", || {
         let list = api.get(&instances_path(space))?;
@@ -173,7 +173,7 @@ pub fn until_seen(api: &Api, space: &str, count: usize, nodes: usize) -> Result<
     })
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub fn name_of(object: &Value) -> &str {
     object
         .pointer("/metadata/name")

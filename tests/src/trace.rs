@@ -22,34 +22,34 @@ use nix::unistd::Pid;
 pub mod call;
 use call::{Act, Call};
 
-/// The process of a call.
+/// Process of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// The started program.
+    /// Program that was started.
     Agent,
-    /// A child process of it.
+    /// Child process of the program.
     Child,
 }
 
-/// A kind of write.
+/// Kind of write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// The process.
+    /// Process that writes.
     pub who: Who,
-    /// The call's name.
+    /// Name of the system call.
     pub call: &'static str,
-    /// The file, relative to the home if it is there, with `*` for random parts.
+    /// File, relative to the home if it is there, with `*` for random parts.
     pub path: String,
 }
 
 impl Kind {
-    /// Whether the call changes what a reader sees.
+    /// Returns true if the call changes what a reader sees.
     pub fn is_decisive(&self) -> bool {
         matches!(self.call, "rename" | "unlink")
     }
 }
 
-/// Where in a write the process is killed.
+/// Position in a write at which the process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cut {
     /// Before the call.
@@ -58,14 +58,14 @@ pub enum Cut {
     Half,
 }
 
-/// A write and where it is cut.
+/// Write and the position at which it is cut.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// The kind of write.
+    /// Kind of the write.
     pub kind: Kind,
-    /// Its number among writes of this kind, from 1.
+    /// Number among the writes of this kind, from 1.
     pub occurrence: u32,
-    /// Where it is cut.
+    /// Position of the cut.
     pub cut: Cut,
 }
 
@@ -77,22 +77,22 @@ impl fmt::Display for Point {
     }
 }
 
-/// The record of a run.
+/// Record of a run.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// Every point, in the order of the run.
+    /// All points, in the order of the run.
     pub points: Vec<Point>,
-    /// Whether a process was killed at the chosen point.
+    /// True if a process was killed at the chosen point.
     pub struck: bool,
-    /// What a power failure would lose although something refers to it: files renamed before they were synced, and
-    /// names in folders that were never synced.
+    /// Paths that a power failure would lose although something refers to them: files renamed before they were synced, and names in folders that were
+    /// never synced.
     pub not_durable: BTreeSet<String>,
 }
 
-/// A program traced by a separate thread, with all its threads and children.
+/// Program traced by a separate thread, with all its threads and children.
 pub struct Trace {
     ended: Arc<AtomicBool>,
-    /// The agent's process id: 0 before it starts, -1 after it has ended.
+    /// Process ID of the agent: 0 before it starts, -1 after it has ended.
     agent: Arc<AtomicI32>,
     thread: JoinHandle<Result<Walk>>,
 }
@@ -117,7 +117,7 @@ impl Trace {
         }
     }
 
-    /// Whether the program has ended; children that have executed another program may still run.
+    /// Returns true if the program has ended; children that have executed another program may still run.
     pub fn agent_has_ended(&self) -> bool {
         self.agent.load(Ordering::Acquire) < 0
     }
@@ -133,7 +133,7 @@ impl Trace {
         }
     }
 
-    /// Whether the program and all children have ended.
+    /// Returns true if the program and all children have ended.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -147,15 +147,14 @@ impl Trace {
     }
 }
 
-/// Has all threads and children of a program traced, and what it was before it was that program; it ends with its tracer.
+/// Options to trace all threads and children of a program from before their exec; the tracees end with the tracer.
 pub const WITH_CHILDREN: Options = Options::PTRACE_O_TRACECLONE
     .union(Options::PTRACE_O_TRACEFORK)
     .union(Options::PTRACE_O_TRACEVFORK)
     .union(Options::PTRACE_O_TRACEEXEC)
     .union(Options::PTRACE_O_EXITKILL);
 
-/// Starts a program stopped, so that nothing is missed, takes hold of it and lets it go on: it is traced from before it is that
-/// program. What it says is added to `log`.
+/// Starts a program stopped, seizes it and resumes it, so that no call is missed: tracing starts before the exec. Its output is appended to `log`.
 pub fn seize(command: &Command, log: &Path, options: Options) -> Result<Pid> {
     let mut stopped = Command::new("sh");
     stopped
@@ -178,7 +177,7 @@ pub fn seize(command: &Command, log: &Path, options: Options) -> Result<Pid> {
     Ok(process)
 }
 
-/// The process a thread belongs to, while there is one.
+/// Returns the process of a thread, as long as it exists.
 pub fn process_of(thread: Pid) -> Option<Pid> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -193,7 +192,7 @@ struct Tracer {
     ended: bool,
     /// Children that have not executed another program yet.
     copies: BTreeSet<Pid>,
-    /// The process of each thread.
+    /// Process of each thread.
     processes: BTreeMap<Pid, Pid>,
     seen: BTreeMap<Kind, u32>,
     walk: Walk,
@@ -266,7 +265,7 @@ impl Tracer {
         Ok(self.walk)
     }
 
-    /// Until it executes another program, a child shares its parent's files. Tracing prolongs that time.
+    /// Tracks forks and execs: until a child executes another program, it shares its parent's files. Tracing prolongs that time.
     fn at_event(&mut self, thread: Pid, event: i32) {
         use nix::libc::{PTRACE_EVENT_EXEC, PTRACE_EVENT_FORK, PTRACE_EVENT_VFORK};
         match event {
@@ -349,7 +348,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// A file must be synced before a rename, and its folder afterwards.
+    /// Records which files and names are durable: a file must be synced before a rename, and its folder afterwards.
     fn note_durability(&mut self, call: &Call) {
         match &call.act {
             Act::Write { to, .. } => drop(self.unsynced.insert(to.clone())),
@@ -383,7 +382,7 @@ impl Tracer {
         process
     }
 
-    /// A path relative to the home, without random parts.
+    /// Returns a path relative to the home, without random parts.
     fn shown(&self, path: &Path) -> String {
         let below = path.strip_prefix(&self.home).unwrap_or(path);
         let text = below.display().to_string();

@@ -1,4 +1,4 @@
-//! Waits for a condition by polling until it holds or time is up.
+//! Functions that poll a condition until it holds or time is up.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T>) -> Result<T> {
     within(TIMEOUT, what, look)
 }
 
-/// The same with another limit.
+/// Polls `look` until it succeeds, for at most `limit`; fails with its last error.
 #[expect(
     clippy::disallowed_methods,
     reason = "a black-box test has nothing to be woken by; this is the one place that looks again"

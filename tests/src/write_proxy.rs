@@ -1,5 +1,5 @@
-//! Stands between a program and the API server, and kills the program at a chosen one of its writes. Knows HTTP/1.1 as far as a client of
-//! Kubernetes uses it: one request after the other on a connection, each with its length.
+//! Proxy between a program and the API server that kills the program at a chosen one of its writes. Knows HTTP/1.1 as far as a client of Kubernetes
+//! uses it: sequential requests on a connection, each with its length.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,31 +13,31 @@ use nix::unistd::Pid;
 
 use crate::cluster::Api;
 
-/// Whose objects' writes count.
+/// API groups whose writes count.
 const GROUPS: [&str; 5] = [
     "/apis/akri.sh/",
     "/apis/leafhost.dev/",
-    // These are of `leafhost migrate` alone.
+    // Only `leafhost migrate` writes these.
     "/apis/apps/",
     "/apis/apiextensions.k8s.io/",
     "/apis/admissionregistration.k8s.io/",
 ];
-/// The longest head of a request, and its longest body.
+/// Upper bound of a request's head and of its body, in bytes.
 const MOST: u64 = 8 << 20;
 
-/// When the program is killed.
+/// Time of the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Before the API server gets the write.
     Before,
-    /// When the API server has answered, before the program has the answer.
+    /// After the API server has answered, before the program has the answer.
     After,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Aim {
     pid: Pid,
-    /// How many writes there are before the one.
+    /// Number of writes before the chosen one.
     before: u64,
     cut: Cut,
 }
@@ -49,11 +49,11 @@ struct State {
     has_struck: AtomicBool,
     is_over: AtomicBool,
     answered: AtomicU64,
-    /// Counts the requests for single Instances.
+    /// Number of requests for single Instances.
     looks: AtomicU64,
 }
 
-/// The proxy. It ends when this is dropped.
+/// Proxy, which ends when this is dropped.
 #[derive(Debug)]
 pub struct WriteProxy {
     address: SocketAddr,
@@ -62,7 +62,7 @@ pub struct WriteProxy {
 }
 
 impl WriteProxy {
-    /// One in front of that API server.
+    /// Starts a proxy in front of that API server.
     pub fn start(api: &Api) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
         let state = Arc::new(State {
@@ -80,7 +80,7 @@ impl WriteProxy {
                     return;
                 }
                 let state = Arc::clone(&shared);
-                // It ends with its connection.
+                // The thread ends with its connection.
                 std::thread::spawn(move || drop(state.forward(&client)));
             }
         });
@@ -91,7 +91,7 @@ impl WriteProxy {
         })
     }
 
-    /// A kubeconfig by which a program reaches the API server through this.
+    /// Returns a kubeconfig by which a program reaches the API server through the proxy.
     pub fn kubeconfig(&self) -> String {
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: proxy\nclusters:\n- name: proxy\n  cluster: {{server: \"http://{}\"}}\n\
@@ -100,7 +100,7 @@ impl WriteProxy {
         )
     }
 
-    /// The program with this pid will be killed, after so many more writes.
+    /// Chooses the process to kill and the number of its writes before that.
     pub fn aim(&self, pid: u32, before: u64, cut: Cut) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(pid)?);
         self.state.has_struck.store(false, Ordering::Release);
@@ -108,23 +108,23 @@ impl WriteProxy {
         Ok(())
     }
 
-    /// Nothing will be killed any more; whether it was.
+    /// Cancels the kill; returns true if it had happened already.
     pub fn rest(&self) -> bool {
         *self.state.aim() = None;
         self.has_struck()
     }
 
-    /// How many bytes the API server has answered.
+    /// Returns the number of bytes that the API server has answered.
     pub fn answered(&self) -> u64 {
         self.state.answered.load(Ordering::Relaxed)
     }
 
-    /// Counts the requests for single Instances.
+    /// Returns the number of requests for single Instances.
     pub fn looks(&self) -> u64 {
         self.state.looks.load(Ordering::Relaxed)
     }
 
-    /// Whether the program was killed since [`Self::aim`].
+    /// Returns true if the process was killed since [`Self::aim`].
     pub fn has_struck(&self) -> bool {
         self.state.has_struck.load(Ordering::Acquire)
     }
@@ -145,7 +145,7 @@ impl State {
         self.aim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a write; whom it kills, if it is the one.
+    /// Counts a write; returns the process to kill if it is the chosen one.
     fn count(&self) -> Option<Aim> {
         let mut aim = self.aim();
         let now = aim.as_mut()?;
@@ -248,7 +248,7 @@ impl State {
     }
 }
 
-/// Tells that a head asks for one Instance.
+/// Returns true if a request head asks for one Instance.
 fn is_look(head: &str) -> bool {
     let mut words = head.split_whitespace();
     words.next() == Some("get")
@@ -257,7 +257,7 @@ fn is_look(head: &str) -> bool {
             .is_some_and(|path| path.contains("/instances/"))
 }
 
-/// Whether a request, in lower case, changes an object that counts.
+/// Returns true if a request head, in lower case, changes an object of [`GROUPS`].
 fn is_write(head: &str) -> bool {
     let mut words = head.split(' ');
     let method = words.next().unwrap_or_default();

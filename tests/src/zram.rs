@@ -1,4 +1,4 @@
-//! A real hot-plugged device: a compressed RAM disk, added through sysfs.
+//! Real hot-plugged device: a compressed RAM disk, added through sysfs.
 
 use std::fs;
 
@@ -8,13 +8,13 @@ use crate::requirement::{self, Missing};
 
 const ADD: &str = "/sys/class/zram-control/hot_add";
 
-/// What this machine lacks for such devices.
+/// Returns what this machine lacks for such devices.
 pub fn missing() -> Option<Missing> {
     let remedy = "sudo modprobe zram && sudo -E make test-all";
     requirement::root(remedy).or_else(|| requirement::files(&[ADD], remedy))
 }
 
-/// A device, removed on drop.
+/// Device, removed on drop.
 #[derive(Debug)]
 pub struct Zram(String);
 
@@ -25,12 +25,12 @@ impl Zram {
         Ok(Self(id.trim().to_owned()))
     }
 
-    /// `zram1`, for instance.
+    /// Returns the name, such as `zram1`.
     pub fn name(&self) -> String {
         format!("zram{}", self.0)
     }
 
-    /// `/dev/zram1`, for instance.
+    /// Returns the path of the device node, such as `/dev/zram1`.
     pub fn node(&self) -> String {
         format!("/dev/{}", self.name())
     }

@@ -1,4 +1,4 @@
-//! What the policies refuse to the tokens of the controller and of the webhook, whatever their rights.
+//! Requests that the policies refuse to the tokens of the controller and of the webhook, whatever their rights.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, instance, refused};
 
-/// Somebody with all rights and the name of an account.
+/// User with all rights and the name of an account.
 pub(super) struct Account<'a> {
     cluster: &'a Cluster,
     user: String,
@@ -44,7 +44,7 @@ impl<'a> Account<'a> {
     }
 }
 
-/// With the Configuration `cams` in the namespace.
+/// Tries the requests, with the Configuration `cams` in the namespace.
 pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
     controller(cluster, space.name())?;
     names(cluster, space.name())?;
@@ -178,7 +178,7 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the controller offers to the scheduler, and the templates of claims that it makes.
+/// Tries writes of the controller's ResourceSlices and of the claim templates that it creates.
 fn pools(cluster: &Cluster, space: &str) -> Result<()> {
     let controller = Account::new(cluster, "controller", space);
     let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"]}]}]});
@@ -223,7 +223,7 @@ fn pools(cluster: &Cluster, space: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the controller makes of the names of resources.
+/// Tries writes of the controller's ResourceNames.
 fn names(cluster: &Cluster, space: &str) -> Result<()> {
     const UNUSED: &str = "leafhost.dev/unused-since";
     let controller = Account::new(cluster, "controller", space);
@@ -301,7 +301,7 @@ fn names(cluster: &Cluster, space: &str) -> Result<()> {
 
 fn webhook(cluster: &Cluster) -> Result<()> {
     let name = format!("{NAMESPACE}-leafhost-webhook");
-    // It is asked about nothing that there is.
+    // Its rule matches no existing resource.
     let hooks = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": name},
         "webhooks": [{"name": "a.leafhost.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
             "clientConfig": {"service": {"namespace": NAMESPACE, "name": name}},
@@ -315,7 +315,7 @@ fn webhook(cluster: &Cluster) -> Result<()> {
         webhook.kubectl(&[&of[..], &["--type=json", "--patch", &patch]].concat(), "")
     };
     let annotate = |patch: &Value| webhook.patch(&["validatingwebhookconfiguration", &name], patch);
-    // That of the chart, and one that is another's.
+    // The chart's Secret, and one of another owner.
     let own = format!("{name}-certificate");
     let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque"});
     let in_space = ["--namespace", NAMESPACE];
@@ -331,7 +331,7 @@ fn webhook(cluster: &Cluster) -> Result<()> {
         json!({"kubernetes.io/service-account.name": format!("{NAMESPACE}-leafhost-controller")});
     let metadata = |field: &str, value: &Value| json!({"metadata": {field: value}});
     let data = |key: &str, bytes: usize| {
-        // Each three bytes are four letters.
+        // Three bytes are four characters of Base64.
         json!({"data": {key: "AAAA".repeat(bytes.div_ceil(3))}})
     };
     let everything = json!([{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}]);

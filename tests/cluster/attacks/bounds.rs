@@ -1,11 +1,11 @@
-//! How much an agent may write into an object, of which others wait for each write.
+//! Size limits of the objects that an agent writes; others wait for each write.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::{Agent, instance, refused, report};
 
-/// With the Configuration `cams` in its fourth generation.
+/// Tries the limits, with the Configuration `cams` in its fourth generation.
 pub fn check(a: &Agent<'_>) -> Result<()> {
     instances(a)?;
     reports(a)
@@ -38,7 +38,7 @@ fn instances(a: &Agent<'_>) -> Result<()> {
         json!({"deviceUsage": (0..1000).map(one).collect::<Map<_, _>>()})
     };
 
-    // As much as an agent ever writes.
+    // An agent never writes more than this.
     a.create(&object)?;
     patch(json!({"brokerProperties": {"A": "\u{e9}".repeat(60 << 10)}}))?;
     patch(json!({"brokerProperties": null}))?;

@@ -1,4 +1,4 @@
-//! What the policies cost the API server, by the number of Configurations in the namespace.
+//! Cost of the policies for the API server, by the number of Configurations in the namespace.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ use ureq::http::{Request, Response};
 
 use super::{Guarded, NAMESPACE, configure, instance, instance_path};
 
-/// So many writes are measured.
+/// Number of writes that are measured.
 const WRITES: u32 = 50;
 
-/// An agent on `node-a`, by impersonation, so that a write is one request.
+/// Agent on `node-a`, by impersonation, so that a write is one request.
 struct Writer {
     agent: ureq::Agent,
     root: String,
@@ -63,7 +63,7 @@ fn good(answer: Response<ureq::Body>) -> Result<()> {
     Ok(())
 }
 
-/// The processor time of a process in milliseconds.
+/// Returns the processor time of a process in milliseconds.
 fn processor_time(pid: u32) -> Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = text.rsplit_once(')').context("no name")?;
@@ -73,7 +73,7 @@ fn processor_time(pid: u32) -> Result<u32> {
     Ok((next()? + next()?) * 10)
 }
 
-/// A write that is measured; the number tells it from the one before.
+/// Measured write; the number makes it differ from the one before.
 type Write<'a> = &'a dyn Fn(u32) -> Result<()>;
 
 #[test]
@@ -83,7 +83,7 @@ fn policies_cost() -> Result<()> {
         println!("nothing is measured: {missing}");
         return Ok(());
     }
-    // Its policies and the agent's name belong to the process.
+    // The policies and the agent's name are global to the process.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(1)?));
     let measured = measure(cluster);
     cluster.stop()?;

@@ -1,4 +1,4 @@
-//! Names, slots and sizes: in what form an agent may write what is its own.
+//! Names, slots and sizes: the forms in which an agent may write its own objects.
 
 use anyhow::Result;
 use leafhost_tests::wait::eventually;
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Agent, instance, refused, report};
 
-/// A Configuration that is made after an Instance of it.
+/// Configuration that is created after an Instance of it.
 const LATER: &str = "later";
 
-/// With the Configuration `cams` in its fourth generation, and its shared Instance `cams-5ba0ed`.
+/// Tries the forms, with the Configuration `cams` in its fourth generation and its shared Instance `cams-5ba0ed`.
 pub fn check(a: &Agent<'_>) -> Result<()> {
     let current = |name: &str| {
         let mut object = instance(name, "node-a", false);
@@ -93,7 +93,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     too_early(a)
 }
 
-/// An Instance that waits for its Configuration gets an owner only with what that says.
+/// Checks that an Instance created before its Configuration gets an owner only together with the Configuration's capacity and generation.
 fn too_early(a: &Agent<'_>) -> Result<()> {
     let name = "later-0a0a0a";
     let mut object = instance(name, "node-a", true);

@@ -1,14 +1,14 @@
-//! A shared Instance, and an agent whose node does not see its device.
+//! Shared Instance, and an agent whose node does not see its device.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Agent, instance, instance_path, refused};
 
-/// Of both nodes `b` alone sees the device.
+/// Name of the Instance; only `b` of both nodes sees the device.
 const NAME: &str = "cams-0b5eed";
 
-/// With the Configuration `cams` in its fourth generation.
+/// Tries the requests, with the Configuration `cams` in its fourth generation.
 pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     let mut object = instance(NAME, "node-b", true);
     object["metadata"]["annotations"] = json!({"leafhost.dev/generation": "4"});
@@ -22,10 +22,10 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     let newer = json!({"metadata": {"annotations": {"leafhost.dev/generation": "4"}}});
     let (nodes, status) = ("spec.nodes", "status.nodes");
 
-    // So that the Configuration's capacity is another one, which an agent of its nodes would write.
+    // The Instance's capacity now differs from the Configuration's, and an agent of its nodes would correct it.
     admin(&json!({"spec": {"capacity": 2}}))?;
 
-    // Its own entry in the status is all that there is to write.
+    // An agent may write only its own entry in the status.
     entry(json!({"health": "Unhealthy", "reason": "cold"}))?;
     for (what, done, by) in [
         (
@@ -109,7 +109,7 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     refused("a label put back", a.patch(NAME, &label), nodes)?;
     refused("the generation put back", a.edit(NAME, &newer), nodes)?;
 
-    // A node that finds the device joins with what it writes first.
+    // A node that finds the device joins with its first write.
     let joined = json!([
         {"op": "add", "path": "/spec/nodes/-", "value": "node-a"},
         {"op": "add", "path": "/metadata/labels/leafhost.dev~1shared", "value": "true"},
@@ -118,7 +118,7 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     ]);
     a.patch(NAME, &joined)?;
     a.edit(NAME, &newer)?;
-    // It leaves while a pod still has the slot, and gives that back later.
+    // The node leaves while a pod still has the slot, and frees the slot later.
     let left = json!({"spec": {"nodes": ["node-b"]}, "status": {"nodes": {"node-a": null}}});
     a.patch(NAME, &left)?;
     refused(
@@ -137,7 +137,7 @@ pub fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     local(a)
 }
 
-/// A local Instance whose device its node does not see at the moment.
+/// Tries a local Instance whose device its node does not see at the moment.
 fn local(a: &Agent<'_>) -> Result<()> {
     let name = "cams-10ca10";
     let mut object = instance(name, "node-b", false);

@@ -1,4 +1,4 @@
-//! Owners, finalizers, generations and names: what an agent may say of itself.
+//! Owners, finalizers, generations and names that an agent may write.
 
 use anyhow::{Context, Result};
 use leafhost_tests::wait::eventually;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Agent, configure, instance, instance_path, refused, report};
 
-/// With the Configuration `cams` in its fourth generation.
+/// Tries the requests, with the Configuration `cams` in its fourth generation.
 pub fn check(a: &Agent<'_>) -> Result<()> {
     let configuration = format!(
         "/apis/akri.sh/v0/namespaces/{}/configurations/cams",
@@ -35,7 +35,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     both.as_array_mut()
         .context("no list")?
         .push(gone[0].clone());
-    // The API server itself refuses two that control it.
+    // The API server itself refuses two owners that are both controllers.
     both[1]["controller"] = json!(false);
     let owner = "metadata.ownerReferences";
     let finalizer = json!(["example.com/stays"]);
@@ -123,7 +123,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
         refused(what, done, by)?;
     }
 
-    // What somebody else wrote is no number. The agents put it right, and use slots until then.
+    // The generation written by a user is no number. The agents correct it, and use slots until then.
     let path = instance_path(a.space, "cams-0e0e0d");
     let nonsense = json!({"metadata": {"annotations": generation("nonsense")}});
     a.cluster.api().merge(&path, &nonsense)?;
@@ -133,8 +133,8 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     )?;
     change(json!({"annotations": generation("4")}))?;
 
-    // A Configuration that is created again begins with its first generation.
-    // A garbage collector that has just met the definitions forgets to let go of what it is told to keep.
+    // A Configuration that is created again begins with its first generation. A garbage collector that has just learned of the CRDs may not remove
+    // the owner reference of an orphan.
     let free = json!({"metadata": {"ownerReferences": null}});
     a.cluster.api().merge(&path, &free)?;
     let delete = [
@@ -163,7 +163,7 @@ pub fn check(a: &Agent<'_>) -> Result<()> {
     reports(a)
 }
 
-/// The reports of handlers.
+/// Tries owners and finalizers of the reports of handlers.
 fn reports(a: &Agent<'_>) -> Result<()> {
     let own = |node: &str| -> Result<Value> {
         let path = format!("/api/v1/nodes/{node}");

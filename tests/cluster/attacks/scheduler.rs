@@ -1,4 +1,4 @@
-//! Slots that a scheduler gives to pods, and the pods: what agents, the scheduler's account and users may say of them.
+//! Slots that a scheduler reserves for pods, and the pods: the changes that agents, the scheduler's account and users may write.
 
 use anyhow::{Context as _, Result};
 use leafhost_tests::cluster::IMAGE;
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::accounts::Account;
 use super::{Agent, NAMESPACE, instance, refused};
 
-/// The Instance of the device.
+/// Name of the device's Instance.
 const NAME: &str = "cams-5c4ed0";
 const ALLOCATED: &str = "leafhost.dev/allocated-devices";
 
-/// A pod that asks for devices.
+/// Returns a pod that asks for devices.
 fn asking(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -21,13 +21,13 @@ fn asking(name: &str) -> Value {
     })
 }
 
-/// Says that slot 0 has this value, and what is said of it.
+/// Returns a patch of slot 0 with this usage and this reservation.
 fn slot(usage: &str, reserved: &Value) -> Value {
     let slot = format!("{NAME}-0");
     json!({"spec": {"deviceUsage": {&slot: usage}, "leafhost": {"reserved": {&slot: reserved}}}})
 }
 
-/// With the Configuration `cams` in the namespace.
+/// Tries the requests, with the Configuration `cams` in the namespace.
 pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     let (cluster, space) = (a.cluster, a.space.name());
     let scheduler = Account::new(cluster, "scheduler", space);
@@ -106,7 +106,7 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     ] {
         refused(what, done, by)?;
     }
-    // As the scheduler writes the first reservation of an Instance, and as it frees it.
+    // Requests of the scheduler that write the first reservation of an Instance, and free it.
     let (slot_path, all) = (
         format!("/spec/deviceUsage/{NAME}-0"),
         "/spec/leafhost/reserved",
@@ -240,7 +240,7 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     locks(a, &scheduler)
 }
 
-/// The lock of a Node: the scheduler writes it, and the agent of the Node removes it.
+/// Tries writes of a Node's lock: the scheduler sets it, and the agent of the Node removes it.
 fn locks(a: &Agent<'_>, scheduler: &Account<'_>) -> Result<()> {
     const LOCK: &str = "leafhost.dev/node-lock";
     let says = |name: &str, value: Value| json!({"metadata": {"annotations": {name: value}}});
@@ -253,7 +253,7 @@ fn locks(a: &Agent<'_>, scheduler: &Account<'_>) -> Result<()> {
         let how = ["--type=merge", "--patch", &patch];
         a.kubectl(&[&["patch"], &node[..], &how].concat(), "")
     };
-    // kubectl reads what it patches, which an agent need not.
+    // kubectl reads what it patches, a right that agents do not need.
     let reader = "reads-nodes";
     let group = "rbac.authorization.k8s.io";
     let of = |kind: &str| json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": reader}});

@@ -1,4 +1,4 @@
-//! What the token of an agent writes of ResourceSlices.
+//! ResourceSlices that the token of an agent may write.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Agent, refused};
 
-/// A slice as the agent of this node creates it.
+/// Returns a slice as the agent of this node creates it.
 fn slice(name: &str, node: &str) -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
         "spec": {"driver": "leafhost.dev", "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
@@ -59,7 +59,7 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     let claims = a.kubectl(&["get", "resourceclaims"], "");
     refused("a list of claims", claims, "resourceclaims")?;
     for agent in [a, b] {
-        // What is not its own stays.
+        // The policies refuse the slice of the other node.
         let _ = agent.delete("resourceslice", "attacks-a");
         let _ = agent.delete("resourceslice", "attacks-b");
     }

@@ -1,4 +1,4 @@
-//! What users may do who have the right to write ConfigMaps or Configurations, and no other.
+//! Requests of users whose only right is to write ConfigMaps or Configurations.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, refused};
 
-/// Somebody with a role of the same name in a namespace.
+/// User with a role of the same name in a namespace.
 struct User<'a> {
     cluster: &'a Cluster,
     name: &'a str,
@@ -38,7 +38,7 @@ impl User<'_> {
         self.kubectl(&[&["patch"], what, &how].concat(), "")
     }
 
-    /// Gives the user these verbs of a resource, which the API server may not serve.
+    /// Grants the user these verbs on a resource, which the API server need not serve.
     fn may(&self, role: &str, group: &str, resource: &str, verbs: &[&str]) -> Result<()> {
         let object = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": role},
             "rules": [{"apiGroups": [group], "resources": [resource], "verbs": verbs}]});
@@ -54,7 +54,7 @@ pub fn check(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<()> {
     configurations(cluster, space.name())
 }
 
-/// Whoever may write ConfigMaps needs one more right to install handlers, and to remove them.
+/// Checks that a user who may write ConfigMaps needs one more right to install and remove handlers.
 fn config_maps(cluster: &Cluster) -> Result<()> {
     let writer = User {
         cluster,
@@ -81,7 +81,7 @@ fn config_maps(cluster: &Cluster) -> Result<()> {
     writer.admin(&["apply", "--filename", "-"], &kept.to_string())?;
     let map = ["configmap", "handler"];
     let change = |change: Value| writer.patch(&map, &change);
-    // The garbage collector has no such right.
+    // The garbage collector does not have the right to install handlers, so metadata may change without it.
     change(json!({"metadata": {"finalizers": null, "annotations": {"note": "mine"}}}))?;
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}]);
     for (what, done) in [
@@ -133,7 +133,7 @@ fn config_maps(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Whoever may write Configurations can make with them what else he may make.
+/// Checks that a user who may write Configurations can create through them only what the user may create directly.
 fn configurations(cluster: &Cluster, space: &str) -> Result<()> {
     let author = User {
         cluster,
@@ -159,7 +159,7 @@ fn configurations(cluster: &Cluster, space: &str) -> Result<()> {
     let change = |name: &str, spec: Value| {
         author.patch(&["configurations.akri.sh", name], &json!({"spec": spec}))
     };
-    // What somebody else has asked for stays, and may be given up.
+    // A user may keep or remove what another user has requested.
     change("admins", json!({"capacity": 2}))?;
     let other = json!({"brokerPodSpec": {"hostPID": true}});
     for (what, done, by) in [

@@ -5,38 +5,38 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a container is to its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Runs to its end before the others; what it had goes to them.
+    /// Runs to its end before the others, which get its devices.
     Init,
-    /// An init container that goes on running.
+    /// Init container that keeps running.
     Sidecar,
-    /// Any other.
+    /// Any other container.
     App,
 }
 
-/// A container and the extended resources it asks for.
+/// Container and the extended resources it requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
-    /// What it is to its pod.
+    /// Role of the container in its pod.
     pub kind: Kind,
-    /// By resource.
+    /// Requested amounts by resource.
     pub requests: BTreeMap<String, usize>,
 }
 
-/// A pod to be made.
+/// Pod to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSpec {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Init containers and sidecars first, as the kubelet goes through them.
+    /// Containers in the order of admission: init containers and sidecars first.
     pub containers: Vec<Container>,
 }
 
 impl PodSpec {
-    /// One in the namespace `default`, without containers.
+    /// Creates a pod in the namespace `default`, without containers.
     pub fn new(name: &str) -> Self {
         Self {
             namespace: "default".to_owned(),
@@ -45,12 +45,12 @@ impl PodSpec {
         }
     }
 
-    /// One with a container `main` that asks for so many of a resource.
+    /// Creates a pod with a container `main` that requests `count` of a resource.
     pub fn asking(name: &str, resource: &str, count: usize) -> Self {
         Self::new(name).with(Kind::App, "main", &[(resource, count)])
     }
 
-    /// With one more container.
+    /// Adds a container.
     #[must_use]
     pub fn with(mut self, kind: Kind, name: &str, requests: &[(&str, usize)]) -> Self {
         self.containers.push(Container {
@@ -67,30 +67,30 @@ impl PodSpec {
     }
 }
 
-/// How far a pod is.
+/// State of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Neither ended nor rejected.
+    /// The pod has neither ended nor been rejected.
     Active,
-    /// Its containers have ended well.
+    /// All containers ended with success.
     Succeeded,
-    /// They have not, or the kubelet rejected it.
+    /// A container failed, or the kubelet rejected the pod, with a message.
     Failed(String),
 }
 
-/// A pod of the node.
+/// Pod of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// What was asked for.
+    /// Pod as it was requested.
     pub spec: PodSpec,
-    /// How far it is.
+    /// State of the pod.
     pub phase: Phase,
-    /// Its containers that run.
+    /// Names of the running containers.
     pub running: BTreeSet<String>,
 }
 
 impl Pod {
-    /// A container by name.
+    /// Returns a container by name.
     pub fn container(&self, name: &str) -> Option<&Container> {
         self.spec
             .containers

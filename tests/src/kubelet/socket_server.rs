@@ -1,4 +1,4 @@
-//! A server on a Unix socket that ends as a process does: at once, with all its connections.
+//! Server on a Unix socket that ends as a process does: at once, with all its connections.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream as Connection;
@@ -10,7 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
-/// One socket with its server.
+/// Socket with its server.
 #[derive(Debug)]
 pub struct SocketServer {
     task: JoinHandle<()>,
@@ -18,7 +18,7 @@ pub struct SocketServer {
 }
 
 impl SocketServer {
-    /// Binds `path`, where no file may be, and serves `routes`.
+    /// Binds `path`, where no file may exist, and serves `routes`.
     pub fn bind(path: &Path, routes: Routes) -> Result<Self> {
         let listener =
             UnixListener::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
@@ -32,7 +32,7 @@ impl SocketServer {
             .add_routes(routes)
             .serve_with_incoming(incoming);
         let task = tokio::spawn(async {
-            // The server ends only with its socket; a client sees that.
+            // The server ends only with its socket, which a client notices.
             drop(serving.await);
         });
         Ok(Self { task, connections })
@@ -47,7 +47,7 @@ impl SocketServer {
             .unwrap_or_else(PoisonError::into_inner)
             .drain(..)
         {
-            // The other side may have closed it already.
+            // The peer may have closed it already.
             drop(connection.shutdown(Shutdown::Both));
         }
     }

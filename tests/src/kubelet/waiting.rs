@@ -1,4 +1,4 @@
-//! Waiting for the stand-in: for conditions, with a clock that stands still, and from tests that are not async.
+//! Functions that wait for the stand-in: for conditions, with a paused clock, and from tests that are not async.
 
 use std::future::Future;
 use std::path::Path;
@@ -10,8 +10,7 @@ use super::{Kubelet, Plugins};
 use crate::wait::TIMEOUT;
 
 impl Kubelet {
-    /// Waits until `check` succeeds on the stand-in, or fails with its last error. A paused clock stands
-    /// still meanwhile.
+    /// Waits until `check` succeeds on the stand-in, or fails with its last error. A paused clock does not advance meanwhile.
     pub async fn until<T>(
         &self,
         what: &str,
@@ -50,8 +49,7 @@ impl Kubelet {
     }
 }
 
-/// While it lives, a paused clock stands still instead of running ahead when everybody waits: what comes over a socket takes
-/// no time then.
+/// Keeps a paused clock from advancing while all tasks wait, so that data over a socket takes no time. Dropping it ends that.
 #[derive(Debug)]
 pub struct ClockHold {
     _end: std::sync::mpsc::Sender<()>,
@@ -59,11 +57,11 @@ pub struct ClockHold {
 }
 
 impl ClockHold {
-    /// Holds it for a minute of real time at most.
+    /// Holds the clock for at most a minute of real time.
     #[expect(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Self {
         let (end, wait) = std::sync::mpsc::channel();
-        // The clock of tokio does not advance by itself while a blocking task runs.
+        // The clock of tokio does not advance while a blocking task runs.
         let timer = tokio::task::spawn_blocking(move || {
             let _ = wait.recv_timeout(TIMEOUT);
         });
@@ -71,12 +69,12 @@ impl ClockHold {
     }
 
     async fn over(&mut self) {
-        // It cannot panic, and nobody aborts it.
+        // The task cannot panic, and nothing aborts it.
         drop((&mut self.timer).await);
     }
 }
 
-/// The stand-in for tests that are not async: it has a runtime of its own.
+/// Stand-in with a runtime of its own, for tests that are not async.
 #[derive(Debug)]
 pub struct Blocking {
     kubelet: Kubelet,
@@ -84,12 +82,12 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    /// One in a folder of its own, running.
+    /// Starts a kubelet in a folder of its own.
     pub fn start(root: &Path) -> Result<Self> {
         Self::start_knowing(root, Plugins::default())
     }
 
-    /// The same, and it knows these plugins.
+    /// Starts a kubelet in a folder of its own with this rule for plugins.
     pub fn start_knowing(root: &Path, plugins: Plugins) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -102,12 +100,12 @@ impl Blocking {
         Ok(Self { kubelet, runtime })
     }
 
-    /// Waits for what the stand-in does: `kubelet.wait(kubelet.run_pod(&spec))`. Not from async code.
+    /// Waits for a future of the stand-in: `kubelet.wait(kubelet.run_pod(&spec))`. Not from async code.
     pub fn wait<F: Future>(&self, doing: F) -> F::Output {
         self.runtime.block_on(doing)
     }
 
-    /// Lets it do something beside the test, which [`Self::wait`]s for the end.
+    /// Runs a future beside the test, which [`Self::wait`]s for its end.
     pub fn spawn<F>(&self, doing: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -1,4 +1,4 @@
-//! What outlives the stand-in's restarts: its folders, the pods, what is to go wrong, and the record of what happened.
+//! State that outlives the stand-in's restarts: its folders, the pods, the faults, and the record of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,57 +18,57 @@ use super::faults::Faults;
 use super::model::Refusal;
 use super::pods::{Phase, Pod};
 
-/// One Register.
+/// Register call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// The file name of the plugin's socket.
+    /// File name of the plugin's socket.
     pub endpoint: String,
-    /// How it was refused, if it was.
+    /// Code and message of the refusal, if it was refused.
     pub refused: Option<(Code, String)>,
-    /// How many starts of the kubelet were before it.
+    /// Number of the kubelet's starts before this call.
     pub life: usize,
 }
 
-/// One message of ListAndWatch.
+/// Message of ListAndWatch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listing {
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// The devices.
+    /// Devices in the message.
     pub devices: Vec<Device>,
-    /// How many starts of the kubelet were before it.
+    /// Number of the kubelet's starts before this message.
     pub life: usize,
 }
 
-/// One answer to Allocate, as it came: it may be held back after that.
+/// Answer to Allocate as it arrived; a fault may delay its processing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered {
-    /// The pod.
+    /// UID of the pod.
     pub uid: String,
-    /// The container.
+    /// Name of the container.
     pub container: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// What was asked for.
+    /// IDs in the request.
     pub ids: BTreeSet<String>,
-    /// Why it was refused, if it was.
+    /// Reason of the refusal, if the plugin refused.
     pub refused: Option<Refusal>,
 }
 
-/// What happened, in order.
+/// Record of calls, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// All Registers.
+    /// All Register calls.
     pub registrations: Vec<Registration>,
     /// All lists.
     pub lists: Vec<Listing>,
     /// All answers to Allocate.
     pub answers: Vec<Answered>,
-    /// Why the kubelet crashed, each time it did. Not empty means that a real one would be gone.
+    /// Reasons of the kubelet's crashes. If there is one, a real kubelet would have ended.
     pub crashes: Vec<String>,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: usize,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct World {
     record: Mutex<Record>,
     changed: watch::Sender<u64>,
     passed: Mutex<Duration>,
-    /// Ids are picked by it.
+    /// Seed of the order in which IDs are picked.
     pub seed: Mutex<u64>,
     pub plugins: Mutex<Plugins>,
 }
@@ -115,7 +115,7 @@ impl World {
         self.root.join("pods").join(uid)
     }
 
-    /// The time, with what was let pass.
+    /// Returns the current time plus the time that was skipped.
     pub fn now(&self) -> Instant {
         Instant::now() + *locked(&self.passed)
     }
@@ -150,7 +150,7 @@ impl World {
         locked(&self.record).starts
     }
 
-    /// Wakes whoever waits for a condition.
+    /// Wakes all that wait for a condition.
     pub fn tell(&self) {
         self.changed
             .send_modify(|count| *count = count.wrapping_add(1));

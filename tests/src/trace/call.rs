@@ -1,4 +1,4 @@
-//! Decodes a system call at its entry: whether it would change a file system, and which file.
+//! Decoder of a system call at its entry: finds out if it would change a file system, and which file.
 //!
 //! Knows system calls and nothing of kills.
 
@@ -13,17 +13,17 @@ use nix::libc;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// The longest path the kernel takes.
+/// Length of the longest path that the kernel accepts.
 const PATH: usize = 4096;
 
-/// What a call does to the file system.
+/// Effect of a call on the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// Writes bytes into an open file.
     Write {
-        /// The file, or `pipe`.
+        /// Path of the file, or `pipe`.
         to: PathBuf,
-        /// Its descriptor.
+        /// File descriptor.
         descriptor: i32,
         /// Address and length of the bytes in the caller, if they are contiguous.
         bytes: Option<(u64, usize)>,
@@ -40,16 +40,16 @@ pub enum Act {
     Other(PathBuf),
 }
 
-/// A call that would change a file system.
+/// Call that would change a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
+    /// Name of the call.
     pub name: &'static str,
-    /// What it does.
+    /// Effect of the call.
     pub act: Act,
 }
 
-/// The call at which the thread is stopped; `None` if it changes no file.
+/// Decodes the call at which the thread is stopped; `None` if it changes no file.
 pub fn at_entry(thread: Pid) -> Result<Option<Call>> {
     let registers = Registers::of(thread)?;
     let caller = Caller(thread);
@@ -168,7 +168,7 @@ impl Registers {
     }
 }
 
-/// An argument as a file descriptor: the lower half of the register.
+/// Converts an argument to a file descriptor: the lower half of the register.
 fn descriptor(argument: u64) -> i32 {
     u32::try_from(argument & u64::from(u32::MAX)).map_or(-1, u32::cast_signed)
 }
@@ -204,7 +204,7 @@ impl Caller {
         Ok(folder.join(path))
     }
 
-    /// The path of a descriptor; `None` if it is closed.
+    /// Returns the path of a descriptor; `None` if it is closed.
     fn opened(&self, descriptor: i32) -> Result<Option<PathBuf>> {
         match fs::read_link(format!("/proc/{}/fd/{descriptor}", self.0)) {
             Ok(path) => Ok(Some(path)),
@@ -213,7 +213,7 @@ impl Caller {
         }
     }
 
-    /// The same if it is a file or a pipe; sockets and events are not files.
+    /// Returns the path of a descriptor if it is a file or a pipe; sockets and events are not files.
     fn written(&self, descriptor: i32) -> Result<Option<PathBuf>> {
         let path = self.opened(descriptor)?;
         Ok(path.and_then(|path| match path.to_str() {
