@@ -24,20 +24,20 @@ use crate::controller::Controller;
 use crate::device::{Site, variable};
 
 const INSTANCES: &str = "/apis/akri.sh/v0/instances";
-/// The Configurations. Each has three devices of two slots.
+/// Names of the Configurations. Each has three devices with two slots.
 const NAMES: [&str; 2] = ["east", "west"];
 const CAPACITY: usize = 2;
-/// Pods of a node at a time. All nodes together want fewer slots than one Configuration has.
+/// Number of pods per node at a time. All nodes together want fewer slots than one Configuration has.
 const PODS: usize = 2;
-/// Bounds how long a pod waits for a slot. Its Configuration may be moving.
+/// Upper bound for a pod's wait for a slot; its Configuration may be moving.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bounds how long the API server or a node may not answer.
+/// Upper bound for an outage of the API server or of a node.
 const OUTAGE: Duration = Duration::from_mins(3);
-/// Of so many pods that ran one may have been refused.
+/// Minimum number of pods that ran per pod that was refused.
 const RAN_PER_REFUSAL: usize = 50;
-/// After so many events all must agree.
+/// Number of events after which pods and Instances must agree.
 const EVENTS: usize = 3;
-/// A slot whose pod ends while agent and kubelet start anew is free only after the grace.
+/// With this grace: a slot whose pod ends while agent and kubelet restart is freed only after it.
 const AGENT: [&str; 2] = ["--slot-grace", "30s"];
 
 #[test]
@@ -45,7 +45,7 @@ fn two_minutes_of_chaos_give_no_slot_twice() -> Result<()> {
     chaos(Duration::from_mins(2), 6)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of minutes and the random sequence.
+/// Runs for `SOAK_ROUNDS` minutes with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes an hour: make soak"]
 fn soak_an_hour_of_chaos_gives_no_slot_twice() -> Result<()> {
@@ -53,7 +53,7 @@ fn soak_an_hour_of_chaos_gives_no_slot_twice() -> Result<()> {
     chaos(Duration::from_mins(minutes), random::seed()?)
 }
 
-/// Names each thing that happens to the cluster.
+/// Event that happens to the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Move,
@@ -169,7 +169,7 @@ fn chaos(lasting: Duration, seed: u64) -> Result<()> {
 struct Chaos<'c> {
     cluster: &'static Cluster,
     homes: &'c [Namespace<'static>; 2],
-    /// Holds for each Configuration in which of `homes` it is.
+    /// Index in `homes` of each Configuration's namespace.
     places: [usize; 2],
     sites: Vec<Site>,
     controller: Option<Controller>,
@@ -179,7 +179,7 @@ struct Chaos<'c> {
 }
 
 impl Chaos<'_> {
-    /// Lets everything happen that can happen, in random order, and then all of it again until time is up.
+    /// Triggers all events in random order, again and again until the time is up.
     fn go_on(&mut self, lasting: Duration, crowd: &Crowd<'_>) -> Result<()> {
         let end = Instant::now() + lasting;
         let mut left = Vec::new();
@@ -304,28 +304,28 @@ impl Chaos<'_> {
     }
 }
 
-/// Counts what became of pods.
+/// Results of the pods.
 #[derive(Default)]
 struct Tally {
     grants: Vec<Grant>,
-    /// Says why an agent refused a pod that wanted any device of a Configuration, while there was one.
+    /// Messages of agents that refused a pod that wanted any device of a Configuration, while one was free.
     refused: Vec<String>,
-    /// Says why others ended: an agent was killed meanwhile, or all slots of the Instance were used.
+    /// Messages of other failures: an agent was killed meanwhile, or all slots of the Instance were in use.
     failed: Vec<String>,
     without: usize,
 }
 
-/// Pods that come and go.
+/// Pods that start and end.
 struct Crowd<'c> {
     cluster: &'static Cluster,
     pods: &'c Namespace<'static>,
-    /// By pod, the node and the device it has.
+    /// Node and device of each running pod, by name.
     running: Mutex<BTreeMap<String, (String, String)>>,
     tally: Mutex<Tally>,
     is_over: AtomicBool,
-    /// Tells that no pod is to begin or to end.
+    /// True while no pod may start or end.
     is_still: AtomicBool,
-    /// How many threads wait while that is so.
+    /// Number of threads that wait because of `is_still`.
     still: AtomicUsize,
 }
 
@@ -340,12 +340,12 @@ impl Crowd<'_> {
             self.one(node, &pod, &mut random)
                 .with_context(|| format!("pod {pod}"))?;
         }
-        // Those that are still waited for wait no longer.
+        // A thread that has ended counts as waiting.
         self.still.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
-    /// One pod from its beginning to its end.
+    /// Runs one pod from its creation to its end.
     fn one(&self, node: &Node, name: &str, random: &mut Random) -> Result<()> {
         let (resource, is_any) = self.wish(random)?;
         let main = Container::new("main").device(&resource, 1);
@@ -406,7 +406,7 @@ impl Crowd<'_> {
         self.end(name)
     }
 
-    /// The resource that a pod wants, and whether any device of its Configuration will do.
+    /// Returns the resource that a pod requests, and true if it takes any device of its Configuration.
     fn wish(&self, random: &mut Random) -> Result<(String, bool)> {
         let which = usize::try_from(random.below(2))?;
         let name = NAMES.get(which).context("no such Configuration")?;
@@ -422,7 +422,7 @@ impl Crowd<'_> {
         Ok((format!("akri.sh/{name}"), true))
     }
 
-    /// Tells whether a Configuration has a free slot of a device that the node sees.
+    /// Returns true if a Configuration has a free slot of a device that the node sees.
     fn has_free(&self, node: &Node, resource: &str) -> bool {
         let name = resource.trim_start_matches("akri.sh/");
         let is_free = |one: &Value| {
@@ -481,7 +481,7 @@ impl Crowd<'_> {
         self.still.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Lets no pod begin or end until pods and Instances say the same and all nodes offer slots of all Configurations.
+    /// Keeps pods from starting and ending until pods and Instances agree and all nodes offer slots of all Configurations.
     fn agree(&self, sites: &[Site]) -> Result<()> {
         self.is_still.store(true, Ordering::Release);
         let agreed = self.compare().and_then(|()| offered(sites));
@@ -549,13 +549,13 @@ fn offered(sites: &[Site]) -> Result<()> {
     Ok(())
 }
 
-/// Tells whether an agent has refused the pod, not the kubelet without an agent.
+/// Returns true if an agent refused the pod, not the kubelet for lack of an agent.
 fn is_ours(why: &str) -> bool {
     let lost = ["error reading from server", "transport", "connection error"];
     why.contains("rpc error") && !lost.iter().any(|lost| why.contains(lost))
 }
 
-/// Does something again until it succeeds.
+/// Repeats an action until it succeeds.
 fn patiently<T>(what: &str, act: impl FnMut() -> Result<T>) -> Result<T> {
     within(OUTAGE, what, act)
 }

@@ -1,4 +1,4 @@
-//! The chart, rendered.
+//! Rendered chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ fn chart() -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The objects of the chart with these values.
+/// Returns the objects of the chart with these values.
 fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
     let chart = chart();
     let mut arguments = vec!["template", "leafhost", &chart, "--namespace", "agents"];
@@ -31,7 +31,7 @@ fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// What is in the chart only if it is asked for.
+/// Values that enable the optional monitoring objects.
 const MONITORED: [&str; 4] = [
     "prometheus.enabled=true",
     "prometheus.podMonitor.enabled=true",
@@ -52,7 +52,7 @@ fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
         objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]));
         Ok(objects)
     };
-    // Built as a module, Helm 3 does not know which Kubernetes it is for.
+    // Built as a module, Helm 3 does not know the version of Kubernetes.
     let (chart, values) = (chart(), MONITORED.join(","));
     let mut template = vec!["template", "leafhost", &chart, "--include-crds"];
     template.extend(["--kube-version=1.37.0", "--set", &values]);
@@ -66,7 +66,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     found.collect()
 }
 
-/// What roles of this kind allow: "verb resource" for each namespace.
+/// Returns the rights of roles of this kind: "verb resource" by namespace.
 fn rights(objects: &[Value], kind: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for role in of_kind(objects, kind) {
@@ -134,7 +134,7 @@ fn the_agents_may_read_secrets_only_in_namespaces_that_are_named() -> Result<()>
     assert_eq!(with, ["cameras", "plants"]);
     let configmaps = ["get configmaps", "list configmaps", "watch configmaps"];
     assert_eq!(rights_of["handlers"], configmaps.map(String::from).into());
-    // None may be used without its binding; the fourth is that of the controller to its Lease.
+    // No role works without its binding; the fourth binds the controller to its Lease.
     assert_eq!(of_kind(&named, "RoleBinding").len(), 4);
     assert!(render(cluster, &["rbac.enabled=false", no_webhook])?.len() < usual.len());
     Ok(())
@@ -165,7 +165,7 @@ fn the_webhook_may_read_and_write_its_own_secret_and_no_other() -> Result<()> {
         anyhow::bail!("not one Secret: {objects:#?}");
     };
     assert_eq!(secret["metadata"]["name"], named[0]);
-    // What it holds is the webhook's to write.
+    // The webhook writes the data of the Secret.
     assert_eq!(
         (&secret["type"], &secret["data"]),
         (&"Opaque".into(), &Value::Null)
@@ -345,7 +345,7 @@ fn handlers_built_for_akri_register_where_the_values_say_with_the_grants_they_ha
     let flag = "--external-handlers-dir=/var/lib/akri";
     for (values, flag, of_host, granted) in [
         (vec![], flag, Some("/var/lib/akri"), None),
-        // Handlers see it under the same name all the same.
+        // Handlers still see the folder under the same name.
         (vec![format!("{folder}=/akri")], flag, Some("/akri"), None),
         (
             vec![format!("{folder}="), grants.to_owned()],
@@ -457,7 +457,7 @@ fn a_handler_in_pods_of_its_own_is_left_out_by_the_agents_and_has_grants() -> Re
     let objects = render(cluster, &values)?;
     let expected = "opcua.wasm,debug-echo.wasm,udev.wasm";
     assert_eq!(of_agents(&objects).as_deref(), Some(expected));
-    // The one in pods of its own is the image's, so that the webhook knows which details it takes.
+    // The handler that has pods of its own stays in the image, because the webhook needs its schema of details.
     let of_webhook = left_out(&objects, "Deployment", "leafhost-webhook");
     assert_eq!(of_webhook.as_deref(), Some("opcua.wasm,debug-echo.wasm"));
     let daemonsets = of_kind(&objects, "DaemonSet");

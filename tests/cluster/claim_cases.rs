@@ -1,4 +1,4 @@
-//! What pods of other drivers ask for, of our mock GPUs: each container has exactly the devices that the scheduler has allocated to it.
+//! Claims that pods of other drivers use, on our mock GPUs: each container has exactly the devices that the scheduler has allocated to it.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::agents::Agents;
 use crate::brokers::Controller;
 use crate::claims::PATIENCE;
 
-/// How many GPUs each of the two nodes has.
+/// Number of GPUs on each of the two nodes.
 const GPUS: usize = 12;
 
-/// Starts agents with mock GPUs that the scheduler gives.
+/// Starts agents with mock GPUs that the scheduler allocates.
 pub fn start(cluster: &'static Cluster, name: &str) -> Result<(Agents, Controller)> {
     let agents = Agents::start(cluster, name, &[])?;
     let controller = Controller::start(cluster, &agents.space)?;
@@ -37,7 +37,7 @@ pub fn start(cluster: &'static Cluster, name: &str) -> Result<(Agents, Controlle
     Ok((agents, controller))
 }
 
-/// Returns pool, device and uuid of all GPUs that are offered.
+/// Returns pool, device and UUID of all GPUs in ResourceSlices.
 fn gpus(agents: &Agents) -> Result<Vec<(String, String, String)>> {
     let slices = agents
         .cluster
@@ -60,7 +60,7 @@ pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A pod of a namespace, with its logs.
+/// Pod of a namespace, with its logs.
 pub struct Seen<'a> {
     agents: &'a Agents,
     namespace: &'a str,
@@ -68,7 +68,7 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Returns the names of the claims that a container uses, each with the request, if it names one.
+    /// Returns the names of the claims that a container uses, each with its request, if the container names one.
     fn claims(&self, container: &Value) -> Result<Vec<(String, Option<String>)>> {
         let (spec, status) = (&self.pod["spec"], &self.pod["status"]);
         let mut claims = Vec::new();
@@ -99,7 +99,7 @@ impl Seen<'_> {
         Ok(claims)
     }
 
-    /// Returns the uuids of the GPUs that the scheduler has allocated to a container.
+    /// Returns the UUIDs of the GPUs that the scheduler has allocated to a container.
     fn allocated(&self, container: &Value) -> Result<BTreeSet<String>> {
         let gpus = gpus(self.agents)?;
         let mut uuids = BTreeSet::new();
@@ -130,7 +130,7 @@ impl Seen<'_> {
         Ok(uuids)
     }
 
-    /// Returns what a container has printed.
+    /// Returns the log of a container.
     fn log(&self, container: &Value) -> Result<String> {
         let pod = text(&self.pod["metadata"]["name"]);
         let name = text(&container["name"]);
@@ -141,7 +141,7 @@ impl Seen<'_> {
         self.agents.cluster.api().text(&path)
     }
 
-    /// Checks that each container has the GPUs that were allocated to it, and no others; returns how many the pod has.
+    /// Checks that each container has the GPUs that were allocated to it, and no others; returns the pod's number of GPUs.
     pub fn check(&self) -> Result<usize> {
         let containers =
             ["containers", "initContainers"].map(|list| self.pod["spec"][list].as_array().cloned());
@@ -161,7 +161,7 @@ impl Seen<'_> {
     }
 }
 
-/// Returns the uuid of a GPU that a line of variables has. Each GPU has a variable with its own suffix.
+/// Returns the UUID of a GPU from a line of variables. Each GPU has a variable with its own suffix.
 fn uuid(line: &str) -> Option<String> {
     let line = line.strip_prefix("export ").unwrap_or(line);
     let (name, value) = line.split_once('=')?;
@@ -169,7 +169,7 @@ fn uuid(line: &str) -> Option<String> {
     name.starts_with("MOCK_GPU_UUID_").then(|| value.to_owned())
 }
 
-/// Waits until a pod runs or has ended well, and its containers have printed their variables.
+/// Waits until a pod runs or has succeeded, and its containers have printed their variables.
 pub fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> Result<Seen<'a>> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     within(PATIENCE, &format!("pod {pod} runs"), || {
@@ -241,7 +241,7 @@ fn each_container_has_the_gpus_that_were_allocated_to_it() -> Result<()> {
     ])?;
     let apply = ["apply", "--namespace", space, "--filename", "-"];
     let objects = manifests(include_str!("claim_cases/cases.yaml"))?;
-    // The one that looks after all looks at those that others have.
+    // The pod with admin access sees the devices that the others have.
     let (admin, others): (Vec<_>, Vec<_>) = objects
         .iter()
         .filter(|one| one["kind"] == "Pod")

@@ -12,10 +12,10 @@ use crate::agents::Agents;
 use crate::claim_cases::{manifests, start, text, until_printed};
 use crate::claims::PATIENCE;
 
-/// Names the folder.
+/// Environment variable with the folder.
 const EXAMPLES: &str = "DRA_EXAMPLES";
 
-/// Replaces what is another driver's.
+/// Replaces the names of another driver.
 fn translated(text: &str) -> String {
     let names = [
         ("gpu.example.com", "gpu.akri.sh"),
@@ -72,7 +72,7 @@ fn manifests_of_other_drivers_run_with_our_class() -> Result<()> {
     Ok(())
 }
 
-/// Runs the manifests of a file; returns how many GPUs each pod has.
+/// Runs the manifests of a file; returns the number of GPUs of each pod.
 fn example(agents: &Agents, file: &Path) -> Result<Vec<(String, usize)>> {
     let objects = manifests(&translated(&fs::read_to_string(file)?))?;
     let namespace = objects.iter().find(|one| one["kind"] == "Namespace");
@@ -97,8 +97,8 @@ fn example(agents: &Agents, file: &Path) -> Result<Vec<(String, usize)>> {
     done
 }
 
-/// Applies the manifests of a folder in the order of their names. One of them is a rule that taints devices: checks which pods it lets be.
-/// Returns how many GPUs each of these has.
+/// Applies the manifests of a folder in the order of their names. One of them is a rule that taints devices: checks which pods it evicts and which it
+/// does not. Returns the number of GPUs of each of the latter.
 fn tainted(agents: &Agents, folder: &Path) -> Result<Vec<(String, usize)>> {
     let mut files: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(fs::DirEntry::path);

@@ -1,5 +1,5 @@
-//! Pods with claims and with the extended resource come and go on two nodes while agents, kubelets and the controller are killed and the backend of their
-//! Configuration changes to and fro: no slot is given twice, none is lost, and no pod with a claim fails.
+//! Pods with claims and with the extended resource start and end on two nodes while agents, kubelets and the controller are killed and the backend of
+//! their Configuration changes back and forth: no slot is allocated twice, none is lost, and no pod with a claim fails.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,14 +23,14 @@ use crate::controller::Controller;
 use crate::device::{Site, variable};
 
 const CAPACITY: usize = 3;
-/// Pods at a time.
+/// Number of pods at a time.
 const CROWD: usize = 12;
-/// Bounds how long a pod may take to run, or to go: a kubelet tries a failed Prepare again after some 90 seconds.
+/// Upper bound for a pod to run, or to be deleted: a kubelet retries a failed Prepare after about 90 seconds.
 const PATIENCE: Duration = Duration::from_mins(6);
-/// A slot whose pod ends while agent and kubelet start anew is free only after the grace.
+/// With this grace: a slot whose pod ends while agent and kubelet restart is freed only after it.
 const AGENT: [&str; 2] = ["--slot-grace", "30s"];
 
-/// How much happens.
+/// Size of the test.
 struct Size {
     cameras: usize,
     pods: usize,
@@ -45,7 +45,7 @@ fn claims_and_kills_give_no_slot_twice_and_lose_none() -> Result<()> {
     run(&size, 11)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of pods and the random sequence.
+/// Runs `SOAK_ROUNDS` pods with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes a quarter of an hour: make soak"]
 fn soak_claims_and_kills_give_no_slot_twice_and_lose_none() -> Result<()> {
@@ -56,7 +56,7 @@ fn soak_claims_and_kills_give_no_slot_twice_and_lose_none() -> Result<()> {
     run(&size, random::seed()?)
 }
 
-/// Names each thing that happens.
+/// Event that happens to the cluster.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     AgentKilled,
@@ -185,7 +185,7 @@ struct Events<'c> {
 }
 
 impl Events<'_> {
-    /// Lets everything happen in turn until all pods have ended.
+    /// Triggers the events in turn until all pods have ended.
     fn go_on(&mut self, crowd: &Crowd<'_>) -> Result<()> {
         for event in ALL.iter().cycle() {
             if crowd.left.load(Ordering::Acquire) == 0 {
@@ -255,15 +255,15 @@ impl Events<'_> {
     }
 }
 
-/// Pods that come and go.
+/// Pods that start and end.
 struct Crowd<'c> {
     cluster: &'static Cluster,
     space: &'c Namespace<'static>,
-    /// Counts the pods that have not ended, or not even begun.
+    /// Number of pods that have not ended yet, including those that have not started.
     left: AtomicUsize,
     is_over: AtomicBool,
     grants: Mutex<Vec<Grant>>,
-    /// Says why pods have failed, and whether they had a claim.
+    /// Messages of failed pods, each with true if the pod had a claim.
     failed: Mutex<Vec<(String, bool)>>,
 }
 
@@ -288,9 +288,9 @@ impl Crowd<'_> {
         Ok(())
     }
 
-    /// One pod from its beginning to its end.
+    /// Runs one pod from its creation to its end.
     fn one(&self, name: &str, random: &mut Random) -> Result<()> {
-        // A kubelet may not read the claim of an extended resource for a moment, and tries again after 80 seconds.
+        // A kubelet may be denied the claim of an extended resource for a moment, and retries after 80 seconds.
         let has_claim = random.below(8) > 0;
         let main = Container::new("main");
         let pod = if has_claim {

@@ -1,4 +1,4 @@
-//! Pods with claims while something is wrong: the API server takes no writes, files of CDI are gone, devices fail, kubelets are away.
+//! Pods with claims during failures: the API server takes no writes, CDI files are missing, devices fail, kubelets are down.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,12 +15,12 @@ use crate::claims::PATIENCE;
 use crate::device::{Site, variable};
 use crate::gate::{Gate, Writes};
 
-/// Bounds how long the failure of a device may take to be seen.
+/// Upper bound for a device failure to be reported.
 const SEEN: Duration = Duration::from_secs(30);
 
-/// A node with two GPUs that the scheduler gives. What its agent asks of the API server goes through the gate.
+/// Node with two GPUs that the scheduler allocates. The agent's requests to the API server go through the gate.
 struct Bench {
-    /// Its pods are deleted while the agent still runs.
+    /// Namespace whose pods are deleted while the agent still runs.
     space: Namespace<'static>,
     site: Site,
     gate: Gate,
@@ -76,7 +76,7 @@ impl Bench {
         self.cluster.apply(&object.to_string()).map(drop)
     }
 
-    /// Returns the devices that the node offers of the Configuration.
+    /// Returns the Configuration's devices that the node offers.
     fn devices(&self) -> Result<Vec<Value>> {
         let path = "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName=";
         let list = self
@@ -88,7 +88,7 @@ impl Bench {
         Ok(devices.flatten().filter(is_own).cloned().collect())
     }
 
-    /// Returns the names of the claims that have slots.
+    /// Returns the names of the claims that hold slots.
     fn held(&self) -> Result<BTreeSet<String>> {
         let path = format!(
             "/apis/akri.sh/v0/namespaces/{}/instances",
@@ -106,7 +106,7 @@ impl Bench {
             .collect())
     }
 
-    /// Waits until the claims of these pods have the slots, and no others.
+    /// Waits until the claims of these pods hold the slots, and no others.
     fn until_held_by(&self, pods: &[&str]) -> Result<()> {
         within(PATIENCE, &format!("{pods:?} have the slots"), || {
             let held = self.held()?;
@@ -132,7 +132,7 @@ impl Bench {
         self.space.create(&pod).map(drop)
     }
 
-    /// Waits until a pod runs that has been started anew so many times; returns the index of its GPU.
+    /// Waits until a pod runs whose container was restarted `restarts` times; returns the index of its GPU.
     fn until_runs(&self, name: &str, restarts: u64) -> Result<String> {
         within(PATIENCE, &format!("{name} runs"), || {
             let pod = self.space.pod(name)?;
@@ -148,7 +148,7 @@ impl Bench {
         .with_context(|| self.space.state())
     }
 
-    /// Waits until the kubelet shows the health of the device of a pod.
+    /// Waits until the pod's status shows this health of its device.
     fn until_shown(&self, pod: &str, health: &str) -> Result<()> {
         within(SEEN, &format!("the device of {pod} is {health}"), || {
             let status = &self.space.pod(pod)?["status"];
@@ -188,7 +188,7 @@ fn claims_survive_an_api_server_that_takes_no_writes_and_files_that_are_lost() -
         },
     )
     .with_context(|| space.state())?;
-    // A pod that ends does not wait for the API server; its slot does.
+    // The end of a pod does not wait for the API server; the release of its slot does.
     space.delete("first")?;
     bench.until_held_by(&["first"])?;
     bench.gate.set(Writes::Pass);
@@ -252,7 +252,7 @@ fn a_device_that_fails_is_shown_and_given_to_nobody_and_its_pod_is_evicted_where
     bench.configure("count: 2", true)?;
     bench.until_runs("third", 0)?;
 
-    // The kubelet learns of a deletion by force, and of the next pod, when it is back.
+    // The kubelet learns of the forced deletion and of the next pod only after its restart.
     bench.site.node.stop_kubelet(Signal::SIGKILL)?;
     space.delete_now("third")?;
     bench.create("fourth")?;

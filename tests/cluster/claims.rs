@@ -1,4 +1,4 @@
-//! Devices that the scheduler gives: DeviceClasses, ResourceSlices, and claims of pods.
+//! Devices that the scheduler allocates: DeviceClasses, ResourceSlices, and claims of pods.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::agents::Agents;
 use crate::brokers::Controller;
 use crate::device::variable;
 
-/// Bounds how long a pod with a claim may take to run: a kubelet may not read a new claim for a moment, and tries again after 90 seconds.
+/// Upper bound for a pod with a claim to run: a kubelet may be denied a new claim for a moment, and retries after 90 seconds.
 pub const PATIENCE: Duration = Duration::from_mins(4);
 
 /// Applies a Configuration of two local devices of each node.
@@ -44,7 +44,7 @@ fn object(agents: &Agents, of: (&str, u32), allocation: &str, details: &str) -> 
     })
 }
 
-/// Applies a template of claims for a device of a Configuration.
+/// Applies a ResourceClaimTemplate for a device of a Configuration.
 fn template(agents: &Agents, name: &str, configuration: &str) -> Result<()> {
     let template = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
@@ -54,7 +54,7 @@ fn template(agents: &Agents, name: &str, configuration: &str) -> Result<()> {
     agents.cluster.apply(&template.to_string()).map(drop)
 }
 
-/// Says that a claim wants one device of a Configuration.
+/// Returns the spec of a claim for one device of a Configuration.
 fn devices(configuration: &str) -> Value {
     let class = format!("{configuration}.akri.sh");
     json!({"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": class}}]}})
@@ -71,7 +71,7 @@ fn slices(agents: &Agents, node: &str) -> Result<Vec<Value>> {
     Ok(own.cloned().collect())
 }
 
-/// Returns who has the slots of a Configuration on a node.
+/// Returns the holders of the slots of a Configuration on a node.
 fn held(agents: &Agents, configuration: &str, node: &str) -> Result<Vec<String>> {
     let instances = agents.instances(configuration)?;
     let own = instances.iter().filter(|one| {
@@ -86,7 +86,7 @@ fn held(agents: &Agents, configuration: &str, node: &str) -> Result<Vec<String>>
         .collect())
 }
 
-/// Makes a pod of a node with a claim that is made of the template.
+/// Returns a pod for a node with a claim from the template.
 fn claiming(name: &str, node: &cluster::Node, template: &str) -> Pod {
     let claims = json!([{"name": "device", "resourceClaimTemplateName": template}]);
     let main = Container::new("main").claim("device");
@@ -142,7 +142,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
         held_now.len() == 2 && held_now.iter().all(|text| text.starts_with(&prefix)),
         "{held_now:?}"
     );
-    // No device is left: the next one waits, and does not fail.
+    // No device is left: the next pod waits, and does not fail.
     space.create(&claiming("third", &site.node, "one-device"))?;
     space.wait_unschedulable("third")?;
     space.delete("first")?;
@@ -154,7 +154,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
         ensure!(held.is_empty(), "{held:?}");
         Ok(())
     })?;
-    // As with a device plugin.
+    // The pod requests the device as an extended resource, as with a device plugin.
     let main = Container::new("main").device("akri.sh/scheduled", 1);
     space.run(&Pod::new("extended", &[main.clone()]).on(&site.node))?;
     space.wait_logs("extended", "main", "DEBUG_ECHO_DESCRIPTION=")?;
@@ -165,7 +165,7 @@ fn pods_get_the_devices_that_the_scheduler_has_allocated_and_give_them_back() ->
     );
     space.delete("extended")?;
 
-    // Changed back, the kubelet gives the devices again.
+    // After the change back, the kubelet allocates the devices again.
     configure(&agents, "scheduled", "device-plugin")?;
     site.node.wait_allocatable("akri.sh/scheduled", 2)?;
     eventually("the class and all devices of slices are gone", || {
@@ -241,7 +241,7 @@ fn five_pods_on_two_nodes_share_a_camera_and_the_sixth_waits() -> Result<()> {
     }
 }
 
-/// Lets five pods share a camera. `slots` are the numbers of slots of its devices: one with all, or one for each slot.
+/// Lets five pods share a camera. `slots` are the slot counts of its devices: one device with all, or one device per slot.
 pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
     let agents = Agents::start(cluster, "shared-claims", &[])?;
     let _controller = Controller::start(cluster, &agents.space)?;
@@ -300,7 +300,7 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
     space.wait_unschedulable(waiting)?;
     let before = &phases["Running"];
     space.delete(&before[0])?;
-    // The one that waits, or the one that the Deployment has made instead.
+    // The waiting pod, or the pod by which the Deployment replaced the deleted one.
     within(PATIENCE, "one that did not run runs", || {
         let phases = five_run()?;
         let is_new = |pod: &String| !before.contains(pod);
@@ -324,7 +324,7 @@ pub fn share(cluster: &'static Cluster, slots: &[&str]) -> Result<()> {
         Ok(())
     })?;
 
-    // A claim that pods on both nodes name is one share.
+    // A claim that pods on both nodes use is one share.
     let claim = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": "both", "namespace": space.name()}, "spec": devices("cameras"),
@@ -425,7 +425,7 @@ fn brokers_get_their_device_by_a_claim_and_by_device_plugins_once_that_is_change
     Ok(())
 }
 
-/// Returns what README says to apply, with the image of the tests.
+/// Returns the manifests of the README, with the image of the tests.
 fn readme() -> Result<String> {
     let text = fs::read_to_string(source_tree().join("README.md"))?;
     let heading = "\n### Five pods share a camera, the sixth waits\n";

@@ -1,4 +1,4 @@
-//! Devices over the life of a pod's containers: init containers, sidecars, restarts.
+//! Devices during the lifetime of a pod's containers: init containers, sidecars, restarts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn an_init_container_keeps_its_slot_for_longer_than_the_grace() -> Result<()> {
     init_container(Duration::from_secs(20))
 }
 
-/// Longer than the slowest periodic check of kubelet and agent.
+/// Waits longer than the slowest periodic check of kubelet and agent.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_an_init_container_keeps_its_slot() -> Result<()> {

@@ -1,5 +1,5 @@
-//! Pods on two nodes compete for the only slot of a device: every version of the Instance shows one owner, and none takes over from another.
-//! Where there are as many slots of a Configuration as pods, each pod gets one.
+//! Pods on two nodes compete for the only slot of a device: every version of the Instance shows one owner, and none takes over from another. With as
+//! many slots of a Configuration as pods, each pod gets one.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn a_slot_that_two_nodes_compete_for_never_has_two_owners() -> Result<()> {
     contest(10, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
+/// Runs `SOAK_ROUNDS` rounds with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_nodes_that_compete_for_a_slot() -> Result<()> {
@@ -27,14 +27,14 @@ fn as_many_pods_of_two_nodes_as_a_configuration_has_slots_all_run() -> Result<()
     fill(3)
 }
 
-/// `SOAK_ROUNDS` sets the number of rounds.
+/// Runs `SOAK_ROUNDS` rounds.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_pods_of_two_nodes_that_want_all_slots_of_a_configuration() -> Result<()> {
     fill(random::rounds(60))
 }
 
-/// Six pods ask at the same time for the six slots of three devices, again and again.
+/// Creates six pods at the same time for the six slots of three devices, `rounds` times.
 fn fill(rounds: u64) -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

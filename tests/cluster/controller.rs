@@ -1,4 +1,4 @@
-//! The controller: what nodes left behind that are gone.
+//! Controller: release of what deleted nodes left behind.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,10 +11,10 @@ use leafhost_tests::program::leafhost;
 use leafhost_tests::wait::{eventually, within};
 use serde_json::{Value, json};
 
-/// How long it may take until the slots of a deleted node are free.
+/// Upper bound for the slots of a deleted node to be free.
 const RELEASED: Duration = Duration::from_secs(10);
 
-/// A controller; it ends when this is dropped.
+/// Controller that ends when this is dropped.
 pub struct Controller(Child);
 
 impl Controller {
@@ -22,17 +22,17 @@ impl Controller {
         Self::start_as(cluster.kubeconfig(), "kube-system", log)
     }
 
-    /// One with the rights of that kubeconfig, whose Lease is in that namespace.
+    /// Starts a controller with the rights of that kubeconfig and its Lease in that namespace.
     pub fn start_as(
         kubeconfig: &Path,
         namespace: &str,
         log: &tempfile::NamedTempFile,
     ) -> Result<Self> {
-        // It reserves the names of other tests, too.
+        // The controller reserves the names of other tests, too.
         Self::start_with(kubeconfig, namespace, log, &["--name-grace", "1s"])
     }
 
-    /// The same with more arguments.
+    /// Starts a controller with additional arguments.
     pub fn start_with(
         kubeconfig: &Path,
         namespace: &str,
@@ -42,7 +42,7 @@ impl Controller {
         let log = File::options().append(true).open(log.path())?;
         let child = Command::new(leafhost()?)
             .args(["controller", "--lease-namespace", namespace])
-            // It would make those of other tests.
+            // The controller would create the brokers of other tests.
             .args(["--log-format", "text", "--no-brokers"])
             .args(arguments)
             .env("KUBECONFIG", kubeconfig)
@@ -54,7 +54,7 @@ impl Controller {
         Ok(Self(child))
     }
 
-    /// Its process.
+    /// Returns the process ID of the controller.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -67,7 +67,7 @@ impl Drop for Controller {
     }
 }
 
-/// A Node object without a machine; removed on drop.
+/// Node object without a machine; removed on drop.
 struct Ghost {
     cluster: &'static Cluster,
     name: &'static str,

@@ -1,5 +1,4 @@
-//! Shared by the tests with devices: an agent on a node, Configurations with artificial devices, and the node's
-//! capacity.
+//! Shared by the tests with devices: an agent on a node, Configurations with artificial devices, and the node's capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,29 +9,29 @@ use leafhost_tests::cluster::{Cluster, Namespace, Node, TakenNode};
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
 
-/// A node of the cluster with an agent on it.
+/// Node of the cluster with an agent on it.
 pub struct Site {
-    /// The agent.
+    /// Agent and its folder.
     pub home: Home,
-    /// Keeps the node for this test alone.
+    /// Reservation of the node for this test alone.
     _taken: TakenNode<'static>,
-    /// The node, for as long as the cluster runs.
+    /// Node, which lives as long as the cluster.
     pub node: &'static Node,
     cluster: &'static Cluster,
 }
 
-/// A device the kubelet has given to a container: (pod, container, resource, id).
+/// Device that the kubelet has allocated to a container: (pod, container, resource, ID).
 pub type Given = (String, String, String, String);
 
 impl Site {
-    /// An agent with the debug-echo handler on a free node; it does not run yet.
+    /// Takes a free node and prepares an agent with the debug-echo handler; does not start it.
     pub fn new(cluster: &'static Cluster) -> Result<Self> {
         let site = Self::on(cluster, cluster.take_node()?)?;
         site.home.add_handler("debug-echo")?;
         Ok(site)
     }
 
-    /// An agent without handlers on that node; it does not run yet.
+    /// Prepares an agent without handlers on that node; does not start it.
     pub fn on(cluster: &'static Cluster, taken: TakenNode<'static>) -> Result<Self> {
         let node = cluster
             .nodes()
@@ -47,7 +46,7 @@ impl Site {
         })
     }
 
-    /// A namespace that shows the agent's log when something fails.
+    /// Creates a namespace that shows the agent's log after a failure.
     pub fn namespace(&self, name: &str) -> Result<Namespace<'static>> {
         let space = self.cluster.namespace(name)?;
         space.show_log(&self.home.log_file());
@@ -75,7 +74,7 @@ impl Site {
             .write(&format!("configurations/{name}.yaml"), text)
     }
 
-    /// Capacity and allocatable of a resource on the node.
+    /// Returns capacity and allocatable of a resource on the node.
     pub fn amounts(&self, resource: &str) -> Result<(u64, u64)> {
         let node = self
             .cluster
@@ -101,7 +100,7 @@ impl Site {
         .with_context(|| self.home.log())
     }
 
-    /// The names of the Instances, once there are `count`.
+    /// Waits until there are `count` Instances and returns their names.
     pub fn instances(&self, count: usize) -> Result<Vec<String>> {
         let instances = self.home.instances(count)?;
         let name = |instance: &Value| {
@@ -111,14 +110,14 @@ impl Site {
         Ok(instances.iter().filter_map(name).collect())
     }
 
-    /// The resource of the only Instance, once the node has `count` of it.
+    /// Waits until the node has `count` of the only Instance's resource and returns its name.
     pub fn only_resource(&self, count: u64) -> Result<String> {
         let resource = format!("akri.sh/{}", self.instances(1)?.remove(0));
         self.until_amounts(&resource, count, count)?;
         Ok(resource)
     }
 
-    /// Waits until every resource is listed by the kubelet; returns the status document.
+    /// Waits until the kubelet lists every resource; returns the status document.
     pub fn until_listed(&self) -> Result<Value> {
         self.home.until("all resources are listed", |status| {
             let listed = |one: &Value| one.get("state").is_some_and(|state| state == "listed");
@@ -126,7 +125,7 @@ impl Site {
         })
     }
 
-    /// The devices of our resources that the kubelet has allocated, from PodResources.
+    /// Returns the devices of our resources that the kubelet has allocated, from PodResources.
     pub fn given(&self) -> Result<BTreeSet<Given>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -147,8 +146,7 @@ impl Site {
             .collect())
     }
 
-    /// Waits until Instances, agent and kubelet agree that exactly these pods have a slot, one each; returns the pod
-    /// of each slot.
+    /// Waits until Instances, agent and kubelet agree that exactly these pods have a slot, one each; returns the pod of each slot.
     pub fn until_held_by(
         &self,
         space: &Namespace<'_>,
@@ -192,13 +190,13 @@ impl Site {
     }
 }
 
-/// The offered resources in the agent's status.
+/// Returns the offered resources in the agent's status.
 pub fn resources(status: &Value) -> &[Value] {
     let all = status.pointer("/kubelet/resources");
     all.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// A slot in the agent's status.
+/// Slot in the agent's status.
 #[derive(Debug)]
 struct Held {
     resource: String,
@@ -225,7 +223,7 @@ fn held(status: &Value) -> Result<BTreeMap<String, Held>> {
     Ok(held)
 }
 
-/// The slots in use, with their values in `deviceUsage`.
+/// Returns the slots in use, with their values in `deviceUsage`.
 pub fn used_slots(status: &Value) -> BTreeMap<String, String> {
     let instances = status.get("instances").and_then(Value::as_array);
     let usages = instances
@@ -239,7 +237,7 @@ pub fn used_slots(status: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The value of a variable in a container's output.
+/// Returns the value of a variable in a container's output.
 pub fn variable(log: &str, name: &str) -> Option<String> {
     log.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))

@@ -1,4 +1,4 @@
-//! What the controller shows of Configurations: by `kubectl get akric` and `kubectl describe`.
+//! Status and Events of Configurations that the controller writes, by `kubectl get akric` and `kubectl describe`.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::agents::Agents;
 use crate::controller::Controller;
 
-/// How long an Event may wait until it counts one more.
+/// Upper bound for an Event to count once more.
 const AGAIN: Duration = Duration::from_mins(1);
 
 impl Agents {
-    /// `kubectl describe` of an object, with single spaces.
+    /// Returns the output of `kubectl describe` for an object, with single spaces.
     fn describe(&self, kind: &str, name: &str) -> Result<String> {
         let describe = ["describe", kind, name, "--namespace", self.space.name()];
         let text = self.cluster.kubectl(&describe)?;
@@ -39,7 +39,7 @@ impl Agents {
         Ok(())
     }
 
-    /// How often that controller has told a reason, for each Event. Controllers of other tests tell it, too.
+    /// Returns the count of each Event with this reason by that controller. Controllers of other tests write Events, too.
     fn events(&self, name: &str, reason: &str, controller: &Controller) -> Result<Vec<u64>> {
         let process = format!("-{}", controller.pid());
         let path = format!(
@@ -129,11 +129,11 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
             "Warning InvalidDetails",
         ],
     )?;
-    // It is put right.
+    // The details are corrected.
     agents.configure("details", "debugEcho", "{descriptions: [one]}")?;
     agents.until_described("akric", "details", &everything_works)?;
 
-    // A handler that traps: one Event, which counts when it happens again.
+    // A handler that traps causes one Event, whose count grows.
     let folder = tempfile::tempdir()?;
     let hostile = folder.path().join("sandbox.wasm");
     std::fs::copy(guest("sandbox")?, &hostile)?;
@@ -170,7 +170,7 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
     })
     .with_context(|| agents.space.state())?;
 
-    // A component that is refused is told on its ConfigMap.
+    // A refused component is reported on its ConfigMap.
     let bad = json!({
         "metadata": {"name": "garbage", "labels": {"leafhost.dev/handlers": "true"}},
         "binaryData": {"garbage.wasm": "bm8gd2FzbQ=="},
@@ -196,7 +196,7 @@ fn kubectl_describe_says_what_is_wrong_with_a_configuration_and_where() -> Resul
         let most = match request.resource.as_str() {
             "configurations/status" => seconds / 5 + 1,
             "events" => seconds / 30 + 2,
-            // Those of all tests; a controller of another test may be quicker.
+            // All tests share them, and a controller of another test may write first.
             "resourcenames" => 40,
             _ => 2,
         };

@@ -1,4 +1,4 @@
-//! Configurations edited while pods have slots: the API server's log shows exactly the writes that the edit needs.
+//! Configurations edited while pods have slots: the API server's log has exactly the writes that the edit needs.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use crate::pair::{Pair, resource, used};
 
-/// Checks that Instances were written exactly as often as expected since the agents started.
+/// Ledger that compares the writes of Instances since the agents started with the expected number.
 struct Ledger<'p> {
     pair: &'p Pair,
     expected: BTreeMap<String, usize>,
-    /// How many writes more there may be: pods that come and go are named, several of them together or not.
+    /// Additional writes allowed by Instance: pods that start and end are recorded, with one or several in a write.
     named: BTreeMap<String, usize>,
 }
 
 impl Ledger<'_> {
-    /// Waits until each of these Instances was written so many times more, and no other.
+    /// Waits until each of these Instances was written `count` times more, and no other.
     fn expect(&mut self, what: &str, writes: &[(&Value, usize)]) -> Result<()> {
         for (instance, count) in writes {
             let name = instance["metadata"]["name"].as_str().context("no name")?;
@@ -45,7 +45,7 @@ impl Ledger<'_> {
         })
     }
 
-    /// Expects that so many pods come or go.
+    /// Allows the writes for this number of pods that start or end.
     fn name_pods(&mut self, instance: &Value, pods: usize) -> Result<()> {
         let name = instance["metadata"]["name"].as_str().context("no name")?;
         *self.named.entry(name.to_owned()).or_default() += pods;
@@ -71,7 +71,7 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
         pods.insert(pod, pair.space.container(pod)?);
     }
 
-    // Nothing changes: the same again, an annotation, agents that start anew.
+    // Nothing changes: the same object again, an annotation, restarted agents.
     pair.configure(1, &["one", "two"], fast)?;
     let namespace = pair.space.name().to_owned();
     let annotate = ["annotate", "configuration", "edits", "by=nobody"];
@@ -79,7 +79,7 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
     for site in &mut pair.sites {
         site.home.stop(Signal::SIGTERM)?;
         site.home.start(&[])?;
-        // A slot that another node has is Unhealthy.
+        // A slot that another node holds is Unhealthy.
         let own = u64::from(site.node.name() == "node-a");
         site.until_amounts(&resource(one), 1, own)?;
         site.until_amounts(&resource(two), 1, 1 - own)?;
@@ -105,7 +105,7 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
     pair.configure(1, &devices, fast)?;
     let found = pair.until("a device goes, another comes", &devices, |_| true)?;
     let five = &found["five"];
-    // One node leaves and the other deletes; if both leave at the same moment, the last of them deletes.
+    // One node leaves and the other deletes the Instance; if both leave at the same moment, the last of them deletes it.
     let name = four["metadata"]["name"].as_str().context("no name")?;
     let left = eventually("the log has both writes", || {
         let left = pair.writes()?[name] - 2;
@@ -128,7 +128,7 @@ fn an_edit_of_a_configuration_writes_each_instance_that_differs_once_and_leaves_
     ledger.name_pods(one, 3)?;
     ledger.expect("each pod takes a slot", &[(one, 3)])?;
 
-    // Four slots are in use and stay; no pod gets one until fewer than two are.
+    // Four slots are in use and stay so; no pod gets one until fewer than two are in use.
     pair.configure(2, &devices, fast)?;
     let found = pair.until("two slots", &devices, |one| one["spec"]["capacity"] == 2)?;
     assert_eq!(used(&found["one"]).len(), 4, "{:#}", found["one"]);

@@ -1,4 +1,4 @@
-//! A handler built for Akri, in Python, and an agent of a cluster: from its registration to the variable in a pod.
+//! Python handler that was built for Akri, with an agent of a cluster: from its registration to the variable in a pod.
 
 use std::process::Command;
 

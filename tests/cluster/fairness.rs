@@ -1,5 +1,5 @@
-//! Abuses by one tenant, whose namespace sorts first: beside each of them another tenant gets its devices, brokers, status and the webhook's
-//! answer. Prints how long that takes, beside its time alone.
+//! Abuses by one tenant, whose namespace sorts first: during each of them another tenant gets its devices, brokers, status and the webhook's answer.
+//! Prints the times of that, next to the times without abuse.
 
 use std::fmt;
 use std::io::Write as _;
@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 use crate::away::Own;
 use crate::installed::Release;
 
-/// The namespace of the tenant that abuses what it may do.
+/// Namespace of the abusive tenant.
 const ABUSER: &str = "aaa";
-/// The namespace of the other tenant.
+/// Namespace of the other tenant.
 const OTHER: &str = "zzz";
-/// Devices of the abuser.
+/// Number of the abuser's devices.
 const DEVICES: usize = 400;
-/// Requests to the webhook that are never finished.
+/// Number of requests to the webhook that are never finished.
 const HALF_OPEN: usize = 60;
-/// Secrets of the abuser that do not exist.
+/// Number of Secrets that the abuser uses and that do not exist.
 const SECRETS: usize = 1_000;
-/// Configurations of the abuser that find nothing.
+/// Number of the abuser's Configurations that find nothing.
 const CONFIGURATIONS: usize = 700;
 
 #[test]
@@ -45,13 +45,13 @@ fn soak_beside_each_abuse_of_one_namespace_another_gets_devices_brokers_status_a
     tenants.run(&release).with_context(|| release.state())
 }
 
-/// Times from `kubectl apply` until each of these is there.
+/// Times from `kubectl apply` until each of these conditions.
 struct Times {
-    /// The webhook has stored one Configuration and refused another.
+    /// Time until the webhook has admitted one Configuration and refused another.
     webhook: Duration,
-    /// Both nodes run a broker.
+    /// Time until both nodes run a broker.
     brokers: Duration,
-    /// The status says that both nodes are ready.
+    /// Time until the status reports both nodes as ready.
     status: Duration,
 }
 
@@ -71,7 +71,7 @@ struct Tenants {
     cluster: &'static Cluster,
 }
 
-/// Begins an abuse; what it returns lasts as long as the abuse.
+/// Function that starts an abuse, which lasts until the result is dropped.
 type Abuse = fn(&Tenants, &Release) -> Result<Box<dyn std::any::Any>>;
 
 const ABUSES: [(&str, Abuse); 9] = [
@@ -108,7 +108,7 @@ impl Tenants {
             Ok(())
         })?;
         eventually("the webhook has the handler", || self.refused())?;
-        // The first brings images and services into caches.
+        // The first round fills the caches with images and services.
         self.serve("first")?;
         let alone = self.serve("alone")?;
         println!(
@@ -127,7 +127,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Makes a Configuration of the other tenant, waits until it has all that it asks for, and removes it. Returns the times until then.
+    /// Creates a Configuration of the other tenant, waits for its webhook, brokers and status, and removes it. Returns the times until then.
     fn serve(&self, name: &str) -> Result<Times> {
         let start = Instant::now();
         self.cluster
@@ -171,7 +171,7 @@ impl Tenants {
         object["spec"]["discoveryHandler"]["discoveryDetails"] = "{device: one}".into();
         match self.cluster.apply(&object.to_string()) {
             Ok(_) => {
-                // What is stored already is not reviewed again.
+                // The webhook does not review a stored object again.
                 self.cluster
                     .kubectl(&["delete", "akric", "wrong", "--namespace", OTHER])?;
                 bail!("wrong details are stored")
@@ -189,7 +189,7 @@ impl Tenants {
         Ok(list["items"].as_array().context("no items")?.clone())
     }
 
-    /// Removes what the abuser has made.
+    /// Removes the abuser's objects.
     fn clean(&self) -> Result<()> {
         let hooks = ["delete", "validatingwebhookconfiguration", "fails-closed"];
         self.cluster
@@ -375,7 +375,7 @@ fn broker() -> Value {
     json!({"brokerPodSpec": Pod::new("template", &[main]).spec()})
 }
 
-/// A Configuration of shared devices.
+/// Returns a Configuration of shared devices.
 fn echo(namespace: &str, name: &str, devices: &str, broker: Option<&Value>) -> Value {
     let mut object = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
@@ -389,7 +389,7 @@ fn echo(namespace: &str, name: &str, devices: &str, broker: Option<&Value>) -> V
     object
 }
 
-/// A process that ends when this is dropped.
+/// Process that ends when this is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -399,7 +399,7 @@ impl Drop for Process {
     }
 }
 
-/// Does something again and again, until this is dropped.
+/// Action that is repeated until this is dropped.
 struct Repeated {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

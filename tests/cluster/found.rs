@@ -1,4 +1,4 @@
-//! What installed agents find: a camera that both nodes reach, and a network interface of one node.
+//! Devices that installed agents find: a camera that both nodes reach, and a network interface of one node.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,7 +34,7 @@ spec:
       udevRules: ['SUBSYSTEM=="net", KERNEL=="sensor*"']
 "#;
 
-/// A network interface in a node, which the kernel announces there; removed on drop.
+/// Network interface in a node, which the kernel announces there; removed on drop.
 struct Interface<'n>(&'n Node);
 
 impl<'n> Interface<'n> {
@@ -83,7 +83,7 @@ fn a_camera_on_the_nodes_network_is_shared_and_a_device_of_one_node_is_offered_t
         .with_context(|| release.state())?;
     }
     let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
-    // The only Instance of a Configuration, once it has these nodes.
+    // Waits until the only Instance of a Configuration has these nodes and returns it.
     let until_on = |configuration: &str, expected: &BTreeSet<String>| {
         let limit = Duration::from_secs(20);
         within(limit, &format!("{configuration} on {expected:?}"), || {

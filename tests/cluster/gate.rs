@@ -1,4 +1,4 @@
-//! A gate before the API server, which lets through what reads, and answers what writes as it is told.
+//! Gate before the API server that passes reads and answers writes as the test sets it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use leafhost_tests::cluster::Cluster;
 
-/// What becomes of a request that writes.
+/// Treatment of a request that writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     Pass,
-    /// Answered with this status, 429 with `Retry-After`.
+    /// Answered with this status; 429 with `Retry-After`.
     Refused(u16),
-    /// Never answered, though the connection stays.
+    /// Not answered; the connection stays open.
     Silent,
 }
 
-/// It ends with the test's process.
+/// Gate, which ends with the test's process.
 pub struct Gate {
     pub kubeconfig: String,
     state: Arc<Mutex<State>>,
@@ -27,14 +27,14 @@ pub struct Gate {
 
 struct State {
     writes: Writes,
-    /// Method, path and time of those that did not pass.
+    /// Method, path and time of the requests that did not pass.
     held: Vec<(String, Instant)>,
-    /// Keeps their connections open.
+    /// Connections that stay open without an answer.
     silent: Vec<TcpStream>,
 }
 
 impl Gate {
-    /// Agents that use its kubeconfig have all rights.
+    /// Starts a gate. Agents that use its kubeconfig have all rights.
     pub fn start(cluster: &Cluster) -> Result<Self> {
         let admin = std::fs::read_to_string(cluster.kubeconfig())?;
         let server = admin
@@ -65,7 +65,7 @@ impl Gate {
         Ok(Self { kubeconfig, state })
     }
 
-    /// From now on. Silent connections are closed.
+    /// Sets the treatment of writes and closes silent connections.
     pub fn set(&self, writes: Writes) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.writes = writes;
@@ -75,7 +75,7 @@ impl Gate {
         }
     }
 
-    /// The times between the requests for this kind of object that have not passed since then.
+    /// Returns the times between the requests for this kind of object that did not pass since [`Self::set`].
     pub fn pauses(&self, kind: &str) -> Vec<Duration> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let times: Vec<Instant> = state
@@ -92,7 +92,7 @@ impl Gate {
     }
 }
 
-/// One request; the connection ends with its answer.
+/// Serves one request; the connection ends with its answer.
 fn serve(client: TcpStream, upstream: SocketAddr, state: &Mutex<State>) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let (mut first, mut head, mut length) = (String::new(), String::new(), 0);
@@ -106,7 +106,7 @@ fn serve(client: TcpStream, upstream: SocketAddr, state: &Mutex<State>) -> io::R
         if let Some(value) = lower.strip_prefix("content-length:") {
             length = value.trim().parse().unwrap_or_default();
         }
-        // kubectl proxy answers only for a known host, and brings the identity.
+        // kubectl proxy answers only for a known host, and adds the credentials.
         if !["connection:", "authorization:"]
             .iter()
             .any(|name| lower.starts_with(name))
@@ -130,7 +130,7 @@ fn serve(client: TcpStream, upstream: SocketAddr, state: &Mutex<State>) -> io::R
     let mut client = client;
     match writes {
         Writes::Refused(status) if is_write => {
-            // As the API server says that it has too much to do.
+            // Same text as the API server's when it is overloaded.
             let text = "Too many requests, please try again later.";
             write!(
                 client,

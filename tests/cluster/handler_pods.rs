@@ -1,4 +1,4 @@
-//! The chart with its names as Akri's has them, and with handlers in pods of their own: what Akri's end-to-end tests ask for, in our words.
+//! Chart with the names of Akri's, and with handlers in pods of their own: the requirements of Akri's end-to-end tests in our own tests.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use crate::away::Own;
 use crate::installed::image;
 
-/// What the tests of Akri call the images of a build.
+/// Image tag of a build in the tests of Akri.
 pub const TAG: &str = "pr";
-/// Longer than anything takes.
+/// Upper bound for every wait.
 const LIMIT: Duration = Duration::from_mins(2);
 const CONFIGURATION: &str = "trial";
 
-/// A cluster of one node with an image that has a shell.
+/// Cluster of one node with an image that has a shell.
 pub struct Prepared {
     pub own: Own,
 }
@@ -45,7 +45,7 @@ impl Prepared {
     }
 }
 
-/// The names of objects, by a label.
+/// Returns the names of objects with a label and a phase.
 fn names(cluster: &Cluster, kind: &str, label: &str, phase: &str) -> Result<Vec<String>> {
     let field = format!("--field-selector=status.phase={phase}");
     let mut arguments = vec!["get", kind, "--selector", label, "--output", "name"];
@@ -56,7 +56,7 @@ fn names(cluster: &Cluster, kind: &str, label: &str, phase: &str) -> Result<Vec<
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Waits until there are as many Instances, running brokers, services of Instances, and services of the Configuration.
+/// Waits until there are as many Instances, running brokers, services of Instances, and services of the Configuration as expected.
 fn wait_counts(cluster: &Cluster, configuration: &str, expected: [usize; 4]) -> Result<()> {
     let label = format!("akri.sh/configuration={configuration}");
     within(LIMIT, "the devices and their workloads are as many", || {
@@ -99,7 +99,7 @@ fn with_brokers(name: &str) -> Value {
     configuration(name, "debugEcho", "descriptions: [bar0, bar1]", &spec)
 }
 
-/// The one running pod of a part of the chart.
+/// Returns the one running pod of a component of the chart.
 fn pod(cluster: &Cluster, part: &str) -> Result<String> {
     let label = format!("app.kubernetes.io/name=akri-{part}");
     within(LIMIT, "the part runs", || {
@@ -179,7 +179,7 @@ fn devices_with_brokers(cluster: &Cluster) -> Result<()> {
         );
     }
 
-    // The devices go and come back.
+    // The devices disappear and come back.
     let say = |word: &str| {
         let script = format!("echo {word} >/tmp/debug-echo-availability.txt");
         shell(cluster, "debug-echo-discovery", &script)
@@ -189,7 +189,7 @@ fn devices_with_brokers(cluster: &Cluster) -> Result<()> {
     say("ONLINE")?;
     wait_counts(cluster, CONFIGURATION, [2, 2, 2, 1])?;
 
-    // A second Configuration of the same devices takes nothing of the first one with it.
+    // Deleting a second Configuration of the same devices leaves the first one alone.
     cluster.apply(&with_brokers("second").to_string())?;
     wait_counts(cluster, "second", [2, 2, 2, 1])?;
     cluster.kubectl(&["delete", "akric", "second"])?;
@@ -242,7 +242,7 @@ fn devices_of_udev(cluster: &Cluster) -> Result<()> {
 }
 
 fn configurations_that_are_checked(cluster: &Cluster) -> Result<()> {
-    // What only the API server may say of an object is no fault of who sends it.
+    // Fields that only the API server sets are no error of the sender.
     let mut valid = with_brokers("valid");
     valid["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     valid["metadata"]["generation"] = json!(1);

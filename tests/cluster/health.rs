@@ -1,4 +1,4 @@
-//! Health of devices in the node's capacity and in pods' status.
+//! Device health in the node's capacity and in the pods' status.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::device::{Site, variable};
 
-/// An agent with the mock-gpu handler, not started yet.
+/// Prepares an agent with the mock-gpu handler; does not start it.
 fn gpus(name: &str, details: &str) -> Result<Option<Site>> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(None);
@@ -20,7 +20,7 @@ fn gpus(name: &str, details: &str) -> Result<Option<Site>> {
     Ok(Some(site))
 }
 
-/// The resource of this GPU's Instance, once there are `count`.
+/// Waits until there are `count` Instances and returns the resource of this GPU's.
 fn resource(site: &Site, count: usize, index: &str) -> Result<String> {
     let instances = site.home.instances(count)?;
     let gpu = instances.iter().find(|instance| {
@@ -157,7 +157,7 @@ fn a_device_that_returns_still_belongs_to_its_pod() -> Result<()> {
     site.home.instances(1)?;
     assert_ne!(uid(&site)?, before);
     assert_eq!(site.until_held_by(&space, &["a", "b"])?, held);
-    // Both devices are counted and in use: there is none for a third pod.
+    // Both devices count and are in use: none is free for a third pod.
     site.node.wait_allocatable(&resource, 1)?;
     space.create(&pod("c", &resource))?;
     space.wait_unschedulable("c")?;

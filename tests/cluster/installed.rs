@@ -1,4 +1,4 @@
-//! The agents as helm installs them on two nodes, with the image of this build and a handler from a `ConfigMap`.
+//! Agents as helm installs them on two nodes, with the image of this build and a handler from a `ConfigMap`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ const ACCOUNT: &str = "system:serviceaccount:leafhost:leafhost-agent";
 const TAG: &str = "test";
 const UNINSTALL: [&str; 4] = ["uninstall", "leafhost", "--namespace", NAMESPACE];
 
-/// The chart, installed until this is dropped, on nodes that no other test has meanwhile.
+/// Chart that stays installed until this is dropped, on nodes that no other test uses meanwhile.
 pub struct Release {
     cluster: &'static Cluster,
     pub nodes: Vec<TakenNode<'static>>,
@@ -27,24 +27,24 @@ fn chart() -> PathBuf {
 }
 
 impl Release {
-    /// Installs it in the cluster of all tests; of the handlers it has udev alone. There is no webhook, which would refuse what other tests
-    /// make meanwhile.
+    /// Installs the chart in the cluster of all tests; the udev handler is its only one. It has no webhook, which would refuse objects of other
+    /// tests.
     pub fn install(cluster: &'static Cluster) -> Result<Self> {
         let values = ["--set", "webhookConfiguration.enabled=false"];
         Self::with(cluster, &chart(), 2, &values)
     }
 
-    /// Installs it with all that it has in a cluster of one node.
+    /// Installs the chart with all of its components in a cluster of one node.
     pub fn whole(cluster: &'static Cluster) -> Result<Self> {
         Self::of_chart(cluster, &chart())
     }
 
-    /// The same in a cluster of so many nodes.
+    /// Installs the chart with all of its components in a cluster of `nodes` nodes.
     pub fn whole_on(cluster: &'static Cluster, nodes: usize) -> Result<Self> {
         Self::with(cluster, &chart(), nodes, &[])
     }
 
-    /// The same of another chart.
+    /// Installs another chart with all of its components in a cluster of one node.
     pub fn of_chart(cluster: &'static Cluster, chart: &Path) -> Result<Self> {
         Self::with(cluster, chart, 1, &[])
     }
@@ -85,13 +85,13 @@ impl Release {
         done.map(drop).with_context(|| self.state())
     }
 
-    /// Uninstalls it as a user does.
+    /// Uninstalls the chart as a user does.
     pub fn uninstall(&self) -> Result<()> {
         let done = self.cluster.helm(&UNINSTALL);
         done.map(drop).with_context(|| self.state())
     }
 
-    /// Replaces the agents, and waits until the new ones are ready.
+    /// Restarts the agents and waits until the new ones are ready.
     pub fn restart_agents(&self) -> Result<()> {
         let daemon_set = ["daemonset/leafhost-agent", "--namespace", NAMESPACE];
         let restart = ["rollout", "restart"];
@@ -102,7 +102,7 @@ impl Release {
         Ok(())
     }
 
-    /// What the agents and their pods say, and their network.
+    /// Returns the logs and descriptions of the agents' pods, and the nodes' routes.
     pub fn state(&self) -> String {
         let show = |arguments: &[&str]| {
             let shown = self.cluster.kubectl(arguments);
@@ -152,7 +152,7 @@ impl Release {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Adds one of our handlers as a `ConfigMap`.
+    /// Adds one of the handlers of this repository as a `ConfigMap`.
     pub fn add_handler(&self, name: &str) -> Result<()> {
         let wasm = handler(name)?;
         let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
@@ -162,7 +162,7 @@ impl Release {
         self.cluster.kubectl_with(&arguments, &object).map(drop)
     }
 
-    /// The nodes on which the handler has this status, by `kubectl get dh`.
+    /// Returns the nodes on which the handler has this status, by `kubectl get dh`.
     pub fn nodes_where(&self, handler: &str, status: &str) -> Result<BTreeSet<String>> {
         let text = self.cluster.kubectl(&["get", "dh", "--no-headers"])?;
         let rows = text.lines().map(|line| line.split_whitespace().collect());
@@ -181,7 +181,7 @@ impl Drop for Release {
         }
         let end = || {
             let all = ["delete", "namespace", NAMESPACE, "--wait"];
-            // Other tests of the cluster may look at what the hook removes.
+            // Other tests of the cluster may use what the hook removes.
             let quietly = ["--wait", "--no-hooks", "--ignore-not-found"];
             self.cluster.helm(&[&UNINSTALL[..], &quietly].concat())?;
             self.cluster.kubectl(&all)?;
@@ -193,7 +193,7 @@ impl Drop for Release {
     }
 }
 
-/// The image with the programs of this build, these handlers and what is in `extra`; it is `image.tar` in the folder.
+/// Builds `image.tar` in a new folder: an image with the programs of this build, these handlers and the files in `extra`.
 pub fn image(tag: &str, handlers: &[&str], extra: Option<&Path>) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     let (copies, archive) = (
@@ -334,7 +334,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
         "{instance:#}"
     );
 
-    // Agents that start anew find everything as it is.
+    // Restarted agents find nothing changed.
     let (start, old) = (cluster.audit().now()?, release.agents()?);
     release.upgrade()?;
     eventually("all agents are new ones and ready", || {

@@ -1,5 +1,5 @@
-//! Agents and controllers are killed at their writes to the API server, before a write is done and before they learn that it is: no
-//! Instance is lost or made again, and no slot is lost or given twice.
+//! Agents and controllers are killed at their writes to the API server, before the write or before its answer: no Instance is lost or recreated, and
+//! no slot is lost or allocated twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -21,12 +21,12 @@ use crate::controller::Controller;
 use crate::races;
 use crate::turnover::{CONFIGURATION, GRACE, SLOTS, Site, Turnover};
 
-/// Devices at the beginning; one more comes every so many kills of the first agent.
+/// Number of devices at the beginning; one is added every `MORE` kills of the first agent.
 const DEVICES: usize = 4;
 const MORE: usize = 8;
-/// How long it may take until the chosen write comes.
+/// Upper bound for the chosen write to happen.
 const REACHED: Duration = Duration::from_mins(2);
-/// How often a node says that it is well when nothing else happens on it.
+/// Interval of a node's heartbeats when nothing else happens on it.
 const BEAT: Duration = Duration::from_secs(10);
 
 #[test]
@@ -35,7 +35,7 @@ fn agents_and_controllers_killed_at_their_writes_lose_nothing_and_give_nothing_t
     kill(24, 2, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of kills and the random sequence.
+/// Kills `SOAK_ROUNDS` times with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes an hour: make soak"]
 fn soak_agents_and_controllers_killed_at_their_writes() -> Result<()> {
@@ -43,7 +43,7 @@ fn soak_agents_and_controllers_killed_at_their_writes() -> Result<()> {
     kill(kills * 45 / 100, kills / 10, random::seed()?)
 }
 
-/// Kills each of two agents so many times, and whichever of two controllers acts.
+/// Kills each of two agents `agents` times, and the active one of two controllers `controllers` times.
 fn kill(agents: usize, controllers: usize, seed: u64) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
@@ -77,7 +77,7 @@ fn kill(agents: usize, controllers: usize, seed: u64) -> Result<()> {
                 (0..agents).try_for_each(|round| {
                     field.kill_agent(site, grow(number == 0, round), &mut random)
                 })?;
-                // Its node is there as long as controllers look.
+                // The node must stay Ready while controllers watch.
                 while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
                     site.node.beat()?;
                 }
@@ -120,7 +120,7 @@ fn cut(random: &mut Random) -> Cut {
 }
 
 impl Field<'_> {
-    /// Lets pods of the node start and end until the agent is killed at one of its writes, and starts it again.
+    /// Starts and ends pods of the node until the agent is killed at one of its writes, and starts it again.
     fn kill_agent(&self, site: &mut Site, grows: bool, random: &mut Random) -> Result<()> {
         site.node.beat()?;
         site.proxy
@@ -151,7 +151,7 @@ impl Field<'_> {
         site.node.home.start(&GRACE)
     }
 
-    /// Kills whichever of two controllers is about to free a slot, or has freed it, and starts it again.
+    /// Kills the controller that is about to free a slot, or has freed it, and starts it again.
     fn kill_controllers(
         &self,
         log: &NamedTempFile,

@@ -18,14 +18,14 @@ fn an_agent_killed_while_pods_start_and_end_loses_no_slot_and_gives_none_twice()
     kill(10, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
+/// Runs `SOAK_ROUNDS` rounds with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_agents_killed_while_pods_start_and_end() -> Result<()> {
     kill(random::rounds(100), random::seed()?)
 }
 
-/// `rounds` times: creates or deletes a pod, and kills the agent at some point of that.
+/// Creates or deletes a pod `rounds` times, and kills the agent at a random moment of each.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
@@ -41,7 +41,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     for round in 0..rounds {
         site.until_listed()?;
         let before = claims(&site);
-        // At most three of four slots are used.
+        // At most three of four slots are in use.
         let ends = pods.len() == 3 || (!pods.is_empty() && random.below(3) == 0);
         if ends {
             let index = usize::try_from(random.below(3))? % pods.len();
@@ -91,7 +91,7 @@ fn kill(rounds: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The Instance files.
+/// Returns the texts of the Instance files.
 fn claims(site: &Site) -> Vec<String> {
     let folder = site.home.path().join("state/instances/default");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -102,8 +102,7 @@ fn claims(site: &Site) -> Vec<String> {
     texts
 }
 
-/// Busy-waits until a claim or release is written, because the answer to the kubelet follows at once. The pod may be
-/// refused before.
+/// Busy-waits until a claim or release is written, because the answer to the kubelet follows at once. The pod may be refused before.
 fn until_changed(site: &Site, before: &[String]) {
     let end = Instant::now() + Duration::from_secs(5);
     while claims(site) == before && Instant::now() < end {

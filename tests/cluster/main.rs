@@ -1,4 +1,4 @@
-//! A real Kubernetes with real pods. If something is missing, the test names the command that installs it.
+//! Tests with a real Kubernetes and real pods. If something is missing, the test names the command that installs it.
 #![allow(
     missing_docs,
     clippy::indexing_slicing,

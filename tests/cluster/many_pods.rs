@@ -1,4 +1,4 @@
-//! Many pods on two nodes compete for few slots: each runs in the end, and no slot is lost or given twice.
+//! Many pods on two nodes compete for few slots: each runs in the end, and no slot is lost or allocated twice.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::pair::{Pair, resource, used};
 
 const DEVICES: [&str; 4] = ["one", "two", "three", "four"];
 const SLOTS: u32 = 2;
-/// Pods that are there at a time: more than there are slots.
+/// Number of pods at a time: more than there are slots.
 const AT_ONCE: usize = 12;
-/// How long a pod may take on a busy machine.
+/// Upper bound for a pod on a busy machine.
 const EACH: Duration = Duration::from_secs(20);
 
 #[test]
@@ -23,7 +23,7 @@ fn thirty_pods_on_two_nodes_that_compete_for_eight_slots_all_run_in_the_end() ->
     compete(30, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of pods and the random sequence.
+/// Runs `SOAK_ROUNDS` pods with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes a quarter of an hour: make soak"]
 fn soak_five_hundred_pods_on_two_nodes_compete() -> Result<()> {
@@ -76,7 +76,7 @@ fn compete(count: usize, seed: u64) -> Result<()> {
                 .iter()
                 .any(|phase| pod["status"]["phase"] == *phase);
             let name = pod["metadata"]["name"].as_str();
-            // Each is deleted once.
+            // Each pod is deleted once.
             if kind == "MODIFIED" && has_ended && pod["metadata"]["deletionTimestamp"].is_null() {
                 ended.insert(name.unwrap_or_default().to_owned(), pod.clone());
             }

@@ -1,5 +1,4 @@
-//! A cluster that Akri ran is taken over while a broker runs, and given back. Its objects are as Akri 0.13 writes them; its programs are
-//! stand-ins.
+//! Takeover of a cluster that Akri ran while a broker runs, and the way back. The objects are as Akri 0.13 writes them; the programs are stand-ins.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,10 +20,10 @@ use crate::brokers::Controller;
 use crate::device::Site;
 
 const CONFIGURATION: &str = "cams";
-/// More runs than there are writes, twice.
+/// Upper bound of runs: more than twice the number of writes.
 const RUNS: usize = 60;
 
-/// What Akri 0.13 reads of an Instance.
+/// Fields of an Instance that Akri 0.13 reads.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AkriInstance {
@@ -61,7 +60,7 @@ impl Field<'_> {
             .get(&self.path("configurations", CONFIGURATION))
     }
 
-    /// Applies as an agent of Akri does: on the server, without force.
+    /// Applies fields as an agent of Akri does: on the server, without force.
     fn apply_as(&self, manager: &str, kind: &str, name: &str, fields: &Value) -> Result<()> {
         let mut object = json!({"apiVersion": "akri.sh/v0", "kind": kind, "metadata": {"name": name, "namespace": self.space.name()}});
         merge(&mut object, fields);
@@ -72,7 +71,7 @@ impl Field<'_> {
             .map(drop)
     }
 
-    /// Makes the objects what Akri's agents would have written, one of them on a node that is gone.
+    /// Rewrites the objects as Akri's agents would have written them, with one agent on a node that is gone.
     fn write_as_akri(&self) -> Result<()> {
         let api = self.cluster.api();
         let before = self.instance()?;
@@ -109,7 +108,7 @@ impl Field<'_> {
                 self.apply_as(&format!("{node}-fin"), kind, name, &fields)?;
             }
         }
-        // Only Akri has written the Instance.
+        // Keep only Akri as a manager of the Instance's fields.
         let now = self.instance()?;
         let entries = now["metadata"]["managedFields"].as_array();
         let of_akri: Vec<&Value> = entries
@@ -123,7 +122,7 @@ impl Field<'_> {
             .map(drop)
     }
 
-    /// Programs in the place of those of Akri, with the names and labels of its chart, and its webhook, which does not answer.
+    /// Installs programs in place of Akri's, with the names and labels of its chart, and its webhook, which does not answer.
     fn install_akri(&self) -> Result<()> {
         let labels = |name: &str| {
             json!({"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "akri", "app.kubernetes.io/version": "0.13.26",
@@ -193,7 +192,7 @@ impl Field<'_> {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// The nodes and selectors by which Akri's workloads run.
+    /// Returns the node selectors of Akri's workloads, and its webhook.
     fn workloads(&self) -> Result<Value> {
         let apps = format!("/apis/apps/v1/namespaces/{}", self.space.name());
         let agents = self
@@ -213,7 +212,7 @@ impl Field<'_> {
         ]))
     }
 
-    /// Runs the verb again and again; it is killed before or after its first write, until it has none left.
+    /// Repeats the verb, killed before or after its first write, until it has no write left; returns the number of runs.
     fn migrate_killed(&self, proxy: &WriteProxy, kubeconfig: &Path, verb: &str) -> Result<usize> {
         for run in 0..RUNS {
             let child = Command::new(leafhost()?)
@@ -231,7 +230,7 @@ impl Field<'_> {
             proxy.aim(child.id(), 0, cut)?;
             let output = child.wait_with_output()?;
             proxy.rest();
-            // A signal ended it.
+            // A signal ended the process.
             if output.status.code().is_none() {
                 continue;
             }
@@ -244,7 +243,7 @@ impl Field<'_> {
         anyhow::bail!("{verb} still writes after {RUNS} runs")
     }
 
-    /// Checks that Akri is not started while a pod of Leafhost runs, whatever name its chart was given.
+    /// Checks that Akri is not started while a pod of Leafhost runs, whatever the name of its chart.
     fn is_refused_while_leafhost_runs(&self) -> Result<()> {
         let labels = json!({"app.kubernetes.io/name": "edge-agent", "app.kubernetes.io/component": "agent", "helm.sh/chart": "leafhost-0.1.0"});
         let name = "edge-agent-x";
@@ -286,7 +285,7 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// The slots in use alone: Akri's agents write no others.
+/// Returns only the slots in use: Akri's agents write no others.
 fn used(instance: &Value) -> Result<Value> {
     let usage = instance["spec"]["deviceUsage"].as_object();
     let usage = usage.context("no deviceUsage")?.iter();
@@ -305,7 +304,7 @@ fn managers(object: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Definitions with the fields that Akri has.
+/// Returns the CRDs with the fields of Akri's.
 fn akris_definitions() -> Result<String> {
     let ours = include_str!("../../deploy/chart/crds/crds.yaml");
     let mut akris = Vec::new();
@@ -329,7 +328,7 @@ fn akris_definitions() -> Result<String> {
     Ok(akris.join("\n---\n"))
 }
 
-/// A broker as Akri's controller makes it.
+/// Creates a broker as Akri's controller does.
 fn broker(field: &Field<'_>) -> Result<Value> {
     let name = format!("{}-{}-pod", field.node, field.instance);
     let main = Container::new("main").device(&format!("akri.sh/{}", field.instance), 1);
@@ -378,7 +377,7 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
         cluster.api().create(&configurations, &configuration)
     })?;
 
-    // Leafhost's agent in the place of Akri's, until the pod has its slot.
+    // Leafhost's agent takes the place of Akri's until the pod has its slot.
     site.home.start(&[])?;
     let list = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
     let instance = eventually("there is an Instance", || {
@@ -422,7 +421,7 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
         Ok(now)
     };
 
-    // It writes nothing before somebody agrees.
+    // `migrate` writes nothing before the user confirms.
     let shown = field.migrate(&["from-akri", "--dry-run"])?.good()?;
     println!("{shown}");
     ensure!(shown.contains("akri-agent-daemonset"), "{shown}");
@@ -449,7 +448,7 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
             "{object:#}"
         );
     }
-    // The handler's pod is not waited for.
+    // `migrate` does not wait for the handler's pod.
     eventually("the pods of Akri are gone", || {
         let pods = field.pods_of_akri()?;
         ensure!(pods.is_empty(), "{pods:?}");
@@ -458,7 +457,7 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
     let again = field.migrate(&["from-akri"])?.good()?;
     ensure!(again.contains("Nothing is to be done"), "{again}");
 
-    // Leafhost goes on with what is there.
+    // Leafhost continues with the existing objects.
     site.home.start(&[])?;
     let controller = Controller::start(cluster, &space)?;
     let goes_on = || format!("{}\n{}", space.state(), controller.log());
@@ -492,7 +491,7 @@ fn a_cluster_of_akri_is_taken_over_and_given_back_and_its_broker_runs_throughout
     );
     is_kept()?;
 
-    // The way back.
+    // From here on, back to Akri.
     drop(controller);
     site.home.stop(Signal::SIGTERM)?;
     field.is_refused_while_leafhost_runs()?;

@@ -1,4 +1,4 @@
-//! Whose names Configurations and Instances of two namespaces have.
+//! Owners of the names that Configurations and Instances of two namespaces share.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn until_reserved(cluster: &Cluster, name: &str, space: &str) -> Result<()> {
     })
 }
 
-/// Waits until the condition `NameTaken` of a Configuration is so, with these words.
+/// Waits until the condition `NameTaken` of a Configuration has this status and these words.
 fn until_taken(agents: &Agents, space: &str, name: &str, status: &str, words: &str) -> Result<()> {
     let what = format!("{space}/{name}: NameTaken is {status}");
     eventually(&what, || {
@@ -45,7 +45,7 @@ fn until_taken(agents: &Agents, space: &str, name: &str, status: &str, words: &s
     .with_context(|| agents.space.state())
 }
 
-/// Runs a pod with a device of a resource, of which the first node has so many; what it says of its device.
+/// Waits until the first node has `count` of a resource, runs a pod with one of them, and returns the description of its device.
 fn device(agents: &Agents, pod: &str, resource: &str, count: u64) -> Result<String> {
     let node = agents.sites.first().context("no site")?.node;
     let resource = format!("akri.sh/{resource}");
@@ -116,7 +116,7 @@ fn a_configuration_that_is_deleted_and_applied_again_keeps_its_name_until_somebo
     let told = format!("{}/kept has the name of {space}/kept", rival.name());
     until_taken(&agents, rival.name(), "kept", "True", &told)?;
 
-    // The rival is the older one from now on.
+    // The rival is the older one from here on.
     agents.delete("akric", "kept")?;
     eventually("the controller notes that the name is not used", || {
         let found = cluster.get(&format!("{RESOURCE_NAMES}/kept"))?;
@@ -132,7 +132,7 @@ fn a_configuration_that_is_deleted_and_applied_again_keeps_its_name_until_somebo
     let found = cluster.get(&format!("{RESOURCE_NAMES}/kept"))?;
     ensure!(found["spec"]["namespace"] == space.as_str(), "{found:#}");
 
-    // An administrator frees it, and the oldest gets it.
+    // An administrator frees the name, and the oldest Configuration gets it.
     cluster.kubectl(&["delete", "resourcename", "kept"])?;
     until_reserved(cluster, "kept", rival.name())?;
     let told = format!("{space}/kept has the name of {}/kept", rival.name());
@@ -140,7 +140,8 @@ fn a_configuration_that_is_deleted_and_applied_again_keeps_its_name_until_somebo
     until_taken(&agents, rival.name(), "kept", "False", "")
 }
 
-/// Checks that the webhook refuses the name of an existing Configuration of the namespace `default` elsewhere, and those of its Instances.
+/// Checks that the webhook refuses the name of an existing Configuration of the namespace `default` in another namespace, and the names of its
+/// Instances.
 pub fn check_webhook(cluster: &Cluster, name: &str) -> Result<()> {
     until_reserved(cluster, name, "default")?;
     let other = cluster.namespace("other")?;
@@ -161,7 +162,7 @@ pub fn check_webhook(cluster: &Cluster, name: &str) -> Result<()> {
     ] {
         let object: Value = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
             "metadata": {"name": name, "namespace": space}, "spec": spec});
-        // The webhook may have been asked a moment before it may read the names.
+        // The webhook may have been asked just before it was allowed to read the names.
         within(Duration::from_mins(1), by, || {
             match cluster.apply(&object.to_string()) {
                 Ok(_) => bail!("{space}/{name} is stored"),

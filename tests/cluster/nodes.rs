@@ -7,7 +7,7 @@ use leafhost_tests::zram::{self, Zram};
 
 use crate::device::{Site, variable};
 
-/// A running agent that finds these devices.
+/// Starts an agent that finds these devices.
 fn site(cluster: &'static Cluster, name: &str, devices: &[Zram]) -> Result<Site> {
     let mut site = Site::on(cluster, cluster.take_node()?)?;
     site.home.add_handler("udev")?;
@@ -42,7 +42,7 @@ fn a_container_can_open_the_node_of_its_device_and_no_other() -> Result<()> {
     let nodes = space.exec("pod", "main", "ls /dev/zram*")?;
     assert_eq!(nodes.trim(), own);
     space.exec("pod", "main", &format!("head -c 1 {own}"))?;
-    // Creating a node is allowed, opening it is not.
+    // Creating a device node is allowed, opening it is not.
     let numbers = site.node.run("stat", &["-c", "%Hr %Lr", &other])?;
     let script = format!(
         "/bin/busybox mknod /tmp/other b {} && ! head -c 1 /tmp/other 2>&1",
@@ -89,7 +89,7 @@ fn a_request_for_three_devices_gives_variables_and_nodes_of_all_three() -> Resul
         let node = variable(&log, &format!("UDEV_DEVNODE_{hash}"));
         expected.push((id, node.with_context(|| format!("{slot}: {log}"))?));
     }
-    // The variable without suffix is that of the first id.
+    // The variable without a suffix is that of the first ID.
     expected.sort();
     let first = expected.first().map(|(_, node)| node.clone());
     assert_eq!(variable(&log, "UDEV_DEVNODE"), first);

@@ -38,7 +38,7 @@ fn two_nodes_share_the_instances_of_a_configuration_and_their_pods_get_different
         site.until_amounts("akri.sh/shared", 2, 2)?;
         let pod = format!("on-{name}");
         let main = Container::new("main").device("akri.sh/shared", 2);
-        // Not both at once: of two that race for a slot one would fail.
+        // One after the other: of two pods that race for a slot one would fail.
         space.run(&Pod::new(&pod, &[main]).on(site.node))?;
         space.wait_logs(&pod, "main", "MODE=fast")?;
         space.wait_logs(&pod, "main", "DEBUG_ECHO_DESCRIPTION")?;

@@ -1,4 +1,4 @@
-//! Older Kubernetes that still gets fixes: an API server of today emulates it, and the kubelet of the oldest joins as it is.
+//! Older versions of Kubernetes that still get fixes: a current API server emulates them, and the kubelet of the oldest is a real one.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use leafhost_tests::requirement;
 use crate::away::Own;
 use crate::{attacks, claims, installed};
 
-/// The modules of tests that a kubelet can change and that use the shared cluster.
+/// Test modules that a kubelet can affect and that use the shared cluster.
 const OF_KUBELETS: [&str; 5] = [
     "allocation::",
     "containers::",
@@ -20,7 +20,7 @@ const OF_KUBELETS: [&str; 5] = [
 
 #[test]
 fn an_api_server_of_1_35_enforces_the_policies_and_the_chart_serves_pods_there() -> Result<()> {
-    // It keeps no shares: each slot is a device.
+    // This version knows no shares: each slot is a device.
     emulate("1.35", &["1"; 5])
 }
 
@@ -31,7 +31,7 @@ fn soak_an_api_server_of_1_36_enforces_the_policies_and_the_chart_serves_pods_th
     emulate("1.36", &["5"])
 }
 
-/// Runs tests against an API server that emulates a version; `slots` are the numbers of slots of the devices of a camera that five pods may share.
+/// Runs tests against an API server that emulates a version; `slots` are the slot counts of the devices of a camera that five pods may share.
 fn emulate(version: &'static str, slots: &[&str]) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Shared by the tests of devices that two nodes see: an agent on each node whose objects are in the cluster, and a
-//! Configuration of debugEcho.
+//! Shared by the tests of devices that two nodes see: an agent on each node whose objects are in the cluster, and a Configuration of debugEcho.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +11,9 @@ use crate::device::Site;
 
 const INSTANCES: &str = "/apis/akri.sh/v0/instances";
 
-/// Agents on two nodes and a namespace, in which the Configuration has the namespace's first name.
+/// Agents on two nodes, and a namespace; the Configuration's name is the one given to [`Pair::start`].
 pub struct Pair {
-    /// Its pods are deleted while the agents still run.
+    /// Namespace whose pods are deleted while the agents still run.
     pub space: Namespace<'static>,
     pub sites: [Site; 2],
     pub cluster: &'static Cluster,
@@ -23,10 +22,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Both agents run, and take handlers from ConfigMaps of the namespace, too; there is no Configuration yet.
+    /// Starts both agents, which also take handlers from ConfigMaps of the namespace; creates no Configuration.
     pub fn start(cluster: &'static Cluster, name: &str, arguments: &[&str]) -> Result<Self> {
         let taken = cluster.take_nodes(2)?;
-        // As the chart has them.
+        // With the CRDs of the chart.
         cluster.define()?;
         eventually("the API server serves Instances", || cluster.get(INSTANCES))?;
         let space = cluster.namespace(name)?;
@@ -49,12 +48,12 @@ impl Pair {
         })
     }
 
-    /// Applies the Configuration of these shared devices. One that is gone has no grace.
+    /// Applies the Configuration with these shared devices and a grace of 0 s.
     pub fn configure(&self, capacity: u32, devices: &[&str], properties: &str) -> Result<()> {
         self.configure_with(capacity, devices, properties, "")
     }
 
-    /// The same with another annotation.
+    /// Applies the Configuration as [`Self::configure`] does, with an additional annotation.
     pub fn configure_with(
         &self,
         capacity: u32,
@@ -73,12 +72,12 @@ impl Pair {
         self.cluster.apply(&manifest).map(drop)
     }
 
-    /// The name of the Configuration.
+    /// Returns the name of the Configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The Instances by device.
+    /// Returns the Instances by device.
     pub fn instances(&self) -> Result<BTreeMap<String, Value>> {
         let path = format!(
             "/apis/akri.sh/v0/namespaces/{}/instances",
@@ -93,7 +92,7 @@ impl Pair {
             .collect())
     }
 
-    /// The Instances, once they are of exactly these devices, have both nodes, and are as they should be.
+    /// Waits until there are Instances of exactly these devices, each with both nodes and true for `is_so`; returns them.
     pub fn until(
         &self,
         what: &str,
@@ -114,14 +113,14 @@ impl Pair {
         .with_context(|| self.space.state())
     }
 
-    /// A pod with a slot of a device, on one of the nodes.
+    /// Returns a pod with a slot of a device, on one of the nodes.
     pub fn pod(&self, name: &str, node: usize, instance: &Value) -> Result<Pod> {
         let site = self.sites.get(node).context("no such node")?;
         let main = Container::new("main").device(&resource(instance), 1);
         Ok(Pod::new(name, &[main]).on(site.node))
     }
 
-    /// Waits until the Instances name so many pods that have slots.
+    /// Waits until the Instances' statuses record `count` pods that hold slots.
     pub fn until_holders(&self, count: usize) -> Result<()> {
         eventually("the pods that have slots are named", || {
             let all = self.instances()?;
@@ -136,14 +135,14 @@ impl Pair {
         })
     }
 
-    /// How often each Instance was written since the agents started, by name. Requests that were refused do not count.
+    /// Returns the number of writes of each Instance since the agents started, by name. Refused requests do not count.
     pub fn writes(&self) -> Result<BTreeMap<String, usize>> {
         let mut writes = BTreeMap::new();
         for (request, count) in self.cluster.audit().since(self.start)? {
             let is_ours =
                 request.resource.starts_with("instances") && request.namespace == self.space.name();
             if is_ours && request.is_write() && request.code < 300 {
-                // The name of what is created is in its body.
+                // The name of a created object is in the body of the request.
                 *writes.entry(request.name).or_default() += count;
             }
         }
@@ -151,13 +150,13 @@ impl Pair {
     }
 }
 
-/// The resource of an Instance.
+/// Returns the resource of an Instance.
 pub fn resource(instance: &Value) -> String {
     let name = instance["metadata"]["name"].as_str();
     format!("akri.sh/{}", name.unwrap_or_default())
 }
 
-/// The slots that nodes have, with who has them.
+/// Returns the slots in use, with their holders.
 pub fn used(instance: &Value) -> BTreeMap<&str, &str> {
     let usage = instance["spec"]["deviceUsage"].as_object();
     let slots = usage.into_iter().flatten();

@@ -1,4 +1,5 @@
-//! Nodes that are cut off or die: the slot of a pod that may run is nobody else's, and those of nodes that are gone are free within seconds.
+//! Nodes that are disconnected or die: the slot of a pod that may still run is never reallocated, and the slots of deleted nodes are free within
+//! seconds.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,9 @@ use crate::away::Own;
 use crate::controller::Controller;
 use crate::device::Site;
 
-/// How long it may take until the slots of a node that is gone are free.
+/// Upper bound for the slots of a deleted node to be free.
 const RELEASED: Duration = Duration::from_secs(10);
-/// How long a connection may seem to be there that is not.
+/// Upper bound for a broken connection to be noticed.
 const HEALED: Duration = Duration::from_mins(4);
 const SLOTS: u32 = 4;
 
@@ -34,7 +35,7 @@ fn soak_a_node_is_cut_off_for_ten_minutes() -> Result<()> {
     partition(Duration::from_mins(10), false)
 }
 
-/// A node is cut off for so long. That may be too short for the controller: then the Node object is told of a longer time.
+/// Disconnects a node for `lasting`. With `is_told`, the Node object claims a longer time, because `lasting` may be too short for the controller.
 fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
@@ -77,7 +78,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     let resource = format!("akri.sh/{used}");
     let pod = |name: &str, site: &Site| {
         let main = Container::new("main").device(&resource, 1);
-        // Else it is deleted when its node has been cut off for five minutes.
+        // Without a toleration the pod would be deleted once its node was disconnected for five minutes.
         Pod::new(name, &[main])
             .on(site.node)
             .with("tolerations", json!([{"operator": "Exists"}]))
@@ -122,7 +123,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     )
     .with_context(|| space.state())?;
     ensure!(holders(&read(used)?) == before, "{:?}", read(used)?);
-    // The only free slot is that of one more pod, and there is none for yet another.
+    // One more pod takes the only free slot, and none is left for another.
     space.run(&pod("more", &a))?;
     space.create(&pod("waits", &a))?;
     space.wait_unschedulable("waits")?;
@@ -156,7 +157,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
         holders(&read(used)?) == after,
         "nobody knows yet that they are gone"
     );
-    // Its pod asks for the slot, and might run.
+    // The pod with the slot still exists and might run.
     say_not_ready(cluster, b.node.name())?;
     within(
         HEALED,
@@ -207,7 +208,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a node has no slot.
+/// Waits until a node holds no slot.
 fn released(node: &str, read: impl Fn() -> Result<Value>) -> Result<()> {
     let begun = Instant::now();
     within(
@@ -223,7 +224,7 @@ fn released(node: &str, read: impl Fn() -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// The Node object says that the node has not been Ready for years, as its kubelet cannot contradict.
+/// Sets the Node object to not Ready since years ago, which the node's kubelet cannot correct.
 fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     let path = format!("/api/v1/nodes/{node}");
     let mut conditions = cluster.get(&path)?["status"]["conditions"].clone();

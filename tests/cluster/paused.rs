@@ -1,5 +1,5 @@
-//! Agents, controllers and the API server stand still for a while, in any combination and order, and go on where they were: what they then
-//! write is what they decided before. No slot is lost or given twice, and controllers still release what is to be released.
+//! Agents, controllers and the API server stop for a while, in any combination and order, and resume where they were, with writes that they decided
+//! on before. No slot is lost or allocated twice, and controllers still release the slots of deleted nodes.
 
 use std::fmt::{self, Display};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -22,13 +22,13 @@ use crate::races;
 use crate::turnover::{CONFIGURATION, SLOTS, Turnover};
 
 const DEVICES: usize = 5;
-/// How long processes stand still at most, in milliseconds: longer than the Lease of a controller lasts.
+/// Longest stop of a process, in milliseconds: longer than the Lease of a controller lasts.
 const LONGEST: u64 = 20_000;
-/// The API server stands still for a shorter time, so that whoever asks it waits for the answer.
+/// Longest stop of the API server, in milliseconds: shorter, so that its clients wait for the answer.
 const SERVER: u64 = 5_000;
-/// Between two steps of a node.
+/// Pause between two steps of a node.
 const PACE: Duration = Duration::from_millis(25);
-/// How often a node says that it is well.
+/// Interval of a node's heartbeats.
 const BEAT: Duration = Duration::from_secs(10);
 const REACHED: Duration = Duration::from_mins(2);
 
@@ -37,7 +37,7 @@ fn processes_that_stand_still_and_go_on_give_no_slot_twice_and_lose_none() -> Re
     pause(6, 7)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of times and the random sequence.
+/// Runs `SOAK_ROUNDS` rounds with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes a quarter of an hour: make soak"]
 fn soak_processes_that_stand_still_and_go_on() -> Result<()> {
@@ -108,7 +108,7 @@ fn pause(rounds: usize, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Some of the processes stand still while nodes go on and a slot is to be released; then it is.
+/// Stops some of the processes while nodes keep running and a slot must be released; then waits for the release.
 fn round(turnover: &Turnover<'_>, processes: &[Process], random: &mut Random) -> Result<()> {
     within(REACHED, "a slot of a node that is gone", || {
         turnover.claim_for_gone(random)
@@ -132,7 +132,7 @@ fn round(turnover: &Turnover<'_>, processes: &[Process], random: &mut Random) ->
         ensure!(begun.elapsed() >= lasting, "not long enough");
         Ok(())
     })?;
-    // The first goes on first, or the last.
+    // Resume in the order of the stops, or in the reverse order.
     if random.below(2) == 0 {
         still.reverse();
     }
@@ -167,7 +167,7 @@ impl Display for Process {
     }
 }
 
-/// A process that stands still; it goes on when this is dropped.
+/// Stopped process, which resumes when this is dropped.
 struct Still<'a>(&'a Process);
 
 impl<'a> Still<'a> {

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 const DEVICES: usize = 50;
 const SLOTS: usize = 4;
-/// Pods of a node that stay when the race is over.
+/// Number of pods of a node that remain when the race is over.
 const STAY: usize = 20;
 
 #[test]
@@ -25,14 +25,14 @@ fn two_nodes_that_race_for_the_slots_of_fifty_devices_never_share_one() -> Resul
     race(1200, 4, 4)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of claims and the random sequence.
+/// Runs `SOAK_ROUNDS` claims with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes half an hour: make soak"]
 fn soak_two_nodes_race_for_the_slots_of_fifty_devices() -> Result<()> {
     race(random::rounds(100_000), random::seed()?, 20)
 }
 
-/// A cluster for one test at a time: agents of nodes without machines join the Instances of all tests.
+/// Returns a cluster for one test at a time: agents of nodes without machines join the Instances of all tests.
 pub fn cluster() -> Result<Option<(&'static Cluster, MutexGuard<'static, ()>)>> {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -48,7 +48,7 @@ pub fn cluster() -> Result<Option<(&'static Cluster, MutexGuard<'static, ()>)>> 
     )))
 }
 
-/// A runtime for the kubelets' stand-ins and their pods.
+/// Creates a runtime for the kubelets' stand-ins and their pods.
 pub fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -57,7 +57,7 @@ pub fn runtime() -> Result<Runtime> {
         .context("cannot start a runtime")
 }
 
-/// Nodes whose agents run. Only the first compiles the handler.
+/// Starts nodes with agents. Only the first one compiles the handler.
 pub fn start(
     cluster: &Cluster,
     runtime: &Runtime,
@@ -132,7 +132,7 @@ fn race(claims: usize, seed: u64, asks: u64) -> Result<()> {
     };
     let outcome = runtime.block_on(contest.run(cluster.api(), &nodes, &mut random))?;
     let stay = runtime.block_on(stay(&nodes, &contest.instances, &mut random))?;
-    // What the kubelets say is what the Instances say.
+    // The kubelets' records and the Instances agree.
     let last = eventually(
         "the Instances have the slots of all pods and no others",
         || {
@@ -182,7 +182,7 @@ fn race(claims: usize, seed: u64, asks: u64) -> Result<()> {
     Ok(())
 }
 
-/// Pods that stay on both nodes; how many got a slot.
+/// Starts pods that remain on both nodes; returns the number of those that got a slot.
 async fn stay(nodes: &[StandInNode], instances: &[String], random: &mut Random) -> Result<usize> {
     let mut stay = 0;
     for number in 0..STAY {

@@ -1,11 +1,11 @@
-//! What the definitions of the chart refuse: the API server names the field and says what it must be.
+//! Objects that the CRDs of the chart refuse: the API server names the field and the rule.
 
 use anyhow::{Result, ensure};
 use leafhost_tests::cluster;
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
-/// A correct object of the kind.
+/// Returns a valid object of the kind.
 fn good(kind: &str) -> Value {
     let spec = match kind {
         "Configuration" => json!({
@@ -195,7 +195,7 @@ fn the_api_server_refuses_nonsense_and_names_the_field() -> Result<()> {
         let Err(error) = cluster.api().create(&path(kind), &object) else {
             anyhow::bail!("{kind}: {at} is accepted: {object:#}");
         };
-        // The end of the message has the object itself.
+        // The end of the message contains the object itself.
         let text = error.root_cause().to_string();
         ensure!(text.contains("422"), "{kind}: {at}: {text}");
         ensure!(

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::device::Site;
 
-/// A controller whose pods request one of `resource`.
+/// Returns a controller whose pods request one of `resource`.
 fn controller(kind: &str, name: &str, site: &Site, resource: &str) -> Value {
     let main = Container::new("main").device(resource, 1);
     let pod = Pod::new(name, &[main]).on(site.node);
@@ -46,7 +46,7 @@ fn a_pod_of_a_stateful_set_keeps_its_slot_when_the_one_before_it_ends() -> Resul
     stateful_set(5)
 }
 
-/// `SOAK_ROUNDS` chooses how often.
+/// Replaces the pod `SOAK_ROUNDS` times.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_replaced_pods_of_a_stateful_set() -> Result<()> {
@@ -87,7 +87,7 @@ fn stateful_set(rounds: u64) -> Result<()> {
         ensure!(held.len() == 1, "round {round}: {held:?}");
         none_was_refused(cluster, &space)?;
     }
-    // Each slot was released once, none while its pod had it.
+    // Each slot was released once, and none while its pod had it.
     let freed = site.home.log().matches("slot is free again").count();
     ensure!(
         u64::try_from(freed)? <= rounds,
@@ -105,7 +105,7 @@ fn a_recreated_deployment_always_gets_the_only_slot() -> Result<()> {
     deployment(5)
 }
 
-/// `SOAK_ROUNDS` chooses how often.
+/// Recreates the pods `SOAK_ROUNDS` times.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_recreated_deployments() -> Result<()> {

@@ -1,4 +1,4 @@
-//! The audit log of the cluster, on which tests of what agents ask for rely.
+//! Audit log of the cluster, the basis of tests of the agents' requests.
 
 use anyhow::Result;
 use leafhost_tests::cluster;

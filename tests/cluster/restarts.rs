@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::device::{Site, resources};
 
-/// A running agent with one device of two slots, one of which pod `a` has; also the Instance's resource.
+/// Starts an agent with one device of two slots, one of which pod `a` has; also returns the Instance's resource.
 fn begin(name: &str) -> Result<Option<(Site, Namespace<'static>, String)>> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(None);
@@ -34,7 +34,7 @@ fn pod(name: &str, site: &Site, resource: &str) -> Pod {
     Pod::new(name, &[main]).on(site.node)
 }
 
-/// The number of registrations of each resource, once the kubelet lists them all.
+/// Waits until the kubelet lists all resources and returns the number of registrations of each.
 fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
     let status = site.until_listed()?;
     let text = |one: &Value| Some(one.get("name")?.as_str()?.to_owned());
@@ -74,7 +74,7 @@ fn a_restarted_kubelet_is_served_again_and_pods_keep_their_slots() -> Result<()>
     restarts(3)
 }
 
-/// `SOAK_ROUNDS` chooses how often.
+/// Restarts the kubelet `SOAK_ROUNDS` times.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_restarted_kubelets() -> Result<()> {
@@ -117,7 +117,7 @@ fn restarts(rounds: u64) -> Result<()> {
     Ok(())
 }
 
-/// A kubelet that stands still; it goes on when this is dropped.
+/// Stopped kubelet, which resumes when this is dropped.
 struct Still(Pid);
 
 impl Still {
@@ -134,7 +134,7 @@ impl Drop for Still {
     }
 }
 
-/// The kubelet learns at once that the plugin has ended and that there is one again.
+/// Restarts the agent while the kubelet is stopped: the kubelet learns at the same moment that the plugin has ended and that it is back.
 #[test]
 fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> Result<()> {
     let Some((mut site, space, resource)) = begin("still")? else {
@@ -160,7 +160,7 @@ fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> 
         site.until_amounts(&resource, 2, 2)?;
         assert_eq!(site.until_held_by(&space, &["a"])?, held);
     }
-    // It sees the last one's end, too.
+    // The kubelet also sees the end of the last plugin.
     site.home.stop(Signal::SIGKILL)?;
     site.node.wait_allocatable(&resource, 0)?;
     site.home.start(&[])?;
@@ -231,7 +231,7 @@ fn after_a_power_cut_old_pods_fail_and_new_ones_work_once_the_agent_is_back() ->
     site.node.empty_run()?;
     site.node.start_kubelet()?;
     site.node.wait_ready()?;
-    // Without the agent the kubelet admits no pod with a device, and the scheduler sends no new one.
+    // Without the agent the kubelet admits no pod with a device, and the scheduler binds no new one.
     let failed = space.until("old", "the kubelet rejects it", |pod| {
         let phase = pod.pointer("/status/phase");
         ensure!(phase.is_some_and(|phase| phase == "Failed"), "{pod:#}");

@@ -1,4 +1,4 @@
-//! Pods that describe their devices: a scheduler and its extender choose them, and the agents of two nodes give each container exactly these.
+//! Pods that describe their devices: a scheduler and its extender choose them, and the agents of two nodes allocate exactly these to each container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::agents::Agents;
 
-/// How many GPUs each node has.
+/// Number of GPUs on each node.
 const GPUS: usize = 5;
 
 /// Starts agents that offer tickets, and a scheduler; `configuration` has GPUs of each node.
@@ -24,7 +24,7 @@ pub fn start(
     start_with(cluster, name, configuration, arguments, Scheduling::start)
 }
 
-/// The same with a scheduler that is started so.
+/// Starts agents as [`start`] does, with a scheduler that `scheduling` starts.
 pub fn start_with(
     cluster: &'static Cluster,
     name: &str,
@@ -54,14 +54,14 @@ pub fn start_with(
     Ok((agents, scheduling))
 }
 
-/// Returns what the scheduler has said of a pod: Instances by container.
+/// Returns the scheduler's choice for a pod: Instances by container.
 fn allocated(space: &Namespace<'_>, pod: &str) -> Result<BTreeMap<String, Vec<String>>> {
     let pod = space.pod(pod)?;
     let text = pod["metadata"]["annotations"][ALLOCATED].as_str();
     Ok(serde_json::from_str(text.context("nothing is allocated")?)?)
 }
 
-/// Checks that a running pod has the GPUs that the scheduler has chosen; returns their numbers and Instances.
+/// Checks that a running pod has the GPUs that the scheduler has chosen; returns their indices and Instances.
 pub fn given(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -114,7 +114,7 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
     };
     let (agents, scheduling) = start(cluster, "scheduled", "chosen", &AGENT)?;
     let (space, node) = (&agents.space, &agents.sites[0].node);
-    // Three of A, B, C, or else C and D; and D and E.
+    // The first pod wants A, B and C, or else C and D; the second one wants D and E.
     let ways = [
         of("three", "chosen", 3, &[0, 1, 2]),
         of("two", "chosen", 2, &[2, 3]),
@@ -144,7 +144,7 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
         }
         until_free(&agents, "chosen")?;
     }
-    // Somebody has A: the first one takes C and D, and the second one waits for its end.
+    // Another pod has A: the first one takes C and D, and the second one waits for its end.
     let holder = json!([exactly("gpu", of("", "chosen", 1, &[0]))]);
     for (name, requests, expected) in [("holder", &holder, &[0][..]), ("other", &first, &[2, 3])] {
         space.create(&scheduling.pod(name, Some(node), requests))?;
@@ -202,7 +202,7 @@ fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<
     share(&agents, &scheduling)
 }
 
-/// What an init container had is used again by the app container that it fits, and a pod whose init container alone asks gets its own, too.
+/// Checks that the app container reuses the device of an init container if it fits, and that a pod in which only an init container asks gets its own.
 fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
     let (space, node) = (&agents.space, &agents.sites[0].node);
     let asks = |name: &str| Container::new(name).device(DEVICES, 1);
@@ -230,7 +230,7 @@ fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
     until_free(agents, "each")
 }
 
-/// Of a device of capacity 5 five pods have a slot, on whichever nodes; the others wait, none fails, and each end starts one more.
+/// Checks that five pods on any nodes have a slot of a device with capacity 5; the others wait, none fails, and each end of a pod starts one more.
 fn share(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
     let space = &agents.space;
     let object = json!({

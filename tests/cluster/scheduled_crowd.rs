@@ -1,5 +1,5 @@
-//! Crowds of pods that each describe another device, beside pods that take any device of another Configuration from the device plugin: no container has
-//! what is another one's, by the kubelets' own records and by its variables, and no pod fails.
+//! Crowds of pods that each describe another device, next to pods that take any device of another Configuration from the device plugin: by the
+//! kubelets' own records and by its variables no container has the device of another one, and no pod fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::device::variable;
 use crate::scheduled::until_free;
 use crate::scheduled_field::Field;
 
-/// The Configuration whose devices the kubelet chooses, and its resource.
+/// Configuration whose devices the kubelet chooses, and its resource.
 const PLUGGED: &str = "plugged";
 const RESOURCE: &str = "akri.sh/plugged";
-/// How many pods each of its devices serves, as [`Agents::configure`](crate::agents::Agents::configure) says.
+/// Capacity of each of its devices, as [`Agents::configure`](crate::agents::Agents::configure) sets it.
 const CAPACITY: usize = 2;
 
 #[test]
@@ -33,7 +33,7 @@ fn pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
     beside_a_client_that_asks_without_end(&field)
 }
 
-/// Two waves, because a node runs at most 110 pods.
+/// Runs two waves, because a node runs at most 110 pods.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_200_pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
@@ -48,7 +48,7 @@ fn soak_200_pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
     beside_a_client_that_asks_without_end(&field)
 }
 
-/// Gives each node so many GPUs, and slots for so many pods that ask for any device.
+/// Gives each node `gpus` GPUs, and slots for `plugged` pods that ask for any device.
 fn prepare(field: &Field, gpus: usize, plugged: usize) -> Result<()> {
     field.grow(gpus)?;
     let devices: Vec<String> = (0..plugged / CAPACITY)
@@ -59,7 +59,7 @@ fn prepare(field: &Field, gpus: usize, plugged: usize) -> Result<()> {
     for site in &field.agents.sites {
         eventually("the node offers the devices", || {
             let (_, amount) = site.amounts(RESOURCE)?;
-            // One for each device; both nodes together have enough.
+            // A slot per device; both nodes together have enough.
             ensure!(
                 usize::try_from(amount)? * 2 >= plugged,
                 "{amount} of {RESOURCE}"
@@ -71,14 +71,14 @@ fn prepare(field: &Field, gpus: usize, plugged: usize) -> Result<()> {
     Ok(())
 }
 
-/// Two pods for each of these GPUs, of which each node has one, and so many pods that take any device of the other Configuration.
+/// Creates two pods for each of these GPUs, which each node has once, and `plugged` pods that take any device of the other Configuration.
 fn wave(field: &Field, indices: std::ops::Range<usize>, plugged: usize) -> Result<()> {
     let mut pods: Vec<(String, Option<usize>)> = Vec::new();
     for index in indices {
         pods.push((format!("first-{index}"), Some(index)));
         pods.push((format!("second-{index}"), Some(index)));
     }
-    // One kind is between the other one.
+    // The two kinds alternate.
     let every = pods.len() / plugged.max(1) + 1;
     for number in 0..plugged {
         let place = (number * every).min(pods.len());
@@ -117,10 +117,10 @@ fn wave(field: &Field, indices: std::ops::Range<usize>, plugged: usize) -> Resul
     until_free(&field.agents, PLUGGED)
 }
 
-/// What a kubelet has written down: the ids of a resource by the uid of the pod.
+/// IDs of a resource by the UID of the pod, as a kubelet has recorded them.
 type Booked = BTreeMap<String, BTreeSet<String>>;
 
-/// Checks that each pod runs and has its own, by the records of its kubelet and by its variables.
+/// Checks that each pod runs with its own device, by the records of its kubelet and by its variables.
 fn check(field: &Field, pods: &[(String, Option<usize>)]) -> Result<()> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let space = field.space();
@@ -140,7 +140,7 @@ fn check(field: &Field, pods: &[(String, Option<usize>)]) -> Result<()> {
         let read = read_checkpoint(&path)?.context("no checkpoint")?;
         for resource in [DEVICES, RESOURCE] {
             let mut own = Booked::new();
-            // A kubelet forgets pods that have ended when it is asked again.
+            // A kubelet forgets pods that have ended at the next request.
             let present = read
                 .entries
                 .iter()
@@ -212,7 +212,7 @@ fn check(field: &Field, pods: &[(String, Option<usize>)]) -> Result<()> {
     Ok(())
 }
 
-/// On each node somebody asks the kubelet without end for what the agent must ask it, too.
+/// Runs a wave while a client on each node calls the kubelet's PodResources in a loop, which the agent must call, too.
 fn beside_a_client_that_asks_without_end(field: &Field) -> Result<()> {
     let (is_over, answers, refusals) = (
         AtomicBool::new(false),

@@ -1,29 +1,29 @@
-//! Failures that users of other device schedulers have met, shown not to happen here: pods that go at a bad moment hold up no other pod.
+//! Failures of other device schedulers, shown not to happen here: a pod that disappears at a bad moment blocks no other pod.
 //!
-//! | failure elsewhere | where it is shown not to happen |
+//! | failure elsewhere | tests that show it does not happen here |
 //! |---|---|
 //! | F1: a pod deleted before its Allocate leaves a lock, and all pods of the node wait | [`deleted_before_admission`], [`gone_while_nobody_looks`] |
-//! | F2: the object of a pod that has ended or was rejected stays, and so does the lock | [`ended_and_kept`], [`gone_while_nobody_looks`] |
+//! | F2: the object of a pod that has ended or was rejected remains, and so does the lock | [`ended_and_kept`], [`gone_while_nobody_looks`] |
 //! | F3: a lock expires while its pod still waits, and the next pod gets its devices | [`behind_a_kubelet`]; unit `what_is_reserved_is_over_with_its_pod_and_never_by_age_alone` |
-//! | F4: a pod frees what is of another one, whose name begins alike | `scheduled_said::names` |
+//! | F4: a pod frees the devices of another one whose name has the same prefix | `scheduled_said::names` |
 //! | F5: a pod with two kinds of devices waits for itself | `scheduled_said::kinds` |
-//! | F6: two pods of which only init containers ask get the devices of one | `scheduled_said::init_containers_alone` |
-//! | F7: a node believes annotations that users write | `scheduled_said::forged`; `attacks` |
+//! | F6: two pods in which only init containers ask get the devices of one | `scheduled_said::init_containers_alone` |
+//! | F7: a node trusts annotations that users write | `scheduled_said::forged`; `attacks` |
 //! | F8: pods are admitted in another order than they were bound | [`behind_a_kubelet`], [`name_again`], `scheduled_crowd` |
-//! | F9: containers are told apart by position, and one that asks for nothing shifts the others | `scheduled_said::containers` |
-//! | F10: the ids of the kubelet are other devices than those decided | [`Field::has`], in all of these tests |
-//! | F11: two that choose at once choose the same device | `scheduled_twin::compete` |
-//! | F12: Filter runs again and changes the decision of a bound pod | `scheduled_said::forged`; the annotation itself: `attacks` |
-//! | F13: Bind fails, and what was reserved stays so | [`unbindable`]; unit `what_was_reserved_is_given_back_if_the_pod_surely_is_not_bound` |
-//! | F14: a deleted pod stays in memory, and its node is full for ever | [`gone_while_nobody_looks`] |
-//! | F15: a second replica with an old cache gives devices twice | `scheduled_twin::compete`; units `an_extender_that_starts_anew_goes_on_with_what_the_one_before_has_reserved`, `slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none` |
+//! | F9: containers are identified by position, and one that asks for nothing shifts the others | `scheduled_said::containers` |
+//! | F10: the kubelet's IDs are other devices than those chosen | [`Field::has`], in all of these tests |
+//! | F11: two replicas that choose at once choose the same device | `scheduled_twin::compete` |
+//! | F12: Filter runs again and changes the choice for a bound pod | `scheduled_said::forged`; the annotation itself: `attacks` |
+//! | F13: Bind fails, and the reservation remains | [`unbindable`]; unit `what_was_reserved_is_given_back_if_the_pod_surely_is_not_bound` |
+//! | F14: a deleted pod stays in memory, and its node is full forever | [`gone_while_nobody_looks`] |
+//! | F15: a second replica with an old cache allocates devices twice | `scheduled_twin::compete`; units `an_extender_that_starts_anew_goes_on_with_what_the_one_before_has_reserved`, `slots_of_pods_that_are_gone_come_back_and_an_old_cache_frees_none` |
 //! | F16: the record of a live pod cannot be read, and its devices count as free | `scheduled_said::unreadable`; unit `a_kubelet_that_has_just_started_or_cannot_be_read_frees_nothing` |
-//! | F17: a handshake between parts is stuck until somebody edits it | [`agent_killed`]; `scheduled_kills` |
-//! | F18: a pod goes to a scheduler that decides nothing, and fails on its node | `scheduled_said::refused` |
-//! | F19: pods that come at once to a node wait for each other | `scheduled_crowd` |
-//! | F20: of a pod with two resources only the first is decided | `scheduled_said::beside` |
-//! | F21: a pod that was refused is tried again minutes later | [`late_device`], [`unbindable`] |
-//! | F22: a Bind that timed out has landed | unit `a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_land_any_more` |
+//! | F17: a handshake between components is stuck until an administrator edits it | [`agent_killed`]; `scheduled_kills` |
+//! | F18: a pod goes to a scheduler that chooses nothing, and fails on its node | `scheduled_said::refused` |
+//! | F19: pods bound to a node at once wait for each other | `scheduled_crowd` |
+//! | F20: only the first of a pod's two resources is decided | `scheduled_said::beside` |
+//! | F21: a refused pod is retried minutes later | [`late_device`], [`unbindable`] |
+//! | F22: a Bind that timed out has succeeded | unit `a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_land_any_more` |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

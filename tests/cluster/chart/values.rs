@@ -1,4 +1,4 @@
-//! Values of the chart: which are refused, and what they make.
+//! Values of the chart: those it refuses, and the objects that the others make.
 
 use anyhow::Result;
 use leafhost_tests::cluster;
