@@ -1,7 +1,7 @@
 //! Benchmarks of the agent, printed as a table of values, targets and references.
 //!
-//! Run by `make bench`, as root: devices are plugged in, and made to say that they changed. Names of measures as arguments choose
-//! some of them: `cargo bench --profile dist --bench agent -- memory idle`.
+//! Run by `make bench`, as root: the benchmarks plug in devices and trigger their change events. Arguments select measures
+//! by name: `cargo bench --profile dist --bench agent -- memory idle`.
 #![allow(missing_docs, reason = "a benchmark")]
 
 mod busy_agent;
@@ -22,7 +22,7 @@ mod watch;
 use anyhow::{Result, ensure};
 use leafhost_tests::requirement;
 
-/// A measure's name and what takes it.
+/// Name of a measure and its function.
 type Measure = (&'static str, fn() -> Result<Vec<table::Line>>);
 
 const MEASURES: [Measure; 7] = [

@@ -1,5 +1,4 @@
-//! Allocate calls by the kubelet's stand-in, compared with writing the same bytes to the same folder in the same
-//! steps.
+//! Allocate calls by the kubelet's stand-in, compared with writing the same bytes to the same folder in the same steps.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +13,11 @@ use crate::disk::write;
 use crate::statistics::{metric, ms, quantile};
 use crate::table::Line;
 
-/// Instances and slots of each; every slot is allocated once.
+/// Number of Instances, and slots of each; every slot is allocated once.
 const INSTANCES: usize = 100;
 const SLOTS: usize = 5;
 
-/// Where the agent's metrics are.
+/// Address of the agent's metrics.
 const METRICS: &str = "127.0.0.1:9480";
 
 fn configuration() -> String {

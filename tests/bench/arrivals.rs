@@ -17,15 +17,15 @@ use crate::cameras::{agent, pass, start_cameras};
 use crate::table::Line;
 use crate::{median_and_worst, seconds};
 
-/// Cameras that stay.
+/// Number of cameras that stay.
 const STAYING: u16 = 10;
-/// Cameras that come and go one after another.
+/// Number of cameras that appear and disappear one after another.
 const MOVING: u16 = 10;
 /// Time between two probes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long a camera stays.
+/// Time for which a moving camera stays.
 const STAYS: Duration = Duration::from_secs(5);
-/// The status is read slightly late: after this time a due probe has begun and is far from its end.
+/// Delay after which a due probe has begun and is far from its end; the status is read slightly late.
 const BEGUN: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -69,7 +69,7 @@ pub fn measure() -> Result<Vec<Line>> {
     ])
 }
 
-/// When the latest probe began, computed at its end.
+/// Waits for the end of a probe and returns the time at which it began.
 fn a_probes_begin(home: &Home, last: &mut Call) -> Result<Instant> {
     loop {
         *last = calls::next(home, Some(last))?;
@@ -81,7 +81,7 @@ fn a_probes_begin(home: &Home, last: &mut Call) -> Result<Instant> {
     }
 }
 
-/// Switches a camera and has it send Hello or Bye at a time; returns how long the Instances take to change.
+/// Switches a camera and makes it send Hello or Bye at a time; returns the time until the Instances change.
 fn say(
     cameras: &mut Peer,
     home: &Home,
@@ -115,7 +115,7 @@ fn line(what: &str, times: &mut [Duration]) -> Line {
     }
 }
 
-/// The time at which there are `count` Instance files.
+/// Waits until there are `count` Instance files and returns the time.
 fn until(home: &Home, what: &str, count: usize) -> Result<Instant> {
     let folder = home.path().join("state/instances/default");
     within(TIMEOUT, what, || {

@@ -1,4 +1,4 @@
-//! Time from a new Configuration to a broker of each of its devices, and how many writes that takes.
+//! Time from a new Configuration to a broker of each of its devices, and the number of writes for that.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use serde_json::json;
 use crate::joined::{agent, collection, seconds};
 use crate::table::Line;
 
-/// Devices that both nodes see, each for one workload.
+/// Number of devices that both nodes see, each with one workload.
 const DEVICES: usize = 100;
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// A controller with all rights; it ends when this is dropped.
+/// Controller with all rights; it ends when this is dropped.
 pub struct Controller(Child);
 
 impl Controller {

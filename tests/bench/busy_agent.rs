@@ -16,18 +16,18 @@ use crate::statistics::metric;
 
 /// Devices for which the bench triggers change events.
 const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
-/// Configurations of `udev` for each of them.
+/// Number of Configurations of `udev` for each of them.
 const SESSIONS: usize = 10;
 /// Time between events of two devices.
 const BEAT: Duration = Duration::from_millis(200);
-/// Events per device while memory is measured.
+/// Number of events per device while memory is measured.
 const ROUNDS: u32 = 10;
-/// Measurements between two events.
+/// Number of measurements between two events.
 const LOOKS: u32 = 4;
-/// How many Configurations there are.
+/// Total number of Configurations.
 pub const CONFIGURATIONS: usize = DEVICES.len() * SESSIONS + HANDLERS.len();
 
-/// A Configuration of a handler.
+/// Returns a Configuration of a handler.
 pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     let details = details.trim_end().replace('\n', "\n      ");
     format!(
@@ -45,7 +45,7 @@ pub fn one_of_each(home: &Home, files: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The agent.
+/// Agent with all handlers and many sessions.
 pub struct BusyAgent {
     home: Home,
     metrics: String,
@@ -91,12 +91,12 @@ impl BusyAgent {
         self.home.instances(count).map(drop)
     }
 
-    /// Its files.
+    /// Returns the agent's home.
     pub fn home(&self) -> &Home {
         &self.home
     }
 
-    /// The sum of the metrics with this prefix.
+    /// Returns the sum of the metrics with this prefix.
     pub fn metric(&self, name: &str) -> Result<f64> {
         metric(&self.metrics, name)
     }
@@ -105,7 +105,7 @@ impl BusyAgent {
     /// rewrites two Configurations, which changes no device.
     pub fn call(&mut self, until: u32, changes: bool) -> Result<()> {
         let calls = |agent: &Self| agent.metric("leafhost_handler_calls_total");
-        // Even ten calls a second would be within this limit.
+        // Even ten calls a second would stay within this limit.
         let limit = Duration::from_mins(1) + Duration::from_millis(100) * until;
         let begun = Instant::now();
         while calls(self)? < f64::from(until) {
@@ -130,7 +130,7 @@ impl BusyAgent {
         Ok(())
     }
 
-    /// The median memory of many measurements, at all times between two events.
+    /// Returns the median of many memory measurements, at all times between two events.
     pub fn memory(&self) -> Result<Memory> {
         let pid = self.home.pid()?;
         let mut looks = Vec::new();

@@ -10,15 +10,15 @@ use leafhost_tests::program;
 use leafhost_tests::wait::eventually;
 use serde_json::Value;
 
-/// A call's result and cost.
+/// Result and cost of a call.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub ended: String,
     pub events: Vec<String>,
     pub wall: Duration,
-    /// The guest's CPU time.
+    /// CPU time of the guest.
     pub cpu: Duration,
-    /// The guest's memory at its largest, in bytes.
+    /// Peak memory of the guest, in bytes.
     pub memory: u64,
     pub devices: usize,
 }
@@ -48,7 +48,7 @@ impl Call {
     }
 }
 
-/// Runs a first call; returns its cost and the ids found.
+/// Runs a first call; returns its cost and the IDs of the devices found.
 pub fn first(host: &Host, handler: &str, details: &str) -> Result<(Call, Vec<String>)> {
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(details.as_bytes())?;
@@ -70,7 +70,7 @@ pub fn first(host: &Host, handler: &str, details: &str) -> Result<(Call, Vec<Str
     Ok((Call::read(call, "", ids.len())?, ids))
 }
 
-/// The next call of the agent's only session after `before`.
+/// Waits for the next call of the agent's only session after `before` and returns it.
 pub fn next(home: &Home, before: Option<&Call>) -> Result<Call> {
     eventually("a call", || {
         let status = home.status()?;

@@ -16,17 +16,17 @@ use crate::calls::{self, Call};
 use crate::table::Line;
 use crate::{median_and_worst, seconds};
 
-/// The default, stated explicitly because `WINDOW` depends on it.
+/// Details of the Configuration: the default, explicit because `WINDOW` depends on it.
 const DETAILS: &str = "discoveryTimeoutSeconds: 1\n";
-/// Time to wait for probe answers: `discoveryTimeoutSeconds` and half a second.
+/// Time for which the handler waits for probe answers: `discoveryTimeoutSeconds` and half a second.
 const WINDOW: Duration = Duration::from_millis(1_500);
 const CAMERAS: u16 = 100;
 const MANY: u16 = 500;
-/// How often the first scan is repeated.
+/// Number of repetitions of the first scan.
 const TIMES: usize = 5;
-/// How many scans without changes are measured.
+/// Number of measured scans without changes.
 const LOOKS: usize = 4;
-/// How long the agent is left alone.
+/// Time for which the agent is not used.
 const QUIET: Duration = Duration::from_secs(40);
 /// Time between two scans.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -189,10 +189,10 @@ fn five_hundred() -> Result<Line> {
     })
 }
 
-/// Identifies one version of a file: inode and modification time.
+/// Version of a file: inode and modification time.
 type Written = (u64, i64, i64);
 
-/// All files the agent writes except its log.
+/// Returns all files that the agent writes, except its log.
 fn files(home: &Home) -> Result<BTreeMap<PathBuf, Written>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![home.path().join("state"), home.cdi().to_owned()];
@@ -223,7 +223,7 @@ fn changed<'a>(
         .collect()
 }
 
-/// The CPU time of a process in hundredths of a second.
+/// Returns the CPU time of a process in hundredths of a second.
 fn ticks(pid: u32) -> Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no stat")?;

@@ -1,6 +1,6 @@
-//! What it costs that a scheduler chooses devices by what pods say of them, on a node with a real kubelet.
+//! Cost of a scheduler that chooses devices by the descriptions of pods, on a node with a real kubelet.
 //!
-//! An Allocate is answered when the agent's log says so. That log, the API server's audit log and the watches have one clock.
+//! The time of an Allocate's answer is in the agent's log. That log, the API server's audit log and the watches share one clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -25,21 +25,21 @@ use crate::table::Line;
 
 const CONFIGURATION: &str = "gpus";
 const GPUS: usize = 10;
-/// Counts the rounds in which ten pods come at once.
+/// Number of rounds in which ten pods are created at once.
 const ROUNDS: usize = 5;
-/// Counts the pods that come one by one.
+/// Number of pods that are created one by one.
 const TIMES: usize = 40;
-/// Counts the pods that wait for the end of another.
+/// Number of pods that wait for the end of another one.
 const WAITS: usize = 5;
-/// Is the time for which a pod has a device that another waits for.
+/// Time for which a pod has a device that another one waits for.
 const LIVED: Duration = Duration::from_secs(6);
-/// Is the time within which all is written that a pod causes.
+/// Time within which all writes that a pod causes are done.
 const QUIET: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Is an agent that offers tickets and a scheduler, with the rights that the chart gives them.
+/// Agent that offers tickets and a scheduler, with the rights that the chart gives them.
 struct Site {
-    /// Its pods are deleted while the others run.
+    /// Namespace whose pods are deleted while the others run.
     space: Namespace<'static>,
     scheduling: Scheduling,
     home: Home,
@@ -49,10 +49,10 @@ struct Site {
     locks_nodes: bool,
 }
 
-/// Counts requests by verb and kind.
+/// Number of requests by verb and kind.
 type Counts = BTreeMap<String, usize>;
 
-/// Counts what was written, by whom.
+/// Number of writes, by writer.
 #[derive(Default)]
 struct Written {
     extender: Counts,
@@ -60,7 +60,7 @@ struct Written {
     events: usize,
 }
 
-/// Gives the agent's account its rights; they go when this is dropped.
+/// Rights of the agent's account, removed when this is dropped.
 struct Rights(&'static Cluster, String);
 
 impl Drop for Rights {
@@ -117,7 +117,7 @@ impl Site {
         })
     }
 
-    /// Runs a pod: what the first one waits for, others do not.
+    /// Runs a pod, so that the costs of the first one are not measured.
     fn first(&self) -> Result<()> {
         self.space.run(&self.pod("first", &[0]))?;
         self.end(&["first".to_owned()])
@@ -132,13 +132,13 @@ impl Site {
         Ok(lines)
     }
 
-    /// Makes a pod with a device for each of these numbers of GPUs.
+    /// Returns a pod that asks for one device per index of `gpus`.
     fn pod(&self, name: &str, gpus: &[usize]) -> Pod {
         let requests = json!([exactly("gpus", of("", CONFIGURATION, gpus.len(), gpus))]);
         self.scheduling.pod(name, Some(self.node), &requests)
     }
 
-    /// Runs pods that all come at once, each with a GPU of its own.
+    /// Runs pods that are created at once, each with a GPU of its own.
     fn at_once(&self) -> Result<Line> {
         let (mut allocated, mut spread, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
@@ -218,7 +218,7 @@ impl Site {
         })
     }
 
-    /// Counts the pods whose names begin so that the scheduler has refused a node, or was refused a Bind.
+    /// Counts the pods with this prefix for which the scheduler reported a failure of Filter or Bind.
     fn refused(&self, prefix: &str) -> Result<usize> {
         let list = self.cluster.get(&self.space.collection("events"))?;
         let events = list.get("items").and_then(Value::as_array);
@@ -312,7 +312,7 @@ impl Site {
         ])
     }
 
-    /// Counts what extender and agent write of one pod.
+    /// Counts the writes of extender and agent for one pod.
     fn writes(&self) -> Result<Line> {
         let gpus = [0, 1];
         let moment = self.cluster.audit().now()?;
@@ -346,8 +346,8 @@ impl Site {
         })
     }
 
-    /// Counts writes since a moment. Those of the extender's account are its own but for Events: of what kube-scheduler writes with it, the audit
-    /// log has nothing else.
+    /// Counts writes since `moment`. Those of the extender's account are its own except for Events: the audit log has nothing else that
+    /// kube-scheduler writes with it.
     fn written(&self, moment: u64) -> Result<Written> {
         let (agent, scheduler) = (self.agent(), self.scheduling.user());
         let mut written = Written::default();
@@ -369,7 +369,7 @@ impl Site {
         Ok(written)
     }
 
-    /// Measures how long a pod waits for a device after that became free.
+    /// Measures the time that a pod waits for a device after that became free.
     fn freed(&self) -> Result<Line> {
         let (api, pods) = (self.cluster.api(), self.space.collection("pods"));
         let all = collection(&self.space, "instances");
@@ -446,7 +446,7 @@ impl Site {
         })
     }
 
-    /// Returns the lines of the agent's log that say that an Allocate was answered, with their times.
+    /// Returns the lines of the agent's log about answered Allocates, with their times.
     fn served(&self) -> Vec<(String, String)> {
         let log = self.home.log();
         let lines = log
@@ -489,7 +489,7 @@ impl Site {
         log.iter().filter(move |one| one.request.user == agent)
     }
 
-    /// Returns when the first such request of the extender was received that the API server did.
+    /// Returns the time at which the API server received the first successful request of the extender with this verb, resource and name.
     fn of_scheduler(
         &self,
         log: &[Timed],
@@ -507,7 +507,7 @@ impl Site {
     }
 }
 
-/// Returns the times of the extender's calls of a verb.
+/// Returns the histogram of the extender's calls of a verb.
 pub fn calls(scheduling: &Scheduling, verb: &str) -> Result<Histogram> {
     let url = format!("http://{}/metrics", scheduling.address());
     let text = ureq::get(&url).call()?.body_mut().read_to_string()?;
@@ -515,7 +515,7 @@ pub fn calls(scheduling: &Scheduling, verb: &str) -> Result<Histogram> {
     Histogram::read(&text, name, &format!("verb=\"{verb}\""))
 }
 
-/// Returns the time between two times of logs of this machine.
+/// Returns the time between two times in logs of this machine.
 pub fn between(from: &str, to: &str) -> Result<Duration> {
     let (from, to): (Timestamp, Timestamp) = (from.parse()?, to.parse()?);
     let time = to.duration_since(from);

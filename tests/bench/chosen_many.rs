@@ -1,5 +1,5 @@
-//! How many pods a second a scheduler binds that chooses their devices among those of 500 nodes, beside the same scheduler with an extender that
-//! decides nothing and with none. `NODES` sets the number.
+//! Pods bound per second by a scheduler that chooses their devices among those of 500 nodes, compared with the same scheduler with an extender that
+//! decides nothing and without an extender. `NODES` sets the number.
 //!
 //! The nodes are objects without machines, and no pod starts. The times are those of Bindings in the API server's audit log.
 
@@ -21,31 +21,31 @@ use crate::process::{Memory, mb, pass};
 use crate::statistics::metric;
 use crate::table::Line;
 
-/// Counts the nodes, unless `NODES` says otherwise.
+/// Default number of nodes, without `NODES`.
 const NODES: usize = 500;
-/// Counts the devices of each node alone, and those that all nodes see.
+/// Number of local devices of each node, and number of devices that all nodes see.
 const LOCAL: usize = 20;
 const SHARED: usize = 100;
-/// Counts the pods for each node, which come all at once.
+/// Number of pods per node, all created at once.
 const PODS_OF_NODE: usize = 2;
-/// Counts the expressions where they are not all alike.
+/// Number of different expressions of [`Wishes::Ten`].
 const EXPRESSIONS: usize = 10;
-/// Bounds the requests that are under way.
+/// Upper bound of concurrent requests.
 const IN_FLIGHT: usize = 16;
-/// Bounds the Instances that are deleted with one request: those that all nodes see are large.
+/// Upper bound of Instances that are deleted with one request: those that all nodes see are large.
 const TOGETHER: usize = 200;
-/// Is the time within which whoever watches has seen what was created.
+/// Time within which all watchers have seen a created object.
 const SEEN: Duration = Duration::from_secs(2);
-/// Separates two looks at the audit log.
+/// Pause between two readings of the audit log.
 const LOOK: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_mins(10);
-/// Labels the nodes.
+/// Label of the nodes.
 const LABEL: &str = "leafhost.dev/bench";
 const NODE_OBJECTS: &str = "/api/v1/nodes";
-/// Taints nodes of which no kubelet tells.
+/// Taint of nodes without a reporting kubelet.
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Says what pods want.
+/// Kind of the pods' requests.
 #[derive(Clone, Copy)]
 enum Wishes {
     Alike,
@@ -70,12 +70,12 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let mut scheduling = Scheduling::start(cluster, bench.space.name(), &AGENT)?;
     let measured = bench.lines(&mut scheduling);
     let measured = measured.with_context(|| scheduling.log());
-    // Nobody is to look at what goes.
+    // No scheduler must watch the cleanup.
     drop(scheduling);
     measured
 }
 
-/// Holds the nodes, their Instances, and a namespace for pods. All goes when this is dropped.
+/// Nodes, their Instances, and a namespace for pods. Dropping it deletes them all.
 struct Bench {
     nodes: usize,
     space: Namespace<'static>,
@@ -87,7 +87,7 @@ struct Bench {
 impl Bench {
     fn lines(&self, scheduling: &mut Scheduling) -> Result<Vec<Line>> {
         let pods = self.nodes * PODS_OF_NODE;
-        // It is judged before what is measured begins.
+        // The extender evaluates the expression before the measurement begins.
         self.warm("warm-ours", scheduling)?;
         let before = calls(scheduling, "filter")?;
         let ours = self.run("ours", scheduling, Wishes::Alike)?;
@@ -109,7 +109,7 @@ impl Bench {
         let empty = self.run("empty", scheduling, Wishes::Alike)?;
         self.forget(None)?;
         scheduling.replace_scheduler(|config| {
-            // It writes the Bindings itself, by default at most 50 a second.
+            // kube-scheduler writes the Bindings itself, by default at most 50 a second.
             for (field, value) in [("qps", json!(5_000)), ("burst", json!(5_000))] {
                 if let Some(connection) = config.pointer_mut("/clientConnection") {
                     connection[field] = value;
@@ -162,7 +162,7 @@ impl Bench {
         ])
     }
 
-    /// Waits until one pod is bound: the scheduler has seen the cluster then.
+    /// Waits until one pod is bound, which shows that the scheduler has seen the cluster.
     fn warm(&self, name: &str, scheduling: &Scheduling) -> Result<()> {
         let pod = pod(name, scheduling, &half());
         self.cluster
@@ -173,8 +173,8 @@ impl Bench {
         })
     }
 
-    /// Creates pods while the scheduler stands still, and waits until all are bound. Returns how many were bound a second, from the first Binding
-    /// to the last.
+    /// Creates pods while the scheduler is stopped, and waits until all are bound. Returns the number of pods bound per second, from the first
+    /// Binding to the last.
     fn run(&self, name: &str, scheduling: &Scheduling, wishes: Wishes) -> Result<f64> {
         let pods = self.nodes * PODS_OF_NODE;
         let each = (0..pods).map(|number| {
@@ -191,11 +191,11 @@ impl Bench {
         let begun = self.cluster.audit().now()?;
         scheduling.still(|| {
             self.create(&self.space.collection("pods"), each)?;
-            // By then, the extender has seen them, too.
+            // The extender has seen them by then, too.
             pass(SEEN)
         })?;
         let start = Instant::now();
-        // A line that was half written at the last look is read at the next but one.
+        // A line that was half written at the last reading is read again with the next but one.
         let (mut from, mut next) = (begun, begun);
         let mut bound: BTreeMap<String, String> = BTreeMap::new();
         let prefix = format!("{name}-");
@@ -224,7 +224,7 @@ impl Bench {
         Ok(count / took.as_secs_f64())
     }
 
-    /// Deletes all pods, and waits until the extender has given their devices back.
+    /// Deletes all pods and waits until the extender has released their devices.
     fn forget(&self, scheduling: Option<&Scheduling>) -> Result<()> {
         let pods = self.space.collection("pods");
         self.delete_all(&pods, "gracePeriodSeconds=0", 1_000)?;
@@ -235,15 +235,15 @@ impl Bench {
                 Ok(())
             })?;
         }
-        // What else all this has caused, such as events, is written.
+        // Other writes that the deletion causes, such as events, are done by then.
         pass(Duration::from_secs(10))
     }
 
-    /// Deletes all objects of a collection, so many with one request.
+    /// Deletes all objects of a collection, up to `together` per request.
     fn delete_all(&self, all: &str, query: &str, together: usize) -> Result<()> {
         let api = self.cluster.api();
         within(TIMEOUT, &format!("{all} are gone"), || {
-            // It may take longer than the API server has time for; then some are left.
+            // The deletion may time out at the API server; then some objects are left.
             let deleted = api.delete(&format!("{all}?limit={together}&{query}"));
             let left = api.get(&format!("{all}?limit=1&{query}"))?;
             let left = left.get("items").and_then(Value::as_array);
@@ -265,7 +265,7 @@ impl Bench {
         let shared = |index| instance("shared", &format!("{index:06}"), &names, index);
         instances.extend((0..SHARED).map(shared));
         self.create(&collection(&self.space, "instances"), instances)?;
-        // No kubelet tells of the nodes. What that changes of them is written before pods come, who tolerate it.
+        // The nodes have no kubelet, so they become unreachable. Those writes must be done before pods, which tolerate the taint, are created.
         within(TIMEOUT, "all nodes are known to be unreachable", || {
             pass(Duration::from_secs(2))?;
             let list = format!("{NODE_OBJECTS}?labelSelector={LABEL}");
@@ -281,7 +281,7 @@ impl Bench {
         })
     }
 
-    /// Creates objects as fast as the API server takes them.
+    /// Creates objects as fast as the API server accepts them.
     fn create(&self, path: &str, objects: Vec<Value>) -> Result<()> {
         let requests = objects.into_iter().map(|object| {
             Ok(http::Request::post(path)
@@ -330,7 +330,7 @@ fn node(number: usize) -> Value {
     })
 }
 
-/// Makes an Instance with one slot, which these nodes see.
+/// Returns an Instance with one slot, which these nodes see.
 fn instance(configuration: &str, hash: &str, nodes: &[String], index: usize) -> Value {
     let name = format!("{configuration}-{hash}");
     let status: BTreeMap<&String, Value> = nodes
@@ -352,7 +352,7 @@ fn half() -> Vec<usize> {
     (0..LOCAL / 2).collect()
 }
 
-/// Makes a pod that wants one device of its node with one of these indices.
+/// Returns a pod that asks for one device of its node with one of these indices.
 fn pod(name: &str, scheduling: &Scheduling, indices: &[usize]) -> Value {
     let requests = json!([exactly("device", of("", "local", 1, indices))]);
     let text = json!({"main": {"requests": requests}}).to_string();

@@ -1,4 +1,4 @@
-//! Allocate calls by the kubelet's stand-in of an agent in a cluster, compared with patching the same object.
+//! Allocate calls by the kubelet's stand-in to an agent in a cluster, compared with patching the same object.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ use crate::joined::{client, collection, configure, instances, until_instances};
 use crate::statistics::{metric, ms, quantile};
 use crate::table::Line;
 
-/// Instances and slots of each; every slot is allocated once.
+/// Number of Instances, and slots of each; every slot is allocated once.
 const INSTANCES: usize = 100;
 const SLOTS: usize = 5;
 
-/// Where the agent's metrics are.
+/// Address of the agent's metrics.
 const METRICS: &str = "127.0.0.1:9480";
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
@@ -93,7 +93,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     }])
 }
 
-/// How long a JSON Patch with a test takes, as a claim is one.
+/// Measures a JSON Patch with a test, like that of a claim.
 async fn patch(client: &kube::Client, path: &str, slot: usize) -> Result<Duration> {
     let field = "/spec/brokerProperties/bench";
     let steps = serde_json::json!([

@@ -1,7 +1,7 @@
 //! Benchmarks of the agent in a cluster, printed as a table of values, targets and references.
 //!
-//! Run by `make bench`, as root. Requests are counted in the API server's audit log. Names of measures as arguments choose
-//! some of them: `cargo bench --profile dist --bench cluster -- writes claims`. `many-nodes` and `chosen-many` are taken only by their names,
+//! Run by `make bench`, as root. Requests are counted in the API server's audit log. Arguments select measures by name:
+//! `cargo bench --profile dist --bench cluster -- writes claims`. `many-nodes` and `chosen-many` run only if named,
 //! because they take long.
 #![allow(missing_docs, reason = "a benchmark")]
 
@@ -30,7 +30,7 @@ mod writes;
 use anyhow::{Result, ensure};
 use leafhost_tests::cluster::{self, Cluster};
 
-/// A measure's name and what takes it.
+/// Name of a measure and its function.
 type Measure = (
     &'static str,
     fn(&'static Cluster) -> Result<Vec<table::Line>>,
@@ -47,13 +47,13 @@ const MEASURES: [Measure; 13] = [
     ("scheduled", scheduled::measure),
     ("scheduled-shared", scheduled_shared::measure),
     ("chosen", chosen::measure),
-    // Last, because the API server is busy with what they leave behind.
+    // Last, because the API server is busy with the objects they leave.
     ("many-devices", many_devices::measure),
     ("many-nodes", many_nodes::measure),
     ("chosen-many", chosen_many::measure),
 ];
 
-/// The measures that are taken only by their names.
+/// Measures that run only if named.
 const LONG: [&str; 2] = ["many-nodes", "chosen-many"];
 
 fn main() -> Result<()> {

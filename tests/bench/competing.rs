@@ -1,4 +1,4 @@
-//! Pods of two stand-in nodes that compete for the slots of fifty devices: how many claims and releases a second, and how long a kubelet waits.
+//! Pods of two stand-in nodes that compete for the slots of fifty devices: claims and releases per second, and the wait of the kubelet.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::statistics::{ms, quantile};
 use crate::table::Line;
 
 const DEVICES: usize = 50;
-/// Many, because a slot comes back at the earliest five seconds after it was given.
+/// Slots per device; many, because a slot is freed at the earliest five seconds after its allocation.
 const SLOTS: usize = 20;
 const CLAIMS: usize = 5_000;
 

@@ -14,7 +14,7 @@ use crate::process::pass;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 
-/// How often each handler is created.
+/// Number of times each handler is created.
 const TIMES: usize = 3;
 /// File names, handlers, and details that find one device on every machine.
 const HANDLERS: [(&str, &str, &str); 3] = [
@@ -72,7 +72,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     ])
 }
 
-/// The object that a user would apply.
+/// Returns the object that a user would apply.
 fn config_map(file: &str) -> Result<Value> {
     let wasm = handler(file)?;
     let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
@@ -80,7 +80,7 @@ fn config_map(file: &str) -> Result<Value> {
     Ok(serde_yaml_ng::from_str(&object)?)
 }
 
-/// Creates it; the time until the Instance is there.
+/// Creates the object and returns the time until the Instance exists.
 fn create(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -90,7 +90,7 @@ fn create(
     home.until("the Configuration waits", |status| {
         status.pointer("/configurations/0").is_some()
     })?;
-    // By then the agent is idle.
+    // The agent is idle by then.
     pass(Duration::from_millis(500))?;
     let begun = Instant::now();
     let all = space.collection("configmaps");

@@ -19,10 +19,10 @@ use crate::statistics::quantile;
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};
 
-/// How long a file must be unchanged before the agent reads it.
+/// Time for which a file must be unchanged before the agent reads it.
 const SETTLE: Duration = Duration::from_millis(200);
 const CONFIGURATIONS: usize = 3;
-/// Number of devices and of repetitions.
+/// Number of devices, and number of repetitions.
 const STEPS: [(usize, usize); 4] = [(10, 5), (100, 5), (1_000, 5), (10_000, 3)];
 
 pub fn measure() -> Result<Vec<Line>> {
@@ -111,7 +111,7 @@ fn appear(devices: usize) -> Result<(Duration, u32)> {
     Ok((took, Memory::of(home.pid()?)?.resident))
 }
 
-/// How many devices a CDI spec has, without the one that stands for all.
+/// Returns the number of devices of a CDI spec, without the one that stands for all.
 fn specified(path: &PathBuf) -> Result<usize> {
     let spec: Value = serde_json::from_slice(&fs::read(path)?)?;
     let devices = spec.get("devices").and_then(Value::as_array);

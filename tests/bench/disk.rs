@@ -1,4 +1,4 @@
-//! Writes the same bytes as durably as the agent does: the lower bound for its times.
+//! Lower bound for the agent's times: writes of the same bytes with the same durability.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Writes a copy of a file next to it: complete under its name, file and folder synced.
+/// Writes a copy of a file next to it, renamed when complete, with file and folder synced.
 pub fn write(stored: &Path) -> Result<Duration> {
     let bytes = std::fs::read(stored).with_context(|| format!("no {}", stored.display()))?;
     let folder = stored.parent().context("it is in no folder")?;

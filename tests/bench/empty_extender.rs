@@ -1,6 +1,6 @@
-//! An extender of a kube-scheduler that decides nothing: all nodes will do and none is better. Its Bind is one Binding.
+//! Extender of a kube-scheduler that decides nothing: it accepts all nodes with the same score. Its Bind is one Binding.
 //!
-//! Knows HTTP/1.1 as far as kube-scheduler uses it: one request after the other on a connection, each with its length.
+//! Knows HTTP/1.1 as far as kube-scheduler uses it: sequential requests on a connection, each with its length.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,24 +15,24 @@ use tokio::runtime::Runtime;
 
 use crate::joined::client_of;
 
-/// Bounds a question: a pod and the names of all nodes.
+/// Upper bound of a request in bytes: a pod and the names of all nodes.
 const MOST: u64 = 4 << 20;
 
-/// Is the extender. It ends when this is dropped; its connections end with the kube-scheduler.
+/// Extender that ends when this is dropped; its connections end with the kube-scheduler.
 pub struct EmptyExtender {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Has what Binds are written with.
+/// Client and runtime that write Bindings.
 struct Answering {
     client: kube::Client,
     runtime: Runtime,
 }
 
 impl EmptyExtender {
-    /// Starts one that writes Bindings as a kubeconfig says.
+    /// Starts an extender that writes Bindings with this kubeconfig.
     pub fn start(kubeconfig: &Path) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -49,7 +49,7 @@ impl EmptyExtender {
                     return;
                 }
                 let answering = Arc::clone(&answering);
-                // It ends with its connection.
+                // The thread ends with its connection.
                 std::thread::spawn(move || {
                     if let Err(error) = answering.serve(&scheduler) {
                         eprintln!("the empty extender: {error:#}");
@@ -64,7 +64,7 @@ impl EmptyExtender {
         })
     }
 
-    /// Returns its `urlPrefix`.
+    /// Returns the `urlPrefix` of the extender.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -90,7 +90,7 @@ impl Answering {
                 match reader.by_ref().take(MOST).read_until(b'\n', &mut head) {
                     Ok(0) => return Ok(()),
                     Ok(_) => {}
-                    // It was killed.
+                    // The kube-scheduler was killed.
                     Err(_) if head.is_empty() => return Ok(()),
                     Err(error) => return Err(error.into()),
                 }

@@ -1,4 +1,4 @@
-//! Time from the end of a pod to the moment at which another node can give its slot.
+//! Time from the end of a pod to the moment at which another node can allocate its slot.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::statistics::{ms, quantile};
 use crate::table::Line;
 
 const TIMES: usize = 10;
-/// An agent frees no slot that was given less than five seconds ago: the kubelet may not have written it down.
+/// Lifetime of a pod: an agent frees no slot that was allocated less than five seconds ago, because the kubelet may not have recorded it.
 const LIVED: Duration = Duration::from_secs(6);
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {

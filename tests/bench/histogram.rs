@@ -1,4 +1,4 @@
-//! A histogram among metrics in the text format of Prometheus.
+//! Histogram among metrics in the text format of Prometheus.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::statistics::ms;
 
-/// Holds the buckets of a histogram, each with all that is in smaller ones.
+/// Cumulative buckets and sum of a histogram.
 pub struct Histogram {
-    /// By the upper bound, in seconds.
+    /// Upper bounds in seconds, each with the cumulative count.
     buckets: Vec<(f64, f64)>,
     sum: f64,
 }
 
 impl Histogram {
-    /// Reads the one of that name; of several the one whose labels have this text.
+    /// Reads the histogram of that name; `labels` selects one of several.
     pub fn read(metrics: &str, name: &str, labels: &str) -> Result<Self> {
         let (mut buckets, mut sum) = (Vec::new(), None);
         let own = metrics.lines().filter_map(|line| line.strip_prefix(name));
@@ -38,7 +38,7 @@ impl Histogram {
         })
     }
 
-    /// Returns what came after `before`.
+    /// Returns the observations after `before`.
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);
         Self {
@@ -49,22 +49,22 @@ impl Histogram {
         }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of observations.
     pub fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// Returns the sum of all.
+    /// Returns the sum of the observations.
     pub fn sum(&self) -> Duration {
         Duration::from_secs_f64(self.sum.max(0.0))
     }
 
-    /// Returns the mean.
+    /// Returns the mean of the observations.
     pub fn mean(&self) -> Duration {
         Duration::from_secs_f64(self.sum.max(0.0) / self.count().max(1.0))
     }
 
-    /// Says between which bounds a quantile is.
+    /// Returns the bounds of a quantile as a text.
     pub fn quantile(&self, share: f64) -> String {
         let wanted = self.count() * share;
         let is_below = |(_, count): &&(f64, f64)| *count < wanted;

@@ -20,14 +20,14 @@ use crate::statistics::{ms, quantile};
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};
 
-/// Devices of each kind.
+/// Number of devices of each kind.
 const DEVICES: usize = 200;
-/// One session per last digit of a device's name.
+/// Number of sessions: one per last digit of a device's name.
 const SESSIONS: usize = 10;
 /// Time between two devices, so that each session is called less than twice a second.
 const SPACING: Duration = Duration::from_millis(200);
 
-/// A device that is removed on drop.
+/// Device that is removed on drop.
 enum Plugged {
     Zram(Zram),
     Veth(String),
@@ -61,7 +61,7 @@ fn veth(number: usize) -> Result<Plugged> {
     Ok(Plugged::Veth(name))
 }
 
-/// A kind of devices.
+/// Kind of device.
 struct Kind {
     what: &'static str,
     subsystem: &'static str,
@@ -164,7 +164,7 @@ fn plugs(kind: &Kind) -> Result<Line> {
     })
 }
 
-/// Whether this is the kernel's event for the new device.
+/// Returns true if this is the kernel's event for the new device.
 fn is_of(what: &What, name: &str) -> bool {
     let What::Device(message) = what else {
         return false;
@@ -173,7 +173,7 @@ fn is_of(what: &What, name: &str) -> bool {
     message.strip_prefix("add@").is_some_and(is_last)
 }
 
-/// Whether this is an Instance of the Configuration for this last digit.
+/// Returns true if this is an Instance of the Configuration for this last digit.
 fn is_instance(what: &What, digit: char) -> bool {
     let prefix = format!("plugs-{digit}-");
     let is_its = |path: &Path| {

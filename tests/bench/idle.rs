@@ -1,4 +1,4 @@
-//! How often the threads of an idle agent wake up.
+//! Wake-ups of the threads of an idle agent.
 //!
 //! The agent has its own network, because events of the machine's would wake it.
 
@@ -21,7 +21,7 @@ const CALM: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(30);
 /// Time between two readings of the threads; an idle thread lives longer.
 const STEP: Duration = Duration::from_millis(50);
-/// How many threads are listed, those with most wake-ups first.
+/// Number of threads listed, those with the most wake-ups first.
 const NAMED: usize = 5;
 
 /// Handlers that wait until something happens.
@@ -39,10 +39,10 @@ pub fn measure() -> Result<Vec<Line>> {
             let text = configuration(device, "udev", &details);
             home.write(&format!("configurations/{device}.yaml"), text)?;
         }
-        // Two echoes, four GPUs, three of udev.
+        // Two of debug-echo, four of mock-gpu, three of udev.
         Ok(9)
     })?;
-    // Two echoes, four GPUs, one of udev.
+    // Two of debug-echo, four of mock-gpu, one of udev.
     let probing = idle(&lan.host("probes")?, &HANDLERS, |home| {
         one_of_each(home, &HANDLERS)?;
         Ok(7)
@@ -124,7 +124,7 @@ fn idle(
     })
 }
 
-/// Voluntary context switches of each thread, by number and name.
+/// Returns the voluntary context switches of each thread, by number and name.
 fn waits(pid: u32) -> Result<BTreeMap<(u32, String), u32>> {
     let mut waits = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {

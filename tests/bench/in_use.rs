@@ -13,7 +13,7 @@ use crate::process::{Memory, forget, mb, pass};
 use crate::table::Line;
 
 const INSTANCES: usize = 100;
-/// By then, what the start took is free again.
+/// Time after which the memory that the start took is free again.
 const CALM: Duration = Duration::from_secs(20);
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {

@@ -1,4 +1,4 @@
-//! The agent and its handlers as they are installed.
+//! Agent and handlers as they are installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use leafhost_tests::program::source_tree;
 
 /// All handlers that come with the agent.
 pub const HANDLERS: [&str; 5] = ["debug-echo", "mock-gpu", "onvif", "opcua", "udev"];
-/// A Configuration for each handler, as file of the handler, name, handler and details. They find little and cost the machine nothing.
+/// One Configuration per handler, as file of the handler, name, handler and details. They find few devices and put no load on the machine.
 pub const ONE_OF_EACH: [(&str, &str, &str, &str); 5] = [
     ("debug-echo", "echo", "debugEcho", "descriptions: [a, b]"),
     ("mock-gpu", "gpus", "mock-gpu", "count: 4"),
@@ -27,7 +27,7 @@ pub const ONE_OF_EACH: [(&str, &str, &str, &str); 5] = [
         "udevRules: ['SUBSYSTEM==\"mem\", KERNEL==\"null\"']",
     ),
 ];
-/// How many devices [`ONE_OF_EACH`] has.
+/// Number of devices of [`ONE_OF_EACH`].
 pub const DEVICES_OF_EACH: usize = 2 + 4 + 1;
 
 /// Sets the environment that the service unit gives the agent.

@@ -14,7 +14,7 @@ use crate::installed::as_installed;
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// An agent on a node; it does not run yet.
+/// Prepares an agent on a node; does not start it.
 pub fn agent(cluster: &Cluster, node: &'static Node, handlers: &[&str]) -> Result<Home> {
     cluster.define()?;
     let mut home = Home::on(node)?;
@@ -44,24 +44,24 @@ pub fn configure(
     cluster.api().create(&all, &object).map(drop)
 }
 
-/// The path of a collection of Akri's objects.
+/// Returns the path of a collection of Akri's objects.
 pub fn collection(space: &Namespace<'_>, kind: &str) -> String {
     format!("/apis/akri.sh/v0/namespaces/{}/{kind}", space.name())
 }
 
-/// All Instances of a namespace.
+/// Returns all Instances of a namespace.
 pub fn instances(cluster: &Cluster, space: &Namespace<'_>) -> Result<Vec<Value>> {
     let list = cluster.get(&collection(space, "instances"))?;
     let items = list.get("items").and_then(Value::as_array);
     items.cloned().context("a list without items")
 }
 
-/// A connection of the agent's kind.
+/// Creates a client of the same kind as the agent's.
 pub async fn client(cluster: &Cluster) -> Result<kube::Client> {
     client_of(cluster.kubeconfig()).await
 }
 
-/// Connects as a kubeconfig says.
+/// Creates a client with a kubeconfig.
 pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();
@@ -69,19 +69,19 @@ pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
     Ok(kube::Client::try_from(config)?)
 }
 
-/// Seconds with two digits.
+/// Formats seconds with two digits.
 pub fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// Waits until the namespace has that many Instances; the time at which they were seen.
+/// Waits until the namespace has `count` Instances; returns the time at which they were seen.
 pub fn until_instances(
     cluster: &Cluster,
     space: &Namespace<'_>,
     count: usize,
     home: &Home,
 ) -> Result<Instant> {
-    // One is enough: the answer says how many more there are.
+    // One is enough: the answer has the number of the remaining ones.
     let path = format!("{}?limit=1", collection(space, "instances"));
     let seen = within(TIMEOUT, "all Instances", || {
         let list = cluster.get(&path)?;

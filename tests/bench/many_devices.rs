@@ -12,9 +12,9 @@ use crate::joined::{agent, client, collection, configure, instances, seconds, un
 use crate::statistics::quantile;
 use crate::table::Line;
 
-/// How often each.
+/// Number of repetitions.
 const TIMES: usize = 3;
-/// So many writes an agent has under way at a time.
+/// Number of concurrent writes of an agent.
 const IN_FLIGHT: usize = 16;
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
@@ -59,7 +59,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// How long it takes to create these objects in another namespace.
+/// Measures the creation of these objects in another namespace.
 fn create(cluster: &'static Cluster, objects: Vec<Value>) -> Result<Duration> {
     let space = cluster.namespace("alone")?;
     let path = collection(&space, "instances");

@@ -1,5 +1,5 @@
-//! Agents of many nodes on one API server: what they write when nothing happens and when all of them restart, and what one of them costs by the
-//! number of the others. `NODES` sets the number.
+//! Agents of many nodes on one API server: their writes when nothing happens and when all of them restart, and the cost of one agent by the number of
+//! the others. `NODES` sets the number.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,17 +17,17 @@ use crate::process::{Memory, mb, pass};
 use crate::simulated::{CONFIGURATIONS, HANDLER, LOCAL, Process, SHARED, SHARED_OF_NODE, name};
 use crate::table::Line;
 
-/// All nodes but the one that is measured, unless `NODES` says otherwise.
+/// Default number of nodes besides the measured one, without `NODES`.
 const NODES: usize = 500;
-/// The one that is measured is measured first with so many.
+/// Number of other nodes for the first measurement.
 const FEW: usize = 50;
 const PROCESSES: usize = 4;
-/// How long nothing happens.
+/// Time for which nothing happens.
 const STEADY: Duration = Duration::from_mins(1);
-/// By then, an agent has written what it wants to write.
+/// Time after which an agent has done its writes.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// What one agent costs.
+/// Cost of one agent.
 struct Cost {
     memory: u32,
     start: u64,
@@ -36,12 +36,12 @@ struct Cost {
     strange: Strange,
 }
 
-/// Counts what one agent does about shared Instances that it does not see, when their slots change hands and they are deleted.
+/// Cost of one agent for shared Instances that its node does not see, when their slots change hands and they are deleted.
 struct Strange {
     instances: usize,
-    /// Counts the requests for one of them.
+    /// Number of requests for single Instances.
     looks: u64,
-    /// Counts the bytes that it wrote of Instances to disk.
+    /// Number of bytes of Instances that the agent wrote to disk.
     kept: u64,
 }
 
@@ -139,7 +139,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     ])
 }
 
-/// What the agent of node 0 costs beside the others.
+/// Measures the cost of the agent of node 0 next to `others` others.
 fn cost(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -150,7 +150,7 @@ fn cost(
     let proxy = WriteProxy::start(cluster.api())?;
     let kubeconfig = folder.join("kubeconfig");
     std::fs::write(&kubeconfig, proxy.kubeconfig())?;
-    // Its Instances are there before it is measured.
+    // The node's Instances exist before the measurement.
     drop(Process::start(&kubeconfig, folder, 0, 1)?);
     let one = Process::start(&kubeconfig, folder, 0, 1)?;
     settle(cluster, space, others + 1)?;
@@ -175,7 +175,7 @@ fn cost(
     })
 }
 
-/// Has others claim and give back slots of the Instances that node 0 does not see, and deletes them; `folder` is that of node 0.
+/// Makes other nodes claim and free slots of the Instances that node 0 does not see, and deletes them; `folder` is that of node 0.
 fn strange(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -219,7 +219,7 @@ fn strange(
     })
 }
 
-/// Waits until the nodes have written what they see.
+/// Waits until the Instances of all nodes are written.
 fn settle(cluster: &Cluster, space: &Namespace<'_>, nodes: usize) -> Result<()> {
     let shared = SHARED.min(nodes * SHARED_OF_NODE);
     let least = nodes * LOCAL + shared;
@@ -240,7 +240,7 @@ fn settle(cluster: &Cluster, space: &Namespace<'_>, nodes: usize) -> Result<()> 
     })
 }
 
-/// Writes of Instances of the namespace and of reports since a moment, by verb and kind.
+/// Returns the writes of the namespace's Instances and of reports since `begun`, by verb and kind.
 fn writes(cluster: &Cluster, space: &Namespace<'_>, begun: u64) -> Result<BTreeMap<String, usize>> {
     let mut counts = BTreeMap::new();
     for (request, count) in cluster.audit().since(begun)? {

@@ -47,7 +47,7 @@ pub fn measure() -> Result<Vec<Line>> {
     }])
 }
 
-/// Growth in percent.
+/// Returns the growth in percent.
 pub fn growth(before: u32, after: u32) -> f64 {
     (f64::from(after) / f64::from(before.max(1)) - 1.0) * 100.0
 }

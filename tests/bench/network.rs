@@ -26,12 +26,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Seconds with two digits.
+/// Formats seconds with two digits.
 fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// Median and maximum; sorts the times.
+/// Returns median and maximum; sorts the times.
 fn median_and_worst(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort();
     let at = |index: usize| times.get(index).copied().unwrap_or_default();

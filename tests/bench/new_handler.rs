@@ -16,9 +16,9 @@ use crate::statistics::{ms, quantile};
 use crate::table::Line;
 use crate::watch::{Watch, What, is_placed};
 
-/// How long a file must be unchanged before the agent reads it.
+/// Time for which a file must be unchanged before the agent reads it.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How often each handler is added.
+/// Number of times each handler is added.
 const TIMES: usize = 5;
 /// File names, handlers, and details that find something on every machine.
 const HANDLERS: [(&str, &str, &str); 3] = [
@@ -75,7 +75,7 @@ pub fn measure() -> Result<Vec<Line>> {
     ])
 }
 
-/// Adds a handler to a running agent, with or without its native code in the cache.
+/// Adds a handler to a running agent, with or without its native code in the cache; returns the time to the first Instance.
 fn drop_in(
     (file, handler, details): (&str, &str, &str),
     native: Option<&Path>,
@@ -97,7 +97,7 @@ fn drop_in(
     home.until("the Configuration waits", |status| {
         status.pointer("/configurations/0").is_some()
     })?;
-    // By then the agent has read its folders and is idle.
+    // The agent has read its folders and is idle by then.
     pass(Duration::from_millis(500))?;
     let before = code(&home)?;
     let watch = Watch::new(std::slice::from_ref(&folder))?;
@@ -116,7 +116,7 @@ fn drop_in(
     Ok((took, home))
 }
 
-/// The number of files of native code.
+/// Returns the number of files of native code.
 fn code(home: &Home) -> Result<usize> {
     let entries = fs::read_dir(home.path().join("state/native"))?;
     let is_one = |path: &Path| path.extension().is_some_and(|is| is == "native");
@@ -126,7 +126,7 @@ fn code(home: &Home) -> Result<usize> {
         .count())
 }
 
-/// The file of the only Instance.
+/// Returns the file of the only Instance.
 fn instance(home: &Home) -> Result<std::path::PathBuf> {
     let folder = home.path().join("state/instances/default");
     let mut entries = fs::read_dir(folder)?.filter_map(Result::ok);
@@ -134,7 +134,7 @@ fn instance(home: &Home) -> Result<std::path::PathBuf> {
     Ok(found.context("no Instance")?.path())
 }
 
-/// Runs the compiler as the agent does.
+/// Runs the compiler as the agent does and returns the time.
 fn compile(file: &str) -> Result<Duration> {
     let wasm = File::open(program::handler(file)?)?;
     let native = tempfile::tempfile()?;

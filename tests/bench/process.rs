@@ -8,17 +8,17 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::wait::within;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-/// Memory in KiB.
+/// Memory of a process in KiB.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     /// Resident memory.
     pub resident: u32,
-    /// The anonymous part of it.
+    /// Anonymous part of the resident memory.
     pub anonymous: u32,
 }
 
 impl Memory {
-    /// Of a process, now.
+    /// Reads the current memory of a process.
     pub fn of(pid: u32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         Ok(Self {
@@ -28,7 +28,7 @@ impl Memory {
     }
 }
 
-/// Megabytes with one digit.
+/// Formats KiB as megabytes with one digit.
 pub fn mb(kib: u32) -> String {
     format!("{:.1} MB", f64::from(kib) * 1024.0 / 1e6)
 }
@@ -57,7 +57,7 @@ pub fn pass(time: Duration) -> Result<()> {
     })
 }
 
-/// A number of a status file of the kernel.
+/// Returns a number from a status file of the kernel.
 pub fn field(status: &str, name: &str) -> Result<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use crate::statistics::metric as number;
 use crate::table::Line;
 
-/// A metric that is a count.
+/// Returns a metric that is a count.
 fn metric(address: &str, name: &str) -> Result<u64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -24,7 +24,7 @@ fn metric(address: &str, name: &str) -> Result<u64> {
 }
 
 const PORT: u16 = 9479;
-/// How long the agent is observed at rest.
+/// Time for which the agent is observed at rest.
 const REST: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -97,7 +97,7 @@ fn many(node: &'static Node, devices: u64, target: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The time at which `count` resources are listed, each registered anew since `before`.
+/// Waits until `count` resources are listed, each registered again since `before`; returns the time.
 fn until_listed(metrics: &str, count: u64, before: u64) -> Result<Instant> {
     within(TIMEOUT, "every list is followed", || {
         let listed = metric(metrics, "leafhost_kubelet_resources{state=\"listed\"")?;
@@ -119,7 +119,7 @@ fn at_rest(home: &Home) -> Result<Line> {
         .and_then(|rest| rest.split_whitespace().next())
         .context("no VmRSS")?
         .parse()?;
-    // Listed ids are kept for 30 s and then removed in one last step.
+    // The agent keeps listed IDs for 30 s and then removes them in one last step.
     pass(REST + Duration::from_secs(5))?;
     let before = ticks(pid)?;
     let begun = Instant::now();
@@ -142,7 +142,7 @@ fn pass(time: Duration) -> Result<()> {
     })
 }
 
-/// The CPU time of a process in hundredths of a second.
+/// Returns the CPU time of a process in hundredths of a second.
 fn ticks(pid: u32) -> Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no stat")?;

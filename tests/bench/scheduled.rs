@@ -1,4 +1,4 @@
-//! What it costs that the scheduler gives devices: pods with claims, slices of many devices, and slices that somebody deletes.
+//! Cost of devices that the scheduler allocates: pods with claims, slices of many devices, and slices that a user deletes.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use crate::joined::{agent, collection, configure, until_instances};
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 
-/// How often each.
+/// Number of repetitions.
 const TIMES: usize = 20;
 const DEVICES: usize = 1_000;
 const TIMEOUT: Duration = Duration::from_mins(2);
-/// Where the agent's metrics are, in the network of its node.
+/// Address of the agent's metrics, in the network of its node.
 pub const METRICS: &str = "127.0.0.1:9480";
 pub const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 
@@ -92,7 +92,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         cluster.api().delete(&format!("{SLICES}/{name}"))?;
         until_offered(cluster, node.name(), 2)?;
         back.push(begun.elapsed());
-        // What is deleted again and again comes back ever later.
+        // The agent restores a slice that is deleted repeatedly with growing delays, so it is restarted.
         home.stop(Signal::SIGTERM)?;
         home.start(&["--metrics-listen", METRICS])?;
         crate::process::pass(Duration::from_secs(20))?;
@@ -143,7 +143,7 @@ pub fn metrics(node: &Node) -> Result<String> {
     node.run("curl", &["-sSf", &format!("http://{METRICS}/metrics")])
 }
 
-/// Returns a metric of the agent, whose lines have that text.
+/// Returns the sum of the agent's metrics with this name whose lines contain `with`.
 fn value(node: &Node, name: &str, with: &str) -> Result<f64> {
     let text = metrics(node)?;
     let lines = text
@@ -155,14 +155,14 @@ fn value(node: &Node, name: &str, with: &str) -> Result<f64> {
     Ok(values.iter().sum())
 }
 
-/// Says who gives the devices of a Configuration.
+/// Sets the allocation of a Configuration's devices: by the device plugin or by the scheduler.
 pub fn turn(cluster: &Cluster, space: &Namespace<'_>, name: &str, allocation: &str) -> Result<()> {
     let path = format!("{}/{name}", collection(space, "configurations"));
     let annotations = json!({"metadata": {"annotations": {"leafhost.dev/allocation": allocation}}});
     cluster.api().merge(&path, &annotations).map(drop)
 }
 
-/// Makes a class with that condition, as the controller would, and a template of claims of the same name.
+/// Creates a class with that condition, as the controller would, and a claim template of the same name.
 pub fn define(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -178,7 +178,7 @@ pub fn define(
     cluster.apply(&template.to_string()).map(drop)
 }
 
-/// Runs a pod to its end; returns how long it took from its creation until it ran.
+/// Runs a pod to its end; returns the time from its creation until it ran.
 fn run(space: &Namespace<'_>, pod: &Pod, name: &str) -> Result<Duration> {
     let begun = Instant::now();
     space.create(pod)?;
@@ -199,7 +199,7 @@ pub fn slices(cluster: &Cluster, selector: &str) -> Result<Vec<Value>> {
     Ok(items.context("no items")?.clone())
 }
 
-/// Waits until the slices of a node have so many devices.
+/// Waits until the slices of a node have `count` devices.
 fn until_offered(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
     within(TIMEOUT, "all devices are offered", || {
         let slices = slices(cluster, &format!("spec.nodeName={node}"))?;

@@ -40,16 +40,16 @@ use crate::agents::Agents;
 use crate::scheduled::{start, until_free};
 use crate::scheduled_twin;
 
-/// Bounds how long a pod waits for a device that is free: others wait for minutes.
+/// Upper bound for a pod to get a free device; other schedulers need minutes.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Agents on two nodes and a scheduler, with GPUs of one Configuration.
 pub struct Field {
     pub scheduling: Scheduling,
     pub agents: Agents,
-    /// The Configuration.
+    /// Name of the Configuration.
     pub gpus: String,
-    /// What the agents are started with.
+    /// Arguments of the agents.
     arguments: &'static [&'static str],
 }
 
@@ -69,7 +69,7 @@ impl Field {
         })
     }
 
-    /// Gives each node so many GPUs.
+    /// Gives each node `count` GPUs.
     pub fn grow(&self, count: usize) -> Result<()> {
         let object = json!({
             "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": self.gpus, "namespace": self.space().name()},
@@ -88,22 +88,22 @@ impl Field {
         &self.agents.space
     }
 
-    /// The node where all but the crowds are.
+    /// Returns the first node, on which all pods except the crowds run.
     pub fn node(&self) -> &'static Node {
         self.agents.sites[0].node
     }
 
-    /// Asks for one of these GPUs.
+    /// Returns requests for one of these GPUs.
     pub fn one(&self, indices: &[usize]) -> Value {
         self.some(1, indices)
     }
 
-    /// Asks for some of these GPUs.
+    /// Returns requests for `count` of these GPUs.
     pub fn some(&self, count: usize, indices: &[usize]) -> Value {
         json!({"requests": [exactly("gpu", of("", &self.gpus, count, indices))]})
     }
 
-    /// A pod with these init containers and containers on the first node, which says this of them.
+    /// Returns a pod for the first node with these init containers and containers; `says` is its annotation of devices.
     pub fn pod(&self, name: &str, containers: [&[Container]; 2], says: &Value) -> Pod {
         let [init, containers] = containers;
         let pod = Pod::new(name, containers).init(init).on(self.node());
@@ -111,7 +111,7 @@ impl Field {
         pod.with("schedulerName", json!(self.space().name()))
     }
 
-    /// A pod with one container on the first node that asks for this GPU.
+    /// Returns a pod for the first node with one container that asks for this GPU.
     pub fn gpu(&self, name: &str, index: usize) -> Pod {
         let says = json!({"main": self.one(&[index])});
         self.pod(name, [&[], &[asks("main")]], &says)
@@ -145,7 +145,7 @@ impl Field {
             .with_context(|| self.used())
     }
 
-    /// The slots that are used, and who has them by the agents.
+    /// Returns the slots in use, and their holders in the agents' status.
     fn used(&self) -> String {
         let mut lines = Vec::new();
         for instance in self.agents.instances(&self.gpus).unwrap_or_default() {
@@ -171,8 +171,8 @@ impl Field {
         outcome.with_context(|| self.scheduling.log())
     }
 
-    /// Checks that each container of a pod has by its variables the GPUs that the scheduler has chosen, and that they are reserved for the pod. Returns
-    /// their indices by container.
+    /// Checks that each container of a pod has, by its variables, the GPUs that the scheduler has chosen, and that they are reserved for the pod.
+    /// Returns their indices by container.
     pub fn has(
         &self,
         space: &Namespace<'_>,
@@ -196,7 +196,7 @@ impl Field {
                 let (mut expected, mut indices) = (BTreeSet::new(), BTreeSet::new());
                 for instance in chosen.get(&container).into_iter().flatten() {
                     let mut own = instances.iter();
-                    // It may have devices of other Configurations.
+                    // The container may have devices of other Configurations.
                     let Some(object) = own.find(|one| one["metadata"]["name"] == **instance) else {
                         continue;
                     };
@@ -226,7 +226,7 @@ impl Field {
         Ok(all)
     }
 
-    /// Waits until nobody has this GPU of the first node.
+    /// Waits until no pod has this GPU of the first node.
     pub fn until_unused(&self, index: usize) -> Result<()> {
         eventually("the device is free", || {
             for instance in self.agents.instances(&self.gpus)? {
@@ -263,12 +263,12 @@ impl Field {
     }
 }
 
-/// A container that asks for devices.
+/// Returns a container that asks for devices.
 pub fn asks(name: &str) -> Container {
     Container::new(name).device(DEVICES, 1)
 }
 
-/// The values of a container's variables whose names begin so.
+/// Returns the values of a container's variables whose names have this prefix.
 pub fn variables(log: &str, prefix: &str) -> BTreeSet<String> {
     let lines = log.lines().filter_map(|line| line.split_once('='));
     let own = lines.filter(|(name, _)| name.starts_with(prefix));
@@ -276,7 +276,7 @@ pub fn variables(log: &str, prefix: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A kubelet that stands still until this is dropped.
+/// Kubelet that is stopped until this is dropped.
 pub struct Paused(Pid);
 
 impl Paused {
@@ -295,7 +295,7 @@ impl Drop for Paused {
     }
 }
 
-/// Checks that something did not take longer than a pod may wait, and prints what it took.
+/// Prints the time since `since` and checks that it is less than [`SOON`].
 pub fn soon(what: &str, since: Instant) -> Result<()> {
     let took = since.elapsed();
     println!("{what} {took:?} after");
@@ -320,7 +320,7 @@ fn pods_that_go_in_between_hold_up_no_other() -> Result<()> {
     gone_while_nobody_looks(&mut field)
 }
 
-/// F21: a pod for which no node has a device runs once there is one.
+/// Checks F21: a pod for which no node has a device runs once there is one.
 fn late_device(field: &Field) -> Result<()> {
     field.space().create(&field.gpu("early", 19))?;
     field.space().wait_unschedulable("early")?;
@@ -331,7 +331,8 @@ fn late_device(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F3, F8: pods that were bound while their kubelet stood still each get their own devices, in whatever order it admits them, and however long that took.
+/// Checks F3 and F8: pods that were bound while their kubelet was stopped each get their own devices, in any order of admission, and however long the
+/// stop took.
 fn behind_a_kubelet(field: &Field) -> Result<()> {
     let paused = Paused::new(field.node())?;
     // Bound in another order than that of their names and devices.
@@ -360,7 +361,7 @@ fn behind_a_kubelet(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F1: what was reserved for a pod that is deleted before its kubelet has seen it comes back, and the kubelet gives it to the next one alone.
+/// Checks F1: the reservation of a pod that is deleted before its kubelet has seen it is released, and only the next pod gets the device.
 fn deleted_before_admission(field: &Field) -> Result<()> {
     let space = field.space();
     let paused = Paused::new(field.node())?;
@@ -382,7 +383,7 @@ fn deleted_before_admission(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F2: pods that have ended give their devices back while their objects stay.
+/// Checks F2: pods that have ended release their devices while their objects remain.
 pub fn ended_and_kept(field: &Field) -> Result<()> {
     let space = field.space();
     let says = |index: usize| json!({"main": field.one(&[index])});
@@ -407,7 +408,7 @@ pub fn ended_and_kept(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F13: what was reserved for a pod whose Binding is refused comes back; the pod is bound once it can be.
+/// Checks F13: the reservation of a pod whose Binding is refused is released; the pod is bound once that is allowed.
 pub fn unbindable(field: &Field) -> Result<()> {
     let (space, cluster) = (field.space(), field.agents.cluster);
     let name = format!("{}-unbindable", space.name());
@@ -427,7 +428,7 @@ pub fn unbindable(field: &Field) -> Result<()> {
     );
     let both = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
     cluster.apply(&both.to_string())?;
-    // Of a pod that is not there: the policy is asked first.
+    // The pod does not exist: the policy is asked first.
     let probe = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "unbindable-probe"},
         "target": {"apiVersion": "v1", "kind": "Node", "name": field.node().name()}});
     let path = format!("{}/unbindable-probe/binding", space.collection("pods"));
@@ -468,10 +469,10 @@ pub fn unbindable(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F8: a pod that has the name of one that is just gone gets what was chosen for it, or is refused; never what the other one had.
+/// Checks F8: a pod with the name of a deleted one gets its own devices, or is refused; it never gets those of the other pod.
 pub fn name_again(field: &Field) -> Result<()> {
     let space = field.space();
-    // The first one still ends when the second one comes.
+    // The first pod is still ending when the second one is created.
     space.create(&field.gpu("again", 0))?;
     field.runs("again", 0)?;
     space.delete_now("again")?;
@@ -496,7 +497,7 @@ pub fn name_again(field: &Field) -> Result<()> {
         begun.elapsed()
     );
     if phase == "Failed" {
-        // The kubelet does not tell the two apart, so that the one which is gone may have been served.
+        // The kubelet does not distinguish the two, so it may have asked for the deleted one.
         ensure!(why.contains("no pod that the kubelet admits"), "{why}");
         space.delete("again")?;
         space.create(&field.gpu("again", 3))?;
@@ -505,7 +506,7 @@ pub fn name_again(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F17: after the agent was killed nothing is left that somebody must put right.
+/// Checks F17: after a kill of the agent nothing is left for an administrator to repair.
 pub fn agent_killed(field: &mut Field) -> Result<()> {
     let node = field.node();
     let before = node.heartbeat()?;
@@ -521,7 +522,8 @@ pub fn agent_killed(field: &mut Field) -> Result<()> {
     field.clear()
 }
 
-/// F1, F2, F14: all devices of a node are reserved for pods that are deleted or rejected while kubelet and extender are away; then the next pods have them.
+/// Checks F1, F2 and F14: all devices of a node are reserved for pods that are deleted or rejected while kubelet and extender are down; afterwards
+/// the next pods get them.
 fn gone_while_nobody_looks(field: &mut Field) -> Result<()> {
     const LABEL: &str = "leafhost.dev/test-field";
     let node = field.node();
@@ -544,7 +546,7 @@ fn gone_while_nobody_looks(field: &mut Field) -> Result<()> {
         field.bound(&format!("gone-{index}"))?;
     }
     field.bound("rejected")?;
-    // Its kubelet will find that the node is not for it any more.
+    // The kubelet will find that the pod's node selector no longer matches.
     label("-")?;
     let Field {
         scheduling, agents, ..

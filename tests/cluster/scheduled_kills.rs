@@ -1,5 +1,5 @@
-//! Pods that describe their devices, while agents, kubelets, the extender of their scheduler and the API server are killed: each has what was chosen for
-//! it, and no device is given twice or lost.
+//! Pods that describe their devices, while agents, kubelets, the extender of their scheduler and the API server are killed: each pod has the devices
+//! chosen for it, and no device is allocated twice or lost.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use crate::away::Own;
 use crate::scheduled::{given, start, until_free};
 
-/// Bounds how long a pod may take to run, and to be gone, while everything is being killed.
+/// Upper bound for a pod to run, and to be deleted, during the kills.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// How many pods are there at a time.
+/// Number of pods at a time.
 const CROWD: usize = 14;
 
 #[test]
@@ -38,7 +38,8 @@ fn soak_pods_get_what_was_chosen_for_them_while_everything_is_killed() -> Result
     Ok(())
 }
 
-/// Lets pods come and go, while agents with these arguments, kubelets, the extender and the API server are killed so often, at moments that the seed says.
+/// Starts and ends pods while agents with these arguments, kubelets, the extender and the API server are killed `kills` times, at moments from the
+/// seed.
 fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
@@ -129,7 +130,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     );
     crowds(&grants, 1)?;
     ensure!(grants.len() > kills, "{} pods ran", grants.len());
-    // Nothing was given to them: their kubelet had no agent, or the agent could not see what was reserved.
+    // These pods got nothing: their kubelet had no agent, or the agent could not read the reservation.
     let is_refused = |why: &&String| {
         let texts = [
             "no healthy devices present",
@@ -145,7 +146,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     Ok(())
 }
 
-/// One pod from its beginning to its end; the inner error says why it has failed.
+/// Runs one pod from its creation to its end; the inner error is the reason of its failure.
 fn one(
     cluster: &Cluster,
     space: &Namespace<'_>,
@@ -154,7 +155,7 @@ fn one(
 ) -> Result<Result<Grant, String>> {
     within(PATIENCE, &format!("{name} is made"), || {
         match space.create(pod) {
-            // An API server that was killed may have made it.
+            // A killed API server may have created it.
             Err(error) if !format!("{error:#}").contains("AlreadyExists") => Err(error),
             _ => Ok(()),
         }

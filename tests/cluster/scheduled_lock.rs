@@ -1,4 +1,4 @@
-//! With the lock of a node, as an option: pods get their devices one after the other, and one that goes or has ended holds up no other.
+//! Optional lock of a node: pods get their devices one after the other, and a pod that is deleted or has ended blocks no other.
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use crate::scheduled_field::{
     Field, Paused, agent_killed, ended_and_kept, name_again, soon, unbindable,
 };
 
-/// The annotation of nodes with the pod that a node is locked for.
+/// Annotation of nodes with the pod that holds the lock.
 const LOCK: &str = "leafhost.dev/node-lock";
-/// How many pods come at once.
+/// Number of pods created at once.
 const CROWD: usize = 10;
 
 #[test]
@@ -31,7 +31,7 @@ fn with_a_locked_node_pods_that_go_in_between_hold_up_no_other() -> Result<()> {
     until_unlocked(&field)
 }
 
-/// The lock of the first node.
+/// Returns the lock of the first node.
 fn lock(field: &Field) -> Result<String> {
     let path = format!("/api/v1/nodes/{}", field.node().name());
     let node = field.agents.cluster.get(&path)?;
@@ -48,7 +48,7 @@ fn until_unlocked(field: &Field) -> Result<()> {
     .with_context(|| field.scheduling.log())
 }
 
-/// Pods that come at once each get their own.
+/// Checks that pods created at once each get their own device.
 fn one_by_one(field: &Field) -> Result<()> {
     field.grow(CROWD)?;
     let begun = Instant::now();
@@ -68,7 +68,7 @@ fn one_by_one(field: &Field) -> Result<()> {
     until_unlocked(field)
 }
 
-/// A pod that waits for its kubelet keeps the node locked; once it is deleted, the next one is bound.
+/// Checks that a pod that waits for its kubelet keeps the node locked, and that the next one is bound once it is deleted.
 fn deleted_before_admission(field: &Field) -> Result<()> {
     let space = field.space();
     let paused = Paused::new(field.node())?;

@@ -1,5 +1,5 @@
-//! What a pod gets is what its scheduler has chosen, container by container, whatever its name is, whatever else it asks for, and whatever users write
-//! beside it.
+//! A pod gets the devices that its scheduler has chosen, container by container, whatever its name is, whatever else it asks for, and whatever users
+//! write in addition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use crate::scheduled_field::{Field, Paused, asks, soon, variables};
 
-/// A resource of a device plugin, which is also the Configuration `steady`.
+/// Resource of a device plugin, which is also the Configuration `steady`.
 const PLUGIN: &str = "akri.sh/steady";
-/// What a container with the device of `steady` has.
+/// Variable of a container with the device of `steady`.
 const ECHO: &str = "DEBUG_ECHO_DESCRIPTION";
 
 #[test]
@@ -35,14 +35,14 @@ fn what_a_pod_gets_depends_on_nothing_that_users_write() -> Result<()> {
     unreadable(&field)
 }
 
-/// The devices of containers by their numbers.
+/// Returns the devices of containers as a map of names to indices.
 fn by_container(all: &[(&str, &[usize])]) -> BTreeMap<String, BTreeSet<usize>> {
     let all = all.iter();
     all.map(|(name, indices)| ((*name).to_owned(), indices.iter().copied().collect()))
         .collect()
 }
 
-/// Waits until a pod runs; checks what each of its containers has.
+/// Waits until a pod runs and checks the devices of each of its containers.
 fn gets(field: &Field, pod: &str, expected: &[(&str, &[usize])]) -> Result<()> {
     field.running(pod)?;
     let has = field.has(field.space(), pod)?;
@@ -50,7 +50,7 @@ fn gets(field: &Field, pod: &str, expected: &[(&str, &[usize])]) -> Result<()> {
     Ok(())
 }
 
-/// F18: a pod that would go to a scheduler that decides nothing is refused, and the text says what to write.
+/// Checks F18: a pod for a scheduler that chooses no devices is refused with a message that names the right one.
 fn refused(field: &Field) -> Result<()> {
     let space = field.space();
     let other = field.gpu("other", 0);
@@ -76,7 +76,7 @@ fn refused(field: &Field) -> Result<()> {
     Ok(())
 }
 
-/// F4: pods whose names begin alike, and one of the same name in another namespace, get and free their own.
+/// Checks F4: pods whose names have a common prefix, and one of the same name in another namespace, get and free their own devices.
 fn names(field: &Field) -> Result<()> {
     let space = field.space();
     let elsewhere = field.agents.cluster.namespace("scheduled-elsewhere")?;
@@ -97,7 +97,7 @@ fn names(field: &Field) -> Result<()> {
     soon("F4: four pods with names that begin alike run", begun)?;
     space.delete("abc")?;
     field.until_unused(2)?;
-    // Nothing of the others was freed.
+    // The devices of the others were not freed.
     for (name, index) in [("abc-123", 1), ("abc-1", 0)] {
         field.runs(name, index)?;
     }
@@ -106,7 +106,7 @@ fn names(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F5: pods that ask for two kinds of devices, in one container and in two.
+/// Checks F5: pods that ask for two kinds of devices, in one container and in two.
 fn kinds(field: &Field) -> Result<()> {
     let space = field.space();
     let echo = || exactly("echo", json!({"deviceClassName": "steady"}));
@@ -135,7 +135,7 @@ fn kinds(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F20: a pod that also asks for the resource of a device plugin, in the container with a ticket and in another one.
+/// Checks F20: a pod that also asks for the resource of a device plugin, in the container with a ticket and in another one.
 fn beside(field: &Field) -> Result<()> {
     let space = field.space();
     let says = json!({"main": field.one(&[2])});
@@ -166,7 +166,7 @@ fn beside(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F6: four pods at once of which only init containers ask, one of them with two.
+/// Checks F6: four pods at once in which only init containers ask, one of them with two.
 fn init_containers_alone(field: &Field) -> Result<()> {
     let space = field.space();
     let init = |name: &str| asks(name).script("env");
@@ -196,7 +196,8 @@ fn init_containers_alone(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F9, F10: of three containers, in no order of names, the middle one asks for nothing; and a container with one ticket has all three devices of its own.
+/// Checks F9 and F10: the middle one of three containers, whose names are unsorted, asks for nothing; and a container with one ticket has all three
+/// of its devices.
 fn containers(field: &Field) -> Result<()> {
     let space = field.space();
     let begun = Instant::now();
@@ -212,7 +213,7 @@ fn containers(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F7, F12: neither what users write of a pod that is bound, nor what they write of another one, nor a scheduler that starts anew changes what was decided.
+/// Checks F7 and F12: neither annotations that users write to the bound pod or to another one nor a restarted scheduler change the choice.
 fn forged(field: &mut Field) -> Result<()> {
     let (cluster, name) = (field.agents.cluster, field.space().name().to_owned());
     let kubectl =
@@ -229,7 +230,7 @@ fn forged(field: &mut Field) -> Result<()> {
     }
     field.space().create(&target)?;
     field.bound("target")?;
-    // It asks for nothing.
+    // Its container requests no ticket.
     let bystander = field
         .pod("bystander", [&[], &[Container::new("main")]], &json!({}))
         .annotated(DEVICES, &wish(1))
@@ -258,7 +259,7 @@ fn forged(field: &mut Field) -> Result<()> {
         "F7: a pod runs with what was decided, whatever is written,",
         begun,
     )?;
-    // What it says now is what the next one gets, and the extender knows nothing of before.
+    // The pod's edited annotation names the device that the next pod gets, and the new extender has no memory.
     field.scheduling.replace_extender(Duration::ZERO)?;
     let begun = Instant::now();
     field.space().create(&field.gpu("next", 1))?;
@@ -273,7 +274,7 @@ fn forged(field: &mut Field) -> Result<()> {
     field.clear()
 }
 
-/// A pod that runs has its slot again in an Instance that was deleted and made anew, before another pod can take it.
+/// Checks that a running pod keeps its slot in an Instance that was deleted and recreated, before another pod can take it.
 fn deleted_instance(field: &Field) -> Result<()> {
     let space = field.space();
     space.create(&field.gpu("holder", 0))?;
@@ -313,7 +314,7 @@ fn deleted_instance(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// F16: while the kubelet's record of a pod that runs cannot be read, its devices are not free.
+/// Checks F16: while the kubelet's record of a running pod cannot be read, its devices are not free.
 fn unreadable(field: &Field) -> Result<()> {
     let space = field.space();
     let checkpoint = field
@@ -323,7 +324,7 @@ fn unreadable(field: &Field) -> Result<()> {
     space.create(&field.gpu("holder", 0))?;
     field.runs("holder", 0)?;
     let good = fs::read(&checkpoint)?;
-    // As the kubelet does it, a whole file takes the place of another one.
+    // As the kubelet does it: a complete file replaces the other one.
     let replace = |bytes: &[u8]| -> Result<()> {
         let new = checkpoint.with_extension("new");
         fs::write(&new, bytes)?;
@@ -332,7 +333,7 @@ fn unreadable(field: &Field) -> Result<()> {
     replace(&good[..good.len() / 2])?;
     space.create(&field.gpu("waiting", 0))?;
     space.wait_unschedulable("waiting")?;
-    // To serve this one the agent must read it.
+    // To serve this pod the agent must read the checkpoint.
     space.create(&field.gpu("blind", 1))?;
     let (phase, why) = field.outcome("blind")?;
     println!("F16: with half a checkpoint the next pod is {phase}: {why}");
@@ -340,7 +341,7 @@ fn unreadable(field: &Field) -> Result<()> {
         ensure!(why.contains("for which pod this is"), "{why}");
         replace(&good)?;
     } else {
-        // The kubelet has written it again.
+        // The kubelet has rewritten the checkpoint.
         field.runs("blind", 1)?;
     }
     field.runs("holder", 0)?;

@@ -1,4 +1,4 @@
-//! The extender for the cluster's own kube-scheduler, by TLS: it schedules as the printed entry says, and nobody else may ask the extender.
+//! Extender for the cluster's own kube-scheduler, by TLS: the kube-scheduler works with the printed entry, and no other client may call the extender.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::scheduled::{given, start_with, until_free};
 
-/// Makes a CA that is called as ours, and a certificate for a client that it has signed.
+/// Script that creates a CA with the name of ours and a client certificate signed by it.
 const OTHER: &str = "
 new='req -x509 -days 2 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256'
 openssl $new -keyout ca.key -out ca.pem -subj '/CN=leafhost scheduler CA'
 openssl $new -keyout other.key -out other.pem -subj /CN=kube-scheduler -CA ca.pem -CAkey ca.key -addext extendedKeyUsage=clientAuth";
 
-/// Calls the extender as somebody who trusts its CA; the files of client certificates are in a folder.
+/// Client that trusts the extender's CA; the files of client certificates are in a folder.
 struct Caller<'a> {
     folder: &'a Path,
     address: &'a str,
@@ -28,7 +28,7 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// Asks it to bind a pod that does not exist. Returns the answer, if there is one.
+    /// Asks the extender to bind a pod that does not exist. Returns the answer, if there is one.
     fn bind(&self, url: &str, certificate: Option<&str>) -> Result<Option<String>> {
         let pod =
             json!({"PodName": "none", "PodNamespace": "none", "PodUID": "none", "Node": "none"});
@@ -54,7 +54,7 @@ impl Caller<'_> {
         Ok((ended.code == Some(0)).then_some(ended.out))
     }
 
-    /// Checks that the client of the entry is answered, and nobody else.
+    /// Checks that the extender answers the client of the entry, and no other.
     fn check(&self) -> Result<()> {
         let url = format!("https://{}/bind", self.server);
         let answer = self.bind(&url, Some("own"))?;
@@ -76,7 +76,7 @@ impl Caller<'_> {
     }
 }
 
-/// Writes what an entry has as PEM to the files of the caller.
+/// Writes the PEM data of an entry to the files of the caller.
 fn write(folder: &Path, entry: &Value) -> Result<()> {
     for (key, file) in [
         ("caData", "trusted.pem"),
@@ -130,7 +130,7 @@ fn a_kube_scheduler_with_the_printed_entry_schedules_and_nobody_else_is_answered
     schedules("first", 3)?;
     caller.check()?;
 
-    // Without the Secret it serves on, and when there is one again, that is as before.
+    // The extender keeps working without the Secret, and restores the data of a new one.
     let secret = format!("{service}-certificate").replace("/services/", "/secrets/");
     let before = cluster.get(&secret)?;
     cluster.api().delete(&secret)?;
@@ -145,7 +145,7 @@ fn a_kube_scheduler_with_the_printed_entry_schedules_and_nobody_else_is_answered
         Ok(())
     })
     .with_context(|| scheduling.log())?;
-    // A kube-scheduler that gets a new certificate is let in, too.
+    // The extender also accepts a kube-scheduler with a new certificate.
     write(
         folder.path(),
         &Scheduling::entry(cluster, name)?["extenders"][0],

@@ -1,4 +1,4 @@
-//! A second scheduler with an extender of its own, under the account of the first one: neither knows what the other has decided, and both want the same
+//! Second scheduler with an extender of its own, under the account of the first one: neither knows the choices of the other, and both want the same
 //! devices.
 
 use std::collections::BTreeSet;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::scheduled_field::{Field, asks, soon};
 
-/// How many devices both want at once.
+/// Number of devices that both want at once.
 const WANTED: usize = 10;
 
-/// Ends when it is dropped.
+/// Second scheduler, which ends when this is dropped.
 struct Twin {
     children: Vec<Child>,
     folder: tempfile::TempDir,
@@ -25,7 +25,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// Starts it, with the configuration of the first one but for its name.
+    /// Starts the second scheduler with the configuration of the first one, except for its name.
     fn start(field: &Field) -> Result<Self> {
         let (cluster, space) = (field.agents.cluster, field.space().name());
         let account = format!("{space}-leafhost-scheduler");
@@ -84,7 +84,7 @@ impl Twin {
         fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// The ends of both logs.
+    /// Returns the ends of both logs.
     fn logs(&self) -> String {
         let tail = |name: &str| {
             let text = self.log(name);
@@ -105,7 +105,7 @@ impl Drop for Twin {
     }
 }
 
-/// Has the policies admit pods of the second scheduler.
+/// Makes the policies admit pods of the second scheduler.
 fn admit(field: &Field, other: &str) -> Result<()> {
     let (cluster, space) = (field.agents.cluster, field.space().name());
     let chart = source_tree().join("deploy/chart");
@@ -128,7 +128,8 @@ fn admit(field: &Field, other: &str) -> Result<()> {
     cluster.apply(&policies).map(drop)
 }
 
-/// F11, F15: of as many devices as there are pods of two schedulers, each pod gets one, and none is given twice; then a pod of each waits for an end.
+/// Checks F11 and F15: with as many devices as pods of two schedulers, each pod gets one, and none is allocated twice; then a pod of each waits for
+/// an end.
 pub fn compete(field: &Field) -> Result<()> {
     let twin = Twin::start(field)?;
     admit(field, &twin.name)?;
@@ -172,7 +173,7 @@ pub fn compete(field: &Field) -> Result<()> {
         space.create(&pod(name, number))?;
         space.wait_unschedulable(name)?;
     }
-    // One of each scheduler ends.
+    // One pod of each scheduler ends.
     for name in &all[..2] {
         space.delete(name)?;
     }

@@ -1,4 +1,4 @@
-//! A handler replaced in its `ConfigMap` again and again: Instances and pods stay as they are, and nobody writes an Instance.
+//! A handler that is replaced in its `ConfigMap` repeatedly: Instances and pods stay as they are, and nothing writes an Instance.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,17 +14,17 @@ use crate::pair::{Pair, used};
 
 const HANDLERS: &str = "/apis/leafhost.dev/v1alpha1/discoveryhandlers";
 
-/// The component with a custom section that makes it another one.
+/// Returns the component with a custom section that changes its digest.
 fn version(round: u8) -> Result<Vec<u8>> {
     let mut bytes = fs::read(handler("debug-echo")?)?;
-    // A custom section of 6 bytes: a name of 4 bytes, and one byte.
+    // Custom section of 6 bytes: a name of 4 bytes after its length, and one byte.
     bytes.extend([0, 6, 4]);
     bytes.extend(b"test");
     bytes.push(round);
     Ok(bytes)
 }
 
-/// The `ConfigMap` of a component, as the user makes it.
+/// Returns the `ConfigMap` of a component, as a user creates it.
 fn packed(bytes: &[u8]) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("debug-echo.wasm");
@@ -42,7 +42,7 @@ fn digest_of(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Applies it, and waits until the report of each node is so.
+/// Applies the object and waits until the report of each node is true for `is_so`.
 fn apply(pair: &Pair, object: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
     let namespace = ["--namespace", pair.space.name()];
     let apply = ["apply", "--server-side", "--filename", "-"];
@@ -117,7 +117,7 @@ fn a_handler_swapped_twenty_times_in_its_config_map_writes_no_instance_and_distu
         source["digest"] == *digest && source["problem"].is_null()
     })?;
 
-    // A pod takes a slot by the last version: all else was written before, had it been.
+    // A pod takes a slot by the last version. Any earlier write would have reached the API server before.
     pair.space.run(&pair.pod("last", 0, &found["two"])?)?;
     let name = |one: &Value| {
         one["metadata"]["name"]
@@ -126,7 +126,7 @@ fn a_handler_swapped_twenty_times_in_its_config_map_writes_no_instance_and_distu
             .to_owned()
     };
     pair.until_holders(3)?;
-    // Each was created by one node and joined by the other; each pod has taken a slot, and is named.
+    // One node created each and the other joined it; each pod has taken a slot and is recorded.
     let expected = BTreeMap::from([(name(&found["one"]), 5..=6), (name(&found["two"]), 4..=4)]);
     eventually("only the slots of pods are written", || {
         let written = pair.writes()?;

@@ -1,4 +1,4 @@
-//! Ten nodes want a device of five slots, as in Akri's document on sharing devices: five pods run, five wait, and when one ends another runs.
+//! Ten nodes want a device of five slots, as in Akri's document on sharing devices: five pods run, five wait, and when one ends another one runs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,14 +17,14 @@ use crate::races;
 const NODES: usize = 10;
 const SLOTS: usize = 5;
 
-/// The only pod of a node.
+/// State of the only pod of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct State {
-    /// Its node is asked for a slot, and has not answered.
+    /// True while the node's Allocate is not answered.
     asks: bool,
-    /// It runs, under this uid.
+    /// UID of the running pod.
     runs: Option<String>,
-    /// The slots that it was refused, each because another node had just claimed it.
+    /// Slots that the node was refused, each because another node had just claimed it.
     refused: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() 
             slots.len() == before.refused.len(),
             "{before:?} was refused twice for the same"
         );
-        // One slot came free.
+        // One slot was freed.
         ensure!(
             after.refused.len() <= before.refused.len() + 1,
             "{before:?}, {after:?}"
@@ -132,7 +132,7 @@ fn of_ten_pods_that_want_one_of_five_slots_five_run_and_another_when_one_ends() 
     Ok(())
 }
 
-/// Runs a pod as soon as its node has a device: made again when it was refused, as a Deployment does, until it runs.
+/// Runs a pod once its node has a free device; recreates it after a refusal, as a Deployment does, until it runs.
 async fn want(
     kubelet: Kubelet,
     resource: String,
@@ -168,7 +168,7 @@ async fn want(
                     .map(|slot| format!("{}-{slot}", resource.trim_start_matches("akri.sh/")))
                     .find(|slot| message.split_whitespace().any(|word| word == slot))
                     .with_context(|| format!("refused for no slot: {message}"))?;
-                // It is offered no more, so that the next pod is not refused for the same.
+                // The slot is no longer offered, so that the next pod is not refused for the same one.
                 kubelet
                     .until("the slot is shown as taken", |kubelet| {
                         let listed = kubelet.devices(&resource);

@@ -1,5 +1,5 @@
-//! Pods of two nodes without machines that start and end at random, and what holds at the end: the slots that Instances say are used are those
-//! that the kubelets have given, and no slot was given twice.
+//! Pods of two nodes without machines that start and end at random. At the end the slots in use by the Instances are those that the kubelets have
+//! allocated, and no slot was allocated twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,24 +18,24 @@ use leafhost_tests::write_proxy::WriteProxy;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// A claim of an agent that was killed before it answered is free again after this.
+/// With this grace: the claim of an agent that was killed before it answered is freed after it.
 pub const GRACE: [&str; 2] = ["--slot-grace", "5s"];
-/// The Configuration of all devices.
+/// Name of the Configuration of all devices.
 pub const CONFIGURATION: &str = "turnover";
 pub const SLOTS: u32 = 3;
-/// Pods of a node at a time.
+/// Number of pods per node at a time.
 const PODS: usize = 5;
-/// How names of nodes begin that are not there.
+/// Prefix of the names of nodes that do not exist.
 const GONE: &str = "gone-";
 
-/// A node with an agent, whose writes pass through a proxy.
+/// Node with an agent, whose writes pass through a proxy.
 pub struct Site {
     pub node: StandInNode,
     pub proxy: WriteProxy,
     pods: Vec<Running>,
 }
 
-/// A pod that has a slot.
+/// Pod that has a slot.
 struct Running {
     uid: String,
     instance: String,
@@ -48,7 +48,7 @@ pub struct Turnover<'a> {
     pub space: &'a Namespace<'a>,
     runtime: &'a Runtime,
     grants: Mutex<Vec<Grant>>,
-    /// How many nodes there were that are not there. The controller releases what is of one and the same only once a minute.
+    /// Number of nodes so far that do not exist. The controller releases the slots of one node only once a minute.
     gone: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Turnover<'a> {
         }
     }
 
-    /// A node whose agent runs.
+    /// Creates a node and starts its agent.
     pub fn site(&self, name: &str) -> Result<Site> {
         let node = StandInNode::new(self.cluster, self.runtime.handle(), name)?;
         let proxy = WriteProxy::start(self.api())?;
@@ -93,7 +93,7 @@ impl<'a> Turnover<'a> {
         Ok(self.instances()?.iter().flat_map(holders).collect())
     }
 
-    /// A pod of the node starts or ends; which.
+    /// Starts or ends a pod of the node; returns a text that says which.
     pub fn step(&self, site: &mut Site, random: &mut Random) -> Result<String> {
         let kubelet = &site.node.kubelet;
         if site.pods.len() < PODS && random.below(2) == 0 {
@@ -151,7 +151,7 @@ impl<'a> Turnover<'a> {
         Ok("a pod has ended".to_owned())
     }
 
-    /// Writes a claim of a slot as the agent of a node would have that is not there.
+    /// Writes the claim of a slot for a node that does not exist, as its agent would have.
     pub fn claim_for_gone(&self, random: &mut Random) -> Result<()> {
         let instances = self.instances()?;
         let instance = random.pick(&instances).context("no Instance")?;
@@ -167,7 +167,7 @@ impl<'a> Turnover<'a> {
         self.api().merge(&path, &claim).map(drop)
     }
 
-    /// No slot is one of a node that is not there.
+    /// Fails if a node that does not exist holds a slot.
     pub fn has_none_of_gone(&self) -> Result<()> {
         let holders = self.holders()?;
         ensure!(
@@ -177,8 +177,8 @@ impl<'a> Turnover<'a> {
         Ok(())
     }
 
-    /// Waits until the Instances have the slots of all pods and no others; compares what was written with what the kubelets gave. How many pods
-    /// ran, and how many versions of the Instances there were.
+    /// Waits until the Instances have the slots of all pods and no others; compares the recorded versions with the grants of the kubelets. Returns
+    /// the number of pods that ran and the number of versions of the Instances.
     pub fn finish(&self, sites: &[Site], recorder: Recorder) -> Result<(usize, usize)> {
         let last = eventually(
             "the Instances have the slots of all pods and no others",

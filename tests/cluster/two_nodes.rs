@@ -42,7 +42,7 @@ fn two_agents_give_the_devices_of_their_own_nodes() -> Result<()> {
         }
         assert_eq!(site.until_held_by(space, &["a", "b"])?.len(), 2);
     }
-    // A fifth pod finds no device on either node and starts when another ends.
+    // A fifth pod finds no device on either node and starts when another one ends.
     let [(first, space), ..] = &*sites.iter().zip(&spaces).collect::<Vec<_>>() else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! An API server that refuses what the agents ask, or does not answer: nothing is withdrawn, each node says why, and it heals.
+//! API server that refuses the agents' requests, or does not answer: nothing is withdrawn, each node reports the reason, and it recovers.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::gate::{Gate, Writes};
 
 const DEFINITIONS: &str = include_str!("../../deploy/chart/crds/crds.yaml");
 
-/// Waits until `leafhost status` on the node has all these words.
+/// Waits until `leafhost status` on the node has all these words and returns it.
 fn until_status(site: &Site, words: &[&str]) -> Result<String> {
     eventually(&format!("leafhost status says {words:?}"), || {
         let status = site.home.leafhost(&["status"])?.good()?;
@@ -71,7 +71,7 @@ fn agents_without_rights_withdraw_nothing_say_what_they_lack_and_go_on_when_they
     }
     let start = cluster.audit().now()?;
     agents.deny()?;
-    // A watch that was begun with the right goes on, so they see what they may not do.
+    // A watch that began with the right continues, so the agents see the Configuration but may not create its Instances.
     agents.configure("later", "debugEcho", "{descriptions: [one]}")?;
     for site in &agents.sites {
         until_status(
@@ -99,7 +99,7 @@ fn agents_without_rights_withdraw_nothing_say_what_they_lack_and_go_on_when_they
             site,
             &["cannot watch Instances", "list and watch instances.akri.sh"],
         )?;
-        // What was known stays; nobody can claim a slot of it.
+        // Known devices stay; no agent can claim a slot of them.
         site.until_amounts("akri.sh/steady", 1, 0)?;
     }
     ensure!(agents.instances("later")?.is_empty(), "they have rights");
@@ -120,10 +120,10 @@ fn definitions_that_are_missing_are_named_and_their_objects_come_when_they_are_t
     if leafhost_tests::requirement::lacks(Cluster::missing())? {
         return Ok(());
     }
-    // The definitions are the whole cluster's.
+    // The CRDs belong to the whole cluster.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(1)?));
     let done = without_definitions(cluster);
-    // The process ends it.
+    // The cluster ends with the process.
     done
 }
 
@@ -159,7 +159,7 @@ fn without_definitions(cluster: &'static Cluster) -> Result<()> {
         let loops: Vec<_> = of_agent.filter(|(_, count)| **count > 200).collect();
         ensure!(loops.is_empty(), "{loops:#?}");
         cluster.kubectl_with(&["delete", "--filename", "-"], DEFINITIONS)?;
-        // With the definitions their objects are gone for good.
+        // Without the CRDs their objects are lost for good.
         site.node.wait_allocatable("akri.sh/cams", 0)?;
     }
     until_status(&site, &["Configurations", apply]).map(drop)
@@ -206,7 +206,7 @@ fn writes_that_are_refused_or_not_answered_are_repeated_ever_rarer_until_they_pa
             ensure!(pauses.len() >= 2, "{pauses:?}");
             Ok(pauses)
         })?;
-        // Nothing repeats a request by itself: each next attempt waits longer.
+        // No request is repeated at a constant rate: each attempt waits longer than the one before.
         let first = pauses.iter().min().context("none")?;
         ensure!(*first >= Duration::from_millis(700), "{name}: {pauses:?}");
         ensure!(

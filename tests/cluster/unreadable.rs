@@ -1,4 +1,4 @@
-//! Shows that an entry of one node that no agent can read takes the device from no other node, and no other device.
+//! Status entry of one node that no agent can read: it takes the device from no other node, and no other device.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster;
@@ -25,7 +25,7 @@ fn an_entry_that_cannot_be_read_takes_a_device_from_no_other_node() -> Result<()
         Ok(pair.sites.get(number).context("no such node")?.node.name())
     };
     let (first, second) = (node(0)?, node(1)?);
-    // Whose entry it is writes it anew while it runs.
+    // A running agent would rewrite its own entry.
     let site = pair.sites.first_mut().context("no site")?;
     site.home.stop(Signal::SIGTERM)?;
     let name = begun["one"]["metadata"]["name"].as_str();

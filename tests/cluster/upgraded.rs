@@ -1,4 +1,4 @@
-//! An older release of the chart, upgraded and uninstalled as `docs/operate.md` says: Helm leaves definitions as they are.
+//! An older release of the chart, upgraded and uninstalled as `docs/operate.md` says: Helm does not change CRDs.
 
 use std::fs;
 
@@ -14,11 +14,11 @@ use crate::agents::configure;
 use crate::away::Own;
 use crate::installed::{NAMESPACE, Release};
 
-/// What the older definition of Configurations does not have.
+/// Field that the older CRD of Configurations does not have.
 const FIELD: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
 const NEWER: &str = "instanceServiceSpec";
 
-/// The chart with older definitions.
+/// Returns a copy of the chart with older CRDs.
 fn older() -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     let chart = source_tree().join("deploy/chart");
@@ -51,7 +51,7 @@ fn runbook(heading: &str) -> Result<String> {
     Ok(commands.to_owned())
 }
 
-/// Whether a Configuration can have the newer field.
+/// Returns true if a Configuration can have the newer field.
 fn has_newer(cluster: &Cluster) -> Result<bool> {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/configurations.akri.sh";
     let definition = cluster.get(path)?;
@@ -59,7 +59,7 @@ fn has_newer(cluster: &Cluster) -> Result<bool> {
     Ok(fields.get(NEWER).is_some())
 }
 
-/// Helm keeps each release in a Secret, and etcd takes objects of 1.5 MB.
+/// Checks the size of Helm's Secrets: Helm keeps each release in one, and etcd accepts objects of 1.5 MB.
 fn small_secrets(cluster: &Cluster) -> Result<()> {
     let secrets = "fieldSelector=type%3Dhelm.sh/release.v1";
     let list = cluster.get(&format!("/api/v1/namespaces/leafhost/secrets?{secrets}"))?;
@@ -114,7 +114,7 @@ fn an_upgrade_with_newer_definitions_and_an_uninstall_keep_instances_and_pods_ru
         let (definitions, upgrade) = upgrade.split_once('\n').context("one command")?;
         cluster.shell(definitions)?;
         ensure!(has_newer(cluster)?, "the definitions are as before");
-        // An object with the field is kept whole.
+        // The API server keeps an object with the field complete.
         let configuration = format!(
             "/apis/akri.sh/v0/namespaces/{}/configurations/echo",
             space.name()
@@ -189,7 +189,7 @@ fn an_upgrade_with_newer_definitions_and_an_uninstall_keep_instances_and_pods_ru
         ])?;
         let left: Vec<&str> = left.lines().filter(|it| it.contains("leafhost")).collect();
         ensure!(left.is_empty(), "{left:?}");
-        // What ended after the uninstall has shown nothing, either.
+        // The pods that ended after the uninstall have written no report or status, either.
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         eventually("all pods of the release are gone", || {
             let pods = cluster.get(&pods)?;

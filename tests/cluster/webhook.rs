@@ -1,4 +1,4 @@
-//! The webhook of the chart: which Configurations it refuses, and what is possible while none runs.
+//! Webhook of the chart: the Configurations it refuses, and what works while it does not run.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn configuration(name: &str, spec: &Value) -> String {
     object.to_string()
 }
 
-/// Puts the fields of `from` into `into`.
+/// Merges the fields of `from` into `into`.
 fn json_merge(into: &mut Value, from: &Value) {
     for (name, value) in from.as_object().into_iter().flatten() {
         into[name] = value.clone();
@@ -36,7 +36,7 @@ fn json_merge(into: &mut Value, from: &Value) {
 fn refused(cluster: &Cluster, what: &str, spec: &Value, by: &str) -> Result<()> {
     match cluster.apply(&configuration("wrong", spec)) {
         Ok(_) => {
-            // What is stored already is not reviewed again.
+            // The webhook does not review a stored object again.
             cluster.kubectl(&["delete", "configurations.akri.sh", "wrong"])?;
             bail!("{what} is stored")
         }
@@ -59,12 +59,12 @@ fn a_configuration_with_a_wrong_broker_or_wrong_details_is_refused_and_without_a
     }
     let own = Own::start(1)?;
     let cluster = own.0;
-    // `helm install` has waited for it.
+    // `helm install` has waited for the webhook.
     let release = Release::whole(cluster)?;
     check(cluster, &release).with_context(|| release.state())
 }
 
-/// What a stolen token of the controller makes.
+/// Tries the objects that a stolen token of the controller could create.
 fn attacks(cluster: &'static Cluster) -> Result<()> {
     let token = cluster.kubectl(&[
         "--namespace",
@@ -124,7 +124,7 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
             "metadata": {"name": "evil", "namespace": "default", "labels": {"controller": "akri.sh"}, "ownerReferences": [
                 {"apiVersion": "akri.sh/v0", "kind": owner.0, "name": owner.1, "uid": owner.2, "controller": true}]}, "spec": spec})
     };
-    // The API server of the tests itself takes no container that is privileged.
+    // The API server of the tests itself refuses privileged containers.
     let privileged = json!({"hostPID": true, "containers": [{"name": "c", "image": "i"}]});
     let job = json!({"template": {"spec": {"restartPolicy": "Never", "hostPID": true, "containers": privileged["containers"]}}});
     let open = json!({"ports": [{"port": 80}], "type": "NodePort"});
@@ -200,7 +200,7 @@ fn attacks(cluster: &'static Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What claims and classes want of our devices, and of others.
+/// Tries parameters of claims and classes for our devices, and for others.
 fn parameters(cluster: &Cluster) -> Result<()> {
     let config = |driver: &str, kind: &str| {
         let parameters = json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": kind});
@@ -291,7 +291,7 @@ fn check(cluster: &'static Cluster, release: &Release) -> Result<()> {
     attacks(cluster)?;
     parameters(cluster)?;
 
-    // What is removed or damaged comes back, but for the Secret itself.
+    // A removed or damaged certificate is restored, but not a deleted Secret.
     let before = cluster.get(SECRET)?;
     release.upgrade()?;
     let kept = cluster.get(SECRET)?;
@@ -361,7 +361,7 @@ fn check(cluster: &'static Cluster, release: &Release) -> Result<()> {
         .apply(&configuration("late", &json!({})))
     {
         Ok(_) => {
-            // What is stored already is not reviewed again.
+            // The webhook does not review a stored object again.
             cluster.kubectl(&["delete", "configurations.akri.sh", "late"])?;
             bail!("a new Configuration is stored")
         }
