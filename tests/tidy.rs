@@ -40,7 +40,7 @@ fn offenders(breaks: impl Fn(&Path, &str) -> bool) -> Vec<PathBuf> {
 #[test]
 fn every_source_file_begins_with_a_module_comment() {
     assert_eq!(
-        // A `tests.rs` is for what its parent is for.
+        // A `tests.rs` has the purpose of its parent.
         offenders(|path, text| !path.ends_with("tests.rs")
             && !text.starts_with("//!")
             && !text.starts_with("#![doc = include_str!")),
@@ -113,7 +113,7 @@ fn no_source_file_has_a_todo() {
 
 #[test]
 fn no_struct_keeps_tasks_that_nobody_joins() {
-    // What a field of this kind has is ended when it is dropped, and a panic of it is seen by nobody.
+    // Nothing joins the tasks of such a field, so nobody sees a panic; dropping a `JoinSet` aborts them.
     let is_bare = |line: &str| {
         let field = line.trim_start().trim_start_matches("pub ");
         let (name, kind) = field.split_once(": ").unwrap_or_default();
@@ -144,7 +144,7 @@ fn the_service_may_confine_the_compiler() {
         "/../deploy/systemd/leafhost.service"
     );
     let unit = fs::read_to_string(unit).unwrap();
-    // No group of calls that systemd knows has seccomp(2), and without it no handler is compiled.
+    // No group of system calls in systemd has seccomp(2), without which the agent compiles no handler.
     let calls = unit
         .lines()
         .find_map(|line| line.strip_prefix("SystemCallFilter="))
@@ -300,7 +300,7 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         fs::read_to_string(path).unwrap()
     };
-    // A line each: `"NAME",` where it is registered, "| `NAME` |" in the table.
+    // One per line: `"NAME",` at the registration, "| `NAME` |" in the table.
     let names = |text: &str, before: &str, after: char| -> BTreeSet<String> {
         let names = text.lines().filter_map(|line| {
             let name = line.trim().strip_prefix(before)?.split(after).next()?;
@@ -359,7 +359,7 @@ fn metrics_md_lists_all_metrics_and_alerts_rules_and_the_dashboard_name_no_other
     }
 }
 
-/// Lists the crates whose files import each other in circles, with the reason. Nothing else does.
+/// Crates whose files import each other in circles, with the reason; no other crate may have circles.
 const CIRCLES: [(&str, &str); 0] = [];
 
 #[test]
@@ -381,7 +381,7 @@ fn no_files_of_a_crate_import_each_other_in_a_circle() {
     assert_eq!(circles, Vec::<String>::new());
 }
 
-/// Maps each module of a crate that has a file of its own, such as `a::b`, to its text without tests. The crate itself is the empty one.
+/// Maps each module of a crate with its own file, such as `a::b`, to its text without tests. The crate root has the empty name.
 fn modules(folder: &Path) -> BTreeMap<String, String> {
     let files = sources().into_iter().filter_map(|path| {
         let inside = path.strip_prefix(folder).ok()?.with_extension("");
@@ -403,8 +403,8 @@ fn modules(folder: &Path) -> BTreeMap<String, String> {
     files.collect()
 }
 
-/// Returns the modules that are left when those without imports, or that nobody imports, are taken away, again and again. A module inside
-/// another one may use what that has.
+/// Returns the modules that remain after repeatedly removing those without imports and those that no other one imports. A module inside another one
+/// may import from it.
 fn circle(modules: &BTreeMap<String, String>) -> BTreeSet<&str> {
     let arrows: BTreeSet<(&str, &str)> = modules
         .iter()
@@ -448,7 +448,7 @@ fn is_inside(module: &str, other: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || other.is_empty() || rest.starts_with("::"))
 }
 
-/// Returns the module with a file that a path leads to, seen from one.
+/// Resolves a path seen from module `own` to the module with a file.
 fn reached<'a>(modules: &'a BTreeMap<String, String>, own: &str, path: &str) -> Option<&'a str> {
     let mut parts: Vec<&str> = own.split("::").collect();
     let mut names = path.split("::").peekable();
@@ -468,7 +468,7 @@ fn reached<'a>(modules: &'a BTreeMap<String, String>, own: &str, path: &str) -> 
     }
 }
 
-/// Returns all paths in a text that begin with a word, each branch of `a::{b, c::d}` as one of its own.
+/// Returns all paths in a text that begin with `word`; each branch of `a::{b, c::d}` is a path of its own.
 fn paths_of(text: &str, word: &str) -> Vec<String> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let begun = text.match_indices(word).filter(|(at, _)| {
@@ -483,7 +483,7 @@ fn paths_of(text: &str, word: &str) -> Vec<String> {
     paths
 }
 
-/// Reads what follows a part of a path.
+/// Continues `path` if `::` follows, else adds it to `paths`.
 fn branches(rest: &mut &str, path: String, paths: &mut Vec<String>) {
     match rest.strip_prefix("::") {
         Some(after) => {
@@ -500,7 +500,7 @@ fn part(rest: &mut &str, path: &str, paths: &mut Vec<String>) {
         *rest = after.trim_start();
         while !rest.is_empty() && !rest.starts_with('}') {
             part(rest, path, paths);
-            // Another name of it, and what separates branches.
+            // Skip a rename by `as`, and the separator of branches.
             *rest = rest.trim_start_matches(|c| c != ',' && c != '}');
             *rest = rest.trim_start_matches(|c: char| c == ',' || c.is_whitespace());
         }

@@ -1,4 +1,4 @@
-//! Measures what 1,000 cameras that two nodes share cost the scheduler and the agents, beside a copy of their slices made by hand.
+//! Cost of 1,000 cameras that two nodes share, for the scheduler and the agents, compared with a copy of their slices made by hand.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let details = format!("{{shared: true, descriptions: [{}]}}", names.join(", "));
     configure(cluster, &space, "cameras", "debugEcho", &details)?;
     until_instances(cluster, &space, DEVICES, first)?;
-    // Until both nodes have joined each Instance, and what that took is freed.
+    // Both nodes have joined each Instance by then, and the memory for that is freed.
     pass(Duration::from_secs(40))?;
     let before = Memory::of(first.pid()?)?;
     turn(cluster, &space, "cameras", "dra")?;
@@ -121,7 +121,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     ])
 }
 
-/// Returns the scheduler's processor time for pods with a claim of a driver. They do not start: the kubelets are away.
+/// Returns the scheduler's processor time for pods with a claim of a driver. The pods do not start: the kubelets are stopped.
 fn schedule(
     cluster: &'static Cluster,
     space: &Namespace<'_>,
@@ -181,7 +181,7 @@ fn schedule(
         ensure!(list.get("items") == Some(&json!([])), "some are");
         Ok(())
     })?;
-    // Instances as without pods, before the next ones.
+    // The Instances must be without pods again before the next measurement.
     let path = collection(space, "instances");
     within(TIMEOUT, "all slots are free", || {
         let list = cluster.get(&path)?.to_string();
@@ -195,7 +195,7 @@ fn schedule(
 fn used(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("no fields")?;
-    // The state is the third field of the file, user time and system time are the 14th and 15th.
+    // The state is the third field of the file; user time and system time are the 14th and 15th.
     let fields = fields.split(' ').skip(11).take(2);
     let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
     let frequency = sysconf(SysconfVar::CLK_TCK)?.context("no frequency")?;
@@ -210,7 +210,7 @@ fn devices(slice: &Value) -> usize {
         .map_or(0, Vec::len)
 }
 
-/// Returns how many nodes may use the devices of a slice.
+/// Returns the number of nodes that may use the devices of a slice.
 fn seen_by(slice: &Value) -> usize {
     let path = "/spec/nodeSelector/nodeSelectorTerms/0/matchExpressions/0/values";
     slice

@@ -1,4 +1,4 @@
-//! Many OPC UA servers in one Configuration, some of them dead.
+//! Many OPC UA servers in one Configuration, some of them unreachable.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Agents of many nodes in few processes: the agent's own code with a handler that says at once which devices its node has. Each has its own
+//! Agents of many nodes in few processes: the agent's own code with a handler that returns the devices of its node at once. Each agent has its own
 //! connections and its own folder; none has a kubelet.
 //!
-//! The bench starts itself again as such a process, which does what it reads from its input: `restart`, until the end.
+//! The bench starts itself again as such a process, which reads its input to the end and restarts its agents at each line `restart`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,32 +33,32 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The handler's name.
+/// Name of the handler.
 pub const HANDLER: &str = "simulated";
-/// Devices of each node alone.
+/// Number of local devices of each node.
 pub const LOCAL: usize = 20;
-/// Devices that several nodes see, and how many of them each sees.
+/// Number of shared devices, and number of them that each node sees.
 pub const SHARED: usize = 100;
 pub const SHARED_OF_NODE: usize = 4;
-/// The Configurations of both kinds.
+/// Configurations of both kinds.
 pub const CONFIGURATIONS: [&str; 2] = ["local", "shared"];
 
-/// Has the first node, how many there are, and the folder.
+/// Environment variable with the first node, the number of nodes, and the folder.
 const VARIABLE: &str = "LEAFHOST_SIMULATED_NODES";
 
-/// The name of a node.
+/// Returns the name of a node.
 pub fn name(number: usize) -> String {
     format!("simulated-{number}")
 }
 
-/// A process with the agents of some nodes. It ends when this is dropped.
+/// Process with the agents of some nodes. It ends when this is dropped.
 pub struct Process {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Process {
-    /// One with `count` nodes from number `first` on; they keep what they know in `folder`.
+    /// Starts a process with `count` nodes from number `first`; they keep their state in `folder`.
     pub fn start(kubeconfig: &Path, folder: &Path, first: usize, count: usize) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .env("KUBECONFIG", kubeconfig)
@@ -103,7 +103,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs agents to the end of the input, if that is what this process was started for.
+/// Runs agents to the end of the input if [`VARIABLE`] is set; returns true if it did.
 pub fn run_if_asked() -> Result<bool> {
     let Ok(asked) = std::env::var(VARIABLE) else {
         return Ok(false);
@@ -120,7 +120,7 @@ pub fn run_if_asked() -> Result<bool> {
         agents.push(runtime.block_on(Running::start(number, &folder))?);
     }
     println!("done");
-    // The agents run while the input is waited for.
+    // The agents run while this waits for input.
     let (sender, mut lines) = tokio::sync::mpsc::channel(1);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -158,7 +158,7 @@ impl Running {
         fs::create_dir_all(&folder)?;
         let client = leafhost_k8s::connect().await?;
         let memory = |name: &str| folder.join(name);
-        // Nobody reads what it waits for.
+        // Nothing reads the state of `identify`.
         let waits = tokio::sync::watch::Sender::default();
         let kept = memory("identity.json");
         let identity = leafhost_k8s::identify(&client, Some(&node), &kept, &waits).await?;
@@ -199,7 +199,7 @@ impl Running {
     }
 }
 
-/// The handler of one node, and all that leads to it.
+/// Handler of one node, and the agent's interfaces to it.
 #[derive(Debug)]
 struct Simulation {
     number: usize,
@@ -368,7 +368,7 @@ impl Handler for Simulated {
     }
 }
 
-/// Says once what there is.
+/// Session that reports its devices once.
 struct Once(Option<Vec<Device>>);
 
 #[async_trait]

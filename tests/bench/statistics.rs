@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// The quantile `share` of sorted times.
+/// Returns the quantile `share` of sorted times.
 pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
     let last = sorted.len().saturating_sub(1);
     #[expect(
@@ -19,12 +19,12 @@ pub fn quantile(sorted: &[Duration], share: f64) -> Duration {
     sorted.get(index).copied().unwrap_or_default()
 }
 
-/// Milliseconds with two decimals.
+/// Formats milliseconds with two decimals.
 pub fn ms(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
-/// The sum of the metrics with this prefix.
+/// Returns the sum of the metrics with this prefix.
 pub fn metric(address: &str, name: &str) -> Result<f64> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;

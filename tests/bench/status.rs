@@ -1,4 +1,4 @@
-//! How long `leafhost status` takes with many devices, from its start to its end.
+//! Duration of `leafhost status` with many devices, from its start to its end.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
-//! The output of a bench: a table of values, targets and references.
+//! Output of a bench: a table of values, targets and references.
 
-/// One line of the table.
+/// Line of the table.
 pub struct Line {
     pub what: String,
     pub value: String,

@@ -8,11 +8,11 @@ use crate::process::{Memory, mb};
 use crate::table::Line;
 use crate::watch::{Watch, What, folders};
 
-/// Calls before the measurement, so that everything has been used once.
+/// Number of calls before the measurement, so that everything has been used once.
 const FIRST: u32 = 5_000;
 const CALLS: u32 = 5_000;
 const PORT: u16 = 9482;
-/// The agent's metric of writes.
+/// Name of the agent's metric of writes.
 const WRITES: &str = "leafhost_store_writes_total";
 
 pub fn measure() -> Result<Vec<Line>> {

@@ -17,20 +17,20 @@ use netlink_sys::protocols::NETLINK_KOBJECT_UEVENT;
 use netlink_sys::{Socket, SocketAddr};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The kernel's own messages, before udevd has seen them.
+/// Netlink group of the kernel's own messages, before udevd has seen them.
 const KERNEL: u32 = 1;
 
-/// An observation and its time.
+/// Observation and its time.
 #[derive(Debug, Clone)]
 pub struct Heard {
     pub at: Instant,
     pub what: What,
 }
 
-/// An observation.
+/// Kind of observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// `add@/devices/virtual/block/zram1`, for instance.
+    /// Device event, such as `add@/devices/virtual/block/zram1`.
     Device(String),
     /// A complete file was renamed into place.
     Placed(PathBuf),
@@ -38,7 +38,7 @@ pub enum What {
     Touched(PathBuf),
 }
 
-/// Observes until dropped.
+/// Thread that observes until this is dropped.
 pub struct Watch {
     heard: Receiver<Heard>,
     stop: Option<UnixStream>,
@@ -46,7 +46,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Observes the kernel's events and the files directly in these folders.
+    /// Starts to observe the kernel's events and the files directly in these folders.
     pub fn new(folders: &[PathBuf]) -> Result<Self> {
         let mut kernel = Socket::new(NETLINK_KOBJECT_UEVENT)?;
         kernel.bind(&SocketAddr::new(0, KERNEL))?;
@@ -79,7 +79,7 @@ impl Watch {
         })
     }
 
-    /// The next observation that `fits`, within a minute; others are dropped.
+    /// Returns the next observation that `fits`, within a minute; drops others.
     pub fn next(&self, what: &str, fits: impl Fn(&What) -> bool) -> Result<Heard> {
         let until = Instant::now() + Duration::from_mins(1);
         loop {
@@ -93,7 +93,7 @@ impl Watch {
         }
     }
 
-    /// All observations so far.
+    /// Returns all observations so far.
     pub fn all(&self) -> Vec<Heard> {
         self.heard.try_iter().collect()
     }
@@ -108,12 +108,12 @@ impl Drop for Watch {
     }
 }
 
-/// Whether a file with this extension was renamed into place.
+/// Returns true if a file with this extension was renamed into place.
 pub fn is_placed(what: &What, extension: &str) -> bool {
     matches!(what, What::Placed(path) if path.extension().is_some_and(|has| has == extension))
 }
 
-/// A folder and those below it.
+/// Returns a folder and those below it.
 pub fn folders(top: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![top.to_owned()];
     let mut index = 0;

@@ -1,4 +1,4 @@
-//! How many requests to write Instances two agents make: for new ones, for those that were there, and for the other node's.
+//! Number of requests of two agents to write Instances: for new ones, for existing ones, and for those of the other node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::joined::{agent, collection, configure, instances, until_instances};
 use crate::process::pass;
 use crate::table::Line;
 
-/// Devices of each node.
+/// Number of local devices of each node.
 const LOCAL: usize = 20;
-/// Devices that both nodes have.
+/// Number of devices that both nodes have.
 const SHARED: usize = 20;
-/// By then, an agent has written what it wants to write.
+/// Time after which an agent has done its writes.
 const QUIET: Duration = Duration::from_secs(5);
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
@@ -109,7 +109,7 @@ fn details(shared: bool, count: usize) -> String {
     )
 }
 
-/// How often each verb was asked for since then, refused or not.
+/// Returns the number of write requests for Instances since `since` by verb, refused or not.
 fn writes(cluster: &Cluster, space: &Namespace<'_>, since: u64) -> Result<BTreeMap<String, usize>> {
     let mut verbs = BTreeMap::new();
     for (request, count) in cluster.audit().since(since)? {

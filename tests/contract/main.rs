@@ -1,4 +1,4 @@
-//! What two sides have to agree on, although neither may depend on the other; and the stand-ins for what is foreign.
+//! Agreements between two sides neither of which may depend on the other, and tests of the stand-ins for foreign programs.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A device plugin that does what a test says, from the generated code alone.
+//! Device plugin that a test controls, from the generated code alone.
 
 use std::collections::BTreeSet;
 use std::net::Shutdown;
@@ -24,30 +24,30 @@ use tokio::sync::watch;
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
-/// What the plugin does, and what was asked of it.
+/// Behaviour of the plugin, and the calls it got.
 #[derive(Debug, Default)]
 pub struct Script {
-    /// `GetDevicePluginOptions` fails.
+    /// True if `GetDevicePluginOptions` fails.
     pub no_options: bool,
-    /// `GetPreferredAllocation` fails.
+    /// True if `GetPreferredAllocation` fails.
     pub no_preference: bool,
-    /// Allocate fails.
+    /// True if `Allocate` fails.
     pub refuses: bool,
-    /// The ids it likes best.
+    /// IDs that the plugin prefers.
     pub preferred: Vec<String>,
-    /// The ids of each Allocate.
+    /// IDs of each Allocate.
     pub allocated: Vec<BTreeSet<String>>,
-    /// How often ListAndWatch was called.
+    /// Number of ListAndWatch calls.
     pub listed: usize,
 }
 
-/// The plugin of one resource.
+/// Plugin of one resource.
 #[derive(Clone)]
 pub struct Plugin {
     resource: String,
     pub script: Arc<Mutex<Script>>,
     devices: watch::Sender<Vec<Device>>,
-    /// Grows when all open streams are to end.
+    /// Counter whose growth ends all open streams.
     cut: watch::Sender<u64>,
     connections: Arc<Mutex<Vec<Connection>>>,
 }
@@ -67,7 +67,7 @@ pub fn near(mut device: Device, nodes: &[i64]) -> Device {
 }
 
 impl Plugin {
-    /// Offers healthy devices of these ids.
+    /// Creates a plugin with healthy devices of these IDs.
     pub fn new(resource: &str, ids: &[&str]) -> Self {
         let devices = ids.iter().map(|id| device(id, true)).collect();
         Self {
@@ -83,19 +83,19 @@ impl Plugin {
         self.devices.send_replace(devices);
     }
 
-    /// Ends all streams; connections stay.
+    /// Ends all streams; the connections stay.
     pub fn end_streams(&self) {
         self.cut.send_modify(|count| *count += 1);
     }
 
-    /// Ends all connections, as a plugin that is killed.
+    /// Ends all connections, as a kill of the plugin does.
     pub fn kill(&self) {
         for connection in self.connections.lock().unwrap().drain(..) {
             drop(connection.shutdown(Shutdown::Both));
         }
     }
 
-    /// Listens on a socket of that name, anew.
+    /// Listens on a new socket of that name.
     pub fn serve(&self, folder: &Path, name: &str) -> Result<()> {
         let path = folder.join(name);
         drop(std::fs::remove_file(&path));
@@ -132,7 +132,7 @@ impl Plugin {
             .map(drop)
     }
 
-    /// Both.
+    /// Serves `plugin.sock` and registers it.
     pub async fn appear(&self, folder: &Path) -> Result<()> {
         self.serve(folder, "plugin.sock")?;
         self.register(folder, "plugin.sock")
@@ -140,7 +140,7 @@ impl Plugin {
             .context("the registration was refused")
     }
 
-    /// The ids of each Allocate so far.
+    /// Returns the IDs of each Allocate so far.
     pub fn allocated(&self) -> Vec<BTreeSet<String>> {
         self.script.lock().unwrap().allocated.clone()
     }

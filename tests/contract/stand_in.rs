@@ -1,4 +1,4 @@
-//! The kubelet's stand-in does what the real one does, with a scripted plugin as the other side.
+//! Comparison of the kubelet's stand-in with the real one, with a scripted plugin on the other side.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ struct Node {
 }
 
 impl Node {
-    /// A kubelet, and a plugin that has registered and listed.
+    /// Starts a kubelet, and a plugin that has registered and listed.
     async fn with(ids: &[&str]) -> Result<Self> {
         let node = Self::without(ids).await?;
         node.plugin.appear(&node.kubelet.device_plugins()).await?;
@@ -54,7 +54,7 @@ impl Node {
         self.kubelet.held(uid, "main", CAMERAS)
     }
 
-    /// By PodResources: pod and container of each id.
+    /// Returns ID, pod and container of each allocation, by PodResources.
     async fn listed(&self) -> Result<Vec<(String, String, String)>> {
         let listed = PodResources::new(self.kubelet.pod_resources())
             .list()
@@ -68,7 +68,7 @@ impl Node {
             .collect())
     }
 
-    /// By the checkpoint: uid, container and ids of each entry.
+    /// Returns UID, container and IDs of each entry of the checkpoint.
     fn saved(&self) -> Vec<(String, String, BTreeSet<String>)> {
         let path = self.kubelet.device_plugins().join(checkpoint::NAME);
         let read = read_checkpoint(&path).unwrap().unwrap();

@@ -9,19 +9,19 @@ use leafhost_tests::agent::Home;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Uid and creation time of each Instance.
+/// UID and creation time of each Instance, by name.
 pub type Identities = BTreeMap<String, (String, String)>;
 
-/// The expected final state.
+/// Expected final state.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// By Configuration: how many Instances of which capacity.
+    /// Number and capacity of the Instances of each Configuration.
     pub instances: BTreeMap<&'static str, (usize, u64)>,
-    /// The handler files.
+    /// Names of the handler files.
     pub handlers: BTreeSet<&'static str>,
 }
 
-/// Reads the Instances; a file with an Instance's name must be complete.
+/// Reads the Instances; fails if a file with an Instance's name is incomplete.
 pub fn instances(home: &Home) -> Result<BTreeMap<String, Value>> {
     let mut found = BTreeMap::new();
     for path in files(&home.path().join("state/instances"))? {
@@ -53,7 +53,7 @@ pub fn identities(instances: &BTreeMap<String, Value>) -> Identities {
     instances.iter().map(of).collect()
 }
 
-/// Instances that exist before and after but were created anew.
+/// Returns the Instances that exist before and after but were recreated.
 pub fn re_created(before: &Identities, after: &Identities) -> Vec<String> {
     let changed = before
         .iter()
@@ -128,7 +128,7 @@ fn owners(home: &Home, expected: &Expected) -> Result<()> {
     Ok(())
 }
 
-/// One spec for each Configuration, with a device for each Instance.
+/// Checks that there is one spec per Configuration, with a device per Instance.
 fn specs(folder: &Path, instances: &BTreeMap<String, Value>) -> Result<()> {
     let mut wanted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, instance) in instances {
@@ -207,7 +207,7 @@ fn handlers(home: &Home, expected: &Expected) -> Result<()> {
     Ok(())
 }
 
-/// All files below a folder, none if it is missing.
+/// Returns all files below a folder, none if it is missing.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -220,7 +220,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
             let entry = entry?;
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                // A file removed during the walk is skipped.
+                // Skip a file that was removed during the walk.
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(error.into());
                 }

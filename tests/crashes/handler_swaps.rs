@@ -1,5 +1,4 @@
-//! Thousands of handler swaps, each followed by a call for every Configuration: no resource grows, and no Instance is
-//! created anew.
+//! Thousands of handler swaps, each followed by a call for every Configuration: no resource grows, and no Instance is recreated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,9 +14,9 @@ use crate::scenarios;
 
 /// Configurations of the handler, each called after a swap.
 const CONFIGURATIONS: [&str; 10] = ["ca", "cb", "cc", "cd", "ce", "cf", "cg", "ch", "ci", "cj"];
-/// How many components have their native code kept.
+/// Number of components whose native code is kept.
 const CACHED: usize = 64;
-/// One in this many swaps brings a new component.
+/// Number of swaps per new component.
 const NEW: u64 = 100;
 
 /// Resources of a process.
@@ -69,7 +68,7 @@ fn swap(rounds: u64) -> Result<()> {
     home.start(&[])?;
     eventually("the beginning", || is_as_expected(&home, &expected))?;
     let before = identities(&instances(&home)?);
-    // Until then the pools of memory and threads fill.
+    // Until then the memory and thread pools grow.
     let warm = rounds / 2;
     let mut settled = None;
     for round in 0..rounds {
@@ -127,7 +126,7 @@ fn repeated_handler_swaps_leak_nothing() -> Result<()> {
     swap(40)
 }
 
-/// `SOAK_ROUNDS` sets the number of swaps; ten times as many calls follow.
+/// Swaps `SOAK_ROUNDS` times; ten times as many calls follow.
 #[test]
 #[ignore = "takes an hour: make soak"]
 fn soak_swapped_handlers() -> Result<()> {

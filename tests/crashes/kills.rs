@@ -1,4 +1,4 @@
-//! The agent and its compiler child are killed at every write.
+//! Kills of the agent and its compiler child at every write.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,9 +13,9 @@ use nix::sys::signal::Signal;
 use crate::disk_state::{self, identities, instances, is_as_expected};
 use crate::scenarios::{self, Scenario};
 
-/// Concurrent runs; they mostly wait.
+/// Number of concurrent runs; they mostly wait.
 const AT_ONCE: usize = 4;
-/// How often a point is tried: threads may run in another order, so that it is not reached.
+/// Number of attempts per point: the order of threads varies, so a run may not reach it.
 const TRIES: usize = 3;
 
 /// Runs the scenario in a copy of `base`, kills the agent at `target`, starts it again, and checks the result.
@@ -61,7 +61,7 @@ fn run(scenario: &Scenario, base: &Home, target: Option<&Point>) -> Result<Walk>
     Ok(walk)
 }
 
-/// The renames and removals in the order of the run.
+/// Returns the renames and removals in the order of the run.
 fn changes(walk: &Walk) -> String {
     let decisive = walk.points.iter().filter(|point| point.kind.is_decisive());
     let lines: Vec<_> = decisive.map(ToString::to_string).collect();
@@ -93,7 +93,7 @@ fn live(scenario: &Scenario, home: &Home, trace: &Trace) -> Result<bool> {
         Ok(())
     })?;
     let reached = reached.with_context(|| home.log())?;
-    // It may have been killed at one of its last writes.
+    // The agent may have been killed at one of its last writes.
     let left = ["state/agent.json", "state/agent.sock"];
     Ok(reached && !left.iter().any(|name| home.path().join(name).exists()))
 }
@@ -153,7 +153,7 @@ fn walk(scenario: &Scenario, sample: Option<(usize, u64)>) -> Result<()> {
 struct Queue {
     left: Mutex<Vec<(Point, usize)>>,
     known: Mutex<BTreeSet<Point>>,
-    /// Whether points first seen in later runs are tried, too.
+    /// True if points first seen in later runs are tried, too.
     whole: bool,
     struck: Mutex<BTreeSet<Point>>,
     unmet: Mutex<BTreeSet<Point>>,
@@ -232,7 +232,7 @@ fn a_withdrawal_is_killed_at_its_writes() -> Result<()> {
     walk(&scenarios::WITHDRAWAL, Some((6, 3)))
 }
 
-/// All points. Their order depends on the threads, so there is no seed.
+/// Kills at all points. Their order depends on the threads, so there is no seed.
 #[test]
 #[ignore = "takes many minutes: make soak"]
 fn soak_every_write() -> Result<()> {

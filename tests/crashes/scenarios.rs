@@ -10,23 +10,23 @@ use nix::sys::signal::Signal;
 
 use crate::disk_state::{Expected, is_as_expected};
 
-/// The state before, the change, and the expected state after it.
+/// State before, change, and expected state after it.
 #[derive(Clone, Copy)]
 pub struct Scenario {
     /// Name in the report.
     pub name: &'static str,
     /// Creates the files before the first start.
     pub begin: fn(&Home) -> Result<()>,
-    /// The expected state before the change; `None` if the agent is not started before.
+    /// Expected state before the change; `None` if the agent is not started before.
     pub before: Option<fn() -> Expected>,
     /// Changes the files while the agent runs.
     pub change: fn(&Home) -> Result<()>,
-    /// The expected state after the change.
+    /// Expected state after the change.
     pub after: fn() -> Expected,
 }
 
 impl Scenario {
-    /// A home in the state before.
+    /// Creates a home in the state before the change.
     pub fn home(&self) -> Result<Home> {
         let mut home = Home::new()?;
         (self.begin)(&home)?;
@@ -99,7 +99,7 @@ pub const WITHDRAWAL: Scenario = Scenario {
     },
 };
 
-/// A Configuration of shared devices without a grace period.
+/// Returns a Configuration of shared devices without a grace period.
 pub fn echo(name: &str, descriptions: &str, capacity: u64) -> String {
     format!(
         "apiVersion: akri.sh/v0\n\
@@ -119,10 +119,10 @@ fn gpus(count: u64) -> String {
     )
 }
 
-/// A handler with a custom section appended that holds the number: different bytes, same behaviour.
+/// Returns a handler with an additional custom section that holds the number: different bytes, same behaviour.
 pub fn version(name: &str, number: u32) -> Result<Vec<u8>> {
     let mut bytes = fs::read(program::handler(name)?)?;
-    // Section 0, its length, the length of its name, its name, and what it holds.
+    // Section 0, its length, the length of its name, its name, and its content.
     bytes.extend([0, 6, 1, b'v']);
     bytes.extend(number.to_le_bytes());
     Ok(bytes)

@@ -1,4 +1,4 @@
-//! Pods that ask twice, and pods that are refused half-way.
+//! Pods that request two resources, and pods that are refused after a partial allocation.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::kubelet::model::Refusal;
@@ -78,7 +78,7 @@ fn a_pod_whose_second_container_is_refused_leaves_nothing_behind() -> Result<()>
             &[(second, 1)],
         );
         let (uid, admitted) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
-        // What the first has is not to be had through the second.
+        // The second resource must not give the slot that the first one has.
         ensure!(
             matches!(
                 admitted,
@@ -87,7 +87,7 @@ fn a_pod_whose_second_container_is_refused_leaves_nothing_behind() -> Result<()>
             "{admitted:?}"
         );
         node.until_used(&[].into())?;
-        // It is offered again, also while the failed pod is still there.
+        // The slot is offered again, even while the failed pod still exists.
         node.until("both are free", |kubelet| {
             for name in [first, second] {
                 let now = kubelet.capacity(name);
@@ -120,7 +120,7 @@ fn a_pod_that_asks_for_any_device_and_for_a_certain_one_gets_both() -> Result<()
                 break;
             };
             refusals.push(refusal);
-            // Once the certain one may be what any gave.
+            // The kubelet may have allocated the named slot through the Configuration's resource, but only once.
             ensure!(refusals.len() < 2, "{named}: {refusals:?}");
             node.delete(&uid)?;
             node.until_used(&[].into())?;
@@ -170,7 +170,7 @@ fn capacity_changes_live_and_used_slots_beyond_it_stay_until_they_are_free() -> 
     assert_eq!(used(&node.usage()?).len(), 5);
 
     node.echo(2, &["foo"])?;
-    // All five are held: they stay listed, healthy for those who have them.
+    // All five slots are held: they stay listed, healthy for the pods that have them.
     node.home.until("the capacity is 2", |status| {
         status.pointer("/instances/0/spec/capacity") == Some(&2.into())
     })?;

@@ -1,4 +1,4 @@
-//! Folders, files and Configurations that are not as they should be.
+//! Folders, files and Configurations in unexpected states.
 
 use std::fs;
 
@@ -35,14 +35,14 @@ fn a_kubelet_whose_folder_is_missing_a_file_or_late_is_served_once_it_is_there()
     trouble(&home, "no kubelet here")?;
     home.instances(1)?;
 
-    // Something that is no folder, then an empty one.
+    // First no folder, then an empty one.
     fs::create_dir_all(&root)?;
     fs::write(root.join("device-plugins"), "")?;
     trouble(&home, "is no folder")?;
     fs::remove_file(root.join("device-plugins"))?;
     trouble(&home, "no kubelet here")?;
     fs::create_dir(root.join("device-plugins"))?;
-    // What is no socket under the kubelet's name.
+    // No socket, under the kubelet's name.
     fs::write(root.join("device-plugins/kubelet.sock"), "")?;
     trouble(&home, "kubelet.sock is no socket")?;
     fs::remove_file(root.join("device-plugins/kubelet.sock"))?;
@@ -53,7 +53,7 @@ fn a_kubelet_whose_folder_is_missing_a_file_or_late_is_served_once_it_is_there()
 
     let kubelet = Blocking::start(&root)?;
     kubelet.wait(kubelet.until_capacity("akri.sh/echo", 1, 1))?;
-    // All of it goes and comes again.
+    // The whole folder is removed and created again.
     kubelet.wait(kubelet.stop());
     fs::remove_dir_all(&root)?;
     trouble(&home, "no kubelet here")?;
@@ -96,7 +96,7 @@ fn a_foreign_file_in_the_place_of_a_socket_is_left_alone_and_named() -> Result<(
         ensure!(text(&node.resource(&own)?, "/state") == "listed");
         Ok(())
     })?;
-    // Neither a restart of the kubelet nor one of the agent touches it.
+    // Neither a restart of the kubelet nor one of the agent changes the file.
     node.kubelet
         .wait(node.kubelet.restart(Restart::default()))?;
     node.home.stop(Signal::SIGTERM)?;
@@ -163,7 +163,7 @@ fn new_names_end_at_a_thousand_and_a_restart_does_not_forget_them() -> Result<()
     node.home.write("state/offered-resources", known)?;
     let arguments = ["--instance-resources", "5"];
     node.home.start(&arguments)?;
-    // A handler that gives new ids at every call.
+    // A handler that returns new IDs at every call.
     for round in 0..5 {
         let new = format!("new{round}");
         node.echo(1, &["stays", &new])?;
@@ -224,7 +224,7 @@ fn odd_values_of_device_usage_hurt_nobody_and_keep_their_slot() -> Result<()> {
         .path()
         .join(format!("state/instances/default/{name}.yaml"));
     let mut yaml = fs::read_to_string(&file)?;
-    // Slots 0 to 4: another node's, garbage, ours by nobody, an older form, a virtual device no kubelet can mean.
+    // Slots 0 to 4: of another node, garbage, of this node without a pod, an older form, and a virtual device that no kubelet can name.
     let odd = [
         "node-b",
         "C:::",
@@ -244,7 +244,7 @@ fn odd_values_of_device_usage_hurt_nobody_and_keep_their_slot() -> Result<()> {
     fs::write(&file, yaml)?;
     node.home.start(&SOON)?;
     node.until_listed(2)?;
-    // This node's come back, since nobody has them; the others' and the garbage stay.
+    // The slots of this node are freed, since no pod has them; that of the other node and the garbage stay.
     node.home.until("this node's slots are free", |status| {
         used(&usage_of(status)) == [format!("{name}-0"), format!("{name}-1")].into()
     })?;

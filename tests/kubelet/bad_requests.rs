@@ -45,7 +45,7 @@ fn what_no_kubelet_asks_is_refused_with_a_reason_and_claims_nothing() -> Result<
             Code::OutOfRange,
             "too large",
         ),
-        // One that is there and one that is not: neither.
+        // A known ID and an unknown one: neither is allocated.
         (
             &own,
             vec![vec![good.clone(), of_bar.clone()]],
@@ -73,7 +73,7 @@ fn what_no_kubelet_asks_is_refused_with_a_reason_and_claims_nothing() -> Result<
     }
     assert_eq!(used(&node.usage()?), [].into());
 
-    // It serves on; an id that is named twice is given once.
+    // The plugin keeps serving; an ID that is named twice is allocated once.
     let answer = node.ask(&own, &[vec![good.clone(), good.clone()]])??;
     assert_eq!(answer.container_responses.len(), 1);
     assert_eq!(used(&node.usage()?), [good].into());

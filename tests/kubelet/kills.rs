@@ -1,4 +1,4 @@
-//! The agent is killed again and again while pods come and go: no slot is lost, and none is given twice.
+//! The agent is killed repeatedly while pods start and end: no slot is lost, and none is allocated twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const CAPACITY: usize = 3;
 const DEVICES: [&str; 3] = ["a", "b", "c"];
 const GRACE: [&str; 2] = ["--slot-grace", "1s"];
 
-/// Makes pods and ends them until it is told to stop. What lives then, with the resource it asked for.
+/// Starts and ends pods until it is cancelled. Returns the pods that are alive then, with the requested resource.
 async fn come_and_go(
     kubelet: Kubelet,
     resources: Vec<String>,
@@ -47,7 +47,7 @@ async fn come_and_go(
     Ok(alive)
 }
 
-/// The slots behind what the pods have by the kubelet's records: each once.
+/// Returns the slots behind the pods' devices in the kubelet's records; fails if one occurs twice.
 fn held(node: &Node, alive: &[(String, String)]) -> Result<BTreeSet<String>> {
     let mut slots = BTreeSet::new();
     for (uid, resource) in alive {
@@ -104,7 +104,7 @@ fn kill(plugins: Plugins, rounds: usize, seed: u64) -> Result<()> {
         node.home.start(&GRACE)?;
         node.until_listed(DEVICES.len() + 1)
             .with_context(|| format!("round {round}"))?;
-        // None is lost. What was claimed and never given comes back later.
+        // No slot is lost. Slots that were claimed and never allocated are freed later.
         let used = used(&node.usage()?);
         ensure!(
             used.is_superset(&slots),
@@ -129,7 +129,7 @@ fn kill(plugins: Plugins, rounds: usize, seed: u64) -> Result<()> {
         node.delete(uid)?;
     }
     node.until_used(&BTreeSet::new())?;
-    // All can be had again.
+    // All slots are available again.
     for name in resources.iter().skip(1) {
         node.kubelet
             .wait(node.kubelet.until_capacity(name, CAPACITY, CAPACITY))?;

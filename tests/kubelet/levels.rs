@@ -1,4 +1,4 @@
-//! Which resources a Configuration says that its devices have.
+//! Resources that a Configuration declares for its devices.
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
@@ -47,7 +47,7 @@ fn a_configuration_with_one_level_has_no_resource_of_the_other() -> Result<()> {
     until_offered(&node, &own)?;
     node.run("q", own[0], 2)?;
     assert_eq!(used(&node.usage()?).len(), 2);
-    // After a restart as well, for which the Configurations are read anew.
+    // Also after a restart, which reads the Configurations again.
     node.home.stop(Signal::SIGTERM)?;
     node.home.start(&SOON)?;
     until_offered(&node, &own)

@@ -1,5 +1,4 @@
-//! The agent with a kubelet that does on demand what a real one cannot be made to do: real binary, real handlers, real
-//! sockets.
+//! The agent with a kubelet that enters states on demand that a real one cannot be made to enter: real binary, real handlers, real sockets.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A node: the stand-in of a kubelet, and an agent that serves it.
+//! Node of the tests: the stand-in of a kubelet, and an agent that serves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tonic::Status;
 
-/// A slot that no pod has is free again soon, but not within five seconds of its allocation.
+/// With this grace: a slot that no pod has is soon freed, but not within five seconds of its allocation.
 pub const SOON: [&str; 2] = ["--slot-grace", "2s"];
 
 pub struct Node {
@@ -24,7 +24,7 @@ pub struct Node {
     _folder: TempDir,
 }
 
-/// A Configuration of the handler `debugEcho`; its devices are local, so what is not described any more is gone at once.
+/// Returns a Configuration of the handler `debugEcho`; its devices are local, so a device that is no longer described disappears at once.
 pub fn configuration(name: &str, capacity: usize, descriptions: &[&str]) -> String {
     format!(
         r#"apiVersion: akri.sh/v0
@@ -55,7 +55,7 @@ pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
         .unwrap_or_default()
 }
 
-/// Who has which slot, of all Instances.
+/// Returns the holder of each slot, of all Instances.
 pub fn usage_of(status: &Value) -> BTreeMap<String, String> {
     let instances = list(status, "/instances").iter();
     instances
@@ -79,12 +79,12 @@ pub fn ids<const N: usize>(ids: [&str; N]) -> BTreeSet<String> {
 }
 
 impl Node {
-    /// A kubelet that runs, and an agent that does not yet.
+    /// Starts a kubelet and prepares an agent, which does not run yet.
     pub fn new() -> Result<Self> {
         Self::knowing(Plugins::default())
     }
 
-    /// The same with a kubelet that knows these plugins.
+    /// Starts a kubelet with this rule for plugins and prepares an agent.
     pub fn knowing(plugins: Plugins) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let kubelet = Blocking::start_knowing(folder.path(), plugins)?;
@@ -98,12 +98,12 @@ impl Node {
         })
     }
 
-    /// Both, with a Configuration `echo`, and the kubelet follows all lists.
+    /// Starts both with a Configuration `echo` and waits until the kubelet follows all lists.
     pub fn with(capacity: usize, descriptions: &[&str], arguments: &[&str]) -> Result<Self> {
         Self::new()?.begin(capacity, descriptions, arguments)
     }
 
-    /// Starts the agent with a Configuration `echo`, until the kubelet follows all lists.
+    /// Starts the agent with a Configuration `echo` and waits until the kubelet follows all lists.
     pub fn begin(
         mut self,
         capacity: usize,
@@ -151,7 +151,7 @@ impl Node {
             })
     }
 
-    /// Waits until an id of a resource is listed with this health.
+    /// Waits until an ID of a resource is listed with this health.
     pub fn until_health(&self, resource: &str, id: &str, health: &str) -> Result<()> {
         self.until(&format!("{id} of {resource} is {health}"), |kubelet| {
             let devices = kubelet.devices(resource);
@@ -161,7 +161,7 @@ impl Node {
         })
     }
 
-    /// The name of the Instance with this description.
+    /// Waits for the Instance with this description and returns its name.
     pub fn instance(&self, description: &str) -> Result<String> {
         eventually("the Instance is there", || {
             let status = self.home.status()?;
@@ -176,12 +176,12 @@ impl Node {
         })
     }
 
-    /// Who has which slot.
+    /// Returns the holder of each slot.
     pub fn usage(&self) -> Result<BTreeMap<String, String>> {
         Ok(usage_of(&self.home.status()?))
     }
 
-    /// Waits until these slots are used and no others.
+    /// Waits until these slots are in use and no others.
     pub fn until_used(&self, slots: &BTreeSet<String>) -> Result<()> {
         self.home
             .until(&format!("{slots:?} are used and no others"), |status| {
@@ -190,7 +190,7 @@ impl Node {
             .map(drop)
     }
 
-    /// What the status says of a resource.
+    /// Returns a resource of the agent's status.
     pub fn resource(&self, name: &str) -> Result<Value> {
         let status = self.home.status()?;
         list(&status, "/kubelet/resources")
@@ -209,7 +209,7 @@ impl Node {
         })
     }
 
-    /// Waits until what concerns the kubelet as a whole has these words.
+    /// Waits until a problem of the kubelet as a whole has these words; returns the status.
     pub fn until_trouble(&self, words: &str) -> Result<Value> {
         self.home
             .until(&format!("the kubelet's part says {words:?}"), |status| {
@@ -219,7 +219,7 @@ impl Node {
             })
     }
 
-    /// Waits until nothing is said any more of the kubelet as a whole.
+    /// Waits until the status has no problem of the kubelet as a whole.
     pub fn until_no_trouble(&self) -> Result<()> {
         self.home
             .until("nothing is wrong with the kubelet", |status| {
@@ -228,7 +228,7 @@ impl Node {
             .map(drop)
     }
 
-    /// Runs a pod with a container `main` that must be admitted; its uid.
+    /// Runs a pod with a container `main` that must be admitted; returns its UID.
     pub fn run(&self, name: &str, resource: &str, count: usize) -> Result<String> {
         let spec = PodSpec::asking(name, resource, count);
         let (uid, admitted) = self.kubelet.wait(self.kubelet.run_pod(&spec))?;
@@ -236,7 +236,7 @@ impl Node {
         Ok(uid)
     }
 
-    /// What `main` of a pod has.
+    /// Returns the devices that `main` of a pod holds.
     pub fn held(&self, uid: &str, resource: &str) -> BTreeSet<String> {
         self.kubelet.held(uid, "main", resource)
     }
@@ -247,7 +247,7 @@ impl Node {
         self.kubelet.delete_pod(uid)
     }
 
-    /// An Allocate as no kubelet would send it; one container for each list of ids.
+    /// Sends an Allocate that no kubelet would send, with one container per list of IDs.
     pub fn ask(
         &self,
         resource: &str,
@@ -264,7 +264,7 @@ impl Node {
         })
     }
 
-    /// A line of the agent's metrics.
+    /// Returns the value of one of the agent's metrics.
     pub fn metric(&self, name: &str) -> Result<u64> {
         let agent = std::fs::read(self.home.path().join("state/agent.json"))?;
         let agent: Value = serde_json::from_slice(&agent)?;
@@ -277,7 +277,7 @@ impl Node {
         Ok(value.parse()?)
     }
 
-    /// The Registers of a resource with each start of the kubelet.
+    /// Counts the Register calls of a resource by start of the kubelet.
     pub fn registers(&self, resource: &str) -> BTreeMap<usize, usize> {
         let mut counts = BTreeMap::new();
         for one in self.kubelet.record().registrations {

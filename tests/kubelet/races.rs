@@ -1,4 +1,4 @@
-//! Many Allocates at once for the same slots, through the Instances' resources and the Configuration's.
+//! Many concurrent Allocates for the same slots, through the Instances' resources and the Configuration's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use tonic::transport::Channel;
 
 use crate::node::{Node, resource};
 
-/// How many calls one agent gets. Then another agent starts, with all slots free.
+/// Number of calls per agent. The next agent starts with all slots free.
 const AN_AGENT: usize = 1000;
 const TASKS: usize = 10;
 const DEVICES: [&str; 4] = ["a", "b", "c", "d"];
 const CAPACITY: u64 = 30;
 
-/// What an Allocate gave: the slot, and through which resource and id.
+/// Result of an Allocate: the slot, and the resource and ID it was allocated through.
 type Given = (String, (String, String));
 
 async fn ask(
@@ -40,7 +40,7 @@ async fn ask(
             Ok(None)
         }
         Ok(answer) => {
-            // Behind a virtual device is the slot that the annotation names.
+            // The annotation names the slot behind a virtual device.
             let annotation = "slots.leafhost.dev/echo";
             let containers = answer.into_inner().container_responses;
             let slot = containers[0].annotations.get(annotation);
@@ -54,19 +54,19 @@ async fn ask(
     }
 }
 
-/// Asks one agent; nothing is released meanwhile. What each slot was given for.
+/// Calls one agent; nothing is released meanwhile. Returns the allocations of each slot.
 fn race_one(allocates: usize, random: &mut Random) -> Result<()> {
     let node = Node::with(usize::try_from(CAPACITY)?, &DEVICES, &[])?;
     let names = DEVICES.map(|device| node.instance(device));
     let names = names.into_iter().collect::<Result<Vec<_>>>()?;
-    // No pod has what is given: where the records say so it comes back.
+    // No pod has the allocated slots, so readable records would free them.
     let error = Trouble::Error(Code::Internal, "out of sorts".to_owned());
     node.kubelet.faults().trouble_pod_resources(Some(error));
     let given: Vec<Given> = node.kubelet.wait(async {
         let mut clients = BTreeMap::new();
         for name in names.iter().map(String::as_str).chain(["echo"]) {
             let name = resource(name);
-            // Each resource takes 32 calls at a time on a connection.
+            // Each resource accepts 32 concurrent calls per connection.
             clients.insert(name.clone(), node.kubelet.dial(&name).await?);
         }
         let mut given = Vec::new();
@@ -114,7 +114,7 @@ fn race_one(allocates: usize, random: &mut Random) -> Result<()> {
         given.len() > through("akri.sh/echo"),
         "nothing through an Instance"
     );
-    // The store says the same of each: who asked, and that it is this node.
+    // The store agrees on each slot: the resource and ID, and this node.
     let usage = node.usage()?;
     let said: BTreeMap<&String, String> = by_slot
         .iter()

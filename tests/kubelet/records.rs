@@ -1,4 +1,4 @@
-//! A kubelet whose records cannot be read, or that has lost them.
+//! Kubelet whose records cannot be read, or that has lost them.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tonic::Code;
 
 use crate::node::{Node, SOON, ids, resource, used};
 
-/// Nothing else comes back within this: five seconds, the grace, and the time for some observations.
+/// Time to wait for a wrong release: five seconds, the grace, and some observations.
 const A_WHILE: Duration = Duration::from_secs(8);
 
-/// Watches for a while that these slots stay used.
+/// Checks that these slots stay in use for a while.
 fn stays_used(node: &Node, slots: &std::collections::BTreeSet<String>) -> Result<()> {
     let freed = within(A_WHILE, "a slot comes back", || {
         let now = used(&node.usage()?);
@@ -48,7 +48,7 @@ fn frees_nothing(trouble: Trouble, words: &str) -> Result<()> {
     let uids = [node.run("p", &own, 1)?, node.run("q", &own, 1)?];
     let slots = used(&node.usage()?);
     node.kubelet.faults().trouble_pod_resources(Some(trouble));
-    // One runs and one ends unseen: neither can be told.
+    // One pod runs and one ends unseen: the agent cannot distinguish them.
     node.delete(&uids[1])?;
     node.until_trouble(words)?;
     stays_used(&node, &slots)?;
@@ -84,7 +84,7 @@ fn an_id_whose_record_the_kubelet_has_lost_is_given_to_nobody_while_its_pod_is_a
     let name = node.instance("foo")?;
     let (own, slot) = (resource(&name), format!("{name}-0"));
     let uid = node.run("holder", &own, 1)?;
-    // The uid is in the checkpoint, which is read beside PodResources.
+    // The UID is in the checkpoint, which the agent reads along with PodResources.
     node.home.until("it is seen who has it", |status| {
         status.to_string().contains(r#""holder":"default/holder""#)
     })?;
@@ -96,7 +96,7 @@ fn an_id_whose_record_the_kubelet_has_lost_is_given_to_nobody_while_its_pod_is_a
         ensure!(!kubelet.devices(&own).is_empty());
         Ok(())
     })?;
-    // Whether it is asked for before the list says so, or after.
+    // The agent refuses the slot before and after its list has it as Unhealthy.
     let Err(status) = node.ask(&own, &[vec![slot.clone()]])? else {
         bail!("{slot} was given twice");
     };
@@ -117,7 +117,7 @@ fn an_id_whose_record_the_kubelet_has_lost_is_given_to_nobody_while_its_pod_is_a
     );
     stays_used(&node, &ids([&slot]))?;
 
-    // One that has ended may keep its folder for long, and is not among the active ones.
+    // A pod that has ended may keep its folder for long, and is not among the active ones.
     node.kubelet.end_pod(&uid);
     node.until_used(&[].into())?;
     node.until_health(&own, &slot, "Healthy")?;
@@ -163,7 +163,7 @@ fn slots_stay_used_while_a_kubelet_does_not_know_its_pods_yet() -> Result<()> {
     stays_used(&node, &held)?;
     node.kubelet.learn_pods()?;
     node.until_listed(2)?;
-    // From the checkpoint alone it is known by its uid only.
+    // The checkpoint alone has only the UID of the pod.
     node.home.until("it is seen by its name", |status| {
         status.to_string().contains(r#""holder":"default/p""#)
     })?;
@@ -193,7 +193,7 @@ fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_
     node.home.start(&[])?;
     node.until_listed(2)?;
     node.until_health(&own, &slot, "Unhealthy")?;
-    // The others wait until the handler has said that the device is there.
+    // The other slots wait until the handler has reported the device.
     let others = (0..5).map(|number| format!("{name}-{number}"));
     for other in others.filter(|other| *other != slot) {
         node.until_health(&own, &other, "Healthy")?;
@@ -211,7 +211,7 @@ fn a_slot_whose_record_the_kubelet_has_lost_is_given_to_nobody_by_an_agent_that_
     Ok(())
 }
 
-/// How soon a slot is free that no pod can have.
+/// Upper bound for a slot that no pod can have to be freed.
 const SOON_FREE: Duration = Duration::from_secs(15);
 
 #[test]
@@ -224,7 +224,7 @@ fn what_a_killed_agent_claimed_and_never_answered_is_free_within_fifteen_seconds
     let free = (0..2).map(|slot| format!("{name}-{slot}"));
     let free: Vec<String> = free.filter(|id| !kept.contains(id)).collect();
     node.home.stop(Signal::SIGKILL)?;
-    // As a kill between the claim and the answer leaves it.
+    // The state that a kill between the claim and the answer leaves.
     let file = format!("state/instances/default/{name}.yaml");
     let path = node.home.path().join(&file);
     let text = std::fs::read_to_string(&path)?;
@@ -249,7 +249,7 @@ fn the_slot_of_a_pod_that_was_rejected_for_another_reason_is_free_within_fifteen
     let mut names = [node.instance("foo")?, node.instance("bar")?];
     names.sort();
     let [first, second] = names.map(|name| resource(&name));
-    // The kubelet asks for one after the other; of the second there are not so many.
+    // The kubelet asks for the resources in order; the second one has too few devices.
     let spec = PodSpec::new("p").with(Kind::App, "main", &[(&first, 1), (&second, 3)]);
     let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
     ensure!(

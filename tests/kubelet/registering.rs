@@ -1,4 +1,4 @@
-//! A kubelet that refuses, hangs up, clears its folder slowly, or reads no lists.
+//! Kubelet that refuses, hangs up, clears its folder slowly, or reads no lists.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn a_refused_registration_is_named_counted_and_tried_again() -> Result<()> {
     let mut node = Node::new()?;
     node.echo(1, &[])?;
     node.home.start(&[])?;
-    // Ten times for each resource: long enough to be seen.
+    // Ten times for each resource: long enough to be observed.
     let faults = node.kubelet.faults();
     faults.refuse_register(20, Code::Unknown, "the name is not to my taste");
     node.echo(1, &["foo"])?;
@@ -49,7 +49,7 @@ fn a_kubelet_whose_socket_was_deleted_is_to_be_restarted_and_not_taken_for_none(
     ensure!(status.pointer("/kubelet/socketMissing") == Some(&true.into()));
     let shown = node.home.leafhost(&["status"])?.good()?;
     ensure!(!shown.contains("kubelet: none"), "{shown}");
-    // What it follows it goes on to follow.
+    // The kubelet still follows the existing lists.
     let uid = node.run("p", ECHO, 1)?;
     let restart = node.kubelet.restart(Restart::default());
     node.kubelet.wait(restart)?;
@@ -59,7 +59,7 @@ fn a_kubelet_whose_socket_was_deleted_is_to_be_restarted_and_not_taken_for_none(
     Ok(())
 }
 
-/// Each takes a socket and a connection. 128 descriptors are not enough for that.
+/// Serves a hundred resources, each with a socket and a connection, for which 128 descriptors are not enough.
 #[test]
 fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     let mut node = Node::new()?;
@@ -71,7 +71,7 @@ fn a_hundred_resources_are_served_whatever_the_shell_lets_open() -> Result<()> {
     node.until_listed(names.len() + 1)
 }
 
-/// The resources compete for descriptors: another one may take what the first gives up.
+/// Lets the resources compete for descriptors: one may take what another one closes.
 #[test]
 fn an_agent_whose_resources_want_more_files_than_there_are_answers_each_question_for_its_status()
 -> Result<()> {
@@ -115,7 +115,7 @@ fn a_kubelet_that_cannot_dial_back_is_asked_again_after_longer_and_longer_waits(
     node.until_problem(ECHO, "cannot dial")?;
     assert_eq!(node.kubelet.record().lists, [], "never asked for a list");
     node.until_listed(2)?;
-    // Twenty failures of two resources: one of them has failed ten times at least, and waited 10, 20, … 5,120 ms.
+    // Twenty failures of two resources: one of them has failed at least ten times, and waited 10, 20, … 5,120 ms.
     ensure!(start.elapsed() >= Duration::from_secs(10), "{start:?}");
     let record = node.kubelet.record().registrations;
     assert_eq!(record.len(), 22, "{record:#?}");
@@ -150,7 +150,7 @@ fn ended_lists(plugins: Plugins) -> Result<()> {
             Ok(())
         })?;
         node.until_listed(2)?;
-        // What is held stays listed and healthy, and the pod keeps it.
+        // Held devices stay listed and healthy, and the pod keeps them.
         let last = node.kubelet.record().lists;
         let last = last.iter().rev().find(|list| list.resource == own);
         let devices = &last.context("no list")?.devices;
@@ -195,7 +195,7 @@ fn cleared_folder(plugins: Plugins) -> Result<()> {
         assert_eq!(node.kubelet.wait(node.kubelet.readmit())?, [].into());
         assert_eq!(node.held(&uid, &own), had);
         assert_eq!(used(&node.usage()?), had);
-        // The first list has it, and healthy.
+        // The first list has the device as healthy.
         let lists = node.kubelet.record().lists;
         let first = lists
             .iter()
@@ -230,7 +230,7 @@ fn a_second_stream_of_a_list_comes_and_goes_and_the_first_stays() -> Result<()> 
     let uid = node.run("p", &own, 1)?;
     assert_eq!(node.held(&uid, &own), ids([&slot]));
     assert_eq!(node.registers(&own), [(1, 1)].into());
-    // The first stream still tells of changes.
+    // The first stream still sends changes.
     node.echo(2, &["foo"])?;
     node.kubelet.wait(node.kubelet.until_capacity(&own, 2, 2))
 }
@@ -241,7 +241,7 @@ fn a_kubelet_that_reads_no_lists_holds_nobody_up() -> Result<()> {
     let own = resource(&node.instance("a")?);
     for reading in [Reading::Dead, Reading::Slow(Duration::from_secs(2))] {
         node.kubelet.faults().read(reading);
-        // It may take one message that it was waiting for already.
+        // The kubelet may take one message that it already waits for.
         for capacity in [7, 3, 9] {
             node.echo(capacity, &["a", "b"])?;
             node.kubelet.wait(async {

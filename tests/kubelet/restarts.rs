@@ -1,4 +1,4 @@
-//! An agent that stops and starts while pods have slots.
+//! Agent that stops and starts while pods have slots.
 
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::kubelet::model::Refusal;
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::node::{Node, SOON, ids, resource, usage_of, used};
 
-/// The first list of a resource after a number of lists.
+/// Returns the first list of a resource after `before` lists.
 fn first_list(node: &Node, resource: &str, before: usize) -> Result<Vec<(String, String)>> {
     let lists = node.kubelet.record().lists;
     let lists = lists.iter().skip(before);
@@ -48,7 +48,7 @@ fn held_ids_are_in_the_first_list_after_a_restart_and_their_pods_keep_them() -> 
             }
         }
         assert_eq!(node.usage()?, usage, "after {signal}");
-        // A container that starts again gets what it had, and a kubelet that starts again rejects nobody.
+        // A restarted container gets the devices it had.
         for (uid, name) in uids.iter().zip(both) {
             let had = node.held(uid, name);
             node.kubelet.end_container(uid, "main");
@@ -57,7 +57,7 @@ fn held_ids_are_in_the_first_list_after_a_restart_and_their_pods_keep_them() -> 
             assert_eq!(node.held(uid, name), had);
         }
     }
-    // What ends while no agent runs is free soon after it runs again.
+    // The slots of pods that end while no agent runs are freed soon after it runs again.
     node.home.stop(Signal::SIGKILL)?;
     for uid in &uids {
         node.delete(uid)?;
@@ -80,7 +80,7 @@ fn a_lost_state_folder_gives_no_pods_slot_away() -> Result<()> {
     node.home.stop(Signal::SIGTERM)?;
     std::fs::remove_dir_all(node.home.path().join("state/instances"))?;
     node.home.start(&SOON)?;
-    // Which slot is behind the virtual device is told by the annotation that the kubelet keeps.
+    // The annotation that the kubelet keeps names the slot behind the virtual device.
     node.home.until("both are claimed as before", |status| {
         usage_of(status) == usage
     })?;
@@ -136,7 +136,7 @@ fn until_a_handler_is_compiled_again_no_free_slot_is_offered_and_held_ones_stay(
     let (held, ended) = (held.first(), node.held(&uids[1], &own));
     let (held, ended) = (held.context("none")?, ended.first().context("none")?);
     node.home.stop(Signal::SIGKILL)?;
-    // One pod ends while no agent runs, so that nobody has what the store says of this node.
+    // One pod ends while no agent runs, so its slot is claimed for this node by no pod.
     node.delete(&uids[1])?;
     std::fs::remove_dir_all(node.home.path().join("state/native"))?;
     let compiler = node.home.path().join("compiler");
@@ -153,7 +153,7 @@ fn until_a_handler_is_compiled_again_no_free_slot_is_offered_and_held_ones_stay(
     node.until_health(&own, held, "Healthy")?;
     node.until_health(&own, ended, "Unhealthy")?;
     for asked in [own.as_str(), "akri.sh/echo"] {
-        // A scheduler leaves such a pod Pending.
+        // A scheduler would leave such a pod Pending.
         let spec = PodSpec::asking("new", asked, 1);
         let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
         ensure!(

@@ -1,4 +1,4 @@
-//! A state folder that cannot be written, so that no slot can be claimed.
+//! State folder that cannot be written, so that no slot can be claimed.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn while_no_claim_can_be_written_one_pod_fails_the_others_wait_and_everything_sa
     let held = node.held(&uid, &own);
     let free = (0..3).map(|slot| format!("{name}-{slot}"));
     let free: Vec<String> = free.filter(|id| !held.contains(id)).collect();
-    // What root may write, too, is no folder.
+    // A file in place of the folder, because root may write to every folder.
     let folder = node.home.path().join("state/instances/default");
     let aside = node.home.path().join("aside");
     fs::rename(&folder, &aside)?;
@@ -45,7 +45,7 @@ fn while_no_claim_can_be_written_one_pod_fails_the_others_wait_and_everything_sa
     for asked in [own.as_str(), "akri.sh/echo"] {
         let spec = PodSpec::asking("next", asked, 1);
         let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
-        // A scheduler leaves such a pod Pending.
+        // A scheduler would leave such a pod Pending.
         ensure!(
             matches!(
                 refused,

@@ -1,4 +1,4 @@
-//! Devices that go and come back while pods get them or have them.
+//! Devices that disappear and come back while pods get them or have them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leafhost_tests::wait::within;
 
 use crate::node::{Node, SOON, ids, resource, used};
 
-/// `rounds` times: a pod's Allocate is answered and the kubelet does not look at the answer; meanwhile the device goes.
+/// Runs `rounds` rounds: the kubelet holds the answer to a pod's Allocate; meanwhile the device disappears.
 fn unplug(rounds: usize, seed: u64) -> Result<()> {
     println!("{rounds} rounds");
     let mut random = Random::new(seed);
@@ -36,7 +36,7 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
         let id = answer.ids.first().context("no id")?.clone();
         node.echo(rounds + 1, &["other"])?;
         node.until_health(&own, &id, "Unhealthy")?;
-        // The answer is some 500 ms late in all; settling takes 200 ms of it.
+        // The answer is about 500 ms late in total; settling takes 200 ms of it.
         let late = Duration::from_millis(random.below(300));
         node.kubelet.wait(async { tokio::time::sleep(late).await });
         faults.hold_answers(false);
@@ -55,7 +55,7 @@ fn unplug(rounds: usize, seed: u64) -> Result<()> {
             );
             Ok(())
         })?;
-        // It is the pods' again, though the Instance was made anew.
+        // The slots are the pods' again, although the Instance was recreated.
         node.until_used(&held)
             .with_context(|| format!("round {round}\n{}", node.home.log()))?;
     }
@@ -99,7 +99,7 @@ fn a_used_device_that_goes_and_comes_back_is_its_pods_and_nobody_elses() -> Resu
         for resource in [own.as_str(), "akri.sh/echo"] {
             let spec = PodSpec::asking("thief", resource, 1);
             let (_, refused) = node.kubelet.wait(node.kubelet.run_pod(&spec))?;
-            // A resource that nobody offers any more is not the kubelet's to refuse.
+            // The kubelet ignores a resource that is no longer offered.
             ensure!(
                 refused.is_err() || node.kubelet.capacity(resource).is_none(),
                 "{resource}"
@@ -163,7 +163,7 @@ fn an_answer_the_kubelet_books_when_the_instance_is_gone_already_keeps_its_slot(
         })?;
         node.echo(1, &[])?;
         node.home.instances(0)?;
-        // Longer than the agent takes to look at the records after it has answered.
+        // Longer than the agent takes to read the records after its answer.
         node.kubelet
             .wait(async { tokio::time::sleep(Duration::from_millis(1500)).await });
         node.kubelet.faults().hold_answers(false);

@@ -1,4 +1,4 @@
-//! An agent reacts to Hello, Bye and network changes, and ignores a false Bye.
+//! Reaction of an agent to Hello, Bye and network changes; it ignores a false Bye.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ spec:
       discoveryTimeoutSeconds: 1
 ";
 
-/// Well before the next probe, which comes ten seconds after the last one.
+/// Limit for a reaction: well before the next probe, which comes ten seconds after the last one.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Starts an agent on a host that finds `found` cameras in its first scan.
@@ -66,12 +66,12 @@ fn a_hello_creates_an_instance_and_only_a_true_bye_withdraws_it() -> Result<()> 
     says_true.tell("hello")?;
     says_false.tell("hello")?;
     soon(&home, "Instances after the hellos", 2)?;
-    // It sends Hello, too.
+    // This host sends Hello, too.
     let _windows = windows_computer(&lan.host("windows")?, &true_host)?;
     home.instances(2)?;
 
     says_false.tell("bye")?;
-    // The handler has asked the camera.
+    // The handler has called the camera.
     assert_eq!(says_false.ask("greeted")?, "greeted");
     says_true.tell("off")?;
     says_true.tell("bye")?;

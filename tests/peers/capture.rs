@@ -1,4 +1,4 @@
-//! Captures what leaves a host, with `capture.py`.
+//! Capture of the packets that leave a host, with `capture.py`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use leafhost_tests::lan::Host;
 use leafhost_tests::peer::{self, Peer};
 use serde::Deserialize;
 
-/// A running capture.
+/// Running capture.
 pub struct Capture(Peer);
 
 /// Packets to one destination.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Flow {
-    /// `udp`, `tcp`, `arp`, `icmp6` and so on.
+    /// Protocol: `udp`, `tcp`, `arp`, `icmp6` and so on.
     pub protocol: String,
     pub to: IpAddr,
-    /// 0 where there are no ports.
+    /// Destination port; 0 for protocols without ports.
     pub port: u16,
-    /// When each left, in seconds from the start.
+    /// Times of the packets, in seconds from the start.
     pub times: Vec<f64>,
-    /// Which of the searched texts the packets contained.
+    /// Searched texts that the packets contained.
     pub texts: Vec<String>,
 }
 
@@ -30,14 +30,14 @@ impl Capture {
         Self::start_for(host, &[])
     }
 
-    /// A capture that searches packets for texts.
+    /// Starts a capture that searches packets for texts.
     pub fn start_for(host: &Host, texts: &[&str]) -> Result<Self> {
         let mut command = peer::python(host, "capture")?;
         command.args(texts);
         Peer::start(command).map(Self)
     }
 
-    /// Ends the capture; returns what left since the start.
+    /// Ends the capture and returns the flows since the start.
     pub fn end(self) -> Result<Vec<Flow>> {
         let lines = self.0.end()?;
         let line = lines.first().context("the capture said nothing")?;
@@ -45,7 +45,7 @@ impl Capture {
     }
 }
 
-/// The number of datagrams to a group.
+/// Returns the number of datagrams to a group.
 pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
     flows
         .iter()
@@ -54,7 +54,7 @@ pub fn sent_to(flows: &[Flow], group: &str, port: u16) -> usize {
         .sum()
 }
 
-/// The destinations of the flows, without the kernel's own traffic such as neighbour discovery.
+/// Returns the destinations of the flows, without the kernel's own traffic such as neighbour discovery.
 pub fn destinations(flows: &[Flow], neighbours: &[String]) -> BTreeSet<(String, String, u16)> {
     flows
         .iter()

@@ -1,4 +1,4 @@
-//! Runs one discovery on a host with `leafhost handler run`.
+//! Discovery on a host with `leafhost handler run`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use leafhost_tests::program;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-/// The result of a discovery.
+/// Result of a discovery.
 #[derive(Debug)]
 pub struct Found(pub Value);
 
@@ -37,7 +37,7 @@ impl Found {
         devices.into_iter().flatten().collect()
     }
 
-    /// The ids, sorted.
+    /// Returns the IDs, sorted.
     pub fn ids(&self) -> Vec<&str> {
         let mut ids: Vec<_> = self
             .devices()
@@ -48,7 +48,7 @@ impl Found {
         ids
     }
 
-    /// The only device.
+    /// Returns the only device.
     pub fn device(&self) -> Result<Device<'_>> {
         match self.devices().as_slice() {
             [device] => Ok(Device(device)),
@@ -56,7 +56,7 @@ impl Found {
         }
     }
 
-    /// The device whose id begins so.
+    /// Returns the device whose ID has this prefix.
     pub fn device_at(&self, begin: &str) -> Result<Device<'_>> {
         self.devices()
             .into_iter()
@@ -65,7 +65,7 @@ impl Found {
             .with_context(|| format!("no device at {begin}: {:#}", self.0))
     }
 
-    /// Rule and reason of each explanation whose subject contains `subject`.
+    /// Returns rule and reason of each explanation whose subject contains `subject`.
     pub fn skipped(&self, subject: &str) -> Vec<(&str, &str)> {
         let all = self.0.get("skipped").and_then(Value::as_array);
         all.into_iter()
@@ -80,7 +80,7 @@ impl Found {
     }
 }
 
-/// A device of a discovery.
+/// Device of a discovery.
 #[derive(Debug, Clone, Copy)]
 pub struct Device<'a>(pub &'a Value);
 
@@ -99,12 +99,12 @@ impl<'a> Device<'a> {
             .collect()
     }
 
-    /// A text attribute.
+    /// Returns a text attribute.
     pub fn attribute(self, name: &str) -> Option<&'a str> {
         self.text(&format!("/attributes/{name}/string"))
     }
 
-    /// A boolean attribute.
+    /// Returns a boolean attribute.
     pub fn has(self, name: &str) -> Option<bool> {
         self.0
             .pointer(&format!("/attributes/{name}/bool"))?

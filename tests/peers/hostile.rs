@@ -15,7 +15,7 @@ use crate::capture::{Capture, destinations};
 use crate::discovery::discover;
 use crate::onvif::{OTHER, UUID, camera, strict_camera};
 
-/// A hostile host. `elsewhere` is the target of its redirect; it sends Bye for camera `UUID`.
+/// Starts a hostile host. `elsewhere` is the target of its redirect; it sends Bye for camera `UUID`.
 fn hostile(host: &Host, elsewhere: &Host) -> Result<Peer> {
     let mut command = peer::python(host, "hostile")?;
     command

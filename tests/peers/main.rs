@@ -1,4 +1,4 @@
-//! Our handlers with cameras and OPC UA servers of other implementations, each in its own network namespace.
+//! Tests of our handlers with cameras and OPC UA servers of other implementations, each in its own network namespace.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod arrivals;

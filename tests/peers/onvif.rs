@@ -1,4 +1,4 @@
-//! Cameras are found as by Akri, distinguished from other devices, on every network, with the shipped grants.
+//! Discovery of cameras: found as by Akri, distinguished from other devices, on every network, with the shipped grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub const UUID: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0001";
 pub const OTHER: &str = "5f5a69c2-e0ae-504f-829b-00fcfd5a0002";
 const MAC: &str = "02:00:5e:10:00:0a";
 
-/// A camera of the crate `onvif-server`, on port 80.
+/// Starts a camera of the crate `onvif-server`, on port 80.
 pub fn camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     let mut command = peer::rust(host, "leafhost-camera")?;
     command
@@ -29,7 +29,7 @@ pub fn camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     Peer::start(command)
 }
 
-/// A camera that follows WS-Discovery strictly, on port 80.
+/// Starts a camera that follows WS-Discovery strictly, on port 80.
 pub fn strict_camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     let mut command = peer::python(host, "strict_camera")?;
     command
@@ -39,7 +39,7 @@ pub fn strict_camera(host: &Host, uuid: &str, more: &[&str]) -> Result<Peer> {
     Peer::start(command)
 }
 
-/// A fake Windows computer (wsdd), once `other` has seen it.
+/// Starts a fake Windows computer (wsdd) and waits until `other` has seen it.
 pub fn windows_computer(host: &Host, other: &Host) -> Result<Peer> {
     // wsdd reads no input, and must still end when its input ends.
     let mut command = host.command("/bin/sh");
@@ -58,7 +58,7 @@ fn url(host: &Host) -> Result<String> {
     Ok(format!("http://{}/onvif/device_service", host.address()?))
 }
 
-/// The URL of the crate's camera, which always includes the port.
+/// Returns the URL of the crate's camera, which always includes the port.
 fn url_of_crate(host: &Host) -> Result<String> {
     Ok(format!(
         "http://{}:80/onvif/device_service",
@@ -66,7 +66,7 @@ fn url_of_crate(host: &Host) -> Result<String> {
     ))
 }
 
-/// What onvif-zeep reads from the camera.
+/// Returns the attributes that onvif-zeep reads from the camera.
 fn read_by_zeep(from: &Host, camera: &Host, credentials: &[&str]) -> Result<Value> {
     let mut command = peer::python(from, "zeep_reader")?;
     command
@@ -76,7 +76,7 @@ fn read_by_zeep(from: &Host, camera: &Host, credentials: &[&str]) -> Result<Valu
     serde_json::from_str(&out).with_context(|| format!("{out:?} is no JSON"))
 }
 
-/// The device's attributes in the form of zeep's result.
+/// Returns the device's attributes in the form of zeep's result.
 fn told(device: Device<'_>) -> Value {
     json!({
         "manufacturer": device.attribute("manufacturer"),
@@ -360,7 +360,7 @@ fn only_probes_and_requests_to_granted_cameras_leave_the_host() -> Result<()> {
         BTreeSet::from(expected),
         "{found:?}"
     );
-    // Each is explained.
+    // Each address is explained.
     for xaddr in elsewhere {
         let named = found.0.to_string().contains(xaddr);
         assert!(named, "{xaddr} is not named: {:#}", found.0);

@@ -283,7 +283,7 @@ fn servers_have_their_listed_url_and_discovery_servers_the_requested_one() -> Re
         );
         let found = discover(&client, "opcua", &details, &["--explain"])?;
         let device = found.device_at(id)?;
-        // It finds itself by its other address from the network as well.
+        // The discovery server also finds itself by its other address on the network.
         let same = device.text("/physicalId");
         let others = found.devices().into_iter().map(Device);
         assert!(

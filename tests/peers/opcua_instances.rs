@@ -1,4 +1,4 @@
-//! The Instances of OPC UA servers follow servers that stop, return, or stay away.
+//! Instances of OPC UA servers that stop, return, or stay away.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::opcua::asyncua;
 
-/// Longer than a server takes to be missed, restarted and found again.
+/// Grace of the devices: longer than a server takes to be missed, restarted and found again.
 const GRACE: Duration = Duration::from_secs(40);
 
 fn configuration(url: &str) -> String {
@@ -33,7 +33,7 @@ spec:
     )
 }
 
-/// Whether the server answered the last call.
+/// Returns true if the server answered the last call.
 fn answered(status: &Value) -> Option<bool> {
     let skipped = status.pointer("/configurations/0/sessions/0/skipped")?;
     Some(skipped.as_array()?.is_empty())
@@ -43,7 +43,7 @@ fn only(home: &Home) -> Result<Value> {
     home.instances(1)?.pop().context("no Instance")
 }
 
-/// The identity of an Instance and everything a workload gets from it.
+/// Returns the identity of an Instance and everything that a workload gets from it.
 fn lasting(instance: &Value) -> [Option<&Value>; 4] {
     [
         "/metadata/name",
@@ -67,7 +67,7 @@ fn a_server_that_returns_keeps_its_instance_and_one_that_stays_away_is_withdrawn
     home.write("configurations/plcs.yaml", configuration(&url))?;
     home.start(&[])?;
     let instance = only(&home)?;
-    // The name that Akri derives from this URL.
+    // Akri derives the Instance's name from this URL.
     assert_eq!(url, "opc.tcp://192.168.70.11:4840/peer/");
     let of = |pointer| instance.pointer(pointer);
     assert_eq!(of("/metadata/name"), Some(&json!("plcs-af30a9")));

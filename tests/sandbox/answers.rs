@@ -161,7 +161,7 @@ fn unstable_answers_are_rate_limited_and_reported() -> Result<()> {
     // Without the limit there would be more than fifty for each call.
     ensure!(more <= 40.0, "{more} writes for forty calls");
     ensure!(all(&after, "ids").len() <= 40, "the devices pile up");
-    // A device departed from one Configuration stays in another.
+    // A device that departed from one Configuration stays in another.
     ensure!(all(&after, "departing").len() == 1, "{after:#}");
     ensure!(all(&after, "silent").is_empty(), "{after:#}");
     ensure!(
@@ -254,7 +254,7 @@ fn a_handler_with_the_name_of_another_is_reported_and_gets_no_device() -> Result
     fixture.check_neighbour()
 }
 
-/// The status of a handler source.
+/// Returns the status of a handler source.
 fn handler<'a>(status: &'a Value, source: &str) -> &'a Value {
     let all = status.get("handlers").and_then(Value::as_array);
     let of = |one: &&Value| one.get("source").and_then(Value::as_str) == Some(source);

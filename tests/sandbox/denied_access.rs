@@ -1,4 +1,4 @@
-//! Guests that try to use what they were not granted.
+//! Guests that try to use resources without a grant.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -12,15 +12,15 @@ use serde_json::Value;
 mod checks;
 pub use checks::native_code;
 
-/// How many Configurations the neighbour serves.
+/// Number of Configurations that the neighbour serves.
 const NEIGHBOURS: usize = 3;
-/// How late a call of the neighbour may start: a bucket of `leafhost_handler_late_seconds`.
+/// Upper bound of the delay of a neighbour's call: a bucket of `leafhost_handler_late_seconds`.
 const LATE: &str = "0.05";
 
-/// The tests measure lateness, so only one agent runs at a time.
+/// Lock for one agent at a time, because the tests measure lateness.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The guest's name, and what it does before it is asked for devices.
+/// Name of the guest, and its behaviour before it is asked for devices.
 #[derive(Debug, Clone, Copy)]
 pub struct Guest<'a> {
     pub name: &'a str,
@@ -39,7 +39,7 @@ impl Default for Guest<'_> {
 }
 
 impl Guest<'_> {
-    /// The component.
+    /// Returns the component.
     pub fn wasm(&self) -> Result<Vec<u8>> {
         let mut bytes = fs::read(program::guest("sandbox")?)?;
         for (mark, value) in [
@@ -62,7 +62,7 @@ impl Guest<'_> {
     }
 }
 
-/// A Configuration of a handler.
+/// Returns a Configuration of a handler.
 pub fn configuration(name: &str, handler: &str, details: &str) -> String {
     let details = serde_json::Value::from(details);
     format!(
@@ -74,24 +74,24 @@ pub fn configuration(name: &str, handler: &str, details: &str) -> String {
 /// Results of a call that are not faults.
 const RESULTS: [&str; 4] = ["\"ok\"", "\"partial\"", "unavailable", "invalid-details"];
 
-/// What a misbehaviour must lead to.
+/// Expected outcome of a misbehaviour.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
-    /// The fault's reason, as in `leafhost_handler_faults_total`, or one of [`RESULTS`].
+    /// Reason of the fault, as in `leafhost_handler_faults_total`, or one of [`RESULTS`].
     pub reason: &'a str,
-    /// A text that the session's status must contain.
+    /// Text that the session's status must contain.
     pub words: &'a str,
 }
 
-/// The neighbour's calls, how many of them were in time, and the hostile handler's Instances.
+/// Total calls of the neighbour, its calls in time, and the hostile handler's Instances.
 type Before = ((f64, f64), Vec<Value>);
 
-/// An agent whose neighbour is running.
+/// Agent with a running neighbour.
 pub struct Fixture {
     pub home: Home,
-    /// The neighbour's Instances.
+    /// Instances of the neighbour.
     before: Vec<Value>,
-    /// How many Configurations the hostile handler has.
+    /// Number of Configurations of the hostile handler.
     hostile_configurations: usize,
     _alone: MutexGuard<'static, ()>,
 }
@@ -156,7 +156,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// The value of a metrics series, 0 if it is missing.
+    /// Returns the value of a metrics series, 0 if it is missing.
     pub fn metric(&self, series: &str) -> Result<f64> {
         let agent: Value =
             serde_json::from_slice(&fs::read(self.home.path().join("state/agent.json"))?)?;
@@ -174,7 +174,7 @@ impl Fixture {
         Ok(value.unwrap_or(0.0))
     }
 
-    /// The neighbour's calls so far, and how many of them started in time.
+    /// Returns the number of the neighbour's calls so far, and of those that started in time.
     fn calls(&self) -> Result<(f64, f64)> {
         let series = |what: &str, le: &str| {
             format!("leafhost_handler_late_seconds_{what}{{{le}handler=\"neighbour\"}}")
@@ -236,7 +236,7 @@ impl Fixture {
     }
 
     fn misbehave_once(&mut self, actions: &[(&str, Outcome<'_>)]) -> Result<Before> {
-        // Earlier Configurations stay and keep failing now and then; that must not matter either.
+        // Earlier Configurations stay and still fail now and then, which must not matter either.
         let first = self.hostile_configurations;
         self.hostile_configurations += actions.len();
         for (number, (details, _)) in actions.iter().enumerate() {
@@ -261,7 +261,7 @@ impl Fixture {
         Ok((before, mine))
     }
 
-    /// The Instances of the Configurations with this prefix, once there are `count` of them.
+    /// Waits until the Configurations with this prefix have `count` Instances and returns them.
     pub fn instances_of(&self, configuration: &str, count: usize) -> Result<Vec<Value>> {
         eventually(&format!("{count} Instances of {configuration}"), || {
             let status = self.home.status()?;
@@ -284,7 +284,7 @@ impl Fixture {
     }
 }
 
-/// What the status says of a Configuration.
+/// Returns the status of a Configuration.
 pub fn session<'a>(status: &'a Value, configuration: &str) -> &'a Value {
     let all = status.get("configurations").and_then(Value::as_array);
     all.into_iter()

@@ -31,7 +31,7 @@ fn put(fixture: &Fixture, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
     fixture.home.write(name, bytes)
 }
 
-/// The component with a text replaced by another of the same length.
+/// Returns the component with a text replaced by another one of the same length.
 fn swapped(from: &str, to: &str) -> Result<Vec<u8>> {
     ensure!(from.len() == to.len(), "{from} and {to} differ in length");
     let mut bytes = Guest::default().wasm()?;
@@ -48,14 +48,14 @@ fn swapped(from: &str, to: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The component with a custom section appended: different bytes, same behaviour.
+/// Returns the component with a custom section appended: different bytes, same behaviour.
 fn noted(note: u8) -> Result<Vec<u8>> {
     let mut bytes = Guest::default().wasm()?;
     bytes.extend([0, 6, 4, b'n', b'o', b't', b'e', note]);
     Ok(bytes)
 }
 
-/// A sparse file of 100 MiB.
+/// Creates a sparse file of 100 MiB.
 fn huge(fixture: &Fixture, name: &str) -> Result<()> {
     put(fixture, name, "")?;
     let file = File::options()
@@ -64,7 +64,7 @@ fn huge(fixture: &Fixture, name: &str) -> Result<()> {
     Ok(file.set_len(100 << 20)?)
 }
 
-/// Replaces a file by what `make` creates, with a rename: the agent need not wait for a writer to close it.
+/// Replaces a file by the one that `make` creates, with a rename: the agent need not wait for a writer to close it.
 fn replace(fixture: &Fixture, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let path = fixture.home.path().join(name);
     let new = path.with_file_name(".made");
@@ -77,7 +77,7 @@ fn fifo(path: &Path) -> Result<()> {
     program::run("mkfifo", [path])?.good().map(drop)
 }
 
-/// The change, and the expected problem.
+/// Change, and the expected problem.
 type Case = (fn(&Fixture) -> Result<()>, &'static str);
 
 const COMPONENTS: &[Case] = &[
@@ -177,7 +177,7 @@ fn an_unusable_handler_file_is_reported_and_the_last_good_version_serves_on() ->
     fixture.until_no_problems()
 }
 
-/// YAML aliases: some hundred bytes that expand to 10⁹ entries.
+/// Returns YAML aliases: a few hundred bytes that expand to 10⁹ entries.
 pub fn alias_bomb() -> String {
     let mut lines = vec![format!("a0: &a0 [{}]", ["x"; 10].join(", "))];
     for level in 1..9 {
@@ -271,7 +271,7 @@ fn tamper(fixture: &Fixture, how: Tampering) -> Result<()> {
     Ok(())
 }
 
-/// A change to a file of native code, given the bytes of the other handler's file.
+/// Change to a file of native code, given the bytes of the other handler's file.
 type Tampering = fn(&Path, &[u8]) -> Result<()>;
 
 const TAMPERINGS: &[Tampering] = &[
@@ -321,7 +321,7 @@ fn tampered_native_code_is_compiled_again() -> Result<()> {
     Ok(())
 }
 
-/// A script in place of the compiler, and the expected problem.
+/// Script in place of the compiler, and the expected problem.
 const COMPILERS: &[(&str, &str)] = &[
     ("exit 3", "the component does not compile"),
     ("echo no idea >&2; exit 9", "exit status: 9: no idea"),
@@ -367,7 +367,7 @@ fn a_compiler_that_hangs_floods_or_dies_is_reported_and_stops_no_running_handler
     fixture.until_no_problems()
 }
 
-/// The lines of `state/loading`, which lists the loads in progress.
+/// Returns the lines of `state/loading`, which lists the loads in progress.
 fn loads_in_progress(fixture: &Fixture) -> Result<Vec<String>> {
     let text = fs::read_to_string(fixture.home.path().join("state/loading"))?;
     Ok(text.lines().map(str::to_owned).collect())

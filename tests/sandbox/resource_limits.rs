@@ -7,15 +7,14 @@ use leafhost_tests::wait::eventually;
 use crate::fixture::{Fixture, Guest, Outcome};
 
 const GRANTS: &str = "udev: {subsystems: [\"*\"]}\nnetwork: {interfaces: [lo]}\n";
-/// Handlers with sleeping sessions, and the sleeping actions of each: more than all handlers together may call at
-/// once.
+/// Number of handlers with sleeping sessions, and the sleeping actions of each: more than all handlers together may call at once.
 const SLEEPERS: usize = 5;
 const SLEEPING: [&str; 5] = ["sleep", "poll", "nap", "sleep", "poll"];
 
-/// How many Configurations are served normally before the guest starts to loop.
+/// Number of Configurations served normally before the guest starts to loop.
 const QUICK: usize = 48;
 
-/// The outcome with this reason and these words.
+/// Returns the outcome with this reason and these words.
 fn named(reason: &'static str, words: &'static str) -> Outcome<'static> {
     Outcome { reason, words }
 }
@@ -40,7 +39,7 @@ fn an_endless_loop_is_stopped_and_delays_no_other_handler() -> Result<()> {
     })
 }
 
-/// Name and nice value of each thread of a process (`proc_pid_stat(5)`).
+/// Returns name and nice value of each thread of a process (`proc_pid_stat(5)`).
 fn niceness(pid: u32) -> Result<Vec<(String, i32)>> {
     let mut threads = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -127,7 +126,7 @@ fn guests_that_sleep_grow_or_exit_delay_no_other_handler() -> Result<()> {
     fixture.check_neighbour()
 }
 
-/// A component with these definitions, `describe`, and an action for every call after the first.
+/// Returns a component with these definitions, `describe`, and an action for every call after the first.
 fn textual(definitions: &str, describe: &str, again: &str) -> Result<Vec<u8>> {
     let discover =
         format!("(if (i32.load8_u offset=72 (local.get 0)) (then {again})) (i32.const 256)");
@@ -155,7 +154,7 @@ fn a_guest_whose_tables_grow_is_stopped() -> Result<()> {
     fixture.check_neighbour()
 }
 
-/// A mangled C++ function name in which each parameter doubles the one before: demangled it has hundreds of MiB.
+/// Returns a mangled C++ function name in which each parameter doubles the one before: demangled it has hundreds of MiB.
 fn doubling() -> String {
     let digits = ('1'..='9').chain('A'..='P');
     digits.fold("_Z1f1a1bIS_S_E".to_owned(), |name, digit| {

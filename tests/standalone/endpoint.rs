@@ -15,14 +15,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Where the agent listens.
+/// Returns the address at which the agent listens.
 fn address(home: &Home) -> Result<String> {
     let file: Value = serde_json::from_slice(&fs::read(home.path().join("state/agent.json"))?)?;
     let address = file.get("address").and_then(Value::as_str);
     Ok(address.context("no address")?.to_owned())
 }
 
-/// Kills a child process on drop.
+/// Child process, killed on drop.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,4 +1,4 @@
-//! Follows the SDK's README literally: each block is written or run, in order.
+//! The SDK's README, followed literally: each block is written or run, in order.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::wait::{eventually, within};
 use tempfile::TempDir;
 
-/// A fenced block: its info string and text.
+/// Fenced block: its info string and text.
 #[derive(Debug, Default)]
 struct Block {
     language: String,
@@ -42,7 +42,7 @@ fn blocks(markdown: &str) -> Vec<Block> {
     found
 }
 
-/// A handler author's shell.
+/// Shell of a handler author.
 struct Author {
     home: TempDir,
     folder: PathBuf,
@@ -100,7 +100,7 @@ impl Author {
         command
     }
 
-    /// A `cd` in one block applies to the next ones, as for a reader.
+    /// Runs a script of a block. A `cd` applies to the next blocks, as for a reader.
     fn run(&mut self, script: &str) -> Result<String> {
         let place = self.home.path().join("pwd");
         // The target folder is elsewhere; a reader finds it in the crate.
@@ -135,7 +135,7 @@ impl Drop for Author {
     }
 }
 
-/// The toolchain of this tree, which an author's folder does not name.
+/// Returns the toolchain of this tree, which an author's folder does not name.
 fn toolchain() -> Result<String> {
     let text = fs::read_to_string(source_tree().join("rust-toolchain.toml"))?;
     let line = text

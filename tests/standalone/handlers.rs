@@ -1,4 +1,4 @@
-//! Handlers are added, changed, broken and removed while the agent runs.
+//! Handlers that are added, changed, broken and removed while the agent runs.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn a_handler_added_to_a_running_agent_serves_its_waiting_configuration() -> Resu
 #[test]
 fn an_agent_with_a_small_address_space_calls_its_handlers() -> Result<()> {
     let mut home = home_with_echo()?;
-    // 64 GiB.
+    // 64 GiB of address space.
     home.limit('v', 64 << 20);
     home.start(&[])?;
     home.instances(2)?;

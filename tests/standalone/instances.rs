@@ -1,4 +1,4 @@
-//! From a Configuration to Instances and CDI devices, and what a restart preserves.
+//! From a Configuration to Instances and CDI devices, and the state that a restart preserves.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -29,8 +29,8 @@ fn uids(instances: &[Value], configuration: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// `rounds` times: writes one of two versions of a second Configuration, or removes it, and kills the agent some
-/// milliseconds later. The first Configuration's Instances must never change.
+/// Writes one of two versions of a second Configuration, or removes it, and kills the agent some milliseconds later, `rounds` times. The first
+/// Configuration's Instances must never change.
 fn kill(rounds: u64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let mut home = home_with_echo()?;
@@ -112,7 +112,7 @@ fn killed_agents_leave_complete_and_unchanged_instances() -> Result<()> {
     kill(4, 1)
 }
 
-/// `SOAK_ROUNDS` and `SOAK_SEED` set the number of rounds and the random sequence.
+/// Runs `SOAK_ROUNDS` rounds with the random sequence of `SOAK_SEED`.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_killed_agents() -> Result<()> {

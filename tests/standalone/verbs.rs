@@ -21,7 +21,7 @@ fn handler(name: &str) -> Result<String> {
         .to_owned())
 }
 
-/// One discovery of the udev handler with these details.
+/// Runs one discovery of the udev handler with these details.
 fn run_udev(details: &str, more: &[&str]) -> Result<Ended> {
     let home = Home::new()?;
     home.write("details.yaml", details)?;

@@ -1,4 +1,4 @@
-//! The webhook without a cluster: how it stops.
+//! Stop of the webhook, without a cluster.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -16,11 +16,11 @@ fn a_webhook_that_is_stopped_while_it_loads_a_handler_has_not_died_of_it() -> Re
     fs::create_dir(at("handlers"))?;
     let handler = program::handler("udev")?;
     fs::copy(&handler, at("handlers/udev.wasm"))?;
-    // Without its grants it is refused before the compiler starts.
+    // Without its grants the handler is refused before the compiler starts.
     let grants = "udev.grants.yaml";
     fs::copy(handler.with_file_name(grants), at("handlers").join(grants))?;
     program::script(&at("compiler"), "exec sleep 60")?;
-    // Nothing listens there.
+    // Nothing listens at this address.
     let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
         clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
     fs::write(at("kubeconfig"), config)?;

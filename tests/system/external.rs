@@ -1,4 +1,4 @@
-//! Handlers built for Akri in other languages, with other gRPCs (C-core in Python's grpcio, and grpc-go), and the real agent.
+//! Handlers built for Akri in other languages, with other gRPC libraries (C-core in Python's grpcio, and grpc-go), and the real agent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ spec:
       - {name: user, value: admin}
 ";
 
-/// A home whose agent lets handlers register in `akri`; nothing if grpcio is missing.
+/// Creates a home whose agent lets handlers register in `akri`; `None` if grpcio is missing.
 fn home() -> Result<Option<(Home, PathBuf)>> {
     let python = peer::python_folder()?.join("bin/python");
     let name = python.to_str().context("the path is no text")?;
@@ -60,7 +60,7 @@ fn ask(peer: &mut Peer, line: &str, answer: &str) -> Result<()> {
     Ok(())
 }
 
-/// The sources of the handler, with status, once they fit.
+/// Waits until the handler's sources, each with its status, fit.
 fn sources(home: &Home, fits: impl Fn(&[(String, String)]) -> bool) -> Result<()> {
     eventually("the handler's sources", || {
         let status = home.status()?;
@@ -126,7 +126,7 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
     };
     let before = uid(&instances);
 
-    // The agent comes back, and the handler does nothing but notice that its stream has ended.
+    // The agent comes back; the handler only sees the end of its stream and registers nothing.
     home.stop(Signal::SIGKILL)?;
     start(&mut home, &[])?;
     sources(&home, |found| *found == active)?;
@@ -138,7 +138,7 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
             .all(|uid_before| uid(&instances).contains(uid_before))
     );
 
-    // The handler dies: nothing is withdrawn, and another one on the same endpoint goes on.
+    // The handler is killed: nothing is withdrawn, and another one on the same endpoint takes over.
     peer.kill()?;
     sources(
         &home,
@@ -151,7 +151,7 @@ fn a_handler_in_python_registers_and_what_it_sees_are_instances_over_restarts_of
     sources(&home, |found| *found == active)?;
     assert_eq!(peer.ask("asked")?, "1");
 
-    // A second endpoint of the same name adds what the first does not have.
+    // A second endpoint of the same name adds the devices that the first one does not have.
     let mut other = handler(&home, &python, "b.sock")?;
     ask(&mut other, "set three four", "set")?;
     ask(&mut other, "register", "registered")?;
@@ -188,7 +188,7 @@ fn a_handler_that_stays_away_loses_its_devices_and_is_found_again_without_regist
     home.instances(0)?;
     sources(&home, <[_]>::is_empty)?;
 
-    // Registrations outlive the agent also while their handler is away.
+    // Registrations outlive the agent, even while their handler is down.
     home.stop(Signal::SIGTERM)?;
     start(&mut home, &["--handler-eviction", "2s"])?;
     let mut peer = handler(&home, &python, "a.sock")?;
@@ -204,12 +204,12 @@ fn a_handler_that_stays_away_loses_its_devices_and_is_found_again_without_regist
     Ok(())
 }
 
-/// The sessions that report as much text as a set may have.
+/// Number of sessions that report as much text as a set may have.
 const WORDY: usize = 8;
-/// The devices of each, and the bytes of text of each of these.
+/// Number of devices of each session, and bytes of text of each device.
 const DEVICES: usize = 127;
 const TEXT: usize = 64_000;
-/// The most memory that the agent may take then, in MiB.
+/// Upper bound of the agent's memory with these sessions, in MiB.
 const MEMORY: u64 = 420;
 
 #[test]
@@ -221,14 +221,14 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
         let configuration = CONFIGURATION.replace("{name: py}", &format!("{{name: py{number}}}"));
         home.write(&format!("configurations/py{number}.yaml"), configuration)?;
     }
-    // As where it is installed.
+    // With the environment of an installed agent.
     home.set_environment(&[("MALLOC_ARENA_MAX", "1".as_ref())]);
     start(&mut home, &[])?;
     let mut peer = handler(&home, &python, "a.sock")?;
     ask(&mut peer, &format!("fill {DEVICES} {TEXT}"), "filled")?;
     ask(&mut peer, "register", "registered")?;
     home.instances(WORDY * DEVICES)?;
-    // All specs are looked at again, and one is missing.
+    // The agent checks all specs again, and one is missing.
     let spec = home.cdi().join("akri.sh-py_leafhost.json");
     eventually("the spec", || {
         fs::remove_file(&spec).context("it is not there yet")
@@ -247,7 +247,7 @@ fn as_much_text_as_there_may_be_takes_the_agent_no_more_memory_than_it_may() -> 
         "agent with {WORDY} sessions of {DEVICES} devices of {TEXT} bytes: at most {full} MiB"
     );
 
-    // As many sessions more find no room, and the others go on.
+    // As many additional sessions find no room, and the others keep working.
     for number in WORDY..2 * WORDY {
         let configuration = CONFIGURATION.replace("{name: py}", &format!("{{name: py{number}}}"));
         home.write(&format!("configurations/py{number}.yaml"), configuration)?;

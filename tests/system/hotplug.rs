@@ -1,4 +1,4 @@
-//! A real kernel event: a block device appears and gets an Instance; it disappears and the Instance is withdrawn.
+//! Real kernel event: a block device appears and gets an Instance; it disappears and the Instance is withdrawn.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Takes away what the agent needs: the disk is full or read-only, no file can be opened, the clock is set back. The
-//! agent serves on, reports the problem and the remedy, and recovers by itself.
+//! Loss of the agent's resources: the disk is full or read-only, no file can be opened, the clock is set back. The agent keeps serving, reports the
+//! problem and the remedy, and recovers by itself.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use leafhost_tests::wait::{eventually, within};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// The remedy in the message.
+/// Remedy in the message.
 const MORE_THREADS: &str =
     "raise the number of processes the agent may have (TasksMax, pids, ulimit -u)";
-/// Retries double from a second, so recovery takes at most twice as long as the obstacle lasted.
+/// Upper bound for a recovery. Retries double from a second, so it takes at most twice as long as the obstacle lasted.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 fn echo(descriptions: &str, capacity: u64, grace: &str) -> String {
@@ -44,7 +44,7 @@ fn uids(status: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The sum of a metric over the series whose labels contain these words.
+/// Returns the sum of a metric over the series whose labels contain these words.
 fn metric(home: &Home, name: &str, words: &str) -> Result<f64> {
     let lines = home.get("/metrics")?;
     let lines = lines
@@ -54,11 +54,11 @@ fn metric(home: &Home, name: &str, words: &str) -> Result<f64> {
     Ok(values.sum())
 }
 
-/// What the agent must report during an obstacle.
+/// Reports of the agent that must appear during an obstacle.
 struct Signs {
     /// Texts in the status and in the log.
     words: &'static [&'static str],
-    /// The components that must count a problem.
+    /// Components that must count a problem.
     parts: &'static [&'static str],
 }
 
@@ -195,7 +195,7 @@ fn an_agent_starts_with_a_read_only_folder_for_native_code_and_reports_it() -> R
     home.add_handler("debug-echo")?;
     home.write("configurations/echo.yaml", echo("[a, b]", 1, "0"))?;
     let words = "cannot keep native code: Read-only file system";
-    // Before anything was written there, and with what an earlier run left.
+    // First before anything was written there, then with the files of an earlier run.
     for is_first in [true, false] {
         mounts.set_read_only(&native, true)?;
         home.start(&[])?;
@@ -280,7 +280,7 @@ fn limit_files(process: u32, limit: &str) -> Result<()> {
     program::run("prlimit", [process, limit])?.good().map(drop)
 }
 
-/// The open file descriptors of a process, without those that are open only briefly, such as a closing connection.
+/// Returns the open file descriptors of a process, without those that are open only briefly, such as a closing connection.
 fn lasting_files(process: u32) -> Result<Vec<u32>> {
     let mut looks: Vec<Vec<u32>> = Vec::new();
     eventually("its open files stay the same", || {
@@ -316,13 +316,13 @@ fn an_agent_that_cannot_open_files_serves_on_and_reports_it() -> Result<()> {
     )
 }
 
-/// A control group with a limit of processes and threads.
+/// Control group with a limit of processes and threads.
 struct Processes {
     folder: PathBuf,
 }
 
 impl Processes {
-    /// A new group without a limit; `None` if the kernel has no pids controller.
+    /// Creates a group without a limit; `None` if the kernel has no pids controller.
     fn new(name: &str) -> Option<Self> {
         let name = format!("leafhost-{}-{name}", std::process::id());
         // The pids hierarchy (v1) or the unified one (v2).
@@ -344,7 +344,7 @@ impl Processes {
         self.set("cgroup.procs", &process.to_string())
     }
 
-    /// Sets the limit.
+    /// Sets the limit of processes and threads.
     fn limit(&self, most: &str) -> Result<()> {
         self.set("pids.max", most)
     }
@@ -357,12 +357,12 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // It can be removed once its last process is gone.
+        // The group can be removed once its last process is gone.
         let _ = eventually("the group is empty", || Ok(fs::remove_dir(&self.folder)?));
     }
 }
 
-/// A group for a test, `None` if the machine cannot provide one.
+/// Creates a group for a test; `None` if the machine cannot provide one.
 fn processes(name: &str) -> Result<Option<Processes>> {
     if requirement::lacks(mounts::missing())? {
         return Ok(None);

@@ -11,8 +11,7 @@ use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 
-/// Debian's podman has no `--cdi-spec-dir`, so the specs go to its default folder, where only one agent writes at a
-/// time.
+/// Default folder of CDI specs, because Debian's podman has no `--cdi-spec-dir`. Only one agent at a time may write there.
 const SPECS: &str = "/var/run/cdi";
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -24,7 +23,7 @@ fn missing() -> Result<bool> {
     )
 }
 
-/// Imports an image with busybox.
+/// Imports an image with busybox and returns its name.
 fn image(home: &Home) -> Result<String> {
     let root = home.path().join("rootfs/bin");
     fs::create_dir_all(&root)?;

@@ -1,4 +1,4 @@
-//! A release, installed from its archive, and an image, unpacked: what `make dist` and `make image` make for each architecture.
+//! Release, installed from its archive, and image, unpacked: the results of `make dist` and `make image` for each architecture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use leafhost_tests::program::{self, build_folder, source_tree};
 use leafhost_tests::requirement;
 use serde_json::Value;
 
-/// Runs programs for arm64 on this machine.
+/// Emulator that runs programs for arm64 on this machine.
 const EMULATOR: &str = "/usr/bin/qemu-aarch64";
-/// Compiles C for arm64.
+/// C compiler for arm64.
 const COMPILER: &str = "/usr/bin/aarch64-linux-gnu-gcc";
 
-/// What is installed, below `PREFIX`.
+/// Installed files, below `PREFIX`.
 const FILES: [&str; 9] = [
     "bin/leafhost",
     "libexec/leafhost/leafhost-compile",
@@ -26,15 +26,15 @@ const FILES: [&str; 9] = [
     "share/zsh/site-functions/_leafhost",
 ];
 
-/// The most bytes of an image.
+/// Upper bound of an image's size in bytes.
 const IMAGE_BYTES: u64 = 60_000_000;
 
-/// The archive for an architecture.
+/// Returns the path of the archive for an architecture.
 fn archive(architecture: &str) -> Result<PathBuf> {
     made("archives", architecture, "tar.gz")
 }
 
-/// What is made for an architecture.
+/// Returns the path of a build result for an architecture.
 fn made(folder: &str, architecture: &str, kind: &str) -> Result<PathBuf> {
     let build = build_folder()?;
     let target = build.parent().context("the build folder has no parent")?;
@@ -69,8 +69,8 @@ fn install(archive: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(format!("{folder}/root/usr")))
 }
 
-/// Each program becomes a script that runs it in the emulator. The emulator takes memory for the address space that a program
-/// reserves, so that is limited. With `root`, what is there comes before the libraries of this machine.
+/// Replaces each program by a script that runs it in the emulator. The emulator takes memory for the address space that a program reserves, so that
+/// is limited. With `root`, the files there come before the libraries of this machine.
 fn emulate(usr: &Path, folder: &Path, root: Option<&Path>) -> Result<()> {
     let root = root.map_or(String::new(), |root| format!("-L {}", root.display()));
     let source = source_tree().join("tests/system/no_seccomp.c");
@@ -169,7 +169,7 @@ fn an_archive_that_was_changed_is_not_installed() -> Result<()> {
     Ok(())
 }
 
-/// Unpacks an image in `folder`, and checks what it says of itself. Returns its root.
+/// Unpacks an image in `folder` and checks its metadata. Returns its root.
 fn unpack(image: &Path, architecture: &str, folder: &Path) -> Result<PathBuf> {
     let layout = folder.join("layout");
     let root = folder.join("root");
@@ -222,7 +222,7 @@ fn an_image_works(architecture: &str) -> Result<()> {
     let (from, to) = (configurations.as_os_str(), root.join("tmp"));
     program::run("cp", ["-R".as_ref(), from, to.as_os_str()])?.good()?;
     let base = root.to_string_lossy();
-    // Natively nothing but the image is there. The emulator has no root of its own.
+    // Natively, nothing but the image is visible. The emulator has no root of its own.
     let (command, inside) = if is_foreign {
         emulate(&root.join("usr"), folder.path(), Some(&root))?;
         (vec![format!("{base}/usr/bin/leafhost")], &*base)

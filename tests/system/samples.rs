@@ -1,4 +1,4 @@
-//! The samples for clusters, as far as they need none.
+//! Samples for clusters, as far as they need none.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// The commands of the containers of all brokers in the samples.
+/// Returns the commands of the containers of all brokers in the samples.
 fn commands() -> Result<Vec<Vec<String>>> {
     let mut commands = Vec::new();
     for entry in fs::read_dir(source_tree().join("deploy/samples/cluster"))? {
@@ -42,7 +42,7 @@ fn sample_brokers_end_at_sigterm() -> Result<()> {
     let commands = commands()?;
     ensure!(!commands.is_empty(), "no sample has a broker");
     for command in commands {
-        // What the broker serves, without a port: it ends at no signal either.
+        // A server for the broker that uses no port and ends at no signal either.
         let folder = tempfile::tempdir()?;
         let server = folder.path().join("httpd");
         fs::write(
@@ -51,7 +51,7 @@ fn sample_brokers_end_at_sigterm() -> Result<()> {
         )?;
         fs::set_permissions(&server, fs::Permissions::from_mode(0o755))?;
         let path = std::env::var("PATH").unwrap_or_default();
-        // As the first process of a container it gets only signals that it waits for.
+        // As the first process of a container the command gets only signals that it handles.
         let mut unshare = Command::new("unshare")
             .args(["--pid", "--fork", "--kill-child"])
             .args(&command)

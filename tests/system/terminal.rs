@@ -1,4 +1,4 @@
-//! The live table in a real terminal of three sizes.
+//! Live table in a real terminal of three sizes.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use leafhost_tests::program::{self, source_tree};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 
-/// A tmux server of its own with one window.
+/// Separate tmux server with one window.
 struct Terminal {
     socket: String,
 }
@@ -46,7 +46,7 @@ impl Drop for Terminal {
     }
 }
 
-/// An agent with the sample of `make run`, more devices than fit, and one that is missing.
+/// Starts an agent with the sample of `make run`, more devices than fit, and a missing one.
 fn agent() -> Result<Home> {
     let mut home = Home::new()?;
     for handler in ["debug-echo", "mock-gpu", "udev"] {
@@ -76,7 +76,7 @@ fn agent() -> Result<Home> {
     Ok(home)
 }
 
-/// Forty devices but for the first ones.
+/// Returns a Configuration of forty devices, without the first `absent` ones.
 fn many(absent: usize) -> String {
     let names: Vec<String> = (absent..40)
         .map(|number| format!("sensor{number:02}"))

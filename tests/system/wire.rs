@@ -72,7 +72,7 @@ fn offers() -> Offers {
         .collect()
 }
 
-/// The device plugins of one resource.
+/// Device plugins of one resource.
 struct Plugins {
     stop: CancellationToken,
     task: JoinHandle<leafhost_kubelet::plugins::Result<()>>,
@@ -80,7 +80,7 @@ struct Plugins {
 }
 
 impl Plugins {
-    /// Must be called within a runtime.
+    /// Starts the device plugins. Must be called within a runtime.
     fn start(folder: &Path) -> Self {
         let offers = watch::Sender::new(Arc::new(offers()));
         let config = PluginConfig::new(folder, "wire");
@@ -125,7 +125,7 @@ fn a_c_core_client_is_served_if_it_sends_the_kubelets_authority() -> Result<()> 
     let socket = registrations.first().context("no registration")?;
     let socket = kubelet.device_plugins().join(&socket.endpoint);
 
-    // The authority of the kubelet's calls.
+    // Authority of the kubelet's calls.
     let answer = ask(&python, &socket, "localhost")?;
     let refused = answer.pointer("/refused/0");
     ensure!(refused.is_some_and(Value::is_string), "{answer}");
@@ -151,7 +151,7 @@ fn a_c_core_client_is_served_if_it_sends_the_kubelets_authority() -> Result<()> 
     kubelet.wait(plugins.end())
 }
 
-/// A kubelet's registration service on C-core.
+/// Registration service of a kubelet on C-core.
 struct Server {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -175,7 +175,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The next line of output; it ends at the latest with the process.
+    /// Returns the next line of output; fails when the process has ended.
     fn line(&mut self) -> Result<String> {
         Ok(self.lines.next().context("it ended")??)
     }

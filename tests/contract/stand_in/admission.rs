@@ -1,4 +1,4 @@
-//! Admission of pods: what they get, and what PodResources and the checkpoint say of it.
+//! Admission of pods: their devices, and the entries in PodResources and the checkpoint.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn ids_of_an_init_container_go_to_the_others_and_podresources_leaves_it_ou
     let (uid, admitted) = node.kubelet.run_pod(&spec).await?;
     admitted?;
     let of = |container| node.kubelet.held(&uid, container, CAMERAS);
-    // The sidecar keeps what it has reused.
+    // The sidecar keeps the device that it has reused.
     assert_eq!(of("init"), of("side"));
     assert!(of("main").is_disjoint(&of("side")));
     let listed = node.listed().await?.into_iter();
@@ -100,7 +100,7 @@ async fn the_folder_of_a_pod_goes_when_it_is_deleted() -> Result<()> {
     assert_eq!(exists(), Some(true));
     node.kubelet.delete_pod(&uid)?;
     assert_eq!(exists(), Some(false));
-    // Its id is free for the next allocation.
+    // Its ID is free for the next allocation.
     let next = node.run("q", 1).await?;
     assert_eq!(node.held(&next), ids(&["a"]));
     Ok(())

@@ -106,7 +106,7 @@ async fn a_path_registered_before_its_last_stream_ended_is_refused_for_ever() ->
     let register = || node.plugin.register(&folder, "plugin.sock");
     let refused = register().await.unwrap_err();
     assert!(refused.message().contains("already connected"), "{refused}");
-    // The kubelet has forgotten whose stream that is, and never sees that it has ended.
+    // The kubelet has forgotten the client of that stream, and never sees its end.
     node.plugin.end_streams();
     until_streams(&node, 0).await?;
     assert_eq!(node.kubelet.capacity(CAMERAS), Some((1, 1)));
@@ -177,11 +177,11 @@ async fn a_socket_nobody_serves_is_dialled_for_ten_seconds() -> Result<()> {
 async fn a_dead_reader_takes_no_list_until_it_is_revived() -> Result<()> {
     let node = Node::with(&["a"]).await?;
     node.kubelet.faults().read(Reading::Dead);
-    // The one it waits for was asked for before.
+    // The kubelet still takes the message that it already waits for.
     node.plugin.list(vec![device("a", false)]);
     node.kubelet.until_capacity(CAMERAS, 1, 0).await?;
     node.plugin.list(vec![device("a", true)]);
-    // Other calls go on.
+    // Other calls still work.
     let mut direct = node.kubelet.dial(CAMERAS).await?;
     direct.get_device_plugin_options(Empty {}).await?;
     assert_eq!(node.kubelet.capacity(CAMERAS), Some((1, 0)));

@@ -1,4 +1,4 @@
-//! Restarts, kills and the crash.
+//! Restarts, kills and the crash of the kubelet.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::plugin::device;
 
 type Admission = JoinHandle<Result<(String, Result<(), Refusal>)>>;
 
-/// A pod for which the plugin has answered and the kubelet has not looked at the answer.
+/// Starts the admission of a pod and returns once the plugin has answered; the kubelet holds the answer.
 async fn held_answer(node: &Node) -> Result<Admission> {
     node.kubelet.faults().hold_answers(true);
     let kubelet = node.kubelet.clone();
@@ -134,7 +134,7 @@ async fn without_its_checkpoint_the_kubelet_gives_a_running_pods_id_away() -> Re
     node.kubelet.until_capacity(CAMERAS, 1, 1).await?;
     let other = node.run("q", 1).await?;
     assert_eq!(node.held(&other), ids(&["a"]));
-    // The one that ran first asks anew when it starts again.
+    // The container that ran first asks for a device again when it restarts, and gets none.
     assert!(node.kubelet.start_container(&uid, "main").await.is_err());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What we write is what the reference library reads, in the lowest version it accepts, with the meaning intended.
+//! Specs that we write, read by the reference library: in the lowest version it accepts, with the intended meaning.
 
 use container_device_interface::cache::{self, Cache};
 use container_device_interface::spec::{new_spec, parse_spec};
@@ -45,7 +45,7 @@ fn mk_mount(mount_type: Option<&str>) -> ContainerEdits {
     }
 }
 
-/// One spec for every rule, and for every version one that needs no more.
+/// Returns specs with the lowest version that each needs: one per rule, and at least one per version.
 fn table() -> Vec<(&'static str, Spec)> {
     let mut whole = mk_spec("cams", "a", mk_env());
     whole.container_edits = mk_node("/dev/inside", "/dev/null");

@@ -4,14 +4,14 @@ use leafhost_sdk::{
     Description, Device, Discovery, Handler, Health, Host, Request, Result, register,
 };
 
-/// The `discoveryDetails`.
+/// Details of the handler, its `discoveryDetails`.
 #[leafhost_sdk::details]
 #[derive(Debug)]
 pub struct Details {
     network: String,
 }
 
-/// The handler.
+/// Handler that returns the twenty devices.
 #[derive(Debug)]
 pub struct Twenty;
 

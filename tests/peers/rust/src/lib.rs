@@ -43,7 +43,7 @@ pub fn until_served(address: SocketAddr, group: Option<std::net::Ipv4Addr>) -> R
     bail!("nothing serves {address} after 20 s")
 }
 
-/// The kernel prints a group as a native-endian hexadecimal number.
+/// Returns true if this network namespace has joined the group. The kernel prints it as a native-endian hexadecimal number.
 fn joined(group: std::net::Ipv4Addr) -> bool {
     let wanted = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|text| {

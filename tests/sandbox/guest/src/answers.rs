@@ -7,7 +7,7 @@ use crate::bindings::leafhost::discovery::types::{
     Mount, MulticastFilter, Problem, Wake,
 };
 
-/// A device with nothing but an id.
+/// Returns a device with nothing but an ID.
 pub fn device(id: impl Into<String>) -> Device {
     Device {
         id: id.into(),
@@ -22,7 +22,7 @@ pub fn device(id: impl Into<String>) -> Device {
     }
 }
 
-/// An answer with these devices and this cursor that wakes after a second.
+/// Returns an answer with these devices and this cursor that wakes after a second.
 pub fn with(devices: Vec<Device>, cursor: impl Into<Vec<u8>>) -> Discovery {
     Discovery {
         devices: Devices::Complete(devices),
@@ -32,12 +32,12 @@ pub fn with(devices: Vec<Device>, cursor: impl Into<Vec<u8>>) -> Discovery {
     }
 }
 
-/// The answer with one good device.
+/// Returns the answer with one good device.
 pub fn good() -> Discovery {
     with(vec![device("good")], *b"good")
 }
 
-/// The answer of the first call, good for most actions.
+/// Returns the answer of the first call, good for most actions.
 pub fn first(action: &str) -> Discovery {
     match action {
         "unchanged" => unchanged(),
@@ -45,7 +45,7 @@ pub fn first(action: &str) -> Discovery {
     }
 }
 
-/// The answer for an action; `None` if it is not an answer.
+/// Returns the answer for an action; `None` if it is not an answer.
 pub fn answer(
     action: &str,
     argument: &str,
@@ -133,7 +133,7 @@ pub fn answer(
     }))
 }
 
-/// Always "unchanged".
+/// Returns the answer "unchanged".
 fn unchanged() -> Discovery {
     Discovery {
         devices: Devices::Unchanged,
@@ -141,7 +141,7 @@ fn unchanged() -> Discovery {
     }
 }
 
-/// `count` devices with new ids.
+/// Returns `count` devices with new IDs.
 fn new_ids(count: &str) -> Vec<Device> {
     let (now, count) = (now(), count.parse().unwrap_or(1));
     (0..count)
@@ -149,7 +149,7 @@ fn new_ids(count: &str) -> Vec<Device> {
         .collect()
 }
 
-/// A device with nearly the most text allowed.
+/// Returns a device with nearly the most text allowed.
 fn wordy(id: &str) -> Device {
     Device {
         properties: vec![("HOSTILE_TEXT".to_owned(), "x".repeat(52 << 10))],
@@ -157,7 +157,7 @@ fn wordy(id: &str) -> Device {
     }
 }
 
-/// A device that breaks a rule; `argument` is the invalid value where there is one.
+/// Returns a device that breaks a rule; `argument` is the invalid value where there is one.
 fn broken(action: &str, argument: &str) -> Option<Device> {
     let mut broken = device("broken");
     let value = argument

@@ -1,4 +1,4 @@
-//! Tries everything that is not granted. Panics if something succeeds.
+//! Attempts at everything that is not granted. They panic if one succeeds.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -11,7 +11,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{ErrorCode, Fields, OutgoingRequest, Scheme};
 
-/// Runs the action; `argument` is the address of a listener. False if the action is not known.
+/// Runs the action; `argument` is the address of a listener. Returns false if the action is not known.
 pub fn run(action: &str, argument: &str) -> bool {
     match action {
         "reach" => {
@@ -61,7 +61,7 @@ fn listen() {
     refused("listen", TcpListener::bind("0.0.0.0:0"));
 }
 
-/// A DNS query can leak data, too.
+/// Tries name lookups: a DNS query can leak data, too.
 fn ask(address: &str) {
     for name in ["localhost:80", "secret.example.com:80"] {
         assert!(name.to_socket_addrs().is_err(), "{name} was looked up");
@@ -91,7 +91,7 @@ fn request(address: &str) {
     }
 }
 
-/// A guest has no files, arguments or variables.
+/// Checks that a guest has no files, arguments or variables.
 fn files() {
     for path in ["/", ".", "/etc/passwd", "/proc/self/environ", "/dev/null"] {
         assert!(std::fs::metadata(path).is_err(), "{path} is there");

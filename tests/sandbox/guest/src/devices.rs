@@ -1,4 +1,4 @@
-//! Forbidden and excessive requests to udev. Panics if one succeeds.
+//! Forbidden and excessive requests to udev. They panic if one succeeds.
 #![allow(
     clippy::expect_used,
     reason = "whoever made the test is told by a panic"
@@ -11,7 +11,7 @@ use crate::bindings::leafhost::udev::types::{Field, Term};
 
 const NULL: &str = "/devices/virtual/mem/null";
 
-/// Runs the action; false if it is not known.
+/// Runs the action; returns false if it is not known.
 pub fn run(action: &str) -> bool {
     match action {
         "foreign" => foreign(),
@@ -114,7 +114,7 @@ fn attributes() {
     assert!(matches!(read(&long), Err(Error::InvalidRule(_))));
 }
 
-/// Rules beyond every limit.
+/// Sends rules beyond every limit.
 fn rules() {
     let term = |value: &str| term(Field::Kernel, None, value);
     let many = vec![vec![term("*")]; 100_000];
@@ -125,12 +125,12 @@ fn rules() {
     }
 }
 
-/// A pattern of the highest allowed cost.
+/// Returns a pattern of the highest allowed cost.
 fn costly(field: Field) -> Term {
     term(field, None, &"(.?){90}y{90}|".repeat(60))
 }
 
-/// The answer for an action; `None` if it is not an answer.
+/// Returns the answer for an action; `None` if it is not an answer.
 pub fn answer(action: &str) -> Option<Discovery> {
     let rule = match action {
         "wakes" => vec![costly(Field::Kernels); 32],

@@ -7,14 +7,14 @@ use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{Fields, Method, OutgoingBody, OutgoingRequest, OutgoingResponse};
 use wasip2::io::streams::OutputStream;
 
-/// Nearly the most bytes one call may make the host read.
+/// Nearly the number of bytes that one call may make the host read.
 const LARGE: usize = 8 << 20;
-/// How many requests keep such a text.
+/// Number of requests that keep such a text.
 const TIMES: usize = 96;
-/// Nearly the most handles a guest may have.
+/// Nearly the number of handles that a guest may have.
 const MANY: usize = 1350;
 
-/// Runs the action; false if it is not known.
+/// Runs the action; returns false if it is not known.
 pub fn run(action: &str) -> bool {
     match action {
         "keep-methods" => {
@@ -94,7 +94,7 @@ fn requests(count: usize, give: impl Fn(&OutgoingRequest)) {
     }
 }
 
-/// A header map of nearly the largest size.
+/// Returns a header map of nearly the largest size.
 fn fields() -> Fields {
     let fields = Fields::new();
     let _ = fields.append("x-large", &[b'x'; 16_000]);

@@ -1,4 +1,4 @@
-//! A handler that answers well in its first call and misbehaves from then on, as the first word of its details says.
+//! A handler that answers well in its first call and then misbehaves; the first word of its details chooses the misbehaviour.
 //!
 //! It uses the WIT bindings directly, because the SDK would prevent the misbehaviour. It is empty for other targets,
 //! where the names of the exports cannot be linked.
@@ -37,14 +37,14 @@ use bindings::leafhost::discovery::types::{
     Description, Discovery, DiscoveryError, Problem, Request,
 };
 
-/// The name, padded with underscores: tests replace it in the component's bytes.
+/// Name of the handler, padded with underscores: tests replace it in the component's bytes.
 static NAME: [u8; 24] = *b"@name:hostile___________";
-/// What `describe` does: `good`, or an action.
+/// Behaviour of `describe`: `good`, or an action.
 static DESCRIBE: [u8; 24] = *b"@describe:good__________";
-/// What `validate` does.
+/// Behaviour of `validate`.
 static VALIDATE: [u8; 24] = *b"@validate:good__________";
 
-/// The text after the colon, without padding.
+/// Returns the text after the colon, without padding.
 fn marked(bytes: &'static [u8; 24]) -> String {
     let text = String::from_utf8_lossy(black_box(bytes));
     let text = text.trim_end_matches('_');

@@ -5,7 +5,7 @@ use wasip2::random::random::get_random_bytes;
 use crate::bindings::leafhost::explain::explain::skipped;
 use crate::bindings::leafhost::log::log::{Level, write};
 
-/// Runs the action; false if it is not known.
+/// Runs the action; returns false if it is not known.
 pub fn run(action: &str) -> bool {
     match action {
         "log" => loop {

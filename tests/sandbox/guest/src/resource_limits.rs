@@ -11,7 +11,7 @@ use crate::bindings::leafhost::udev::devices::find;
 /// An hour in nanoseconds.
 const HOUR: u64 = 3_600_000_000_000;
 
-/// Runs the action; false if it is not known.
+/// Runs the action; returns false if it is not known.
 #[allow(clippy::panic, reason = "the action itself")]
 pub fn run(action: &str) -> bool {
     match action {

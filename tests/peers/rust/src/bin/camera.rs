@@ -12,15 +12,15 @@ use onvif_server::{
 };
 use uuid::Uuid;
 
-/// What the camera says of itself.
+/// Options of the camera.
 #[derive(Debug, Clone, Parser)]
 struct Camera {
-    /// Its address.
+    /// IP address of the camera.
     #[arg(long)]
     address: Ipv4Addr,
     #[arg(long, default_value_t = 80)]
     port: u16,
-    /// Its endpoint reference.
+    /// Endpoint reference of the camera.
     #[arg(long)]
     uuid: Uuid,
     #[arg(long, default_value = "Peer Works")]
@@ -29,7 +29,7 @@ struct Camera {
     model: String,
     #[arg(long, default_value = "02:00:5e:10:00:01")]
     mac: String,
-    /// With it nearly everything needs a user name and password.
+    /// User name; with it nearly everything needs a user name and password.
     #[arg(long, requires = "password")]
     user: Option<String>,
     #[arg(long)]

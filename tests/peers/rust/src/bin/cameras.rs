@@ -1,8 +1,7 @@
 //! Many cameras in one process, each on its own port: for benches and large networks.
 //!
-//! Written by hand for speed: a camera costs a socket and answers with fixed texts. The first are good; the last ones
-//! `--dripping` of them answer with one byte a second for ever. A camera that is switched off refuses connections and
-//! answers no probe.
+//! Written by hand for speed: a camera costs a socket and answers with fixed texts. The first cameras are good; the last ones, as many as
+//! `--dripping` says, answer with one byte a second without end. A camera that is switched off refuses connections and answers no probe.
 #![allow(missing_docs, reason = "a binary")]
 
 use std::collections::BTreeMap;
@@ -21,24 +20,24 @@ const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
 const PORT: u16 = 3702;
 
-/// What they are.
+/// Options of the cameras.
 #[derive(Debug, Clone, Parser)]
 struct Cameras {
-    /// The address of all, on `eth0`. They speak its version of IP and no other.
+    /// Address of all cameras, on `eth0`. They use its version of IP and no other.
     #[arg(long)]
     address: IpAddr,
-    /// The port of the first; the others follow.
+    /// Port of the first camera; the others follow.
     #[arg(long, default_value_t = 10000)]
     port: u16,
     #[arg(long)]
     count: u16,
-    /// How many of them, the last ones, drip.
+    /// Number of dripping cameras, the last ones.
     #[arg(long, default_value_t = 0)]
     dripping: u16,
-    /// Whether they answer no probe.
+    /// True if the cameras answer no probe.
     #[arg(long)]
     silent: bool,
-    /// Whether they answer probes at once and not within 400 ms.
+    /// True if the cameras answer probes at once instead of within 400 ms.
     #[arg(long)]
     at_once: bool,
 }
@@ -49,7 +48,7 @@ impl Cameras {
         format!("http://{address}/onvif/device_service")
     }
 
-    /// Where messages to all go.
+    /// Returns the multicast address of WS-Discovery.
     fn group(&self) -> Result<SocketAddr> {
         if self.address.is_ipv4() {
             return Ok((GROUP_V4, PORT).into());
@@ -67,7 +66,7 @@ impl Cameras {
         number >= self.count.saturating_sub(self.dripping)
     }
 
-    /// What `ProbeMatch`, `Hello` and `Bye` have inside.
+    /// Returns the content of `ProbeMatch`, `Hello` and `Bye`.
     fn about(&self, number: u16) -> String {
         format!(
             "<a:EndpointReference><a:Address>{}</a:Address></a:EndpointReference>\
@@ -94,7 +93,7 @@ fn reference(number: u16) -> String {
     format!("urn:uuid:00000000-0000-4000-8000-{number:012x}")
 }
 
-/// A message of WS-Discovery.
+/// Returns a message of WS-Discovery.
 fn envelope(action: &str, number: u16, header: &str, body: &str) -> String {
     static MESSAGES: AtomicU64 = AtomicU64::new(0);
     let message = MESSAGES.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +111,7 @@ fn envelope(action: &str, number: u16, header: &str, body: &str) -> String {
     )
 }
 
-/// The text between `<…name …>` and the next `<`, wherever that comes first.
+/// Returns the text between `<…name …>` and the next `<`, at its first occurrence.
 fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let starts = ['>', ' '].into_iter();
     let start = starts.filter_map(|end| xml.find(&format!("{name}{end}")));
@@ -149,14 +148,14 @@ async fn answer_probes(crowd: Arc<Crowd>, socket: UdpSocket) -> Result<()> {
                     continue;
                 }
                 let reply = cameras.probe_match(number, &message);
-                // Who asked may be gone.
+                // The client may have gone.
                 let _ = socket.send_to(reply.as_bytes(), from).await;
             }
         });
     }
 }
 
-/// What a camera answers to an operation; absent: a fault.
+/// Returns a camera's answer to an operation; `None` for a fault.
 fn result(number: u16, request: &str) -> Option<String> {
     let operation = [
         "GetSystemDateAndTime",
@@ -215,7 +214,7 @@ fn response(number: u16, request: &str) -> String {
     )
 }
 
-/// The next request of a connection, as text; absent when the other side has ended it.
+/// Returns the next request of a connection as text; `None` when the client has closed it.
 async fn next_request(stream: &mut TcpStream, seen: &mut Vec<u8>) -> Result<Option<String>> {
     loop {
         let text = String::from_utf8_lossy(seen).into_owned();
@@ -240,12 +239,12 @@ async fn next_request(stream: &mut TcpStream, seen: &mut Vec<u8>) -> Result<Opti
     }
 }
 
-/// The cameras while they run.
+/// Cameras while they run.
 #[derive(Debug)]
 struct Crowd {
     cameras: Cameras,
     requests: AtomicU64,
-    /// Those that are switched on.
+    /// Tasks of the cameras that are switched on.
     listening: Mutex<BTreeMap<u16, JoinHandle<()>>>,
 }
 
@@ -264,12 +263,12 @@ impl Crowd {
             .with_context(|| format!("cannot listen on {address}"))?;
         let crowd = Arc::clone(self);
         let task = tokio::spawn(async move {
-            // They end with the task.
+            // The connections end with the task.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 while connections.try_join_next().is_some() {}
                 let crowd = Arc::clone(&crowd);
-                // A connection that breaks is the other side's affair.
+                // Ignore a connection that breaks.
                 connections.spawn(async move { crowd.serve(number, stream).await.ok() });
             }
         });
@@ -281,7 +280,7 @@ impl Crowd {
         let task = self.listening().remove(&number);
         if let Some(task) = task {
             task.abort();
-            // It was ended.
+            // The task was aborted.
             let _ = task.await;
         }
     }
@@ -303,7 +302,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// `hello 3`, `bye 3`, `on 3`, `off 3`; `requests` says how many there were since it was asked last.
+    /// Executes `hello 3`, `bye 3`, `on 3`, `off 3` or `requests`, which prints the number of requests since the last time.
     async fn obey(self: &Arc<Self>, line: &str) -> Result<()> {
         if line == "requests" {
             let requests = self.requests.swap(0, Ordering::Relaxed);

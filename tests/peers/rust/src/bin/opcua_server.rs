@@ -14,15 +14,15 @@ use tokio::task::JoinSet;
 
 #[derive(Debug, Clone, Parser)]
 struct Arguments {
-    /// Its address.
+    /// IP address of the server.
     #[arg(long)]
     address: Ipv4Addr,
     #[arg(long, default_value_t = 4840)]
     port: u16,
-    /// Its application's name.
+    /// Name of the application.
     #[arg(long)]
     name: String,
-    /// Its application's URI.
+    /// URI of the application.
     #[arg(long)]
     uri: String,
     /// Number of servers, on consecutive ports; name and URI then end with a number.
@@ -41,7 +41,7 @@ impl Arguments {
         one
     }
 
-    /// A listening server and its handle.
+    /// Returns a listening server and its handle.
     async fn listen(&self, folder: &Path) -> Result<(Server, ServerHandle, TcpListener)> {
         let Self { address, port, .. } = self;
         let anonymous = [ANONYMOUS_USER_TOKEN_ID.to_owned()];
