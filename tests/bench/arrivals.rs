@@ -61,7 +61,7 @@ pub fn measure() -> Result<Vec<Line>> {
         let found = STAYING.into();
         departures.push(say(&mut cameras, &home, goes, "off", "bye", moving, found)?);
     }
-    // Sorts the camera that leaves when a probe begins first.
+    // Puts the camera that leaves at the start of a probe first.
     departures.rotate_left(usize::from(MOVING / 2));
     Ok(vec![
         line("camera says Hello → its Instance", &mut arrivals),

@@ -1,6 +1,6 @@
 //! Time per device for few and for very many devices of one handler.
 //!
-//! The time runs from when the Configurations are read until all Instances and CDI specs are on disk. The result
+//! The time runs from the reading of the Configurations until all Instances and CDI specs are on disk. The result
 //! compares the time per device of 10,000 and of 1,000, for which constant costs no longer matter.
 
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ const ALIVE: u16 = 45;
 const PORT: u16 = 4840;
 /// Last bytes of addresses without a host.
 const DEAD: [u8; 5] = [201, 202, 203, 204, 205];
-/// The handler's time limit for connection and Hello.
+/// Time limit of the handler for connection and Hello.
 const CONNECT: Duration = Duration::from_secs(3);
 const TIMES: usize = 3;
 

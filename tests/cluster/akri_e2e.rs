@@ -23,7 +23,7 @@ const VALUES: [(&str, &str); 2] = [
 ];
 /// Image of the brokers in Akri's tests.
 const BROKER: &str = "docker.io/library/nginx:stable-alpine";
-/// Version of Akri, which its tests read from a file beside their own folder.
+/// Version of Akri, which its tests read from a file next to their own folder.
 const VERSION: &str = "0.13.26";
 
 /// Process that ends when this is dropped.
@@ -36,7 +36,7 @@ impl Drop for Running {
     }
 }
 
-/// Copies Akri's tests into the folders that they expect, with our chart beside them.
+/// Copies Akri's tests into the folders that they expect, with our chart next to them.
 fn lay_out(tests: &Path) -> Result<tempfile::TempDir> {
     let root = tempfile::tempdir()?;
     let copy = |from: &Path, to: PathBuf| {

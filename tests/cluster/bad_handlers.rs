@@ -307,7 +307,7 @@ fn a_report_that_somebody_edits_or_deletes_is_written_again_once() -> Result<()>
         let what = format!("it is as it was after {edit:?}");
         eventually(&what, || {
             let now = cluster.get(path)?;
-            // The agent writes the time since which it is Active anew.
+            // Not compared: the time since which the handler is Active, which the agent writes again.
             for field in [
                 "/spec",
                 "/status/phase",

@@ -1,4 +1,4 @@
-//! The agent is killed while pods start and end: no slot is lost or given twice.
+//! The agent is killed while pods start and end: no slot is lost or allocated twice.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,7 +2,7 @@
 //! affected.
 //!
 //! Each test uses [`fixture::Fixture::misbehave`]: the handler answers well once, so that it has a device, and then
-//! misbehaves. The agent must name the fault, keep the device, go on serving, and call the neighbour in time.
+//! misbehaves. The agent must name the fault, keep the device, keep serving, and call the neighbour in time.
 #![allow(missing_docs, reason = "a test binary")]
 
 mod answers;

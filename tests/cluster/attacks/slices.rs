@@ -15,7 +15,7 @@ fn slice(name: &str, node: &str) -> Value {
             "devices": [{"name": "cams-0"}]}})
 }
 
-/// Tries what an agent may offer to the scheduler, and what it may not.
+/// Tries the slices that an agent may publish, and those that it may not.
 pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     a.create(&slice("attacks-a", "node-a"))?;
     b.create(&slice("attacks-b", "node-b"))?;

@@ -1,19 +1,19 @@
 // A Local Discovery Server, or a server that may register with one (node-opcua):
 //   opcua.mjs lds --folder DIR --port N --host ADDRESS
 //   opcua.mjs server --folder DIR --port N --name NAME --uri URI [--host ADDRESS] [--lds URL]
-// The host is what its URLs say, for a server by default the machine's name. Says `ready` when it serves and has
-// registered, and ends in good order with its input.
+// The host is the one in its URLs, for a server by default the machine's name. Prints `ready` when it serves and has
+// registered, and shuts down when its input ends.
 
 import { createRequire } from "node:module";
 import path from "node:path";
 import { parseArgs } from "node:util";
 
-// The packages are where `make setup-test` has put them.
+// `make setup-test` installs the packages there.
 const { OPCUACertificateManager, OPCUADiscoveryServer, OPCUAServer, RegisterServerMethod } = createRequire(
   path.join(process.env.LEAFHOST_NODE, "package.json"),
 )("node-opcua");
 
-// What the library has to say goes where errors go.
+// The library's output goes to standard error.
 const { log } = console;
 console.log = console.info = console.error;
 

@@ -1,8 +1,8 @@
-//! The pods of the stand-in's node: what the API server and the container runtime would know of them.
+//! Pods of the stand-in's node, as the API server and the container runtime would know them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a container is to its pod.
+/// Role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Runs to its end before the others, which get its devices.

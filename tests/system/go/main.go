@@ -1,13 +1,13 @@
-// A discovery handler for Akri on grpc-go: what external.rs talks to.
+// A discovery handler for Akri on grpc-go, for the tests in external.rs.
 //
 // handler FOLDER NAME SOCKET   serves on FOLDER/SOCKET; prints "ready"; lines of its input:
 //
 //	register                  registers as NAME with the agent of FOLDER, named by an address; prints "registered"
-//	register-by-path          the same by the bare path, which grpc-go sends as the authority
-//	set ID…                   these are the devices from now on; prints "set"
-//	asked                     prints how many streams are open
+//	register-by-path          registers by the bare path, which grpc-go sends as the authority
+//	set ID…                   replaces the devices; prints "set"
+//	asked                     prints the number of open streams
 //
-// The messages are few, so they are written field by field, as Akri's discovery.proto numbers them.
+// The messages are few, so the handler encodes them field by field, by the numbers of Akri's discovery.proto.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Passes encoded messages through.
+// codec passes encoded messages through.
 type codec struct{}
 
 func (codec) Name() string                        { return "proto" }
@@ -40,7 +40,7 @@ func text(message []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(message, value)
 }
 
-// The text in a field, if it is there.
+// field returns the text in a field, empty if it is missing.
 func field(message []byte, wanted protowire.Number) string {
 	for len(message) > 0 {
 		number, kind, length := protowire.ConsumeField(message)
@@ -126,7 +126,7 @@ func register(target, name, endpoint string, options ...grpc.DialOption) error {
 func main() {
 	folder, name, socket := os.Args[1], os.Args[2], os.Args[3]
 	endpoint, agent := folder+"/"+socket, folder+"/agent-registration.sock"
-	// A handler that was killed has left it.
+	// A killed handler leaves its socket.
 	os.Remove(endpoint)
 	listener, err := net.Listen("unix", endpoint)
 	if err != nil {
