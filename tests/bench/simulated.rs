@@ -103,7 +103,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs agents to the end of the input if [`VARIABLE`] is set; returns true if it did.
+/// Runs agents to the end of the input if `VARIABLE` is set; returns true if it did.
 pub fn run_if_asked() -> Result<bool> {
     let Ok(asked) = std::env::var(VARIABLE) else {
         return Ok(false);

@@ -102,7 +102,7 @@ impl Release {
         Ok(())
     }
 
-    /// Returns the logs and descriptions of the agents' pods, and the nodes' routes.
+    /// Returns the descriptions and logs of the release's pods, the objects they write, and the network of the nodes.
     pub fn state(&self) -> String {
         let show = |arguments: &[&str]| {
             let shown = self.cluster.kubectl(arguments);

@@ -192,7 +192,7 @@ impl Field<'_> {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Returns the node selectors of Akri's workloads, and its webhook.
+    /// Returns the node selector of Akri's agents, the replicas of its controller, and its webhooks.
     fn workloads(&self) -> Result<Value> {
         let apps = format!("/apis/apps/v1/namespaces/{}", self.space.name());
         let agents = self

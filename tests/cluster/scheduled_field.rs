@@ -295,7 +295,7 @@ impl Drop for Paused {
     }
 }
 
-/// Prints the time since `since` and checks that it is less than [`SOON`].
+/// Prints the time since `since` and checks that it is less than `SOON`.
 pub fn soon(what: &str, since: Instant) -> Result<()> {
     let took = since.elapsed();
     println!("{what} {took:?} after");

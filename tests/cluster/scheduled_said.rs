@@ -213,7 +213,7 @@ fn containers(field: &Field) -> Result<()> {
     field.clear()
 }
 
-/// Checks F7 and F12: neither annotations that users write to the bound pod or to another one nor a restarted scheduler change the choice.
+/// Checks F7 and F12: neither annotations that users write to the bound pod or to another one nor a restarted extender change the choice.
 fn forged(field: &mut Field) -> Result<()> {
     let (cluster, name) = (field.agents.cluster, field.space().name().to_owned());
     let kubectl =
