@@ -7,7 +7,7 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 
 .NOTPARALLEL:
-.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e dra-examples bench soak fuzz lint advisories doc install dist programs-arm64 clean
+.PHONY: help setup setup-test setup-lint setup-fuzz setup-cluster setup-dist setup-soak setup-release build programs handlers guests run check test test-all ci test-release image cluster cluster-stop akri-e2e dra-examples bench soak fuzz lint advisories doc install dist programs-arm64 release-dry-run clean
 
 help:
 	@echo 'setup     install what building needs (says what; sudo only for that)'
@@ -25,6 +25,7 @@ help:
 	@echo 'fuzz      what reads answers, files, rules and what peers send, each for T seconds [T=60]'
 	@echo 'install   on this machine [PREFIX=/usr/local]'
 	@echo 'dist      releases for amd64 and arm64 in $(TARGET)/archives'
+	@echo 'release-dry-run  all files of a release in $(TARGET)/publish; pushes image and chart only to a registry that is named [REGISTRY=localhost:5000]'
 	@echo 'dra-examples  manifests of another driver'"'"'s examples, with our class, from a folder [DRA_EXAMPLES=DIR] (root)'
 	@echo 'akri-e2e  Akri'"'"'s own end-to-end tests on the chart, from a checkout [AKRI_E2E=DIR] (root)'
 	@echo 'advisories  known weaknesses of what comes in with dependencies; fetches the list of them'
@@ -50,6 +51,9 @@ setup-dist:
 
 setup-soak:
 	@deploy/setup.sh build test cluster soak
+
+setup-release:
+	@deploy/setup.sh build dist release
 
 # One package at a time: together, cargo would link the compiler into the agent too.
 build: setup
@@ -206,6 +210,15 @@ dist: programs programs-arm64 handlers
 	  tar -C $(TARGET)/stage --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf $(TARGET)/archives/$$name.tar.gz $$name && \
 	  (cd $(TARGET)/archives && sha256sum $$name.tar.gz >>SHA256SUMS) || exit 1; done
 	@ls -sh $(TARGET)/archives
+
+# RELEASE.md says what each file is.
+release-dry-run:
+	@deploy/release.sh check
+	@$(MAKE) --no-print-directory setup-release dist
+	@$(MAKE) --no-print-directory image ARCH=amd64
+	@$(MAKE) --no-print-directory image ARCH=arm64
+	@PATH="$(TOOLS)/bin:$$PATH" deploy/release.sh files $(TARGET) $(TARGET)/publish
+	@[ -z "$(REGISTRY)" ] || deploy/release.sh push $(TARGET)/publish $(REGISTRY)
 
 clean:
 	cargo clean

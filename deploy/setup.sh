@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint, fuzz, cluster, dist, soak) need and this machine lacks. Says what before it does it.
+# Installs what the named parts (build, test, lint, fuzz, cluster, dist, soak, release) need and this machine lacks. Says what before it does it.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
@@ -20,7 +20,9 @@ for part in "$@"; do
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 iptables openssl runc" ;;
     # Programs for arm64, and qemu to run them in a test. udev's library is that of the other architecture.
     dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
-    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster, dist or soak" >&2; exit 2 ;;
+    # skopeo pushes images without a container engine.
+    release) packages="$packages skopeo" ;;
+    *) echo "setup: unknown part '$part', must be build, test, lint, fuzz, cluster, dist, soak or release" >&2; exit 2 ;;
   esac
 done
 
@@ -58,6 +60,14 @@ case " $* " in *" fuzz "*)
     echo "setup: will build cargo-fuzz in $LEAFHOST_TOOLS (some minutes, once)"
     cargo install --locked --quiet --root "$LEAFHOST_TOOLS" --version 0.13.2 cargo-fuzz
   fi ;;
+esac
+
+case " $* " in *" release "*)
+  if ! [ -x "${LEAFHOST_TOOLS:=$HOME/.cache/leafhost/tools}/bin/cargo-cyclonedx" ]; then
+    echo "setup: will build cargo-cyclonedx in $LEAFHOST_TOOLS (some minutes, once)"
+    cargo install --locked --quiet --root "$LEAFHOST_TOOLS" --version 0.5.9 cargo-cyclonedx
+  fi
+  tests/cluster/build.sh helm >/dev/null ;;
 esac
 
 case " $* " in *" cluster "*) tests/cluster/build.sh >/dev/null ;; esac

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds Kubernetes, containerd and Helm for the cluster tests from the Go modules in go/, once for each state of go.mod and go.sum.
-# With the argument `kubelet-1.35`, builds the kubelet of the module of that name instead.
+# With the argument `kubelet-1.35` or `helm`, builds the program of the module of that name instead.
 # Prints the folder that holds the programs, as its last line.
 set -eu
 cd "$(dirname "$0")/go"
@@ -11,7 +11,8 @@ case "${1:-}" in
     modules='kubernetes containerd helm helm3'
     programs='kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl containerd containerd-shim-runc-v2 ctr helm helm3' ;;
   kubelet-1.35) what='the kubelet of Kubernetes 1.35' effort='some minutes' modules=kubelet-1.35 programs=kubelet ;;
-  *) echo "cluster: unknown argument '$1', must be kubelet-1.35 or none" >&2; exit 2 ;;
+  helm) what=Helm effort='some minutes' modules=helm programs=helm ;;
+  *) echo "cluster: unknown argument '$1', must be kubelet-1.35, helm or none" >&2; exit 2 ;;
 esac
 cache=${LEAFHOST_CLUSTER:-$HOME/.cache/leafhost/cluster}
 state=$(for module in $modules; do cat "$module/go.mod" "$module/go.sum"; done | sha256sum | cut -c1-16)
