@@ -16,3 +16,8 @@ pub use directory::{Error, Readers, SpecDir, SpecLock, Written};
 pub use names::{class_problem, device_name_problem, vendor_problem};
 pub use spec::{ContainerEdits, Device, DeviceNode, InvalidSpec, Mount, Spec};
 pub use version::minimum_version;
+
+/// Compiles the example of the README with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
