@@ -1,4 +1,4 @@
-//! ServiceAccounts that the chart creates for a release in a namespace of the same name, and kubeconfigs to act as one of them.
+//! Service accounts that the chart creates for a release in a namespace of the same name, and kubeconfigs to act as one of them.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::Cluster;
 use crate::program::source_tree;
 
-/// Returns the name of the ServiceAccount of a release's agents.
+/// Returns the name of the service account of a release's agents.
 pub fn account(space: &str) -> String {
     format!("{space}-leafhost-agent")
 }

@@ -261,7 +261,7 @@ impl Cluster {
         self.kubectl_with(&["apply", "--filename", "-"], manifests)
     }
 
-    /// Applies the chart's CustomResourceDefinitions. Several tests may call it at once.
+    /// Applies the definitions of the chart. Several tests may call it at once.
     pub fn define(&self) -> Result<()> {
         let definitions = include_str!("../../deploy/chart/crds/crds.yaml");
         eventually("the definitions are there", || self.apply(definitions)).map(drop)
