@@ -1,6 +1,6 @@
 //! Migrates a cluster from Akri, and back.
 //!
-//! The steps follow from the state of the cluster ([`plan`]), so an interrupted run starts again. Objects, their uids, slots and pods stay.
+//! The steps follow from the state of the cluster ([`plan()`]), so an interrupted run starts again. Objects, their uids, slots and pods stay.
 //! A stopped workload is marked itself, so restarting it needs no other record.
 
 mod objects;
