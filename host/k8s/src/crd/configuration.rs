@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Desired devices and brokers.
+/// What is wanted.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema, CustomResource)]
 #[kube(
     group = "akri.sh",
@@ -35,9 +35,9 @@ use serde_json::Value;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationSpec {
-    /// Discovery handler that finds the devices, and its parameters.
+    /// Which discovery handler finds the devices, and what it is told.
     pub discovery_handler: DiscoveryHandlerInfo,
-    /// Number of slots of each Instance, which is the number of containers that can use a device at a time. Agents use 1 to 1000.
+    /// How many slots each Instance gets: how many containers can use a device at a time. Agents use 1 to 1000.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub capacity: i64,
@@ -57,14 +57,14 @@ pub struct ConfigurationSpec {
     pub broker_properties: BTreeMap<String, String>,
 }
 
-/// Discovery handler that finds the devices, and its parameters.
+/// Which discovery handler finds the devices, and what it is told.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerInfo {
     /// The name of the handler, such as udev, onvif, opcua or debugEcho. Case counts.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Details for the handler, as text, YAML by custom. At most 256 KiB.
+    /// What to look for: text for the handler, YAML by custom. At most 256 KiB.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 262_144))]
     pub discovery_details: String,
@@ -86,12 +86,12 @@ pub struct DiscoveryProperty {
     /// The value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Source of the value.
+    /// Where the value is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
-/// Source of a value: exactly one of secretKeyRef and configMapKeyRef.
+/// Where a value is: exactly one of secretKeyRef and configMapKeyRef.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.secretKeyRef) != has(self.configMapKeyRef)")
     .message("must have exactly one of secretKeyRef and configMapKeyRef"))]
@@ -112,14 +112,14 @@ pub struct KeyRef {
     /// The name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Namespace, by default that of the Configuration; another one only if the agents are allowed to read it.
+    /// Its namespace: by default that of the Configuration; another one only if the agents are allowed to read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub namespace: Option<String>,
     /// The key.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// True if the key may be missing; then the handler does not get the property.
+    /// Whether it may be missing; then the handler does not get the property.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
@@ -140,7 +140,7 @@ pub struct BrokerSpec {
     pub broker_job_spec: Option<Value>,
 }
 
-/// State of the Configuration as the controller reports it.
+/// What the controller says of the Configuration.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationStatus {
@@ -150,19 +150,19 @@ pub struct ConfigurationStatus {
     /// The nodes on which it works, of those that report on it, such as 2/3.
     #[serde(default)]
     pub ready: String,
-    /// Number of nodes that report on it.
+    /// How many nodes report on it.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub nodes: u32,
-    /// Number of those nodes on which it works.
+    /// On how many of them it works.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub ready_nodes: u32,
-    /// Number of Instances that at least one Ready node sees.
+    /// How many Instances at least one node sees which is Ready.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub devices: u32,
-    /// Conditions: HandlerAvailable, DetailsValid, Discovering, NameTaken, DevicesLeftOut, BrokersMade, DeviceClassMade, DraUnavailable.
+    /// What is known of it: HandlerAvailable, DetailsValid, Discovering, NameTaken, DevicesLeftOut, BrokersMade.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -172,7 +172,7 @@ pub struct ConfigurationStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Type of the condition.
+    /// What it is about.
     #[schemars(length(max = 316))]
     pub r#type: String,
     /// True, False or Unknown.
@@ -181,13 +181,13 @@ pub struct Condition {
     /// One word for the message.
     #[schemars(length(max = 1024))]
     pub reason: String,
-    /// Places and cause of the problem, with the remedy.
+    /// Where and why, with the remedy.
     #[schemars(length(max = 32_768))]
     pub message: String,
     /// The version of the spec that it is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// Time of the last change of the status.
+    /// When its status changed.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
 }

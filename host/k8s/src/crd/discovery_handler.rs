@@ -33,25 +33,25 @@ pub struct DiscoveryHandlerSpec {
     pub handler: String,
 }
 
-/// State of the handler as the node's agent reports it.
+/// What the node's agent says of the handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
     /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
     pub phase: Phase,
-    /// Time since when it has this phase, RFC 3339.
+    /// Since when it has this phase, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// Number of devices that it finds for all Configurations together.
+    /// How many devices it finds for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
-    /// Number of objects that it saw and did not take, for all Configurations together.
+    /// How many things it saw and did not take, for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
-    /// Number of its devices and requests that the agent denied, for all Configurations together.
+    /// How many of its devices and requests the agent denied, for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub denied: u32,
@@ -66,7 +66,7 @@ pub struct DiscoveryHandlerStatus {
     pub configurations: Vec<ConfigurationReport>,
 }
 
-/// Phase of a handler.
+/// What a handler does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// No Configuration names it.
@@ -78,7 +78,7 @@ pub enum Phase {
     Offline,
 }
 
-/// Kind of a source.
+/// What a source is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
@@ -95,10 +95,10 @@ pub enum SourceKind {
 pub struct SourceReport {
     /// The file, such as udev.wasm; of an external handler its name and where it serves.
     pub name: String,
-    /// Kind of the source.
+    /// What it is.
     #[serde(default)]
     pub kind: SourceKind,
-    /// Endpoint, if it is external.
+    /// Where it serves, if it is external.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The version that the component says it has.
@@ -113,7 +113,7 @@ pub struct SourceReport {
     /// One word for the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Reason why it does not serve.
+    /// Why it does not serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The ConfigMap that the problem is about, or that has the component.
@@ -140,18 +140,18 @@ pub struct ConfigurationReport {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Number of devices that the handler finds for it.
+    /// How many devices the handler finds for it.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
-    /// Number of objects that the handler saw and did not take.
+    /// How many things the handler saw and did not take.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
     /// The first of these, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_skipped: Option<String>,
-    /// Number of its devices and requests that the agent denied.
+    /// How many of its devices and requests the agent denied.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub denied: u32,
@@ -164,7 +164,7 @@ pub struct ConfigurationReport {
     /// One word for the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Problem with object, field and remedy.
+    /// What is wrong: object, field, remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

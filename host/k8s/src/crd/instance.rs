@@ -72,14 +72,14 @@ pub struct InstanceSpec {
     #[serde(default)]
     #[schemars(length(max = 317))]
     pub cdi_name: String,
-    /// Number of slots, which is the number of containers that can use the device at a time.
+    /// How many slots it has: how many containers can use the device at a time.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub capacity: i64,
     /// Environment variables for each container that gets the device.
     #[serde(default)]
     pub broker_properties: BTreeMap<String, String>,
-    /// True if many nodes see the device.
+    /// Whether many nodes see the device.
     #[serde(default)]
     pub shared: bool,
     /// The nodes that see the device.
@@ -93,12 +93,12 @@ pub struct InstanceSpec {
     #[schemars(schema_with = "usages")]
     #[x_kube(merge_strategy = MapMerge::Granular)]
     pub device_usage: BTreeMap<String, String>,
-    /// Fields that Akri does not have.
+    /// What Akri does not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leafhost: Option<Leafhost>,
 }
 
-/// Fields that Akri does not have.
+/// What Akri does not have.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Leafhost {
@@ -106,7 +106,7 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub id: String,
-    /// Attributes by which schedulers choose.
+    /// What schedulers choose by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "attributes")]
     pub attributes: BTreeMap<String, serde_json::Value>,
@@ -114,7 +114,7 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities")]
     pub capacity: BTreeMap<String, String>,
-    /// Identity of the piece of hardware, whichever handler found it.
+    /// What identifies the piece of hardware, whichever handler found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub physical_id: Option<String>,
@@ -124,34 +124,34 @@ pub struct Leafhost {
     pub reserved: BTreeMap<String, leafhost_core::instance::Reserved>,
 }
 
-/// State of the device as its nodes see it.
+/// How the device is seen from the nodes.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
     /// By node; each node writes its own.
     #[serde(default)]
     pub nodes: BTreeMap<String, NodeStatus>,
-    /// Number of used slots at the last count. spec.deviceUsage decides, and the count is renewed whenever a holder changes.
+    /// How many slots somebody has, as it was last counted. spec.deviceUsage decides, and is counted again whenever a holder changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::configuration::count")]
     pub used: Option<u32>,
 }
 
-/// State of the device as one node sees it.
+/// How one node sees the device.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
-    /// Health of the device.
+    /// Whether it works.
     pub health: Health,
-    /// Reason why it does not work.
+    /// Why it does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
-    /// Time since when the node does not see it any more, RFC 3339, until its grace is over.
+    /// Since when the node does not see it any more, RFC 3339, until its grace is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub missing_since: Option<String>,
-    /// Time of missingSince on the clock of that boot of the node.
+    /// The same moment on the clock of that boot of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
     /// By slot which pods of the node have it, as namespace/name.
@@ -160,12 +160,12 @@ pub struct NodeStatus {
     pub holders: BTreeMap<String, String>,
 }
 
-/// Health of a device.
+/// Whether a device works.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub enum Health {
-    /// The device works.
+    /// It does.
     Healthy,
-    /// The device does not work.
+    /// It does not.
     Unhealthy,
     /// The handler cannot tell.
     Unknown,
@@ -210,11 +210,11 @@ fn quantities(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Returns the schema of usages; the longest is `R:`, the namespace, name and uid of a claim, and a node.
+/// Returns the schema of usages; the length bound is `C:`, a virtual device, `:` and a node, both DNS subdomains.
 fn usages(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "additionalProperties": {"type": "string", "maxLength": 2 + 63 + 1 + 253 + 1 + 36 + 1 + 253},
+        "additionalProperties": {"type": "string", "maxLength": 2 + 253 + 1 + 253},
     })
 }
 
