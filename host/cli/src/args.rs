@@ -309,7 +309,7 @@ pub struct AgentArgs {
 /// Flags for devices that leafhost scheduler gives.
 #[derive(Debug, Clone, Args)]
 pub struct TicketArgs {
-    /// How many tickets the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
+    /// The number of tickets that the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
     /// them; 220 are enough for a kubelet with the usual limit of 110 pods
     #[arg(long, env = "LEAFHOST_TICKETS", value_name = "N", default_value_t = 0,
         value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]

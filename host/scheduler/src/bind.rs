@@ -118,7 +118,9 @@ impl Scheduler {
             if !own.is_empty() && self.is_bound(target).await? {
                 return Ok(());
             }
-            self.release(own, "begun-anew").await;
+            if !self.release(own, "begun-anew").await {
+                return Err(kept().into());
+            }
             self.reserve(target, asked).await?
         };
         match self.bind_pod(target, &given).await {
@@ -289,7 +291,9 @@ impl Scheduler {
             };
             self.metrics.conflict();
             let own = self.reserved_of(&target.uid);
-            self.release(own, "conflict").await;
+            if !self.release(own, "conflict").await {
+                return Err(kept());
+            }
             if !error.is_outdated() && !matches!(error, StoreError::Unavailable { .. }) {
                 let why = chain(error);
                 return Err(format!("cannot reserve devices: {why}"));
@@ -373,6 +377,11 @@ impl Scheduler {
         }
         is_done
     }
+}
+
+/// Returns the reason not to reserve anything for a pod that has slots of an earlier Bind: its containers would get the devices of both.
+fn kept() -> String {
+    "slots that are reserved for the pod cannot be given back; it is tried again".to_owned()
 }
 
 /// Chooses devices on the target's node, if possible none that other pods are about to take.

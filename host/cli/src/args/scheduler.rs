@@ -13,7 +13,7 @@ use crate::terminal::Output;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct SchedulerArgs {
-    /// What to do in place of answering.
+    /// Subcommand, which runs instead of the extender.
     #[command(subcommand)]
     pub command: Option<SchedulerCommand>,
 
@@ -52,7 +52,7 @@ pub struct SchedulerArgs {
     pub log: LogArgs,
 }
 
-/// What `leafhost scheduler` does in place of answering.
+/// Subcommands of `leafhost scheduler`, which run instead of the extender.
 #[derive(Debug, Subcommand)]
 pub enum SchedulerCommand {
     /// Print what the cluster's own kube-scheduler needs to ask an extender that was started with --tls-secret
@@ -85,7 +85,7 @@ pub struct SchedulerConfigArgs {
     )]
     pub service: String,
 
-    /// How many days the certificate is valid for
+    /// The validity of the certificate in days
     #[arg(long, env = "LEAFHOST_VALID_DAYS", value_name = "N", default_value_t = 365,
         value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub valid_days: u32,

@@ -1,5 +1,7 @@
 //! Tests of the extender against a simulated cluster.
 
+use std::sync::atomic::Ordering;
+
 use leafhost_core::device::Health;
 use leafhost_core::instance::NodeStatus;
 use leafhost_core::resource_names::Reservation as NameReservation;
@@ -248,6 +250,23 @@ async fn a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_
     *bench.played.ends.lock().unwrap() = Ends::Well;
     assert_eq!(bench.schedules(&first, "a").await, "");
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_more_is_reserved_for_a_pod_whose_earlier_slots_cannot_be_given_back() {
+    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0), gpu("gpu-b2", &["b"], 1)]);
+    *bench.played.ends.lock().unwrap() = Ends::Lost;
+    let first = pod("first", ONE);
+    bench.schedules(&first, "a").await;
+    *bench.played.ends.lock().unwrap() = Ends::Well;
+    bench.played.refused.store(1, Ordering::Relaxed);
+    let error = bench.schedules(&first, "b").await;
+    assert!(error.contains("cannot be given back"), "{error}");
+    let usages = ["gpu-a1", "gpu-b2"].map(|name| bench.played.usage(name));
+    assert_eq!(usages, ["P:uid-first:a", ""]);
+    assert_eq!(bench.schedules(&first, "b").await, "");
+    let usages = ["gpu-a1", "gpu-b2"].map(|name| bench.played.usage(name));
+    assert_eq!(usages, ["", "P:uid-first:b"]);
 }
 
 #[tokio::test(start_paused = true)]

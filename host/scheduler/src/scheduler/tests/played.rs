@@ -30,6 +30,8 @@ pub struct Played {
     pub told: Mutex<Vec<String>>,
     pub nodes: Mutex<BTreeMap<String, NodeSeen>>,
     pub version: AtomicUsize,
+    /// Number of the next edits that are not made.
+    pub refused: AtomicUsize,
     /// Instance and slot usage that another client writes before the next edit.
     pub meanwhile: Mutex<Option<(String, String)>>,
 }
@@ -45,6 +47,7 @@ impl Default for Played {
             told: Mutex::default(),
             nodes: Mutex::default(),
             version: AtomicUsize::new(1),
+            refused: AtomicUsize::new(0),
             meanwhile: Mutex::default(),
         }
     }
@@ -158,6 +161,16 @@ impl Cluster for Played {
         }
         let one = |(base, edits): (Arc<Instance>, Vec<Edit>)| {
             let key = base.key();
+            let left = self.refused.load(Ordering::Relaxed);
+            if left > 0 {
+                self.refused.store(left - 1, Ordering::Relaxed);
+                return Err(StoreError::Unavailable {
+                    key,
+                    message: "the API server is away".to_owned(),
+                    retry_after: None,
+                    source: None,
+                });
+            }
             let found = self.instances.lock().unwrap().get(&key).cloned();
             let Some(found) = found else {
                 return Err(StoreError::Gone { key });
