@@ -217,7 +217,7 @@ release-dry-run:
 	@$(MAKE) --no-print-directory setup-release dist
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory image ARCH=arm64
-	@PATH="$(TOOLS)/bin:$$PATH" deploy/release.sh files $(TARGET) $(TARGET)/publish
+	@PATH="$(TOOLS)/bin:$$PATH" HANDLERS="$(HANDLERS)" deploy/release.sh files $(TARGET) $(TARGET)/publish
 	@[ -z "$(REGISTRY)" ] || deploy/release.sh push $(TARGET)/publish $(REGISTRY)
 
 clean:

@@ -2,14 +2,13 @@
 # Makes the files of a release from what `make dist` and `make image` have built, and pushes image and chart to a registry. RELEASE.md says
 # what each file is. Publishes nothing else.
 # usage: release.sh check                 fails unless the tree is as committed and has one version; a tag v* of the commit must name it
-#        release.sh files TARGET OUT      makes the files in the folder OUT, which it empties
+#        release.sh files TARGET OUT      makes the files in the folder OUT, which it empties; HANDLERS names the handlers
 #        release.sh push OUT REGISTRY     pushes the image to REGISTRY/leafhost and the chart to REGISTRY/charts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # In the order in which they depend on each other.
 crates=(leafhost-sdk-macros leafhost-sdk leafhost-uds leafhost-kubelet leafhost-cdi)
-handlers=(debug-echo mock-gpu onvif opcua udev)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -72,7 +71,7 @@ boms() {
   bom host/compile/leafhost-compile "$out/leafhost-compile-$version-linux-arm64.cdx.json"
   list wasm32-wasip2
   local name
-  for name in "${handlers[@]}"; do
+  for name in $HANDLERS; do
     bom "handlers/$name/handler-$name" "$out/handler-$name-$version.cdx.json"
   done
 }
