@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::allocation::give_back;
 use leafhost_core::backoff;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, MAX_HOLDER, MAX_HOLDERS};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
+use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::{abridge, chain};
 use leafhost_core::wait::until;
 use tokio::sync::watch;
@@ -26,9 +28,30 @@ const TOGETHER: usize = 50;
 const WRITE: Duration = Duration::from_secs(5);
 /// Delay before this node corrects the number of used slots; the node whose slots have changed writes it first.
 const OTHERS: Duration = Duration::from_secs(5);
+/// Delay before this task removes a holder; the write that releases the slot removes it first.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Maps slot ids to the pods that have them.
 type SlotHolders = BTreeMap<String, String>;
+
+/// Returns the edits that release a slot of this node and remove its holder. Only if the Instance has one slot: the holders need the version that was
+/// read, and the slots of an Instance are often released at once.
+pub(crate) fn release(
+    node: &str,
+    instance: &Instance,
+    slot: &str,
+    usage: &DeviceUsage,
+) -> Vec<Edit> {
+    let released = give_back(slot, usage);
+    if instance.spec.capacity != 1 || !instance.status.nodes.contains_key(node) {
+        return vec![released];
+    }
+    let none = Edit::Holders {
+        node: node.to_owned(),
+        holders: SlotHolders::new(),
+    };
+    vec![released, none]
+}
 
 /// Task that publishes the holders of this node's slots.
 pub struct HoldersTask {
@@ -41,8 +64,8 @@ pub struct HoldersTask {
     seen: BTreeSet<(InstanceKey, String)>,
     /// Instances that could not be written: failures in a row, and time of the next attempt.
     failed: BTreeMap<InstanceKey, (u32, Instant)>,
-    /// Instances whose number of used slots is wrong although this node's holders are right, with the time since when.
-    miscounted: BTreeMap<InstanceKey, Instant>,
+    /// Instances that differ and that another write may correct, with the time since when.
+    pending: BTreeMap<InstanceKey, Instant>,
 }
 
 impl HoldersTask {
@@ -61,7 +84,7 @@ impl HoldersTask {
             tickets,
             seen: BTreeSet::new(),
             failed: BTreeMap::new(),
-            miscounted: BTreeMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
@@ -95,7 +118,7 @@ impl HoldersTask {
         let tickets = Arc::clone(&self.tickets.borrow_and_update());
         let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
         self.failed.retain(|key, _| is_there(key));
-        self.miscounted.retain(|key, _| is_there(key));
+        self.pending.retain(|key, _| is_there(key));
         if !instances.complete || !slots.is_known || !tickets.is_known {
             return (Vec::new(), None);
         }
@@ -178,17 +201,21 @@ impl HoldersTask {
         if instance.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        if entry.holders != *holders {
-            return Some(now);
-        }
-        // Only the first node of the Instance corrects the number.
-        let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
-        if !is_first || instance.status.used == Some(instance.used()) {
-            self.miscounted.remove(key);
-            return None;
-        }
-        let since = *self.miscounted.entry(key.clone()).or_insert(now);
-        Some(since + OTHERS)
+        let delay = if entry.holders != *holders {
+            let mut left = holders.iter();
+            let is_less = left.all(|(slot, holder)| entry.holders.get(slot) == Some(holder));
+            if is_less { RELEASE } else { Duration::ZERO }
+        } else {
+            // Only the first node of the Instance corrects the number.
+            let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
+            if !is_first || instance.status.used == Some(instance.used()) {
+                self.pending.remove(key);
+                return None;
+            }
+            OTHERS
+        };
+        let since = *self.pending.entry(key.clone()).or_insert(now);
+        Some((since + delay).max(now))
     }
 
     /// Writes the changes; notes those that failed or that the API server did not keep.

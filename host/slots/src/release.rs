@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use leafhost_core::allocation::give_back;
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::text::chain;
 use leafhost_core::unit::Unit;
 
 use super::SlotTask;
+use super::holders::release;
 use super::model::hold::{Place, Reason};
 use super::queue::Request;
 use super::writes::Purpose;
@@ -38,7 +38,7 @@ impl SlotTask {
             changes.push(Change::Update {
                 key: instance.key(),
                 uid: instance.metadata.uid.clone(),
-                edits: vec![give_back(&hold.slot, &hold.usage)],
+                edits: release(&self.node, instance, &hold.slot, &hold.usage),
             });
             slots.push((unit, place, reason));
         }

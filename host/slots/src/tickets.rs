@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::give_back;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Edit, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
@@ -25,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::holders::release;
 use crate::looks::SOON;
 use crate::metrics::Metrics;
 use crate::model::admission::Served;
@@ -376,8 +376,10 @@ impl TicketTask {
         for ((key, slot), uid, reason) in back {
             self.metrics.released(reason.as_str());
             tracing::info!(slot, reason = reason.as_str(), "released");
-            let edit = give_back(&slot, &usage(&uid));
-            edits.entry(key).or_default().push(edit);
+            if let Some(instance) = instances.instances.get(&key) {
+                let released = release(&self.node, instance, &slot, &usage(&uid));
+                edits.entry(key).or_default().extend(released);
+            }
         }
         let changes: Vec<Change> = edits
             .into_iter()

@@ -93,6 +93,7 @@ async fn who_has_a_slot_is_written_once_into_the_nodes_own_entry_and_used_slots_
     assert_eq!((&status["used"], writes), (&json!(2), 1));
     assert_eq!(bench.after(600).await.1, 0);
     bench.hold(&[]);
+    assert_eq!(bench.after(1).await.1, 0, "the release may remove it");
     let (status, writes) = bench.after(2).await;
     assert_eq!(status["nodes"]["n"].get("holders"), None);
     assert_eq!(writes, 1);
@@ -129,7 +130,7 @@ async fn an_agent_that_starts_anew_writes_nothing_while_it_has_not_seen_who_has_
     assert_eq!(bench.after(30).await.1, 0);
     // The slot was given back and claimed for another pod.
     bench.see(&[("a-1-0", None)]);
-    let (status, writes) = bench.after(2).await;
+    let (status, writes) = bench.after(3).await;
     assert_eq!((status["nodes"]["n"].get("holders"), writes), (None, 1));
 }
 

@@ -378,15 +378,30 @@ async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
     let (mut a, mut b) = (gpu("a1"), gpu("b2"));
     reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
     reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let holder = ("gpu-a1-0".to_owned(), "default/one".to_owned());
+    let mut seen = NodeStatus::new(Health::Healthy);
+    seen.holders.extend([holder]);
+    a.status.nodes.insert(NODE.to_owned(), seen);
     let world = World::new(&[a, b]);
     let (_handle, _task) = world.start();
     world.kubelet.run("one", &[ticket(0)]);
     world.kubelet.tell();
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
+    world.store.take_writes();
     world.kubelet.end("one");
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), "");
+    assert_eq!(
+        world.store.take_writes().len(),
+        1,
+        "one write releases the slot and removes its holder"
+    );
+    let server = world.store.server();
+    let mut freed = server.values().filter(|one| one.metadata.name == "gpu-a1");
+    let freed = &freed.next().unwrap().status;
+    assert!(freed.nodes[NODE].holders.is_empty());
+    assert_eq!(freed.used, Some(0));
     // Nobody has seen a ticket of the other pod, and it does not come.
     assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
     tokio::time::sleep(Duration::from_mins(6)).await;
