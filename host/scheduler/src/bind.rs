@@ -69,6 +69,7 @@ impl Scheduler {
             if !state.binding.insert(target.uid.clone()) {
                 return Err("the pod is being bound already".to_owned());
             }
+            state.passed.take_on(&target.uid, &target.node);
             asked
         };
         let bound = match self.lock(&target).await {
@@ -244,6 +245,8 @@ impl Scheduler {
                 let Some(wanted) = wanted(state, target, asked, &taken) else {
                     continue;
                 };
+                let passed = &mut state.passed;
+                passed.take(&target.uid, &target.node, taken.devices.clone());
                 let slots = wanted
                     .iter()
                     .map(|(instance, slot, _)| (instance.key(), slot.clone()));
@@ -287,6 +290,8 @@ impl Scheduler {
                 .find(|error| !error.is_outdated())
                 .or(errors.first())
             else {
+                // The slots are reserved now.
+                self.state().passed.take_nothing(&target.uid);
                 return Ok(given);
             };
             self.metrics.conflict();

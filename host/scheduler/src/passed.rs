@@ -54,6 +54,20 @@ impl Passed {
         }
     }
 
+    /// Records that a pod is being bound to a node: it takes devices there only.
+    pub fn take_on(&mut self, uid: &str, node: &str) {
+        if let Some(pass) = self.0.get_mut(uid) {
+            pass.takes.retain(|of, _| of == node);
+        }
+    }
+
+    /// Records the devices that a pod is about to have on its node.
+    pub fn take(&mut self, uid: &str, node: &str, devices: Vec<Number>) {
+        if let Some(pass) = self.0.get_mut(uid) {
+            pass.takes = HashMap::from([(node.to_owned(), devices)]);
+        }
+    }
+
     /// Returns the requests of a pod that may be bound.
     pub fn asked(&self, uid: &str, now: Instant) -> Option<Arc<Vec<Asked>>> {
         let pass = self.0.get(uid).filter(|pass| pass.at + BINDS > now);
@@ -77,5 +91,23 @@ impl Passed {
             }
         }
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_being_bound_takes_devices_on_its_own_node_alone() {
+        let (mut passed, now) = (Passed::default(), Instant::now());
+        let takes = [("a".to_owned(), vec![1]), ("b".to_owned(), vec![2])];
+        passed.add("one", (Arc::default(), HashMap::from(takes)), now);
+        assert_eq!(passed.taken("two", now).len(), 2);
+        passed.take_on("one", "b");
+        assert_eq!(passed.taken("two", now), HashMap::from([("b", vec![2])]));
+        passed.take("one", "b", vec![3]);
+        assert_eq!(passed.taken("two", now), HashMap::from([("b", vec![3])]));
+        assert!(passed.taken("one", now).is_empty());
     }
 }
