@@ -276,8 +276,10 @@ pub enum ContainerKind {
 
 /// Receiver of what a scheduler's watches show. Its methods must return quickly.
 pub trait Observer: Send + Sync {
-    /// Replaces all Instances with those that were listed.
-    fn instances(&self, all: Vec<Arc<Instance>>);
+    /// Receives an Instance of a list, even an older version than is known: a restored database may be behind.
+    fn listed(&self, instance: Arc<Instance>);
+    /// Ends a list of Instances: those without a key in `all` are gone.
+    fn instances(&self, all: BTreeSet<InstanceKey>);
     /// Receives the current state of an Instance.
     fn instance(&self, instance: Arc<Instance>);
     /// Receives the deletion of an Instance.

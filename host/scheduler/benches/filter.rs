@@ -132,7 +132,11 @@ fn filter(criterion: &mut Criterion) {
     }
     all.extend((0..SHARED).map(|index| instance(&format!("cam-{index:06}"), "cam", &nodes, index)));
     let scheduler = Scheduler::new(Arc::new(Silent), Arc::new(Metrics::default()));
-    scheduler.instances(all);
+    let keys = all.iter().map(|one| one.key()).collect();
+    for instance in all {
+        scheduler.listed(instance);
+    }
+    scheduler.instances(keys);
     scheduler.pods(Vec::new());
     let index = |at: usize| format!("device.attributes[\"leafhost.dev\"].index == {at}");
     let serial = |number: usize| {

@@ -23,6 +23,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made anew.
 const FRESH: Duration = Duration::from_secs(15);
 
+/// Upper bound of Binds under way and events that wait.
+const MOST_TASKS: usize = 5_000;
+
 /// Pod to bind and its node.
 pub struct Target {
     /// Namespace and name of the pod.
@@ -97,12 +100,16 @@ impl Scheduler {
         bound
     }
 
-    /// Writes an event for the pod in a background task.
+    /// Writes an event for the pod in a background task, one at a time: Bindings of other pods come first. Drops it if too many wait.
     fn tell(&self, target: &Target, reason: &'static str, message: String) {
+        if self.tasks.len() > MOST_TASKS {
+            return;
+        }
         let (key, uid) = (target.key.clone(), target.uid.clone());
-        let cluster = Arc::clone(&self.cluster);
+        let (cluster, telling) = (Arc::clone(&self.cluster), Arc::clone(&self.telling));
         let is_warning = reason == "DevicesRefused";
         self.tasks.spawn(async move {
+            let _turn = telling.lock().await;
             cluster.tell(&key, &uid, reason, &message, is_warning).await;
         });
     }

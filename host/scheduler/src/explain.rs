@@ -29,8 +29,9 @@ pub fn explain(
 ) -> Result<Explanation, String> {
     let mut world = World::default();
     world.name(names);
-    let all = instances.clone();
-    world.list(instances);
+    for instance in &instances {
+        world.put(Arc::clone(instance));
+    }
     let mut verdicts = Verdicts::default();
     let check = |text: &str| verdicts.expression(text).map(drop);
     let asked = read(&pod.devices, &pod.containers, check).map_err(|error| error.to_string())?;
@@ -45,7 +46,7 @@ pub fn explain(
         chosen.extend(names.cloned());
         explanation.nodes.insert(node, taken);
     }
-    for instance in all {
+    for instance in instances {
         let name = &instance.metadata.name;
         if !chosen.contains(name)
             && let Some(device) = world.get(&instance.key())

@@ -87,15 +87,13 @@ impl<'a> Judge<'a> {
     /// Chooses devices on a node, except for the slots `taken` that other pods are about to take there.
     pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<Taken, Why> {
         let world = self.world;
-        let owners = self.owners.iter();
-        let own = owners.filter_map(|(name, space)| Some((*name, (*space)?)));
-        let own: Vec<(Number, &Device)> = own.flat_map(|of| world.of_node(node, of)).collect();
         let reserved: Vec<&InstanceKey> = self
             .own
             .iter()
             .filter(|one| one.node == node)
             .map(|one| &one.device)
             .collect();
+        let is_own_only = self.is_own_only;
         let left = |number: Number, device: &Device| {
             let others = taken.iter().filter(|other| **other == number).count();
             let has = |key: &&&InstanceKey| ***key == device.instance.key();
@@ -103,21 +101,24 @@ impl<'a> Judge<'a> {
                 0 => 0,
                 _ => reserved.iter().filter(has).count(),
             };
-            let free = if self.is_own_only {
-                0
-            } else {
-                device.free.len()
-            };
+            let free = if is_own_only { 0 } else { device.free.len() };
             (free + own).saturating_sub(others)
         };
+        if let Some(way) = self.only_way()
+            && let Some(found) = self.take_any(way, node, left)
+        {
+            return Ok(found);
+        }
+        let owners = self.owners.iter();
+        let own = owners.filter_map(|(name, space)| Some((*name, (*space)?)));
+        let own: Vec<(Number, &Device)> = own.flat_map(|of| world.of_node(node, of)).collect();
         let free: Vec<(Number, &Device)> = own
             .iter()
             .copied()
             .filter(|(number, device)| left(*number, device) > 0)
             .collect();
-        if let Some(way) = self.only_way() {
-            let found = self.take_any(way, &free);
-            return found.ok_or_else(|| self.why(&own, &free));
+        if self.only_way().is_some() {
+            return Err(self.why(&own, &free));
         }
         let candidates: Vec<Candidate<'_>> = free
             .iter()
@@ -164,29 +165,41 @@ impl<'a> Judge<'a> {
         Some(way)
     }
 
-    /// Chooses devices for a single way; `None` if too few fit.
-    fn take_any(&mut self, way: &Way, free: &[(Number, &Device)]) -> Option<Taken> {
-        let mut fitting: Vec<(bool, usize, &str, Number)> = free
-            .iter()
-            .filter(|(_, device)| device.instance.spec.configuration_name == way.configuration)
-            .filter(|(number, _)| self.fits(way, *number))
-            .map(|(number, device)| {
-                let name = device.instance.metadata.name.as_str();
-                (
-                    device.instance.spec.shared,
-                    device.free.len(),
-                    name,
-                    *number,
-                )
-            })
-            .collect();
+    /// Chooses devices of a node for a single way; `None` if too few fit.
+    fn take_any(
+        &mut self,
+        way: &Way,
+        node: &str,
+        left: impl Fn(Number, &Device) -> usize,
+    ) -> Option<Taken> {
+        let world = self.world;
+        let space = (*self.owners.get(&*way.configuration)?)?;
+        let all = world.of_node(node, (&way.configuration, space));
+        let fitting =
+            all.filter(|(number, device)| left(*number, device) > 0 && self.fits(way, *number));
+        let rank = |(number, device): (Number, &'a Device)| {
+            let instance = &device.instance;
+            (
+                instance.spec.shared,
+                device.free.len(),
+                instance.metadata.name.as_str(),
+                number,
+            )
+        };
         let count = usize::try_from(way.count).unwrap_or(usize::MAX);
-        if fitting.len() < count {
+        let fitting = fitting.map(rank);
+        let chosen = if count == 1 {
+            vec![fitting.min()?]
+        } else {
+            let mut all: Vec<_> = fitting.collect();
+            all.sort_unstable();
+            all.truncate(count);
+            all
+        };
+        if chosen.len() < count {
             return None;
         }
-        fitting.sort_unstable();
-        let chosen = fitting.into_iter().take(count);
-        let devices: Vec<Number> = chosen.map(|(_, _, _, number)| number).collect();
+        let devices: Vec<Number> = chosen.into_iter().map(|(_, _, _, number)| number).collect();
         let choices = (0..devices.len()).map(|candidate| Choice {
             asked: 0,
             request: 0,

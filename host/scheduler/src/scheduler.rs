@@ -39,6 +39,8 @@ pub struct Scheduler {
     pub(crate) locks: Option<Turns>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
+    /// Held while an event is being written.
+    pub(crate) telling: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// State of the extender.
@@ -120,6 +122,7 @@ impl Scheduler {
             changed: Notify::new(),
             locks: None,
             tasks: TaskTracker::new(),
+            telling: Arc::default(),
         }
     }
 
@@ -290,9 +293,13 @@ impl Scheduler {
 }
 
 impl Observer for Scheduler {
-    fn instances(&self, all: Vec<Arc<Instance>>) {
+    fn listed(&self, instance: Arc<Instance>) {
+        self.state().world.put_listed(instance);
+    }
+
+    fn instances(&self, all: BTreeSet<InstanceKey>) {
         let state = &mut *self.state();
-        state.world.list(all);
+        state.world.end_list(&all);
         state.look_at_all();
         self.changed.notify_one();
     }

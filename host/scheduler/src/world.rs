@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use leafhost_core::device::Health;
 use leafhost_core::free_slots::free_slots;
-use leafhost_core::instance::{Instance, InstanceKey};
+use leafhost_core::instance::{
+    Instance, InstanceKey, InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost,
+};
 use leafhost_core::instance_view::version;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
@@ -19,7 +21,7 @@ pub type Number = usize;
 /// Device of an Instance.
 #[derive(Debug)]
 pub struct Device {
-    /// Instance of the device.
+    /// Instance of the device with only those fields that reservations need.
     pub instance: Arc<Instance>,
     /// Attributes and capacities that expressions can read.
     pub facts: Facts,
@@ -82,22 +84,23 @@ pub struct World {
 }
 
 impl World {
-    /// Replaces all Instances, even by older versions: a restored database may be behind. The watch shows newer ones afterwards.
-    pub fn list(&mut self, all: Vec<Arc<Instance>>) {
-        let listed: BTreeSet<InstanceKey> = all.iter().map(|one| one.key()).collect();
+    /// Stores an Instance of a list, even if a newer version is known. The watch shows newer ones afterwards.
+    pub fn put_listed(&mut self, instance: Arc<Instance>) {
+        if let Some(number) = self.by_key.get(&instance.key()) {
+            let device = self.devices.get_mut(*number).and_then(Option::as_mut);
+            if let Some(device) = device {
+                let before = Arc::make_mut(&mut device.instance);
+                before.metadata.resource_version.clear();
+            }
+        }
+        self.put(instance);
+    }
+
+    /// Removes the Instances that the list did not have.
+    pub fn end_list(&mut self, listed: &BTreeSet<InstanceKey>) {
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
         for key in gone.cloned().collect::<Vec<_>>() {
             self.remove(&key);
-        }
-        for instance in all {
-            if let Some(number) = self.by_key.get(&instance.key()) {
-                let device = self.devices.get_mut(*number).and_then(Option::as_mut);
-                if let Some(device) = device {
-                    let before = Arc::make_mut(&mut device.instance);
-                    before.metadata.resource_version.clear();
-                }
-            }
-            self.put(instance);
         }
         self.has_instances = true;
     }
@@ -113,21 +116,21 @@ impl World {
         let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
             return false;
         };
+        let facts = Facts::of(&owner, &instance);
         let is_same = before.is_some_and(|before| {
-            is_alike(&before.instance, &instance)
-                && before.instance.spec.capacity == instance.spec.capacity
+            before.facts == facts && before.instance.spec.capacity == instance.spec.capacity
         });
         let (old_nodes, old_free) = before.map_or((BTreeSet::new(), 0), |before| {
             (before.nodes.clone(), before.free.len())
         });
+        let reserved = reservations(&instance);
         let mut device = Device {
-            facts: Facts::default(),
+            facts,
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),
-            instance,
+            instance: slim(instance),
         };
-        let reserved = reservations(&device.instance);
         if reserved.is_empty() {
             self.reserved.remove(&key);
         } else {
@@ -163,11 +166,11 @@ impl World {
             || !device.free.is_empty()
                 && (!is_same || device.nodes.iter().any(|node| !old_nodes.contains(node)));
         if let Some(place) = self.devices.get_mut(number) {
-            (device.facts, device.version) = match place.take() {
-                Some(before) if is_same => (before.facts, before.version),
+            device.version = match place.take() {
+                Some(before) if is_same => before.version,
                 _ => {
                     self.versions += 1;
-                    (Facts::of(&owner, &device.instance), self.versions)
+                    self.versions
                 }
             };
             *place = Some(device);
@@ -445,11 +448,29 @@ impl World {
     }
 }
 
-fn is_alike(one: &Instance, other: &Instance) -> bool {
-    match (&one.spec.leafhost, &other.spec.leafhost) {
-        (Some(one), Some(other)) => one.is_alike(other),
-        (one, other) => one.is_none() && other.is_none(),
-    }
+/// Removes from an Instance the fields that only describe the device: of many devices they are most of the memory.
+fn slim(instance: Arc<Instance>) -> Arc<Instance> {
+    let instance = Arc::unwrap_or_clone(instance);
+    Arc::new(Instance {
+        metadata: InstanceMetadata {
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            owner_references: Vec::new(),
+            ..instance.metadata
+        },
+        spec: InstanceSpec {
+            cdi_name: String::new(),
+            broker_properties: BTreeMap::new(),
+            nodes: Vec::new(),
+            leafhost: instance.spec.leafhost.map(|leafhost| Leafhost {
+                reserved: leafhost.reserved,
+                ..Leafhost::default()
+            }),
+            ..instance.spec
+        },
+        status: InstanceStatus::default(),
+        ..instance
+    })
 }
 
 fn configuration_of(device: &Device) -> String {

@@ -11,13 +11,43 @@ use leafhost_core::slices::DRIVER;
 /// Domain, and name of an attribute or capacity in the domain.
 pub type Name = (String, String);
 
+/// Values by name, sorted. Of a map with few entries most would be empty memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entries<V>(Box<[(Name, V)]>);
+
+impl<V> Default for Entries<V> {
+    fn default() -> Self {
+        Self(Box::default())
+    }
+}
+
+impl<V> Entries<V> {
+    /// Returns the value of a name.
+    pub fn get(&self, name: &Name) -> Option<&V> {
+        let found = self.0.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
+        self.0.get(found).map(|(_, value)| value)
+    }
+
+    /// Returns the names and values, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &V)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+}
+
+impl<V> FromIterator<(Name, V)> for Entries<V> {
+    fn from_iter<T: IntoIterator<Item = (Name, V)>>(all: T) -> Self {
+        let sorted: BTreeMap<Name, V> = all.into_iter().collect();
+        Self(sorted.into_iter().collect())
+    }
+}
+
 /// Attributes and capacities of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Attributes of the device.
-    pub(crate) attributes: BTreeMap<Name, AttributeValue>,
+    pub(crate) attributes: Entries<AttributeValue>,
     /// Capacities of the device, in units of 1e-9.
-    pub(crate) capacity: BTreeMap<Name, i128>,
+    pub(crate) capacity: Entries<i128>,
     /// True if several pods may use the device at a time.
     pub(crate) is_shared: bool,
 }

@@ -126,7 +126,8 @@ mod tests {
                 (name("index"), AttributeValue::Int(index)),
                 (name("serial"), AttributeValue::String(serial.to_owned())),
             ]
-            .into(),
+            .into_iter()
+            .collect(),
             ..Facts::default()
         }
     }

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What is wanted.
+/// Desired devices and brokers.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema, CustomResource)]
 #[kube(
     group = "akri.sh",
@@ -22,22 +22,22 @@ use serde_json::Value;
     validation = Rule::new("size(self.metadata.name) <= 236")
         .message("metadata.name must have at most 236 characters: the names of Instances begin with it"),
     printcolumn(name = "Capacity", type_ = "string", json_path = ".spec.capacity",
-        description = "How many slots each Instance gets"),
+        description = "Number of slots of each Instance"),
     printcolumn(name = "Handler", type_ = "string", json_path = ".spec.discoveryHandler.name",
         description = "The discovery handler that finds the devices"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready",
         description = "The nodes on which it works, of those that report on it"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices",
-        description = "How many devices were found"),
+        description = "Number of devices found"),
     printcolumn(name = "Allocation", type_ = "string", json_path = ".metadata.annotations.leafhost\\.dev/allocation",
-        description = "Who gives the devices to pods, where it is not the kubelet's device plugins"),
+        description = "Backend that gives the devices to pods, if not device plugins"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationSpec {
-    /// Which discovery handler finds the devices, and what it is told.
+    /// Discovery handler that finds the devices, and its parameters.
     pub discovery_handler: DiscoveryHandlerInfo,
-    /// How many slots each Instance gets: how many containers can use a device at a time. Agents use 1 to 1000.
+    /// Number of slots of each Instance, which is the number of containers that can use a device at a time. Agents use 1 to 1000.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub capacity: i64,
@@ -57,14 +57,14 @@ pub struct ConfigurationSpec {
     pub broker_properties: BTreeMap<String, String>,
 }
 
-/// Which discovery handler finds the devices, and what it is told.
+/// Discovery handler that finds the devices, and its parameters.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerInfo {
     /// The name of the handler, such as udev, onvif, opcua or debugEcho. Case counts.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// What to look for: text for the handler, YAML by custom. At most 256 KiB.
+    /// Details for the handler, as text, YAML by custom. At most 256 KiB.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 262_144))]
     pub discovery_details: String,
@@ -86,12 +86,12 @@ pub struct DiscoveryProperty {
     /// The value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Where the value is.
+    /// Source of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
-/// Where a value is: exactly one of secretKeyRef and configMapKeyRef.
+/// Source of a value: exactly one of secretKeyRef and configMapKeyRef.
 #[derive(Debug, Clone, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.secretKeyRef) != has(self.configMapKeyRef)")
     .message("must have exactly one of secretKeyRef and configMapKeyRef"))]
@@ -112,14 +112,14 @@ pub struct KeyRef {
     /// The name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its namespace: by default that of the Configuration; another one only if the agents are allowed to read it.
+    /// Namespace, by default that of the Configuration; another one only if the agents are allowed to read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub namespace: Option<String>,
     /// The key.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
-    /// Whether it may be missing; then the handler does not get the property.
+    /// True if the key may be missing; then the handler does not get the property.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
@@ -140,7 +140,7 @@ pub struct BrokerSpec {
     pub broker_job_spec: Option<Value>,
 }
 
-/// What the controller says of the Configuration.
+/// State of the Configuration as the controller reports it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationStatus {
@@ -150,19 +150,19 @@ pub struct ConfigurationStatus {
     /// The nodes on which it works, of those that report on it, such as 2/3.
     #[serde(default)]
     pub ready: String,
-    /// How many nodes report on it.
+    /// Number of nodes that report on it.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub nodes: u32,
-    /// On how many of them it works.
+    /// Number of those nodes on which it works.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub ready_nodes: u32,
-    /// How many Instances at least one node sees which is Ready.
+    /// Number of Instances that at least one Ready node sees.
     #[serde(default)]
     #[schemars(schema_with = "count")]
     pub devices: u32,
-    /// What is known of it: HandlerAvailable, DetailsValid, Discovering, NameTaken, DevicesLeftOut, BrokersMade.
+    /// Conditions: HandlerAvailable, DetailsValid, Discovering, NameTaken, DevicesLeftOut, BrokersMade, DeviceClassMade, DraUnavailable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -172,7 +172,7 @@ pub struct ConfigurationStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// Type of the condition.
     #[schemars(length(max = 316))]
     pub r#type: String,
     /// True, False or Unknown.
@@ -181,13 +181,13 @@ pub struct Condition {
     /// One word for the message.
     #[schemars(length(max = 1024))]
     pub reason: String,
-    /// Where and why, with the remedy.
+    /// Places and cause of the problem, with the remedy.
     #[schemars(length(max = 32_768))]
     pub message: String,
     /// The version of the spec that it is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// When its status changed.
+    /// Time of the last change of the status.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
 }

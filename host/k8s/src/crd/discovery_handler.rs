@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
     shortname = "dh",
     status = "DiscoveryHandlerStatus",
     derive = "PartialEq",
-    doc = "Whether a discovery handler runs on a node. The agent of that node writes it, and writes it again if it is changed.",
+    doc = "State of a discovery handler on a node. The agent of that node writes it, and writes it again if it is changed.",
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.node"),
     printcolumn(name = "Handler", type_ = "string", json_path = ".spec.handler"),
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
@@ -33,25 +33,25 @@ pub struct DiscoveryHandlerSpec {
     pub handler: String,
 }
 
-/// What the node's agent says of the handler.
+/// State of the handler as the node's agent reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
     /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
     pub phase: Phase,
-    /// Since when it has this phase, RFC 3339.
+    /// Time since when it has this phase, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// How many devices it finds for all Configurations together.
+    /// Number of devices that it finds for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
-    /// How many things it saw and did not take, for all Configurations together.
+    /// Number of objects that it saw and did not take, for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
-    /// How many of its devices and requests the agent denied, for all Configurations together.
+    /// Number of its devices and requests that the agent denied, for all Configurations together.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub denied: u32,
@@ -66,7 +66,7 @@ pub struct DiscoveryHandlerStatus {
     pub configurations: Vec<ConfigurationReport>,
 }
 
-/// What a handler does.
+/// Phase of a handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// No Configuration names it.
@@ -78,7 +78,7 @@ pub enum Phase {
     Offline,
 }
 
-/// What a source is.
+/// Kind of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
@@ -95,10 +95,10 @@ pub enum SourceKind {
 pub struct SourceReport {
     /// The file, such as udev.wasm; of an external handler its name and where it serves.
     pub name: String,
-    /// What it is.
+    /// Kind of the source.
     #[serde(default)]
     pub kind: SourceKind,
-    /// Where it serves, if it is external.
+    /// Endpoint, if it is external.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The version that the component says it has.
@@ -113,7 +113,7 @@ pub struct SourceReport {
     /// One word for the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why it does not serve.
+    /// Reason why it does not serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The ConfigMap that the problem is about, or that has the component.
@@ -140,18 +140,18 @@ pub struct ConfigurationReport {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How many devices the handler finds for it.
+    /// Number of devices that the handler finds for it.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
-    /// How many things the handler saw and did not take.
+    /// Number of objects that the handler saw and did not take.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
     /// The first of these, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_skipped: Option<String>,
-    /// How many of its devices and requests the agent denied.
+    /// Number of its devices and requests that the agent denied.
     #[serde(default)]
     #[schemars(schema_with = "super::configuration::count")]
     pub denied: u32,
@@ -164,7 +164,7 @@ pub struct ConfigurationReport {
     /// One word for the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What is wrong: object, field, remedy.
+    /// Problem with object, field and remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

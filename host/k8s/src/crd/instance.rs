@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
         name = "Shared",
         type_ = "boolean",
         json_path = ".spec.shared",
-        description = "Whether many nodes see the device"
+        description = "True if many nodes see the device"
     ),
     printcolumn(
         name = "Nodes",
@@ -41,13 +41,13 @@ use serde::{Deserialize, Serialize};
         name = "Capacity",
         type_ = "integer",
         json_path = ".spec.capacity",
-        description = "How many containers can use the device at a time"
+        description = "Number of containers that can use the device at a time"
     ),
     printcolumn(
         name = "Used",
         type_ = "integer",
         json_path = ".status.used",
-        description = "How many slots somebody has; .status.nodes[NODE].holders says which pods"
+        description = "Number of used slots; .status.nodes[NODE].holders names the pods"
     ),
     printcolumn(
         name = "Age",
@@ -72,14 +72,14 @@ pub struct InstanceSpec {
     #[serde(default)]
     #[schemars(length(max = 317))]
     pub cdi_name: String,
-    /// How many slots it has: how many containers can use the device at a time.
+    /// Number of slots, which is the number of containers that can use the device at a time.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub capacity: i64,
     /// Environment variables for each container that gets the device.
     #[serde(default)]
     pub broker_properties: BTreeMap<String, String>,
-    /// Whether many nodes see the device.
+    /// True if many nodes see the device.
     #[serde(default)]
     pub shared: bool,
     /// The nodes that see the device.
@@ -93,12 +93,12 @@ pub struct InstanceSpec {
     #[schemars(schema_with = "usages")]
     #[x_kube(merge_strategy = MapMerge::Granular)]
     pub device_usage: BTreeMap<String, String>,
-    /// What Akri does not have.
+    /// Fields that Akri does not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leafhost: Option<Leafhost>,
 }
 
-/// What Akri does not have.
+/// Fields that Akri does not have.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Leafhost {
@@ -106,7 +106,7 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub id: String,
-    /// What schedulers choose by.
+    /// Attributes by which schedulers choose.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "attributes")]
     pub attributes: BTreeMap<String, serde_json::Value>,
@@ -114,7 +114,7 @@ pub struct Leafhost {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities")]
     pub capacity: BTreeMap<String, String>,
-    /// What identifies the piece of hardware, whichever handler found it.
+    /// Identity of the piece of hardware, whichever handler found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub physical_id: Option<String>,
@@ -124,34 +124,34 @@ pub struct Leafhost {
     pub reserved: BTreeMap<String, leafhost_core::instance::Reserved>,
 }
 
-/// How the device is seen from the nodes.
+/// State of the device as its nodes see it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
     /// By node; each node writes its own.
     #[serde(default)]
     pub nodes: BTreeMap<String, NodeStatus>,
-    /// How many slots somebody has, as it was last counted. spec.deviceUsage decides, and is counted again whenever a holder changes.
+    /// Number of used slots at the last count. spec.deviceUsage decides, and the count is renewed whenever a holder changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::configuration::count")]
     pub used: Option<u32>,
 }
 
-/// How one node sees the device.
+/// State of the device as one node sees it.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
-    /// Whether it works.
+    /// Health of the device.
     pub health: Health,
-    /// Why it does not work.
+    /// Reason why it does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
-    /// Since when the node does not see it any more, RFC 3339, until its grace is over.
+    /// Time since when the node does not see it any more, RFC 3339, until its grace is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub missing_since: Option<String>,
-    /// The same moment on the clock of that boot of the node.
+    /// Time of missingSince on the clock of that boot of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_uptime: Option<Uptime>,
     /// By slot which pods of the node have it, as namespace/name.
@@ -160,12 +160,12 @@ pub struct NodeStatus {
     pub holders: BTreeMap<String, String>,
 }
 
-/// Whether a device works.
+/// Health of a device.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub enum Health {
-    /// It does.
+    /// The device works.
     Healthy,
-    /// It does not.
+    /// The device does not work.
     Unhealthy,
     /// The handler cannot tell.
     Unknown,
@@ -210,11 +210,11 @@ fn quantities(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Returns the schema of usages; the length bound is `C:`, a virtual device, `:` and a node, both DNS subdomains.
+/// Returns the schema of usages; the longest is `R:`, the namespace, name and uid of a claim, and a node.
 fn usages(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "additionalProperties": {"type": "string", "maxLength": 2 + 253 + 1 + 253},
+        "additionalProperties": {"type": "string", "maxLength": 2 + 63 + 1 + 253 + 1 + 36 + 1 + 253},
     })
 }
 

@@ -1,6 +1,6 @@
 //! Watches of an extender. Each event is passed on by itself, so nothing unchanged is compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -31,7 +31,7 @@ pub fn pods() -> ApiResource {
 /// Watches Instances without end. Objects that cannot be parsed were not written by an agent and count as gone.
 pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
-    let mut listing = Vec::new();
+    let mut listing = BTreeSet::new();
     let read = |object: DeserializeGuard<InstanceObject>| {
         let object = object.0.ok()?;
         Some(Arc::new(into_instance(object)))
@@ -39,7 +39,13 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
     loop {
         match watch.next().await {
             Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => listing.extend(read(object)),
+            Ok(Event::InitApply(object)) => {
+                if let Some(instance) = read(object) {
+                    listing.insert(instance.key());
+                    // Passed on at once: the whole list would need several times the memory of what is kept of it.
+                    observer.listed(instance);
+                }
+            }
             Ok(Event::InitDone) => observer.instances(std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => {
                 let key = key(&object);

@@ -91,8 +91,11 @@ impl Bench {
     /// Shows the extender the current objects, as the watches would.
     fn sees(&self) {
         let instances = self.played.instances.lock().unwrap();
-        let instances = instances.values().cloned().collect();
-        self.scheduler.instances(instances);
+        for instance in instances.values() {
+            self.scheduler.listed(Arc::clone(instance));
+        }
+        let listed = instances.values().map(|one| one.key()).collect();
+        self.scheduler.instances(listed);
         let pods = self.played.pods.lock().unwrap().values().cloned().collect();
         self.scheduler.pods(pods);
         let nodes = self.played.nodes.lock().unwrap().clone();
@@ -397,7 +400,10 @@ async fn a_bind_of_a_pod_that_is_bound_already_gives_back_nothing_of_it() {
 async fn before_the_pods_are_read_nothing_is_offered() {
     let played = Arc::new(Played::default());
     let scheduler = Scheduler::new(Arc::clone(&played) as _, Arc::default());
-    scheduler.instances(vec![played.put(gpu("gpu-a1", &["a"], 0))]);
+    let instance = played.put(gpu("gpu-a1", &["a"], 0));
+    let key = instance.key();
+    scheduler.listed(instance);
+    scheduler.instances([key].into());
     let first = pod("first", ONE);
     let error = scheduler.filter(Bench::args(&first, &["a"])).error;
     assert_eq!(
