@@ -1,12 +1,13 @@
-//! Extender of a kube-scheduler that decides nothing: it accepts all nodes with the same score. Its Bind is one Binding.
+//! Extender of a kube-scheduler that decides nothing: it accepts all nodes with the same score. Its Bind is one Binding, or one patch of some Instance
+//! and one Binding.
 //!
 //! Knows HTTP/1.1 as far as kube-scheduler uses it: sequential requests on a connection, each with its length.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
@@ -29,17 +30,23 @@ pub struct EmptyExtender {
 struct Answering {
     client: kube::Client,
     runtime: Runtime,
+    /// Names of Instances with one free slot, of which each Bind takes one; `None` if it writes the Binding alone.
+    instances: Option<Mutex<Vec<String>>>,
 }
 
 impl EmptyExtender {
-    /// Starts an extender that writes Bindings with this kubeconfig.
-    pub fn start(kubeconfig: &Path) -> Result<Self> {
+    /// Starts an extender that writes Bindings with this kubeconfig, and before each one takes the slot of one of these `instances`, if there are any.
+    pub fn start(kubeconfig: &Path, instances: Option<Vec<String>>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()?;
         let client = runtime.block_on(client_of(kubeconfig))?;
-        let answering = Arc::new(Answering { client, runtime });
+        let answering = Arc::new(Answering {
+            client,
+            runtime,
+            instances: instances.map(Mutex::new),
+        });
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
         let (address, is_over) = (listener.local_addr()?, Arc::new(AtomicBool::default()));
         let shared = Arc::clone(&is_over);
@@ -143,6 +150,20 @@ impl Answering {
             value.with_context(|| format!("no {field}"))
         };
         let (space, name) = (text("PodNamespace")?, text("PodName")?);
+        if let Some(instances) = &self.instances {
+            let mut left = instances.lock().unwrap_or_else(PoisonError::into_inner);
+            let instance = left.pop().context("no Instance is left")?;
+            drop(left);
+            let slot = format!("/spec/deviceUsage/{instance}-0");
+            let usage = format!("P:{}:{}", text("PodUID")?, text("Node")?);
+            let patch = json!([{"op": "test", "path": slot, "value": ""}, {"op": "add", "path": slot, "value": usage}]);
+            let path = format!("/apis/akri.sh/v0/namespaces/{space}/instances/{instance}");
+            let request = http::Request::patch(path)
+                .header("content-type", "application/json-patch+json")
+                .body(serde_json::to_vec(&patch)?)?;
+            let written = self.client.request::<Value>(request);
+            self.runtime.block_on(written)?;
+        }
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": name, "namespace": space, "uid": text("PodUID")?},

@@ -56,6 +56,7 @@ mod scheduled_field;
 mod scheduled_kills;
 mod scheduled_lock;
 mod scheduled_said;
+mod scheduled_shared;
 mod scheduled_tls;
 mod scheduled_twin;
 mod swapped;

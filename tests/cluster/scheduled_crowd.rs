@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use leafhost_kubelet::records::{Error, PodResources, read_checkpoint};
 use leafhost_tests::cluster::{self, Container, Pod};
-use leafhost_tests::scheduling::{AGENT, DEVICES};
+use leafhost_tests::scheduling::{AGENT, DEVICES, wait};
 use leafhost_tests::wait::eventually;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::device::variable;
@@ -45,7 +47,38 @@ fn soak_200_pods_that_come_at_once_each_get_what_they_describe() -> Result<()> {
     for first in [0, 50] {
         wave(&field, first..first + 50, 50)?;
     }
-    beside_a_client_that_asks_without_end(&field)
+    beside_a_client_that_asks_without_end(&field)?;
+    while_agents_are_slow(&field)
+}
+
+/// Time for which the agents stand still at a time, and time for which they run in between.
+const STILL: Duration = Duration::from_millis(950);
+const RUNS: Duration = Duration::from_millis(50);
+
+/// Runs a wave while the agents stand still most of the time, so that an Allocate takes up to a second.
+fn while_agents_are_slow(field: &Field) -> Result<()> {
+    let mut agents = Vec::new();
+    for site in &field.agents.sites {
+        agents.push(Pid::from_raw(i32::try_from(site.home.pid()?)?));
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let slowing = scope.spawn(|| -> Result<()> {
+            while !is_over.load(Ordering::Acquire) {
+                for (signal, time) in [(Signal::SIGSTOP, STILL), (Signal::SIGCONT, RUNS)] {
+                    for agent in &agents {
+                        kill(*agent, signal)?;
+                    }
+                    wait(time);
+                }
+            }
+            Ok(())
+        });
+        let done = wave(field, 0..10, 0);
+        is_over.store(true, Ordering::Release);
+        let slowed = slowing.join().map_err(|_| anyhow!("a thread panicked"))?;
+        slowed.and(done)
+    })
 }
 
 /// Gives each node `gpus` GPUs, and slots for `plugged` pods that ask for any device.
