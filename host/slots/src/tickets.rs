@@ -318,6 +318,16 @@ impl TicketTask {
         };
         let places = model::places(&self.node, instances);
         self.doubtful.clear();
+        let all: Vec<(String, BTreeSet<String>)> = self
+            .answered
+            .iter()
+            .map(|answer| (answer.container.0.clone(), answer.ids.clone()))
+            .collect();
+        // The kubelet uses an ID again after it has rejected the pod that it first asked for.
+        let is_answered = |uid: &str, ids: &BTreeSet<String>| {
+            let mut own = all.iter().filter(|(of, _)| of == uid);
+            own.any(|(_, other)| !other.is_disjoint(ids))
+        };
         self.answered.retain(|answer| {
             let units = answer.ids.iter().map(|id| Unit {
                 resource: DEVICES.to_owned(),
@@ -333,6 +343,7 @@ impl TicketTask {
             }
             if let Some(found) = own.iter().find_map(|pod| pod.uid.clone())
                 && answer.at <= snapshot.begun
+                && !is_answered(&found, &answer.ids)
             {
                 // The record of a pod that has ended does not show that it got this pod's devices.
                 if snapshot.alive.get(&found) == Some(&true) {

@@ -32,6 +32,11 @@ impl Admitting {
         admission.active.insert(format!("default/{pod}"));
     }
 
+    fn ends(&self, pod: &str) {
+        let mut admission = self.0.lock().unwrap();
+        admission.active.remove(&format!("default/{pod}"));
+    }
+
     fn wrote(&self, pod: &str, container: &str) {
         let served = (format!("uid-{pod}"), container.to_owned());
         self.0.lock().unwrap().served.insert(served);
@@ -421,6 +426,27 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
     world.kubelet.tell();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-other:{NODE}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_gets_the_ticket_of_a_rejected_one_does_not_get_its_devices() {
+    let (mut a, mut b) = (gpu("a1"), gpu("b2"));
+    reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
+    reserve(&mut b, "two", &[one_use("main", 0, 0, 1)]);
+    let world = World::new(&[a, b]);
+    let (handle, _task) = world.start();
+    world.admitting.admits("one");
+    handle.allocate(ids(&[0])).await.unwrap();
+    // The kubelet rejects the pod for another reason and uses the ticket again.
+    world.admitting.ends("one");
+    world.admitting.admits("two");
+    let second = handle.allocate(ids(&[0])).await.unwrap();
+    assert_eq!(second.envs["ID"], "b2");
+    world.kubelet.run("two", &[ticket(0)]);
+    world.kubelet.tell();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
+    assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
 }
 
 #[tokio::test(start_paused = true)]
