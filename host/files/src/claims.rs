@@ -12,9 +12,9 @@ use leafhost_core::claim::ports::{ClaimRecords, Records};
 use leafhost_core::claim::record::Record;
 use leafhost_core::names::is_node_name;
 
-use crate::atomic;
 use crate::blocking::blocking;
 use crate::regular;
+use leafhost_disk::atomic;
 
 /// Name of the folder in the state folder.
 const FOLDER: &str = "claims";

@@ -14,10 +14,10 @@ use leafhost_core::ports::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::atomic;
 use crate::blocking::blocking;
 use crate::handlers::MAX;
 use crate::regular::{self, Error};
+use leafhost_disk::atomic;
 
 mod loads;
 mod owners;

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leafhost_core::ports::SourceProblem;
+use leafhost_disk::atomic;
 
 use crate::blocking::blocking;
 use crate::{
-    FileConfigurations, FileHandlers, FileInstances, FileLedger, FileLoaderStore, StateDir, atomic,
+    FileConfigurations, FileHandlers, FileInstances, FileLedger, FileLoaderStore, StateDir,
     instances, state,
 };
 

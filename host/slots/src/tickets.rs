@@ -301,6 +301,11 @@ impl TicketTask {
                 });
             }
         }
+        // An answer that is not recorded by then does not show a holder any more.
+        let waits = self.answered.iter().map(|answer| answer.at + RECORD_WAIT);
+        if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
+            self.look_by(over);
+        }
         self.show(snapshot.listed.is_some(), &instances);
         self.write(&instances, wrong, seen.back).await;
     }
@@ -318,16 +323,6 @@ impl TicketTask {
         };
         let places = model::places(&self.node, instances);
         self.doubtful.clear();
-        let all: Vec<(String, BTreeSet<String>)> = self
-            .answered
-            .iter()
-            .map(|answer| (answer.container.0.clone(), answer.ids.clone()))
-            .collect();
-        // The kubelet uses an ID again after it has rejected the pod that it first asked for.
-        let is_answered = |uid: &str, ids: &BTreeSet<String>| {
-            let mut own = all.iter().filter(|(of, _)| of == uid);
-            own.any(|(_, other)| !other.is_disjoint(ids))
-        };
         self.answered.retain(|answer| {
             let units = answer.ids.iter().map(|id| Unit {
                 resource: DEVICES.to_owned(),
@@ -343,7 +338,6 @@ impl TicketTask {
             }
             if let Some(found) = own.iter().find_map(|pod| pod.uid.clone())
                 && answer.at <= snapshot.begun
-                && !is_answered(&found, &answer.ids)
             {
                 // The record of a pod that has ended does not show that it got this pod's devices.
                 if snapshot.alive.get(&found) == Some(&true) {
@@ -477,6 +471,8 @@ impl TicketTask {
                 container = container.1,
                 "allocated what a scheduler has reserved"
             );
+            // The kubelet uses an ID again after it has rejected the pod that it asked for.
+            self.answered.retain(|one| one.ids.is_disjoint(&ids));
             self.answered.push(Answered {
                 container,
                 ids,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use leafhost_core::ports::Owner;
 
-use crate::atomic;
+use leafhost_disk::atomic;
 
 /// Name of the file in the state folder.
 const NAME: &str = "owners.yaml";

@@ -1,7 +1,7 @@
 //! Writes files of the state folder atomically. Blocks.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -21,6 +21,13 @@ const EMFILE: i32 = 24;
 
 /// Writes a temporary file in the folder; it is durable after [`sync_all`] and has no name yet.
 pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    prepare_with(folder, |file| file.write_all(bytes))
+}
+
+fn prepare_with(
+    folder: &Path,
+    content: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<NamedTempFile> {
     // Opens the file itself, because errors of tempfile hide the OS error code and include a random name.
     let open = |path: &Path| {
         let mut options = OpenOptions::new();
@@ -30,7 +37,10 @@ pub fn prepare(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
         .prefix(".new-")
         .suffix(TEMPORARY)
         .make_in(folder, open)?;
-    file.as_file_mut().write_all(bytes)?;
+    let mut writer = BufWriter::new(file.as_file_mut());
+    content(&mut writer)?;
+    writer.flush()?;
+    drop(writer);
     Ok(file)
 }
 
@@ -75,10 +85,29 @@ pub fn sync(folder: &Path) -> io::Result<()> {
 
 /// Writes one file of a folder: durable when it returns, and no reader sees a part of it.
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let file = prepare(folder, bytes)?;
+    write_with(folder, name, |file| file.write_all(bytes))
+}
+
+/// Writes one file of a folder like [`write`], with what `content` writes.
+pub fn write_with(
+    folder: &Path,
+    name: &str,
+    content: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let file = prepare_with(folder, content)?;
     file.as_file().sync_all()?;
     persist(file, &folder.join(name))?;
     sync(folder)
+}
+
+/// Returns the folder and the name of a file.
+///
+/// # Errors
+/// The path has none, or one that is not UTF-8.
+pub fn parts(path: &Path) -> io::Result<(&Path, &str)> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let parts = path.parent().zip(name);
+    parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
 }
 
 /// Removes one file of a folder; a missing file is no error.
