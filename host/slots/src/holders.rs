@@ -46,11 +46,11 @@ pub(crate) fn release(
     if instance.spec.capacity != 1 || !instance.status.nodes.contains_key(node) {
         return vec![released];
     }
-    let none = Edit::Holders {
+    let removed = Edit::Holders {
         node: node.to_owned(),
         holders: SlotHolders::new(),
     };
-    vec![released, none]
+    vec![released, removed]
 }
 
 /// Task that publishes the holders of this node's slots.
@@ -201,11 +201,7 @@ impl HoldersTask {
         if instance.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let delay = if entry.holders != *holders {
-            let mut left = holders.iter();
-            let is_less = left.all(|(slot, holder)| entry.holders.get(slot) == Some(holder));
-            if is_less { RELEASE } else { Duration::ZERO }
-        } else {
+        let delay = if entry.holders == *holders {
             // Only the first node of the Instance corrects the number.
             let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
             if !is_first || instance.status.used == Some(instance.used()) {
@@ -213,6 +209,10 @@ impl HoldersTask {
                 return None;
             }
             OTHERS
+        } else {
+            let mut left = holders.iter();
+            let is_less = left.all(|(slot, holder)| entry.holders.get(slot) == Some(holder));
+            if is_less { RELEASE } else { Duration::ZERO }
         };
         let since = *self.pending.entry(key.clone()).or_insert(now);
         Some((since + delay).max(now))
