@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::fair::in_turns;
+use leafhost_core::device_id::resource;
+use leafhost_core::fair::round_robin;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{
     HANDLER_REFUSED, HandlerPhase, MAX_REPORTS, NodeReport, ReportedConfiguration, ReportedHandler,
@@ -13,7 +14,6 @@ use leafhost_core::node_report::{
 };
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::{Problem, Reason, Subject};
-use leafhost_core::unit::resource;
 use leafhost_discovery::loader::LoadedSource;
 use leafhost_discovery::{ConfigurationReport, HandlerReport};
 use tokio::sync::watch;
@@ -165,7 +165,7 @@ fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, R
     let (with_source, others): (Vec<_>, Vec<_>) = handlers
         .into_iter()
         .partition(|(_, handler)| !handler.sources.is_empty());
-    let others = in_turns(others, |(_, handler)| {
+    let others = round_robin(others, |(_, handler)| {
         let first = handler.configurations.keys().next();
         first.map(|key| key.namespace().to_owned())
     });

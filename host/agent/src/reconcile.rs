@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leafhost_core::backoff;
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::fair::in_turns;
+use leafhost_core::fair::round_robin;
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
@@ -150,7 +150,7 @@ impl ReconcileTask {
                 break;
             }
             // Many Instances of one namespace must not delay those of another.
-            let changes = in_turns(changes, |change| change.key().namespace);
+            let changes = round_robin(changes, |change| change.key().namespace);
             let (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
             // The rest is planned again, in the next round if the devices have changed.
             read &= whole;

@@ -163,8 +163,8 @@ impl HoldersTask {
             let Some(key) = &view.instance else {
                 continue;
             };
-            let place = (key.clone(), view.slot.clone());
-            let is_seen = view.holder.is_some() || self.seen.contains(&place);
+            let slot_key = (key.clone(), view.slot.clone());
+            let is_seen = view.holder.is_some() || self.seen.contains(&slot_key);
             let before = || {
                 let instance = instances.instances.get(key)?;
                 let entry = instance.status.nodes.get(&*self.node)?;
@@ -182,7 +182,7 @@ impl HoldersTask {
                 holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
             }
             if is_seen {
-                seen.insert(place);
+                seen.insert(slot_key);
             }
         }
         self.seen = seen;

@@ -46,13 +46,13 @@ struct Failing {
 
 /// Effect of a write on what can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum Transition {
     /// No change.
-    None,
+    Unchanged,
     /// An Instance can no longer be written.
-    Worse,
+    Failed,
     /// An Instance can be written again.
-    Better,
+    Recovered,
 }
 
 impl Unwritable {
@@ -91,7 +91,7 @@ impl Unwritable {
         results: &[Written],
         is_trial: bool,
         now: Instant,
-    ) -> News {
+    ) -> Transition {
         let before = (self.is_all(), self.barred.len());
         let mut failed: BTreeSet<&InstanceKey> = BTreeSet::new();
         let mut unavailable = None;
@@ -137,9 +137,9 @@ impl Unwritable {
             store.next = now + SOON;
         }
         match (self.is_all(), self.barred.len()).cmp(&before) {
-            Ordering::Less => News::Better,
-            Ordering::Equal => News::None,
-            Ordering::Greater => News::Worse,
+            Ordering::Less => Transition::Recovered,
+            Ordering::Equal => Transition::Unchanged,
+            Ordering::Greater => Transition::Failed,
         }
     }
 

@@ -9,13 +9,13 @@ use k8s_openapi::api::resource::v1::{
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::cluster::Classes;
+use leafhost_core::device_id::resource;
 use leafhost_core::names::{ConfigurationKey, class_name, label_value};
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::{NameOwners, NameSet};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
 use leafhost_core::status_store::ConfigurationStates;
-use leafhost_core::unit::resource;
 use tokio::sync::watch;
 
 use crate::controller::left_over::has_some;

@@ -112,7 +112,7 @@ async fn whose_claim_gets_no_answer_gets_another_slot() {
     *rig.store.slow.lock().unwrap() = Duration::ZERO;
     *rig.store.unknown.lock().unwrap() = 1;
     rig.allocate("cams", &["cams-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams", "cams-0")]);
+    rig.kubelet.run("p", &[device_id("cams", "cams-0")]);
     rig.kubelet.tell();
     // Claims that may have been written are released.
     pass(30).await;

@@ -11,7 +11,7 @@ use leafhost_fakes::Store;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
+use crate::fixture::{Fixture, Kubelet, NODE, device_id, instance, kubelet, snapshot};
 use crate::model::admission::Admission;
 use model::{Reservation, Reservations, Wanted};
 
@@ -124,8 +124,8 @@ fn ids(numbers: &[u32]) -> BTreeSet<String> {
     numbers.iter().map(|n| format!("ticket-{n:04}")).collect()
 }
 
-fn ticket(number: u32) -> Unit {
-    Unit {
+fn ticket(number: u32) -> DeviceId {
+    DeviceId {
         resource: DEVICES.to_owned(),
         id: format!("ticket-{number:04}"),
     }
@@ -447,19 +447,22 @@ async fn a_kubelet_that_is_not_there_is_looked_for_less_and_less_often() {
     world.kubelet.state().number = None;
     let (_handle, _task) = world.start();
     tokio::time::sleep(Duration::from_mins(10)).await;
-    let looks = world.kubelet.state().snapshots;
-    assert!((50..80).contains(&looks), "{looks}");
+    let record_reads = world.kubelet.state().snapshots;
+    assert!((50..80).contains(&record_reads), "{record_reads}");
 }
 
 #[test]
 fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for() {
     let mut a = gpu("a1");
     let grace = Duration::from_mins(5);
-    let mut keeper = Keeper::default();
+    let mut history = TicketHistory::default();
     let none = BTreeSet::new();
     let mut see = |a: &Instance, snapshot: &Snapshot, recent: &BTreeSet<String>| {
         let set = Fixture::new(&[("gpu", std::slice::from_ref(a))]).instances;
-        keeper.see(NODE, &set, snapshot, (recent, grace)).back.len()
+        history
+            .observe(NODE, &set, snapshot, (recent, grace))
+            .back
+            .len()
     };
     assert_eq!(see(&a, &snapshot(1, &[]), &none), 0);
     // The slot's former pod has ended, but the status still names it.
@@ -478,7 +481,7 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
     assert_eq!(see(&a, &early, &none), 1);
     // A restarted agent does not release the slot either.
     let set = Fixture::new(&[("gpu", std::slice::from_ref(&a))]).instances;
-    let seen = Keeper::default().see(NODE, &set, &early, (&none, grace));
+    let seen = TicketHistory::default().observe(NODE, &set, &early, (&none, grace));
     assert_eq!(seen.back, []);
 }
 
@@ -523,14 +526,14 @@ fn a_kubelet_that_has_just_started_or_cannot_be_read_frees_nothing() {
     reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
     let set = Fixture::new(&[("gpu", &[a])]).instances;
     let grace = Duration::from_mins(5);
-    let mut keeper = Keeper::default();
+    let mut history = TicketHistory::default();
     let mut see = |snapshot: &Snapshot| {
-        keeper
-            .see(NODE, &set, snapshot, (&BTreeSet::new(), grace))
+        history
+            .observe(NODE, &set, snapshot, (&BTreeSet::new(), grace))
             .back
             .len()
     };
-    let (held, other) = (ticket(0), unit("cams", "cams-0"));
+    let (held, other) = (ticket(0), device_id("cams", "cams-0"));
     assert_eq!(see(&snapshot(1, &[(&held, "one")])), 0);
     let mut mute = snapshot(1, &[]);
     mute.listed = None;

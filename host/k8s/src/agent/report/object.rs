@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
-use leafhost_core::fair::in_turns;
+use leafhost_core::fair::round_robin;
 use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
 use leafhost_core::node_report::{
     HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
@@ -220,7 +220,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let mut listed: Vec<_> = configurations.iter().collect();
     listed.sort_by_key(|(_, one)| (one.problem.is_none(), one.denied == 0));
     // A namespace with many Configurations does not displace those of others.
-    let mut listed = in_turns(listed, |(key, _)| key.namespace());
+    let mut listed = round_robin(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
     let mut names = 0;
     listed.retain(|(key, one)| {

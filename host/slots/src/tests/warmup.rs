@@ -76,7 +76,7 @@ async fn an_instance_that_is_a_minute_old_is_not_new() {
 async fn what_a_pod_has_of_an_instance_that_was_made_again_is_claimed_at_once() {
     let rig = rig(instance("cams", "a", 2, &[])).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     rig.kubelet.tell();
     pass(1).await;
     rig.put(made_now("again"));

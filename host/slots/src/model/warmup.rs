@@ -16,7 +16,7 @@ const SETTLED: SignedDuration = SignedDuration::from_mins(1);
 
 /// Instances that are new to this node.
 #[derive(Debug, Default)]
-pub struct Newcomers {
+pub struct Warmup {
     /// Uids of the shared Instances.
     known: BTreeMap<InstanceKey, String>,
     /// End of the wait by uid.
@@ -25,7 +25,7 @@ pub struct Newcomers {
     uids: BTreeSet<String>,
 }
 
-impl Newcomers {
+impl Warmup {
     /// Takes in the Instances of the store, at `now` of both clocks. Instances that an earlier agent remembered are not new.
     pub fn update(&mut self, set: &InstanceSet, now: Instant, wall: Timestamp) {
         let gone = self.known.keys();

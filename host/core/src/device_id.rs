@@ -6,14 +6,14 @@ use crate::slot::DeviceUsage;
 
 /// Device id of a resource, as the kubelet knows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Unit {
+pub struct DeviceId {
     /// Resource name: `akri.sh/<instance>` or `akri.sh/<configuration>`.
     pub resource: String,
     /// Id of the slot, or of a virtual device.
     pub id: String,
 }
 
-impl std::fmt::Display for Unit {
+impl std::fmt::Display for DeviceId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.resource, self.id)
     }
@@ -35,9 +35,14 @@ pub fn virtual_id(configuration: &str, number: u32) -> String {
 }
 
 /// Returns the resource and device id of a slot that `node` holds, or `None` if it is free or held by another node.
-pub fn unit_of(node: &str, instance: &Instance, slot: &str, usage: &DeviceUsage) -> Option<Unit> {
+pub fn device_id_of(
+    node: &str,
+    instance: &Instance,
+    slot: &str,
+    usage: &DeviceUsage,
+) -> Option<DeviceId> {
     match usage {
-        DeviceUsage::Node(holder) if holder == node => Some(Unit {
+        DeviceUsage::Node(holder) if holder == node => Some(DeviceId {
             resource: resource(&instance.metadata.name),
             id: slot.to_owned(),
         }),
@@ -46,7 +51,7 @@ pub fn unit_of(node: &str, instance: &Instance, slot: &str, usage: &DeviceUsage)
             node: holder,
         } if holder == node => {
             let configuration = &instance.spec.configuration_name;
-            Some(Unit {
+            Some(DeviceId {
                 resource: resource(configuration),
                 // Older Akri agents wrote only the number.
                 id: device.parse().map_or_else(

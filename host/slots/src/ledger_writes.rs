@@ -18,7 +18,7 @@ use super::SlotTask;
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Write that has ended.
-pub(super) enum Note {
+pub(super) enum LedgerWrite {
     /// Names that are offered.
     Names(BTreeSet<String>, Result<(), LedgerError>),
     /// Kubelet that has all slots in its records.
@@ -26,9 +26,9 @@ pub(super) enum Note {
 }
 
 /// Running writes, at most one of each kind.
-pub(super) struct Notes {
+pub(super) struct LedgerWrites {
     ledger: Arc<dyn ResourceLedger>,
-    running: JoinSet<Note>,
+    running: JoinSet<LedgerWrite>,
     has_names: bool,
     has_kubelet: bool,
     /// Names that are offered and not stored yet: they are lost only over a restart.
@@ -39,7 +39,7 @@ pub(super) struct Notes {
     pub problem: Option<Problem>,
 }
 
-impl Notes {
+impl LedgerWrites {
     /// Returns an instance for `ledger` without running writes.
     pub fn new(ledger: Arc<dyn ResourceLedger>) -> Self {
         Self {
@@ -54,61 +54,66 @@ impl Notes {
     }
 
     /// Returns the next write that ends.
-    pub async fn next(&mut self) -> Option<Result<Note, JoinError>> {
+    pub async fn next(&mut self) -> Option<Result<LedgerWrite, JoinError>> {
         self.running.join_next().await
     }
 }
 
 impl SlotTask {
     /// Begins to store names, together with those that could not be stored before.
-    pub(super) fn note_names(&mut self, names: BTreeSet<String>) {
-        self.notes.unwritten.extend(names);
-        let is_due = !self.notes.unwritten.is_empty() && self.notes.retry.is_none();
-        if is_due && !std::mem::replace(&mut self.notes.has_names, true) {
-            let ledger = Arc::clone(&self.notes.ledger);
-            let names = self.notes.unwritten.clone();
-            self.notes.running.spawn(async move {
+    pub(super) fn store_names(&mut self, names: BTreeSet<String>) {
+        self.ledger_writes.unwritten.extend(names);
+        let is_due = !self.ledger_writes.unwritten.is_empty() && self.ledger_writes.retry.is_none();
+        if is_due && !std::mem::replace(&mut self.ledger_writes.has_names, true) {
+            let ledger = Arc::clone(&self.ledger_writes.ledger);
+            let names = self.ledger_writes.unwritten.clone();
+            self.ledger_writes.running.spawn(async move {
                 let written = ledger.add(names.clone()).await;
-                Note::Names(names, written)
+                LedgerWrite::Names(names, written)
             });
         }
     }
 
     /// Begins to store which kubelet has all slots in its records, if it changed. Without it the next agent keeps slots that no pod is seen
     /// to have for the grace.
-    pub(super) fn note_kubelet(&mut self) {
-        if let Some(kubelet) = self.holds.news()
-            && !std::mem::replace(&mut self.notes.has_kubelet, true)
+    pub(super) fn store_kubelet(&mut self) {
+        if let Some(kubelet) = self.slot_table.kubelet_to_trust()
+            && !std::mem::replace(&mut self.ledger_writes.has_kubelet, true)
         {
-            let ledger = Arc::clone(&self.notes.ledger);
-            self.notes.running.spawn(async move {
+            let ledger = Arc::clone(&self.ledger_writes.ledger);
+            self.ledger_writes.running.spawn(async move {
                 let written = ledger.set_kubelet(kubelet.to_string()).await;
-                Note::Kubelet(kubelet, written)
+                LedgerWrite::Kubelet(kubelet, written)
             });
         }
     }
 
     /// Takes in the result of a write.
-    pub(super) fn noted(&mut self, note: Result<Note, JoinError>) -> Result<(), SourceEnded> {
+    pub(super) fn ledger_written(
+        &mut self,
+        note: Result<LedgerWrite, JoinError>,
+    ) -> Result<(), SourceEnded> {
         match note.map_err(|_| SourceEnded("what is written down of the kubelet"))? {
-            Note::Names(names, written) => {
-                self.notes.has_names = false;
-                self.notes.problem = match written {
+            LedgerWrite::Names(names, written) => {
+                self.ledger_writes.has_names = false;
+                self.ledger_writes.problem = match written {
                     Ok(()) => {
-                        self.notes.unwritten.retain(|name| !names.contains(name));
+                        self.ledger_writes
+                            .unwritten
+                            .retain(|name| !names.contains(name));
                         None
                     }
                     Err(error) => {
-                        self.notes.retry = Some(Instant::now() + AGAIN);
+                        self.ledger_writes.retry = Some(Instant::now() + AGAIN);
                         let error = chain(&error);
                         Some(Problem::LedgerNotWritten { error })
                     }
                 };
             }
-            Note::Kubelet(kubelet, written) => {
-                self.notes.has_kubelet = false;
+            LedgerWrite::Kubelet(kubelet, written) => {
+                self.ledger_writes.has_kubelet = false;
                 if written.is_ok() {
-                    self.holds.trust(kubelet);
+                    self.slot_table.trust(kubelet);
                 }
             }
         }

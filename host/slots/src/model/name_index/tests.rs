@@ -31,10 +31,10 @@ fn reserve(fixture: &mut Fixture, name: &str, namespace: &str, second: i64) {
 
 /// Returns the namespaces that own the Configuration's and the Instance's resource, and the problems.
 fn shown(fixture: &Fixture, name: &str) -> (Option<String>, Option<String>, Vec<String>) {
-    let owners = fixture.owners();
-    let configuration = owners.configurations.get(name);
-    let instance = owners.instances.get("echo-a19705");
-    let problems = owners.problems.iter().map(ToString::to_string);
+    let name_index = fixture.name_index();
+    let configuration = name_index.configurations.get(name);
+    let instance = name_index.instances.get("echo-a19705");
+    let problems = name_index.problems.iter().map(ToString::to_string);
     (
         configuration.map(|key| key.namespace().to_owned()),
         instance.map(|key| key.namespace.clone()),
@@ -79,7 +79,7 @@ fn an_instance_whose_name_another_namespace_had_first_is_not_offered() {
     let told =
         "Instance default/echo-a19705 has the name of second/echo-a19705, which goes before it";
     assert!(problems[0].starts_with(told), "{problems:?}");
-    assert!(fixture.owners().configurations.contains_key("echo"));
+    assert!(fixture.name_index().configurations.contains_key("echo"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::model::snapshot::Snapshot;
 use super::records::Records;
 
 /// Longest time that the first offer waits for the kubelet's records.
-pub(super) const FIRST_LOOK: Duration = Duration::from_secs(10);
+pub(super) const FIRST_READ: Duration = Duration::from_secs(10);
 /// Delay between an event and the read that follows: the events of one pod come together.
 pub(super) const SOON: Duration = Duration::from_millis(150);
 /// First pause before unreadable records are read again; it doubles up to [`EVERY`]. A starting kubelet answers within moments, and nothing
@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_millis(600);
 
 /// Schedule and results of the reads of the kubelet's records.
-pub(super) struct Looks {
+pub(super) struct RecordReads {
     pub records: Arc<dyn Records>,
     /// Changes when the records may have changed.
     pub changes: watch::Receiver<u64>,
@@ -42,7 +42,7 @@ pub(super) struct Looks {
     pub is_socket_missing: bool,
 }
 
-impl Looks {
+impl RecordReads {
     /// Schedules the first read at once.
     pub fn new(records: Arc<dyn Records>) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Looks {
             records,
             reading: JoinSet::new(),
             next: Some(Instant::now()),
-            ready: Some(Instant::now() + FIRST_LOOK),
+            ready: Some(Instant::now() + FIRST_READ),
             unanswered: 0,
             problems: Vec::new(),
             is_socket_missing: false,
@@ -58,17 +58,17 @@ impl Looks {
     }
 
     /// Returns true if a read is running or scheduled.
-    pub fn is_looking(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.next.is_some() || !self.reading.is_empty()
     }
 
     /// Schedules a read at `at` or earlier.
-    pub fn by(&mut self, at: Instant) {
+    pub fn schedule(&mut self, at: Instant) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
     /// Takes in what a snapshot says about the records themselves.
-    fn saw(&mut self, snapshot: &Snapshot) {
+    fn take_in(&mut self, snapshot: &Snapshot) {
         for problem in &snapshot.problems {
             if !self.problems.contains(problem) {
                 tracing::warn!(%problem, "cannot read all of the kubelet's records");
@@ -102,44 +102,48 @@ impl Looks {
 
 impl SlotTask {
     /// Schedules a read after an event, unless it cannot matter.
-    pub(super) fn look_by(&mut self, at: Instant) {
-        if self.looks.ready.is_some()
-            || !self.holds.by_unit.is_empty()
-            || self.looks.unanswered > 0
-            || self.looks.records.kubelet_run() != self.holds.kubelet_run()
+    pub(super) fn schedule_read(&mut self, at: Instant) {
+        if self.record_reads.ready.is_some()
+            || !self.slot_table.by_device_id.is_empty()
+            || self.record_reads.unanswered > 0
+            || self.record_reads.records.kubelet_run() != self.slot_table.kubelet_run()
         {
-            self.looks.by(at);
+            self.record_reads.schedule(at);
         }
     }
 
     /// Begins to read the records.
     pub(super) fn read(&mut self) {
-        self.looks.next = None;
+        self.record_reads.next = None;
         // The end-to-end tests of Akri's agent search for these words.
         tracing::debug!("reclaiming unused slots - start");
-        let holds = self.holds.by_unit.values();
-        let uids = holds.flat_map(|hold| hold.holder.uids()).collect();
-        let open = self.holds.open(Instant::now());
-        let records = Arc::clone(&self.looks.records);
-        self.looks
+        let states = self.slot_table.by_device_id.values();
+        let uids = states.flat_map(|state| state.holder.uids()).collect();
+        let open = self.slot_table.open(Instant::now());
+        let records = Arc::clone(&self.record_reads.records);
+        self.record_reads
             .reading
             .spawn(async move { records.read(uids, open).await });
     }
 
     /// Takes in a snapshot and releases the slots it shows to be free.
-    pub(super) fn see(&mut self, snapshot: &Snapshot) {
-        let back = self.holds.see(snapshot, self.config.grace);
-        if let Some(due) = self.holds.due() {
-            self.looks.by(due.max(Instant::now() + SOON));
+    pub(super) fn observe(&mut self, snapshot: &Snapshot) {
+        let back = self.slot_table.observe(snapshot, self.config.grace);
+        if let Some(due) = self.slot_table.due() {
+            self.record_reads.schedule(due.max(Instant::now() + SOON));
         }
-        self.holds.adopt(&self.node, &self.owners, snapshot);
+        self.slot_table
+            .adopt(&self.node, &self.name_index, snapshot);
         self.release(back, Vec::new());
         self.is_due = true;
-        self.note_kubelet();
-        self.looks.saw(snapshot);
-        let has_slots = !self.holds.by_unit.is_empty();
-        if let Some(wait) = self.looks.wait(snapshot, has_slots, self.config.grace) {
-            self.looks.by(Instant::now() + wait);
+        self.store_kubelet();
+        self.record_reads.take_in(snapshot);
+        let has_slots = !self.slot_table.by_device_id.is_empty();
+        if let Some(wait) = self
+            .record_reads
+            .wait(snapshot, has_slots, self.config.grace)
+        {
+            self.record_reads.schedule(Instant::now() + wait);
         }
     }
 }

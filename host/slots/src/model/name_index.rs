@@ -13,7 +13,7 @@ use leafhost_core::resource_names::NameOwners;
 /// Owners of resource names. Objects of two namespaces may have one name: [`NameOwners`] decides which namespace owns it. If the ages are
 /// not known, the first object owns it, and Configurations come before Instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Owners {
+pub struct NameIndex {
     /// Instances by name.
     pub instances: BTreeMap<String, InstanceKey>,
     /// Instances of a name that is not owned by its only Instance: the kubelet, which knows no namespace, takes them for one.
@@ -24,10 +24,10 @@ pub struct Owners {
     pub problems: BTreeSet<Problem>,
 }
 
-impl Owners {
+impl NameIndex {
     /// Finds the owners among the objects that concern `node`: Instances it sees or has slots of, Configurations it runs discovery for.
     pub fn new(node: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> Self {
-        let mut owners = Self::default();
+        let mut name_index = Self::default();
         let mut since: BTreeMap<&ConfigurationKey, &str> = BTreeMap::new();
         let keys: BTreeMap<(&str, &str), &ConfigurationKey> = devices
             .configurations
@@ -66,15 +66,15 @@ impl Owners {
         let names = NameOwners::new(&devices.names, aged.map(|(.., key)| *key));
         for (_, _, _, _, key) in configurations {
             let taken = names.taken_from(key.namespace(), key.name());
-            let first = || owners.configurations.get(key.name());
+            let first = || name_index.configurations.get(key.name());
             let owner = taken.map(|owner| owner.to_string());
             match owner.or_else(|| first().map(ToString::to_string)) {
                 None => drop(
-                    owners
+                    name_index
                         .configurations
                         .insert(key.name().to_owned(), key.clone()),
                 ),
-                Some(owner) => drop(owners.problems.insert(Problem::NameTaken {
+                Some(owner) => drop(name_index.problems.insert(Problem::NameTaken {
                     configuration: key.clone(),
                     owner,
                     consumer: "the kubelet",
@@ -84,8 +84,8 @@ impl Owners {
         ours.sort();
         for (_, key) in ours {
             let taken = names.taken_from(&key.namespace, &key.name);
-            let configuration = || owners.configurations.get(&key.name);
-            let first = || owners.instances.get(&key.name);
+            let configuration = || name_index.configurations.get(&key.name);
+            let first = || name_index.instances.get(&key.name);
             let owner = taken
                 .map(|owner| owner.to_string())
                 .or_else(|| configuration().map(ToString::to_string))
@@ -93,21 +93,21 @@ impl Owners {
             if let Some(owner) = owner {
                 let instance = key;
                 let problem = Problem::InstanceNameTaken { instance, owner };
-                owners.problems.insert(problem);
+                name_index.problems.insert(problem);
             } else {
-                owners.instances.insert(key.name.clone(), key);
+                name_index.instances.insert(key.name.clone(), key);
             }
         }
         for (name, keys) in by_name {
             if keys
                 .iter()
-                .any(|key| owners.instances.get(name) != Some(key))
+                .any(|key| name_index.instances.get(name) != Some(key))
             {
                 let keys = keys.into_iter().cloned().collect();
-                owners.namesakes.insert(name.to_owned(), keys);
+                name_index.namesakes.insert(name.to_owned(), keys);
             }
         }
-        owners
+        name_index
     }
 
     /// Returns the Instance that owns this name, or else the first with the name.
@@ -132,7 +132,7 @@ impl Owners {
 
 /// Returns true if `before` and `after` concern `node` in the same way, so that the owners are the same. Instances that are the same object
 /// are not compared.
-pub fn is_alike(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
+pub fn has_same_names(node: &str, before: &InstanceSet, after: &InstanceSet) -> bool {
     let (before, after) = (&before.instances, &after.instances);
     let place = |instance: &Instance| {
         let made = instance.metadata.creation_timestamp.clone();

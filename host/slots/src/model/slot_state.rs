@@ -8,15 +8,15 @@ use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
+use super::name_index::NameIndex;
 use super::snapshot::{Pod, Snapshot};
-use super::view::Owners;
 
 /// Longest time between the kubelet's receipt of an answer and its record of it.
 pub const RECORD_WAIT: Duration = Duration::from_secs(5);
 
 /// Slot of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct SlotState {
     /// Name of the Instance.
     pub instance: String,
     /// Id of the slot.
@@ -101,10 +101,10 @@ impl Reason {
     }
 }
 
-/// Instance object and the id of one of its slots.
-pub type Place = (InstanceKey, String);
+/// Key of a slot: its Instance object and its id.
+pub type SlotKey = (InstanceKey, String);
 
-impl Hold {
+impl SlotState {
     /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
     /// agent that has ended sends no more answers.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
@@ -117,22 +117,23 @@ impl Hold {
 
     /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
     /// `current` may have lost its records.
-    pub fn is_doubtful(&self, current: Option<KubeletRun>) -> bool {
+    pub fn is_uncertain(&self, current: Option<KubeletRun>) -> bool {
         matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
     }
 
     /// Returns the Instance that last recorded the claim, while it exists.
-    pub fn sayer(&self) -> Option<&InstanceKey> {
+    pub fn live_origin(&self) -> Option<&InstanceKey> {
         self.origin.as_ref().filter(|_| !self.is_orphaned)
     }
 
     /// Returns the Instance that is to record the claim: the one that did, or else the one with that name.
-    pub fn owner<'a>(&'a self, owners: &'a Owners) -> Option<&'a InstanceKey> {
-        self.sayer().or_else(|| owners.named(&self.instance))
+    pub fn owner<'a>(&'a self, name_index: &'a NameIndex) -> Option<&'a InstanceKey> {
+        self.live_origin()
+            .or_else(|| name_index.named(&self.instance))
     }
 
     /// Returns the Instance and slot in which the store records the claim.
-    pub fn place(&self) -> Option<Place> {
+    pub fn slot_key(&self) -> Option<SlotKey> {
         Some((self.stored.clone()?, self.slot.clone()))
     }
 }
@@ -206,7 +207,7 @@ impl Holder {
     }
 
     /// Returns the pods as text.
-    pub fn words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         match self {
             Self::Unseen(_) => None,
             Self::Seen { pods, .. } => {
