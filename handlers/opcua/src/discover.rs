@@ -9,11 +9,11 @@ use leafhost_sdk::{Device, Discovery, Event, Host, Request};
 use crate::client::{self, AT_ONCE, Budget, Conversation};
 use crate::details::Details;
 use crate::device::{comparison_text, device};
-use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::{Application, Endpoint};
 use crate::mirrored;
 use crate::search::{Answers, Outcome, Results, Search, Task, Told};
+use crate::security_settings::SecuritySettings;
 use crate::table::Table;
 use crate::url::Url;
 
@@ -62,7 +62,7 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
         Task::Ask {
             asked,
             url,
-            facts,
+            settings,
             records,
             known,
             told,
@@ -77,7 +77,7 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
                             host,
                             budget,
                             &url,
-                            facts,
+                            settings,
                             records,
                             told.as_deref(),
                             &mut answers,
@@ -109,12 +109,12 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
             url,
             listed,
             addresses,
-            facts,
+            settings,
             known,
         } => {
             let mut tries = if known { 2 } else { 1 };
             let found = loop {
-                let found = confirm(host, budget, &url, &listed, &addresses, facts).await;
+                let found = confirm(host, budget, &url, &listed, &addresses, settings).await;
                 tries -= 1;
                 if tries == 0 || found.is_ok() {
                     break found;
@@ -130,7 +130,7 @@ async fn ask(
     host: &Host,
     budget: &Budget,
     url: &Url,
-    facts: bool,
+    settings: bool,
     records: bool,
     told: Option<&str>,
     answers: &mut Answers,
@@ -157,9 +157,9 @@ async fn ask(
     // Endpoints from before are outdated if the list no longer has their application.
     let is_replaced = servers.items.len() > 1
         && told.is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
-    if facts || is_replaced {
+    if settings || is_replaced {
         let listed = own.and_then(Application::url);
-        answers.facts = Some(match conversation.endpoints(url, listed).await {
+        answers.settings = Some(match conversation.endpoints(url, listed).await {
             // The connection can still be used after these errors.
             told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
             Err(error) => return Err(error),
@@ -186,7 +186,7 @@ async fn confirm(
     url: &Url,
     listed: &str,
     addresses: &[std::net::IpAddr],
-    facts: bool,
+    settings: bool,
 ) -> Result<Told, client::Error> {
     if !url.is_opc_tcp() {
         client::accepts_connections(host, addresses, url.port(), budget).await?;
@@ -194,7 +194,7 @@ async fn confirm(
         return Ok(Some(Err(why.to_owned())));
     }
     let conversation = Conversation::begin(host, addresses, url, budget).await?;
-    if !facts {
+    if !settings {
         return Ok(None);
     }
     let endpoints = endpoints(conversation, url, listed);
@@ -215,9 +215,9 @@ async fn endpoints(
     Ok(endpoints)
 }
 
-fn facts_of(endpoints: Result<Vec<Endpoint>, client::Error>) -> Result<Facts, String> {
+fn facts_of(endpoints: Result<Vec<Endpoint>, client::Error>) -> Result<SecuritySettings, String> {
     let endpoints = endpoints.map_err(|error| error.in_full())?;
-    Facts::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
+    SecuritySettings::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
 }
 
 fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Results) -> Discovery {
@@ -273,7 +273,7 @@ fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<De
             devices.push(device(
                 &found.location,
                 &found.application,
-                found.facts.as_ref(),
+                found.settings.as_ref(),
             ));
         }
     }

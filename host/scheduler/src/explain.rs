@@ -63,7 +63,7 @@ fn why_not(world: &World, verdicts: &mut Verdicts, device: &Device, asked: &[Ask
     let candidate = Candidate {
         configuration: &spec.configuration_name,
         name: &device.instance.metadata.name,
-        facts: &device.facts,
+        attributes: &device.attributes,
         is_shared: spec.shared,
         left: 0,
     };
@@ -73,7 +73,7 @@ fn why_not(world: &World, verdicts: &mut Verdicts, device: &Device, asked: &[Ask
             for way in &request.ways {
                 let name = format!("{}/{}", one.container, way.whole_name(request));
                 let missing = missed(way, &candidate, |text| match verdicts.expression(text) {
-                    Ok(expression) => verdicts.judge(&expression, &device.facts),
+                    Ok(expression) => verdicts.judge(&expression, &device.attributes),
                     Err(error) => leafhost_select::Verdict::Failed(error.to_string()),
                 });
                 match missing {

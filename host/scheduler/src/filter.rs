@@ -125,7 +125,7 @@ impl<'a> Judge<'a> {
             .map(|(number, device)| Candidate {
                 configuration: &device.instance.spec.configuration_name,
                 name: &device.instance.metadata.name,
-                facts: &device.facts,
+                attributes: &device.attributes,
                 is_shared: device.instance.spec.shared,
                 left: u32::try_from(left(*number, device) - 1).unwrap_or(u32::MAX),
             })
@@ -225,7 +225,7 @@ impl<'a> Judge<'a> {
             && judged
                 .expressions
                 .iter()
-                .all(|expression| self.verdicts.fits(expression, at, &device.facts))
+                .all(|expression| self.verdicts.fits(expression, at, &device.attributes))
     }
 
     /// Returns the reason that a node cannot meet the requests, naming the first request that fails.

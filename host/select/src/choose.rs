@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::scheduling::ContainerKind;
 
-use crate::facts::Facts;
+use crate::device_attributes::DeviceAttributes;
 use crate::request::{Asked, Request, Way};
 
 /// Upper bound of steps of one search. One step looks at one device or sorts about eight.
@@ -21,7 +21,7 @@ pub struct Candidate<'a> {
     /// Name of the Instance; devices that are otherwise alike are tried in the order of their names.
     pub name: &'a str,
     /// Attributes and capacities of the device.
-    pub facts: &'a Facts,
+    pub attributes: &'a DeviceAttributes,
     /// True if other nodes may use the device, too.
     pub is_shared: bool,
     /// Number of further pods that may use the device after this one.
@@ -120,7 +120,9 @@ fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usiz
         let fit = ways.iter().flatten().flatten();
         let fit: Vec<bool> = fit.filter_map(|way| way.get(index).copied()).collect();
         let values = attributes.iter();
-        let values: Vec<_> = values.map(|name| candidate.facts.attribute(name)).collect();
+        let values: Vec<_> = values
+            .map(|name| candidate.attributes.attribute(name))
+            .collect();
         let place = known.iter().position(|(a, b)| *a == fit && *b == values);
         kinds.push(place.unwrap_or_else(|| {
             known.push((fit, values));
@@ -247,7 +249,7 @@ impl Search<'_> {
         let concerned = |choice: &Choice| self.way(choice.asked, choice.request, choice.way);
         let value = |candidate: usize, name: &str| {
             let candidate = self.candidates.get(candidate);
-            candidate.and_then(|candidate| candidate.facts.attribute(name))
+            candidate.and_then(|candidate| candidate.attributes.attribute(name))
         };
         own.constraints.iter().all(|constraint| {
             let is_of = |choice: &Choice| {

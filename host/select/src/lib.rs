@@ -4,16 +4,16 @@
 //! no clock.
 
 mod choose;
+mod device_attributes;
 mod expression;
-mod facts;
 mod reasons;
 mod request;
 mod values;
 mod verdicts;
 
 pub use choose::{Candidate, Choice, NoChoice, STEPS, choose};
+pub use device_attributes::DeviceAttributes;
 pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Verdict};
-pub use facts::Facts;
 pub use reasons::{Missed, missed};
 pub use request::{
     Asked, Constraint, InvalidRequest, MAX_COUNT, MAX_DEVICES, MAX_TEXT, Request, Way, read,

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use leafhost_sdk::net;
 
-use crate::facts::Facts;
 use crate::memory::Peer;
 use crate::messages::{Application, List, Record};
+use crate::security_settings::SecuritySettings;
 use crate::url::Url;
 
 /// Request to a server or a name server.
@@ -19,7 +19,7 @@ pub enum Task {
         /// URL of the server.
         url: Url,
         /// Ask for its endpoints as well.
-        facts: bool,
+        settings: bool,
         /// Ask for servers known from the network, if it is a discovery server.
         records: bool,
         /// True if it answered last time.
@@ -40,7 +40,7 @@ pub enum Task {
         /// Addresses of the URL.
         addresses: Vec<IpAddr>,
         /// Ask for its endpoints as well.
-        facts: bool,
+        settings: bool,
         /// True if it answered last time.
         known: bool,
     },
@@ -57,8 +57,8 @@ pub enum Outcome {
     Confirmed(Peer, Result<Told, String>),
 }
 
-/// Facts of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
-pub type Told = Option<Result<Facts, String>>;
+/// Settings of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
+pub type Told = Option<Result<SecuritySettings, String>>;
 
 /// Answers of a server until its conversation ended.
 #[derive(Debug, Default)]
@@ -73,8 +73,8 @@ pub struct Answers {
     pub plain: Option<List<Application>>,
     /// Servers that it knows from the network.
     pub records: Option<List<Record>>,
-    /// Facts of its endpoints.
-    pub facts: Told,
+    /// Settings of its endpoints.
+    pub settings: Told,
     /// True if it refuses a channel without security, so that it cannot be asked.
     pub refused: bool,
     /// Reason why answers are missing.

@@ -10,14 +10,14 @@ use ContainerKind::{App, Init, Sidecar};
 use super::*;
 use crate::request::Constraint;
 
-fn facts(values: &[(&str, i64)]) -> Facts {
+fn attributes(values: &[(&str, i64)]) -> DeviceAttributes {
     let values = values.iter().map(|(name, value)| {
         let name = ("leafhost.dev".to_owned(), (*name).to_owned());
         (name, AttributeValue::Int(*value))
     });
-    Facts {
+    DeviceAttributes {
         attributes: values.collect(),
-        ..Facts::default()
+        ..DeviceAttributes::default()
     }
 }
 
@@ -52,15 +52,20 @@ fn asked(place: u32, kind: ContainerKind, requests: Vec<Request>, alike: bool) -
     }
 }
 
-fn run(asked: &[Asked], facts: &[Facts]) -> Result<Vec<Choice>, NoChoice> {
-    let names: Vec<String> = (0..facts.len()).map(|n| format!("gpu-{n:02}")).collect();
-    let candidates = facts.iter().zip(&names).map(|(facts, name)| Candidate {
-        configuration: "gpu",
-        name,
-        facts,
-        is_shared: false,
-        left: 0,
-    });
+fn run(asked: &[Asked], attributes: &[DeviceAttributes]) -> Result<Vec<Choice>, NoChoice> {
+    let names: Vec<String> = (0..attributes.len())
+        .map(|n| format!("gpu-{n:02}"))
+        .collect();
+    let candidates = attributes
+        .iter()
+        .zip(&names)
+        .map(|(attributes, name)| Candidate {
+            configuration: "gpu",
+            name,
+            attributes,
+            is_shared: false,
+            left: 0,
+        });
     let candidates: Vec<Candidate<'_>> = candidates.collect();
     choose(asked, &candidates, &mut { u32::MAX }, |way, index| {
         way.expressions.contains(&index.to_string())
@@ -75,7 +80,7 @@ const APP: ContainerKind = App;
 
 #[test]
 fn the_first_way_that_leaves_the_rest_possible_is_taken() {
-    let all: Vec<Facts> = (0..5).map(|_| Facts::default()).collect();
+    let all: Vec<DeviceAttributes> = (0..5).map(|_| DeviceAttributes::default()).collect();
     let first = request("p", vec![way(3, &[0, 1, 2]), way(2, &[2, 3])]);
     let second = request("q", vec![way(2, &[3, 4])]);
     let both = run(
@@ -103,10 +108,10 @@ fn the_first_way_that_leaves_the_rest_possible_is_taken() {
 #[test]
 fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
     let all = [
-        facts(&[("numa", 0)]),
-        facts(&[("numa", 1)]),
-        facts(&[]),
-        facts(&[("numa", 1)]),
+        attributes(&[("numa", 0)]),
+        attributes(&[("numa", 1)]),
+        attributes(&[]),
+        attributes(&[("numa", 1)]),
     ];
     let two = vec![request("a", vec![way(2, &[0, 1, 2, 3])])];
     assert_eq!(
@@ -126,7 +131,7 @@ fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
 
 #[test]
 fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not() {
-    let all = [Facts::default(), Facts::default()];
+    let all = [DeviceAttributes::default(), DeviceAttributes::default()];
     let one = || vec![request("a", vec![way(1, &[0, 1])])];
     let run_kinds = |kinds: &[ContainerKind]| {
         let places = kinds.iter().zip(0..);
@@ -144,11 +149,11 @@ fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not()
 
 #[test]
 fn what_nobody_else_can_use_is_taken_first() {
-    let facts = Facts::default();
+    let attributes = DeviceAttributes::default();
     let candidate = |name: &'static str, is_shared, left| Candidate {
         configuration: "gpu",
         name,
-        facts: &facts,
+        attributes: &attributes,
         is_shared,
         left,
     };
@@ -168,7 +173,7 @@ fn what_nobody_else_can_use_is_taken_first() {
 #[test]
 fn a_search_that_cannot_end_soon_gives_up() {
     // Each device is of its own kind, and the last request can never be met.
-    let all: Vec<Facts> = (0..40).map(|n| facts(&[("numa", n)])).collect();
+    let all: Vec<DeviceAttributes> = (0..40).map(|n| attributes(&[("numa", n)])).collect();
     let every: Vec<usize> = (0..40).collect();
     let requests = (0..10).map(|n| request(&format!("r{n}"), vec![way(3, &every)]));
     let mut requests: Vec<Request> = requests.collect();
@@ -184,10 +189,10 @@ fn a_search_that_cannot_end_soon_gives_up() {
 }
 
 /// Tries every device in every position. Returns true if a choice exists.
-fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
+fn by_force(asked: &[Asked], attributes: &[DeviceAttributes]) -> bool {
     fn next(
         asked: &[Asked],
-        facts: &[Facts],
+        attributes: &[DeviceAttributes],
         at: (usize, usize),
         chosen: &mut Vec<Choice>,
     ) -> bool {
@@ -195,13 +200,13 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
             return true;
         };
         let Some(request) = container.requests.get(at.1) else {
-            return next(asked, facts, (at.0 + 1, 0), chosen);
+            return next(asked, attributes, (at.0 + 1, 0), chosen);
         };
-        (0..request.ways.len()).any(|way| fill(asked, facts, at, way, 0, chosen))
+        (0..request.ways.len()).any(|way| fill(asked, attributes, at, way, 0, chosen))
     }
     fn fill(
         asked: &[Asked],
-        facts: &[Facts],
+        attributes: &[DeviceAttributes],
         at: (usize, usize),
         way: usize,
         made: u32,
@@ -209,9 +214,9 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
     ) -> bool {
         let found = &asked[at.0].requests[at.1].ways[way];
         if made == found.count {
-            return next(asked, facts, (at.0, at.1 + 1), chosen);
+            return next(asked, attributes, (at.0, at.1 + 1), chosen);
         }
-        (0..facts.len()).any(|candidate| {
+        (0..attributes.len()).any(|candidate| {
             if !found.expressions.contains(&candidate.to_string()) {
                 return false;
             }
@@ -221,19 +226,19 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
                 way,
                 candidate,
             });
-            let is_right =
-                is_right(asked, facts, chosen) && fill(asked, facts, at, way, made + 1, chosen);
+            let is_right = is_right(asked, attributes, chosen)
+                && fill(asked, attributes, at, way, made + 1, chosen);
             if !is_right {
                 chosen.pop();
             }
             is_right
         })
     }
-    next(asked, facts, (0, 0), &mut Vec::new())
+    next(asked, attributes, (0, 0), &mut Vec::new())
 }
 
 /// Returns true if a whole or partial choice breaks no rule.
-fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
+fn is_right(asked: &[Asked], attributes: &[DeviceAttributes], chosen: &[Choice]) -> bool {
     for (index, one) in chosen.iter().enumerate() {
         let own = &asked[one.asked];
         for other in &chosen[index + 1..] {
@@ -251,7 +256,7 @@ fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
         if own.constraints.is_empty() {
             continue;
         }
-        let value = |choice: &Choice| facts[choice.candidate].attribute("leafhost.dev/numa");
+        let value = |choice: &Choice| attributes[choice.candidate].attribute("leafhost.dev/numa");
         let same = chosen.iter().filter(|other| other.asked == one.asked);
         if value(one).is_none() || same.into_iter().any(|other| value(other) != value(one)) {
             return false;
@@ -266,10 +271,10 @@ fn a_choice_is_found_exactly_where_trying_everything_finds_one() {
     let mut found = BTreeMap::new();
     for round in 0..3_000 {
         let count = random.random_range(1..6);
-        let all: Vec<Facts> = (0..count)
+        let all: Vec<DeviceAttributes> = (0..count)
             .map(|_| match random.random_range(0..3) {
-                2 => facts(&[]),
-                value => facts(&[("numa", value)]),
+                2 => attributes(&[]),
+                value => attributes(&[("numa", value)]),
             })
             .collect();
         let containers: Vec<Asked> = (0..random.random_range(1..4))

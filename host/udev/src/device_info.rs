@@ -1,11 +1,11 @@
-//! Facts about a device that rules ask for, independent of their source.
+//! Information about a device that rules ask for, independent of its source.
 
 use std::borrow::Cow;
 
 use crate::rule::{Field, Term};
 
 /// A device as rules see it. Each fact is looked up only when a rule asks.
-pub(crate) trait Facts {
+pub(crate) trait DeviceInfo {
     /// Returns the path below `/sys`.
     fn devpath(&self) -> &str;
     /// Returns the kernel name.
@@ -32,20 +32,20 @@ pub(crate) enum Value<'a> {
     Absent,
 }
 
-pub(crate) fn value<'a>(term: &Term, facts: &'a dyn Facts) -> Value<'a> {
+pub(crate) fn value<'a>(term: &Term, device: &'a dyn DeviceInfo) -> Value<'a> {
     let key = term.key.as_deref().unwrap_or_default();
     let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());
     Value::Text(match term.field {
-        Field::Attr | Field::Attrs => match facts.attribute(key) {
+        Field::Attr | Field::Attrs => match device.attribute(key) {
             Some(value) => value,
             None => return Value::Absent,
         },
-        Field::Env => facts.property(key).unwrap_or_default(),
-        Field::Devpath => text(Some(facts.devpath())),
-        Field::Driver | Field::Drivers => text(facts.driver()),
-        Field::Kernel | Field::Kernels => text(Some(facts.kernel())),
-        Field::Subsystem | Field::Subsystems => text(facts.subsystem()),
-        Field::Tag | Field::Tags => return Value::Tags(facts.tags()),
+        Field::Env => device.property(key).unwrap_or_default(),
+        Field::Devpath => text(Some(device.devpath())),
+        Field::Driver | Field::Drivers => text(device.driver()),
+        Field::Kernel | Field::Kernels => text(Some(device.kernel())),
+        Field::Subsystem | Field::Subsystems => text(device.subsystem()),
+        Field::Tag | Field::Tags => return Value::Tags(device.tags()),
     })
 }
 
@@ -61,7 +61,7 @@ impl Value<'_> {
     }
 }
 
-/// A device with fixed facts, for tests.
+/// A device with fixed information, for tests.
 #[cfg(test)]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Written {
@@ -74,7 +74,7 @@ pub(crate) struct Written {
 }
 
 #[cfg(test)]
-impl Facts for Written {
+impl DeviceInfo for Written {
     fn devpath(&self) -> &str {
         self.devpath
     }

@@ -11,7 +11,7 @@ const MAX_URI: usize = 512;
 
 /// Security settings of all endpoints of one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct SecuritySettings {
     /// URI of the application that answers.
     pub application: String,
     /// SHA-256 of its certificate in hexadecimal digits; empty if it has none.
@@ -40,34 +40,34 @@ impl Kinds {
     }
 }
 
-impl Facts {
+impl SecuritySettings {
     /// Summarizes endpoints; returns `None` if there are none.
     pub fn of(endpoints: &[Endpoint]) -> Option<Self> {
         let first = endpoints.first()?;
-        let mut facts = Self::default();
+        let mut settings = Self::default();
         let uri = &first.application;
         if uri.len() <= MAX_URI && !uri.chars().any(char::is_control) {
-            facts.application.clone_from(&first.application);
+            settings.application.clone_from(&first.application);
         }
         for endpoint in endpoints {
-            facts.modes.add(endpoint.mode);
+            settings.modes.add(endpoint.mode);
             for token in &endpoint.tokens {
-                facts.tokens.add(*token);
+                settings.tokens.add(*token);
             }
             if let Some(policy) = policy(&endpoint.policy)
-                && let Err(index) = facts.policies.binary_search(&policy)
-                && facts.policies.len() < MAX_POLICIES
+                && let Err(index) = settings.policies.binary_search(&policy)
+                && settings.policies.len() < MAX_POLICIES
             {
-                facts.policies.insert(index, policy);
+                settings.policies.insert(index, policy);
             }
-            if facts.certificate.is_empty() {
-                facts.certificate = digest(&endpoint.certificate).unwrap_or_default();
+            if settings.certificate.is_empty() {
+                settings.certificate = digest(&endpoint.certificate).unwrap_or_default();
             }
         }
-        Some(facts)
+        Some(settings)
     }
 
-    /// Encodes the facts as text with tabs as separators.
+    /// Encodes the settings as text with tabs as separators.
     pub fn write(&self) -> String {
         let (modes, tokens, policies) = (self.modes.0, self.tokens.0, self.policies.join(" "));
         let (application, certificate) = (&self.application, &self.certificate);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn endpoints_are_summarized() {
-        let facts = Facts::of(&[
+        let settings = SecuritySettings::of(&[
             endpoint(1, "http://opcfoundation.org/UA/SecurityPolicy#None", &[]),
             endpoint(
                 3,
@@ -152,17 +152,22 @@ mod tests {
             endpoint(2, "#not a name", &[]),
         ])
         .unwrap();
-        assert_eq!(facts.application, "urn:plc");
-        assert!([1, 2, 3].iter().all(|mode| facts.modes.contains(*mode)));
-        assert!(!facts.modes.contains(0) && !facts.modes.contains(9));
-        assert_eq!(facts.policies, ["Basic256Sha256", "None"]);
+        assert_eq!(settings.application, "urn:plc");
+        assert!([1, 2, 3].iter().all(|mode| settings.modes.contains(*mode)));
+        assert!(!settings.modes.contains(0) && !settings.modes.contains(9));
+        assert_eq!(settings.policies, ["Basic256Sha256", "None"]);
         assert!(
-            facts.tokens.contains(1) && !facts.tokens.contains(2) && !facts.tokens.contains(77)
+            settings.tokens.contains(1)
+                && !settings.tokens.contains(2)
+                && !settings.tokens.contains(77)
         );
-        assert_eq!(facts.certificate.len(), 64);
-        assert_eq!(Facts::of(&[]), None);
-        assert_eq!(Facts::read(facts.write().split('\t')), Some(facts));
-        assert_eq!(Facts::read("a\tb\tc".split('\t')), None);
+        assert_eq!(settings.certificate.len(), 64);
+        assert_eq!(SecuritySettings::of(&[]), None);
+        assert_eq!(
+            SecuritySettings::read(settings.write().split('\t')),
+            Some(settings)
+        );
+        assert_eq!(SecuritySettings::read("a\tb\tc".split('\t')), None);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl<V> FromIterator<(Name, V)> for Entries<V> {
 
 /// Attributes and capacities of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceAttributes {
     /// Attributes of the device.
     pub(crate) attributes: Entries<AttributeValue>,
     /// Capacities of the device, in units of 1e-9.
@@ -54,7 +54,7 @@ pub struct Facts {
 
 /// Value that a verdict depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Fact {
+pub enum DependencyValue {
     /// Value of an attribute.
     Attribute(AttributeHash),
     /// Value of a capacity, in units of 1e-9.
@@ -74,8 +74,8 @@ pub enum AttributeHash {
     Version(String),
 }
 
-impl Facts {
-    /// Returns the facts of an Instance's device, which are those that its `ResourceSlice` would publish.
+impl DeviceAttributes {
+    /// Returns the attributes of an Instance's device, which are those that its `ResourceSlice` would publish.
     pub fn of(configuration: &ConfigurationKey, instance: &Instance) -> Self {
         let (attributes, capacity) = described(configuration, instance);
         let attributes = attributes.into_iter();
