@@ -1,4 +1,4 @@
-//! Turns of Binds that want the lock of the same node: first come, first served. Knows neither locks nor pods.
+//! Queues of Binds that want the lock of the same node: first come, first served. Knows neither locks nor pods.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,22 +7,22 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Queues of Binds that wait for the locks of nodes.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct NodeQueues {
     /// Semaphore with one permit, by node.
     nodes: Mutex<HashMap<String, Arc<Semaphore>>>,
     /// Notified when a lock may be free.
     pub changed: Notify,
 }
 
-impl Turns {
+impl NodeQueues {
     /// Waits for the turn at a node, which lasts until the returned permit is dropped.
-    pub async fn at(&self, node: &str) -> Option<OwnedSemaphorePermit> {
-        let turns = {
+    pub async fn acquire(&self, node: &str) -> Option<OwnedSemaphorePermit> {
+        let queue = {
             let mut all = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|_, turns| Arc::strong_count(turns) > 1);
-            let turns = all.entry(node.to_owned());
-            Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(1))))
+            all.retain(|_, queue| Arc::strong_count(queue) > 1);
+            let queue = all.entry(node.to_owned());
+            Arc::clone(queue.or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
-        turns.acquire_owned().await.ok()
+        queue.acquire_owned().await.ok()
     }
 }

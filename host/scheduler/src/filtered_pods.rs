@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_select::Asked;
+use leafhost_select::ContainerRequest;
 use tokio::time::Instant;
 
 use crate::world::Number;
@@ -18,28 +18,29 @@ const MOST: usize = 200;
 
 /// Result of a pod's last Filter.
 #[derive(Debug)]
-struct Pass {
+struct FilteredPod {
     at: Instant,
     /// Requests of the pod.
-    asked: Arc<Vec<Asked>>,
+    asked: Arc<Vec<ContainerRequest>>,
     /// Devices that the pod would take, by node.
     takes: HashMap<String, Vec<Number>>,
 }
 
 /// Pods that have passed Filter, by uid.
 #[derive(Debug, Default)]
-pub struct Passed(BTreeMap<String, Pass>);
+pub struct FilteredPods(BTreeMap<String, FilteredPod>);
 
-impl Passed {
+impl FilteredPods {
     /// Records that a pod has passed Filter.
     pub fn add(
         &mut self,
         uid: &str,
-        (asked, takes): (Arc<Vec<Asked>>, HashMap<String, Vec<Number>>),
+        (asked, takes): (Arc<Vec<ContainerRequest>>, HashMap<String, Vec<Number>>),
         at: Instant,
     ) {
-        self.0.retain(|_, pass| pass.at + BINDS > at);
-        self.0.insert(uid.to_owned(), Pass { at, asked, takes });
+        self.0.retain(|_, pod| pod.at + BINDS > at);
+        self.0
+            .insert(uid.to_owned(), FilteredPod { at, asked, takes });
     }
 
     /// Forgets a pod that is bound or will not be bound.
@@ -49,44 +50,45 @@ impl Passed {
 
     /// Clears the devices that a pod would take; the pod may still be bound.
     pub fn take_nothing(&mut self, uid: &str) {
-        if let Some(pass) = self.0.get_mut(uid) {
-            pass.takes.clear();
+        if let Some(pod) = self.0.get_mut(uid) {
+            pod.takes.clear();
         }
     }
 
     /// Records that a pod is being bound to a node: it takes devices there only.
     pub fn take_on(&mut self, uid: &str, node: &str) {
-        if let Some(pass) = self.0.get_mut(uid) {
-            pass.takes.retain(|of, _| of == node);
+        if let Some(pod) = self.0.get_mut(uid) {
+            pod.takes.retain(|of, _| of == node);
         }
     }
 
     /// Records the devices that a pod is about to have on its node.
     pub fn take(&mut self, uid: &str, node: &str, devices: Vec<Number>) {
-        if let Some(pass) = self.0.get_mut(uid) {
-            pass.takes = HashMap::from([(node.to_owned(), devices)]);
+        if let Some(pod) = self.0.get_mut(uid) {
+            pod.takes = HashMap::from([(node.to_owned(), devices)]);
         }
     }
 
     /// Returns the requests of a pod that may be bound.
-    pub fn asked(&self, uid: &str, now: Instant) -> Option<Arc<Vec<Asked>>> {
-        let pass = self.0.get(uid).filter(|pass| pass.at + BINDS > now);
-        pass.map(|pass| Arc::clone(&pass.asked))
+    pub fn asked(&self, uid: &str, now: Instant) -> Option<Arc<Vec<ContainerRequest>>> {
+        let pod = self.0.get(uid).filter(|pod| pod.at + BINDS > now);
+        pod.map(|pod| Arc::clone(&pod.asked))
     }
 
     /// Returns true if the devices of a pod still count as taken.
     pub fn is_recent(&self, uid: &str, now: Instant) -> bool {
-        self.0.get(uid).is_some_and(|pass| pass.at + TAKES > now)
+        self.0.get(uid).is_some_and(|pod| pod.at + TAKES > now)
     }
 
     /// Returns the devices that pods other than `uid` would take, by node.
     pub fn taken(&self, uid: &str, now: Instant) -> HashMap<&str, Vec<Number>> {
-        let recent = self.0.iter().filter(|(other, pass)| {
-            *other != uid && pass.at + TAKES > now && !pass.takes.is_empty()
-        });
+        let recent = self
+            .0
+            .iter()
+            .filter(|(other, pod)| *other != uid && pod.at + TAKES > now && !pod.takes.is_empty());
         let mut taken: HashMap<&str, Vec<Number>> = HashMap::new();
-        for (_, pass) in recent.take(MOST) {
-            for (node, devices) in &pass.takes {
+        for (_, pod) in recent.take(MOST) {
+            for (node, devices) in &pod.takes {
                 taken.entry(node).or_default().extend(devices);
             }
         }
@@ -100,14 +102,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_is_being_bound_takes_devices_on_its_own_node_alone() {
-        let (mut passed, now) = (Passed::default(), Instant::now());
+        let (mut filtered, now) = (FilteredPods::default(), Instant::now());
         let takes = [("a".to_owned(), vec![1]), ("b".to_owned(), vec![2])];
-        passed.add("one", (Arc::default(), HashMap::from(takes)), now);
-        assert_eq!(passed.taken("two", now).len(), 2);
-        passed.take_on("one", "b");
-        assert_eq!(passed.taken("two", now), HashMap::from([("b", vec![2])]));
-        passed.take("one", "b", vec![3]);
-        assert_eq!(passed.taken("two", now), HashMap::from([("b", vec![3])]));
-        assert!(passed.taken("one", now).is_empty());
+        filtered.add("one", (Arc::default(), HashMap::from(takes)), now);
+        assert_eq!(filtered.taken("two", now).len(), 2);
+        filtered.take_on("one", "b");
+        assert_eq!(filtered.taken("two", now), HashMap::from([("b", vec![2])]));
+        filtered.take("one", "b", vec![3]);
+        assert_eq!(filtered.taken("two", now), HashMap::from([("b", vec![3])]));
+        assert!(filtered.taken("one", now).is_empty());
     }
 }
