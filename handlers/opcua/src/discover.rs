@@ -12,7 +12,7 @@ use crate::device::{comparison_text, device};
 use crate::memory::Memory;
 use crate::messages::{Application, Endpoint};
 use crate::mirrored;
-use crate::search::{Answers, Outcome, Results, Search, Task, Told};
+use crate::search::{Answers, Outcome, Results, Search, SettingsResult, Task};
 use crate::security_settings::SecuritySettings;
 use crate::table::Table;
 use crate::url::Url;
@@ -187,7 +187,7 @@ async fn confirm(
     listed: &str,
     addresses: &[std::net::IpAddr],
     settings: bool,
-) -> Result<Told, client::Error> {
+) -> Result<SettingsResult, client::Error> {
     if !url.is_opc_tcp() {
         client::accepts_connections(host, addresses, url.port(), budget).await?;
         let why = "endpoints are asked for over opc.tcp only";
@@ -231,11 +231,11 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
             before,
             &devices.iter().map(comparison_text).collect::<String>(),
         );
-        let anew = request
+        let needs_full_answer = request
             .events
             .iter()
             .any(|event| matches!(event, Event::First | Event::Changed));
-        if same && !anew {
+        if same && !needs_full_answer {
             Discovery::unchanged()
         } else {
             Discovery::complete(devices)

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use lookups::{Found, NameLookups};
 use queue::{Priority, TaskQueue, Urgency};
 pub use results::Results;
-pub use tasks::{Answers, Outcome, Task, Told};
+pub use tasks::{Answers, Outcome, SettingsResult, Task};
 
 use crate::details::{self, Details};
 use crate::location::{self, Location, Lookup, Skip, Source};
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the state of a server that answers, with its current or earlier settings.
-    fn alive(&self, peer: &Peer, told: Told) -> State {
+    fn alive(&self, peer: &Peer, told: SettingsResult) -> State {
         let (settings, why) = match told {
             Some(Ok(settings)) => (Some(settings), String::new()),
             Some(Err(why)) => (None, why),

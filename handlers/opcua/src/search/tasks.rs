@@ -54,11 +54,11 @@ pub enum Outcome {
     /// Outcome of [`Task::LookUp`].
     LookedUp(String, Result<Vec<IpAddr>, net::Error>),
     /// Outcome of [`Task::Confirm`]: the endpoints, or the reason to treat the server as dead.
-    Confirmed(Peer, Result<Told, String>),
+    Confirmed(Peer, Result<SettingsResult, String>),
 }
 
 /// Settings of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
-pub type Told = Option<Result<SecuritySettings, String>>;
+pub type SettingsResult = Option<Result<SecuritySettings, String>>;
 
 /// Answers of a server until its conversation ended.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Answers {
     /// Servers that it knows from the network.
     pub records: Option<List<Record>>,
     /// Settings of its endpoints.
-    pub settings: Told,
+    pub settings: SettingsResult,
     /// True if it refuses a channel without security, so that it cannot be asked.
     pub refused: bool,
     /// Reason why answers are missing.
