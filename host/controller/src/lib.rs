@@ -18,9 +18,9 @@ mod pace;
 mod release;
 mod released;
 mod releasing;
+mod round_robin;
 mod statuses;
 mod task;
-mod turns;
 mod writes;
 
 pub use error::Error;

@@ -32,7 +32,7 @@ type Job = (Arc<Instance>, Change);
 
 /// Releases devices while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
-    let mut task = Releasing {
+    let mut task = SlotReleaser {
         cluster,
         metrics,
         leads: cluster.leads(),
@@ -72,7 +72,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
     }
 }
 
-struct Releasing<'a> {
+struct SlotReleaser<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
@@ -86,7 +86,7 @@ struct Releasing<'a> {
     kept: BTreeMap<String, Instant>,
 }
 
-impl Releasing<'_> {
+impl SlotReleaser<'_> {
     /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());

@@ -15,7 +15,7 @@ const REMEMBERED: Duration = BACKOFF_LAST.saturating_mul(2);
 
 /// Upper bounds of concurrent writes.
 #[derive(Debug, Clone, Copy)]
-pub struct Places {
+pub struct WriteLimits {
     /// Bound for all namespaces whose writes are quick.
     pub all: usize,
     /// Bound for one such namespace.
@@ -29,8 +29,8 @@ pub type Waiting<K, V> = BTreeMap<String, BTreeMap<K, V>>;
 
 /// Record of the order in which namespaces were served, and of the running writes.
 #[derive(Debug)]
-pub struct Turns<K> {
-    places: Places,
+pub struct RoundRobin<K> {
+    limits: WriteLimits,
     count: u64,
     namespaces: BTreeMap<String, Namespace<K>>,
 }
@@ -46,11 +46,11 @@ struct Namespace<K> {
     is_slow: bool,
 }
 
-impl<K: Ord + Clone> Turns<K> {
+impl<K: Ord + Clone> RoundRobin<K> {
     /// Creates a record without any turn.
-    pub fn new(places: Places) -> Self {
+    pub fn new(limits: WriteLimits) -> Self {
         Self {
-            places,
+            limits,
             count: 0,
             namespaces: BTreeMap::new(),
         }
@@ -67,9 +67,9 @@ impl<K: Ord + Clone> Turns<K> {
         };
         let (quick, slow) = (running(false), running(true));
         let has_place = |name: &str| match self.namespaces.get(name) {
-            Some(one) if one.is_slow => slow < self.places.slow,
-            Some(one) => quick < self.places.all && one.running.len() < self.places.of_one,
-            None => quick < self.places.all,
+            Some(one) if one.is_slow => slow < self.limits.slow,
+            Some(one) => quick < self.limits.all && one.running.len() < self.limits.of_one,
+            None => quick < self.limits.all,
         };
         let turn = |name: &str| self.namespaces.get(name).map_or(0, |one| one.turn);
         let (name, queue) = waiting
@@ -122,16 +122,16 @@ impl<K: Ord + Clone> Turns<K> {
 mod tests {
     use super::*;
 
-    const PLACES: Places = Places {
+    const PLACES: WriteLimits = WriteLimits {
         all: 4,
         of_one: 2,
         slow: 1,
     };
 
     /// Gives out places until none is free, and removes the objects that got one from `waiting`.
-    fn begun(turns: &mut Turns<u32>, waiting: &mut Waiting<u32, ()>) -> Vec<String> {
+    fn begun(round_robin: &mut RoundRobin<u32>, waiting: &mut Waiting<u32, ()>) -> Vec<String> {
         let mut begun = Vec::new();
-        while let Some((name, key)) = turns.next(waiting, Instant::now()) {
+        while let Some((name, key)) = round_robin.next(waiting, Instant::now()) {
             waiting.get_mut(&name).unwrap().remove(&key);
             begun.push(format!("{name}{key}"));
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn namespaces_take_turns_and_one_that_is_slow_takes_no_place_of_the_others() {
-        let mut turns = Turns::new(PLACES);
+        let mut round_robin = RoundRobin::new(PLACES);
         let mut queue = waiting(&[("a", &[1, 2, 3, 4, 5, 6]), ("b", &[1]), ("z", &[1, 2, 3])]);
         // Write that ends, whether it was slow, and the writes that begin then.
         let table: [(&str, u32, bool, &[&str]); 7] = [
@@ -162,34 +162,37 @@ mod tests {
             // The namespace is quick again.
             ("a", 4, false, &["a5", "a6"]),
         ];
-        assert_eq!(begun(&mut turns, &mut queue), ["a1", "b1", "z1", "a2"]);
+        assert_eq!(
+            begun(&mut round_robin, &mut queue),
+            ["a1", "b1", "z1", "a2"]
+        );
         for (name, key, is_slow, expected) in table {
-            turns.done(name, &key, is_slow, Instant::now());
-            assert_eq!(begun(&mut turns, &mut queue), expected, "{name}{key}");
+            round_robin.done(name, &key, is_slow, Instant::now());
+            assert_eq!(begun(&mut round_robin, &mut queue), expected, "{name}{key}");
         }
         // A new plan continues the order, and a namespace that was never served is first.
         for (name, key) in [("a", 5), ("z", 3)] {
-            turns.done(name, &key, false, Instant::now());
+            round_robin.done(name, &key, false, Instant::now());
         }
         let mut queue = waiting(&[("a", &[1, 2, 7, 8]), ("c", &[9]), ("z", &[4])]);
-        assert_eq!(begun(&mut turns, &mut queue), ["c9", "z4", "a7"]);
-        assert!(turns.is_running("a", &6) && !turns.is_running("a", &5));
-        turns.done("a", &6, false, Instant::now());
-        assert_eq!(begun(&mut turns, &mut queue), ["a8"]);
-        turns.done("a", &7, false, Instant::now());
-        assert_eq!(begun(&mut turns, &mut queue), ["a1"]);
+        assert_eq!(begun(&mut round_robin, &mut queue), ["c9", "z4", "a7"]);
+        assert!(round_robin.is_running("a", &6) && !round_robin.is_running("a", &5));
+        round_robin.done("a", &6, false, Instant::now());
+        assert_eq!(begun(&mut round_robin, &mut queue), ["a8"]);
+        round_robin.done("a", &7, false, Instant::now());
+        assert_eq!(begun(&mut round_robin, &mut queue), ["a1"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_namespace_that_wants_nothing_is_forgotten_once_nothing_of_it_runs() {
-        let mut turns = Turns::new(PLACES);
+        let mut round_robin = RoundRobin::new(PLACES);
         let mut queue = waiting(&[("a", &[1]), ("b", &[1])]);
-        assert_eq!(begun(&mut turns, &mut queue), ["a1", "b1"]);
-        turns.done("a", &1, true, Instant::now());
-        turns.forget(Instant::now());
-        assert_eq!(turns.namespaces.len(), 2);
+        assert_eq!(begun(&mut round_robin, &mut queue), ["a1", "b1"]);
+        round_robin.done("a", &1, true, Instant::now());
+        round_robin.forget(Instant::now());
+        assert_eq!(round_robin.namespaces.len(), 2);
         tokio::time::advance(REMEMBERED).await;
-        turns.forget(Instant::now());
-        assert_eq!(turns.namespaces.keys().collect::<Vec<_>>(), ["b"]);
+        round_robin.forget(Instant::now());
+        assert_eq!(round_robin.namespaces.keys().collect::<Vec<_>>(), ["b"]);
     }
 }

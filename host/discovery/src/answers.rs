@@ -7,7 +7,7 @@ use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
 use super::served::{SourceSession, Taken};
-use super::session::{Answer, Said, SessionId};
+use super::session::{Answer, SessionId, SessionMessage};
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 
@@ -32,7 +32,7 @@ impl DiscoveryTask {
         let Answer {
             id,
             generation,
-            said,
+            message,
         } = answer;
         let (now, explanations) = (self.now(), self.explanations());
         let budget = self.budget();
@@ -49,8 +49,8 @@ impl DiscoveryTask {
             answered,
             differs,
             left_out,
-        } = match said {
-            Said::Report(mut report) => {
+        } = match message {
+            SessionMessage::Report(mut report) => {
                 if let Outcome::Discovered(discovery) = &report.outcome
                     && let Err(why) = budget.admit(&session.devices, discovery, grace)
                 {
@@ -76,7 +76,7 @@ impl DiscoveryTask {
                 });
                 session.take(source, *report, explanations, grace, now)
             }
-            Said::Refused(problems) => {
+            SessionMessage::Refused(problems) => {
                 session.refused(source, problems, now);
                 Taken {
                     answered: true,
@@ -84,7 +84,7 @@ impl DiscoveryTask {
                     left_out: Vec::new(),
                 }
             }
-            Said::NotValidated { fault, took } => {
+            SessionMessage::NotValidated { fault, took } => {
                 self.metrics.called(Call {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),

@@ -66,7 +66,7 @@ impl DiscoveryTask {
         let key = &served.configured.configuration.key;
         let mut problems = Vec::new();
         if let Err(field) = &served.configured.properties
-            && !self.is_told(key, &field.path)
+            && !self.is_reported(key, &field.path)
         {
             problems.push(Problem::PropertyUnavailable {
                 configuration: key.clone(),
@@ -93,7 +93,7 @@ impl DiscoveryTask {
     }
 
     /// Returns true if the source of Configurations reports a problem of that field already, with its file.
-    fn is_told(&self, key: &ConfigurationKey, path: &str) -> bool {
+    fn is_reported(&self, key: &ConfigurationKey, path: &str) -> bool {
         let mut told = self.configuration_set.problems.iter();
         told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
     }

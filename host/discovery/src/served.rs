@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use super::events::{self, Event};
 use super::published::{CallResult, SessionReport};
-use super::session::Order;
+use super::session::SessionCommand;
 use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
 
 /// Upper bound of devices that are remembered as gone. Further ones stay until a complete answer.
@@ -103,7 +103,7 @@ fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
 #[derive(Debug)]
 pub(super) struct Running {
     pub generation: u64,
-    pub orders: watch::Sender<Arc<Order>>,
+    pub orders: watch::Sender<Arc<SessionCommand>>,
 }
 
 impl Running {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::DiscoveryTask;
 use super::served::{Running, Served, SourceSession};
-use super::session::{self, Order, SessionId};
+use super::session::{self, SessionCommand, SessionId};
 use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
@@ -237,8 +237,8 @@ fn order(
     handler: &Arc<dyn Handler>,
     session: &SourceSession,
     (details, properties): (&str, &[Property]),
-) -> Arc<Order> {
-    Arc::new(Order {
+) -> Arc<SessionCommand> {
+    Arc::new(SessionCommand {
         generation,
         handler: Arc::clone(handler),
         spec: SessionSpec {

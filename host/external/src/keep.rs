@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::book::Registered;
+use crate::registrations::Registered;
 
 /// Maximum number of bytes that are read.
 const MAX: u64 = 1 << 20;

@@ -180,7 +180,7 @@ impl Source {
 
 /// Registrations of external handlers, and recent refusals.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct Registrations {
     /// Registrations by source name.
     entries: BTreeMap<String, Entry>,
     refusals: BTreeMap<String, (SourceProblem, Instant)>,
@@ -188,7 +188,7 @@ pub struct Book {
     pub is_unkept: bool,
 }
 
-impl Book {
+impl Registrations {
     /// Restores what an earlier run stored for this folder; each handler is probed at once.
     pub fn of_earlier_run(kept: Vec<Registered>, folder: &Path, now: Instant) -> Self {
         let is_here = |registered: &Registered| match &registered.endpoint {

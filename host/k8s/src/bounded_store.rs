@@ -9,14 +9,14 @@ const MAX_BYTES: usize = 4 << 20;
 
 /// Objects by name, each of a node or another owner.
 #[derive(Debug)]
-pub struct Shelf<V> {
-    held: BTreeMap<String, Held<V>>,
-    nodes: BTreeMap<String, Share>,
-    is_told: bool,
+pub struct BoundedStore<V> {
+    held: BTreeMap<String, Entry<V>>,
+    nodes: BTreeMap<String, Usage>,
+    is_logged: bool,
 }
 
 #[derive(Debug)]
-struct Held<V> {
+struct Entry<V> {
     node: String,
     bytes: usize,
     value: V,
@@ -24,43 +24,43 @@ struct Held<V> {
 
 /// Number and size of a node's objects.
 #[derive(Debug, Default)]
-struct Share {
+struct Usage {
     number: usize,
     bytes: usize,
 }
 
-impl<V> Default for Shelf<V> {
+impl<V> Default for BoundedStore<V> {
     fn default() -> Self {
         Self {
             held: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            is_told: false,
+            is_logged: false,
         }
     }
 }
 
-impl<V> Shelf<V> {
+impl<V> BoundedStore<V> {
     /// Adds a report in place of its earlier version. Returns it as an error if its node has too many reports or too many bytes.
     pub fn put(&mut self, name: &str, node: &str, bytes: usize, value: V) -> Result<(), V> {
         self.remove(name);
-        let share = self.nodes.entry(node.to_owned()).or_default();
-        let after = share.bytes.saturating_add(bytes);
-        if share.number >= MAX_REPORTS || after > MAX_BYTES {
+        let usage = self.nodes.entry(node.to_owned()).or_default();
+        let after = usage.bytes.saturating_add(bytes);
+        if usage.number >= MAX_REPORTS || after > MAX_BYTES {
             return Err(value);
         }
-        *share = Share {
-            number: share.number.saturating_add(1),
+        *usage = Usage {
+            number: usage.number.saturating_add(1),
             bytes: after,
         };
         let node = node.to_owned();
         self.held
-            .insert(name.to_owned(), Held { node, bytes, value });
+            .insert(name.to_owned(), Entry { node, bytes, value });
         Ok(())
     }
 
     /// Returns true only on the first call, to log left-out reports once.
-    pub fn is_news(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_told, true)
+    pub fn is_first_rejection(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_logged, true)
     }
 
     /// Removes a report.
@@ -68,10 +68,10 @@ impl<V> Shelf<V> {
         let Some(held) = self.held.remove(name) else {
             return;
         };
-        if let Some(share) = self.nodes.get_mut(&held.node) {
-            share.number = share.number.saturating_sub(1);
-            share.bytes = share.bytes.saturating_sub(held.bytes);
-            if share.number == 0 {
+        if let Some(usage) = self.nodes.get_mut(&held.node) {
+            usage.number = usage.number.saturating_sub(1);
+            usage.bytes = usage.bytes.saturating_sub(held.bytes);
+            if usage.number == 0 {
                 self.nodes.remove(&held.node);
             }
         }
@@ -99,20 +99,20 @@ mod tests {
 
     #[test]
     fn a_node_has_so_many_reports_and_bytes_and_takes_none_of_anothers() {
-        let mut shelf = Shelf::default();
+        let mut store = BoundedStore::default();
         for number in 0..MAX_REPORTS + 20 {
-            let is_held = shelf.put(&format!("a.{number}"), "a", 10, number).is_ok();
+            let is_held = store.put(&format!("a.{number}"), "a", 10, number).is_ok();
             assert_eq!(is_held, number < MAX_REPORTS);
         }
-        assert_eq!(shelf.put("b.0", "b", MAX_BYTES, 0), Ok(()));
-        assert_eq!(shelf.put("b.1", "b", 1, 1), Err(1));
+        assert_eq!(store.put("b.0", "b", MAX_BYTES, 0), Ok(()));
+        assert_eq!(store.put("b.1", "b", 1, 1), Err(1));
         // A later version of a report replaces the earlier one.
-        assert_eq!(shelf.put("b.0", "b", MAX_BYTES / 2, 2), Ok(()));
-        assert_eq!(shelf.put("b.1", "b", MAX_BYTES / 2, 1), Ok(()));
-        assert_eq!(shelf.put("b.1", "b", MAX_BYTES, 1), Err(1));
-        assert_eq!((shelf.get("b.0"), shelf.get("b.1")), (Some(&2), None));
-        shelf.remove("a.0");
-        assert_eq!(shelf.put("a.200", "a", 10, 200), Ok(()));
-        assert_eq!(shelf.values().count(), MAX_REPORTS + 1);
+        assert_eq!(store.put("b.0", "b", MAX_BYTES / 2, 2), Ok(()));
+        assert_eq!(store.put("b.1", "b", MAX_BYTES / 2, 1), Ok(()));
+        assert_eq!(store.put("b.1", "b", MAX_BYTES, 1), Err(1));
+        assert_eq!((store.get("b.0"), store.get("b.1")), (Some(&2), None));
+        store.remove("a.0");
+        assert_eq!(store.put("a.200", "a", 10, 200), Ok(()));
+        assert_eq!(store.values().count(), MAX_REPORTS + 1);
     }
 }

@@ -17,8 +17,8 @@ mod lost;
 use lost::Lost;
 
 use crate::answers::{self, Failure, Kind};
+use crate::bounded_store::BoundedStore;
 use crate::requests::{delete_only, put_by};
-use crate::shelf::Shelf;
 use crate::watch::{Event, UNDEFINED, Watch};
 use crate::{backoff, until};
 
@@ -28,7 +28,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 const SPACING: Duration = Duration::from_secs(1);
 
 /// Rules that bring objects into their wanted state.
-pub trait Keep {
+pub trait Reconcile {
     /// Type of the objects.
     type Object: Resource<DynamicType = ()>
         + Clone
@@ -49,14 +49,17 @@ pub trait Keep {
     ) -> Option<Write<Self::Object>>;
 
     /// Adds an existing object to `held`, within the bounds of what may be held.
-    fn hold(&self, held: &mut Shelf<Self::Object>, is_wanted: bool, object: Self::Object);
+    fn hold(&self, held: &mut BoundedStore<Self::Object>, is_wanted: bool, object: Self::Object);
 }
 
 /// Adds an object of a kind that only few may write: each object is a group of its own, and one that is too large is left out and logged.
-pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(held: &mut Shelf<K>, object: K) {
+pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(
+    held: &mut BoundedStore<K>,
+    object: K,
+) {
     let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
     let name = object.name_any();
-    if held.put(&name, &name, bytes, object).is_err() && held.is_news() {
+    if held.put(&name, &name, bytes, object).is_err() && held.is_first_rejection() {
         let kind = K::kind(&());
         tracing::warn!(%kind, name, "an object is too large to be read; remove it if it is not of Leafhost");
     }
@@ -76,20 +79,20 @@ pub enum Write<K> {
 /// A write that is due, with the name of its object.
 type Due<K> = (String, Write<K>);
 
-/// Keeper of the objects that its watch shows; nobody else writes them.
-pub struct Keeper<T: Keep> {
+/// Reconciler of the objects that its watch shows; nobody else writes them.
+pub struct Reconciler<T: Reconcile> {
     /// Rules that decide the writes.
-    pub keep: T,
+    pub rules: T,
     /// True if the wanted objects may be out of date.
-    pub is_doubtful: bool,
+    pub is_stale: bool,
     /// Name of the resource in texts.
     resource: String,
     api: Api<T::Object>,
     watch: Watch<T::Object>,
     /// Objects of a list that has not ended yet.
-    listing: Shelf<T::Object>,
+    listing: BoundedStore<T::Object>,
     /// Objects of the API server; `None` until they were listed.
-    found: Option<Shelf<T::Object>>,
+    found: Option<BoundedStore<T::Object>>,
     /// Wanted objects by name.
     wanted: BTreeMap<String, T::Object>,
     /// Pauses of objects by name.
@@ -117,16 +120,16 @@ impl Pause {
     }
 }
 
-impl<T: Keep> Keeper<T> {
-    /// Creates a keeper of the objects of an API and its watch. Nothing is wanted yet.
-    pub fn new(keep: T, api: Api<T::Object>, watch: Watch<T::Object>) -> Self {
+impl<T: Reconcile> Reconciler<T> {
+    /// Creates a reconciler of the objects of an API and its watch. Nothing is wanted yet.
+    pub fn new(rules: T, api: Api<T::Object>, watch: Watch<T::Object>) -> Self {
         Self {
-            keep,
-            is_doubtful: false,
+            rules,
+            is_stale: false,
             resource: format!("{}.{}", T::Object::plural(&()), T::Object::group(&())),
             watch,
             api,
-            listing: Shelf::default(),
+            listing: BoundedStore::default(),
             found: None,
             wanted: BTreeMap::new(),
             pauses: HashMap::new(),
@@ -136,7 +139,7 @@ impl<T: Keep> Keeper<T> {
     }
 
     /// Returns the objects of the API server, or `None` until they were listed.
-    pub fn found(&self) -> Option<&Shelf<T::Object>> {
+    pub fn found(&self) -> Option<&BoundedStore<T::Object>> {
         self.found.as_ref()
     }
 
@@ -147,7 +150,7 @@ impl<T: Keep> Keeper<T> {
 
     /// Pauses the writes of all objects until `until`, for the reason `why`.
     pub fn pause(&mut self, until: Instant, why: &str) {
-        let found = self.found.iter().flat_map(Shelf::names);
+        let found = self.found.iter().flat_map(BoundedStore::names);
         let all = self.wanted.keys().chain(found);
         let pause = |name: &String| (name.clone(), Pause::new(until, Some(why)));
         self.pauses = all.map(pause).collect();
@@ -177,16 +180,16 @@ impl<T: Keep> Keeper<T> {
             Ok(event) => event,
             Err(failure) => {
                 let resource = &self.resource;
-                let why = failure.told_of(resource);
+                let why = failure.describe_watch(resource);
                 self.unwatched = Some(format!("cannot list {resource}: {why}"));
                 return;
             }
         };
         match event {
-            Event::Init => self.listing = Shelf::default(),
+            Event::Init => self.listing = BoundedStore::default(),
             Event::InitApply(object) => {
                 let is_wanted = self.wanted.contains_key(&object.name_any());
-                self.keep.hold(&mut self.listing, is_wanted, object);
+                self.rules.hold(&mut self.listing, is_wanted, object);
             }
             Event::InitDone => {
                 self.unwatched = None;
@@ -211,7 +214,7 @@ impl<T: Keep> Keeper<T> {
         if !self.wanted.contains_key(&name) {
             return;
         }
-        self.is_doubtful = true;
+        self.is_stale = true;
         let (until, is_again) = self.lost.note(&name, Instant::now());
         let pause = Pause::new(until, is_again.then_some(T::LOST));
         self.pauses.insert(name, pause);
@@ -225,7 +228,7 @@ impl<T: Keep> Keeper<T> {
             let known = found.get(&name).and_then(version);
             if known <= version(&object) {
                 let is_wanted = self.wanted.contains_key(&name);
-                self.keep.hold(found, is_wanted, object);
+                self.rules.hold(found, is_wanted, object);
             }
         }
     }
@@ -255,7 +258,7 @@ impl<T: Keep> Keeper<T> {
         let now = Instant::now();
         names
             .filter_map(|name| {
-                let write = self.keep.write(found.get(name), self.wanted.get(name))?;
+                let write = self.rules.write(found.get(name), self.wanted.get(name))?;
                 let pause = self.pauses.get(name);
                 Some((
                     (name.clone(), write),
@@ -296,11 +299,11 @@ impl<T: Keep> Keeper<T> {
         // Another writer was faster, which is no failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
         // The policies refuse objects that belong to an owner other than the existing one.
-        self.is_doubtful |= matches!(failure.code, Some(401 | 403 | 422));
+        self.is_stale |= matches!(failure.code, Some(401 | 403 | 422));
         let pause = Pause {
             until: Instant::now() + wait,
             failures,
-            error: (!is_race).then(|| self.told(&failure)),
+            error: (!is_race).then(|| self.describe(&failure)),
         };
         self.pauses.insert(name.clone(), pause);
         // The object is not in the assumed state.
@@ -311,7 +314,7 @@ impl<T: Keep> Keeper<T> {
             match object {
                 Some(object) => {
                     let is_wanted = self.wanted.contains_key(&name);
-                    self.keep.hold(found, is_wanted, object);
+                    self.rules.hold(found, is_wanted, object);
                 }
                 None => found.remove(&name),
             }
@@ -321,7 +324,7 @@ impl<T: Keep> Keeper<T> {
 
     fn differs(&self, name: &str) -> bool {
         let found = self.found.as_ref().and_then(|found| found.get(name));
-        self.keep.write(found, self.wanted.get(name)).is_some()
+        self.rules.write(found, self.wanted.get(name)).is_some()
     }
 
     async fn request(&mut self, name: &str, write: Write<T::Object>) -> kube::Result<()> {
@@ -343,14 +346,14 @@ impl<T: Keep> Keeper<T> {
     }
 
     /// Returns why an object was not written, with the remedy.
-    fn told(&self, failure: &Failure) -> String {
+    fn describe(&self, failure: &Failure) -> String {
         let resource = &self.resource;
         match failure.kind {
             Kind::Denied => format!(
                 "{}; allow the service account to write {resource}",
                 failure.message
             ),
-            _ => failure.told_of(resource),
+            _ => failure.describe_watch(resource),
         }
     }
 

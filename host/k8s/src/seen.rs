@@ -51,7 +51,7 @@ where
                     }
                 }
                 Err(failure) => {
-                    let error = failure.told_of(self.what);
+                    let error = failure.describe_watch(self.what);
                     tracing::warn!(error, "{} cannot be watched; it is tried again", self.what);
                 }
             }

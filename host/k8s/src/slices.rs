@@ -19,7 +19,7 @@ use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
 
 use crate::answers::{self, Kind};
-use crate::keeper::Write;
+use crate::reconciler::Write;
 use crate::requests::put_by;
 
 /// Timeout of a request.
@@ -283,7 +283,7 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
         message: match failure.kind {
             Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
             Kind::Denied => format!("{}; allow the service account to create resourceslices", failure.message),
-            _ => failure.told(),
+            _ => failure.describe(),
         },
         is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
     })?;

@@ -100,7 +100,7 @@ impl Offered {
     }
 
     /// Changes the report, and has it published if it differs.
-    pub fn tell(&self, change: impl FnOnce(&mut ResourceReport)) {
+    pub fn update_report(&self, change: impl FnOnce(&mut ResourceReport)) {
         let mut report = locked(&self.report);
         let before = report.clone();
         change(&mut report);

@@ -238,7 +238,7 @@ impl Kubelet {
     }
 
     /// Sends an event.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
@@ -259,7 +259,7 @@ impl Kubelet {
         state.alive.remove(name);
         state.held.retain(|_, (holder, _)| holder != name);
         drop(state);
-        self.tell();
+        self.notify();
     }
 }
 

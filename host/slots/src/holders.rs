@@ -247,7 +247,7 @@ impl HoldersTask {
         let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
         let failures = failures.saturating_add(1);
         // The first failure is usually a conflict with another node's write.
-        if failures > 1 && backoff::is_told(failures.into()) {
+        if failures > 1 && backoff::is_logged(failures.into()) {
             tracing::warn!(instance = %key, error, "cannot show who has slots; it is tried again");
         }
         let until = Instant::now() + backoff::wait(failures);

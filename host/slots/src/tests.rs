@@ -400,7 +400,7 @@ async fn what_an_ended_pod_had_is_given_to_the_next_before_it_came_back() {
     pass(10).await;
     // A running snapshot still shows the old one.
     rig.kubelet.state().slow = Duration::from_secs(2);
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(1).await;
     rig.kubelet.state().held.clear();
     rig.kubelet.state().slow = Duration::ZERO;

@@ -33,12 +33,12 @@ pub(crate) use wakes::{Filter, Wakes};
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.
-    async fn call(&self, ask: Ask) -> Called;
+    async fn call(&self, ask: CallInput) -> CallResult;
 }
 
 /// Input of a call that differs between the calls of a session.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Ask {
+pub(crate) struct CallInput {
     /// Reasons for the call.
     pub(crate) events: Vec<CallReason>,
     /// True if more events came than are kept.
@@ -80,7 +80,7 @@ impl CallReason {
 
 /// Result of a call.
 #[derive(Debug, Clone)]
-pub(crate) struct Called {
+pub(crate) struct CallResult {
     /// Outcome of the call.
     pub(crate) outcome: Outcome,
     /// Explanations of things that were seen and left out.
@@ -90,12 +90,12 @@ pub(crate) struct Called {
     /// Cost of the call; the session fills in the reasons and the next call.
     pub(crate) stats: CallStats,
     /// Data for the next call, from an answer with devices.
-    pub(crate) next: Option<Next>,
+    pub(crate) next: Option<NextCall>,
 }
 
 /// Data that an answer leaves for the next call.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Next {
+pub(crate) struct NextCall {
     /// Wakes of the next call.
     pub(crate) wakes: Wakes,
     /// Cursor for the next call.
@@ -132,7 +132,7 @@ pub(crate) struct WakingSession {
 enum Phase {
     /// A call runs. Keeps what it was told, to tell it again after a failure, and the events since it began.
     Calling {
-        call: Pin<Box<dyn Future<Output = Called> + Send>>,
+        call: Pin<Box<dyn Future<Output = CallResult> + Send>>,
         /// Delay between the due time of the call and its request.
         late: Duration,
         told: Pending,
@@ -197,7 +197,7 @@ impl WakingSession {
             self.pace.begin(now);
         }
         let told = std::mem::take(&mut self.pending);
-        let ask = Ask {
+        let ask = CallInput {
             events: told.events().to_vec(),
             events_lost: told.lost(),
             // The session keeps the cursor, too: a failed call leaves it unchanged.
@@ -295,7 +295,7 @@ impl WakingSession {
     }
 
     /// Updates the session from the result of a call; returns the report.
-    fn finish(&mut self, called: Called, told: Pending, since: EventBuffer) -> Report {
+    fn finish(&mut self, called: CallResult, told: Pending, since: EventBuffer) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;

@@ -9,11 +9,11 @@ use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 
 /// Owners of resource names.
-pub struct Owners<'a> {
+pub struct NameIndex<'a> {
     names: NameOwners<'a>,
 }
 
-impl<'a> Owners<'a> {
+impl<'a> NameIndex<'a> {
     /// Collects the owners from Configurations as their status shows them.
     pub fn of_states(reserved: &'a ResourceNames, states: &'a ConfigurationStates) -> Self {
         let keys = oldest_first(states.configurations.iter());

@@ -8,7 +8,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, NameRecord, NameSet};
 use leafhost_core::status_store::ConfigurationStates;
 
-use super::owners::oldest_first;
+use super::name_index::oldest_first;
 
 /// Upper bound of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
 /// oldest Configuration.
@@ -93,8 +93,8 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
     }
     let live = states.configurations.iter();
     let live = oldest_first(live.filter(|(_, state)| !state.is_deleting));
-    let owners = NameOwners::new(&set.names, live.iter().copied());
-    for key in live.into_iter().filter(|key| owners.is_unreserved(key)) {
+    let name_index = NameOwners::new(&set.names, live.iter().copied());
+    for key in live.into_iter().filter(|key| name_index.is_unreserved(key)) {
         let namespace = namespaces.entry(key.namespace()).or_default();
         if namespace.names >= MOST {
             // The next pass reserves the name in the freed place.

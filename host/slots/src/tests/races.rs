@@ -250,7 +250,7 @@ impl World {
             self.lost.extend(self.truth.keys().cloned());
         }
         drop(state);
-        self.rig.kubelet.tell();
+        self.rig.kubelet.notify();
     }
 
     async fn step(&mut self) {

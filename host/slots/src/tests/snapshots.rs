@@ -19,7 +19,7 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
         let began = Instant::now();
         let rig = Rig::new(&fixture, kubelet);
         // Events do not shorten the wait.
-        rig.kubelet.tell();
+        rig.kubelet.notify();
         wait_for(&rig.offers, |offers| !offers.is_empty()).await;
         assert_eq!(began.elapsed().as_secs(), offered_after, "{slow} {is_mute}");
     }
@@ -130,7 +130,7 @@ async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
     assert_eq!((rig.snapshots(), rig.problems()), (1, vec![]));
     // Slots of a kubelet that ran before stay, with a snapshot every ten seconds.
     rig.put(instance("cams", "a", 1, &[(0, NODE)]));
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(3600).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     assert!(rig.snapshots() <= 1 + 362, "{}", rig.snapshots());
@@ -145,7 +145,7 @@ async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
     rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     rig.kubelet.state().number = Some(1);
     rig.kubelet.state().is_mute = true;
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     // At once and often, in case it is just starting; then every ten seconds.
     for (seconds, snapshots) in [(1, 6..=9), (100, 12..=15), (100, 9..=11)] {
         let before = rig.snapshots();
@@ -165,7 +165,7 @@ async fn events_are_looked_at_together() {
     let rig = Rig::cams(1, &[(0, NODE)]).await;
     let before = rig.snapshots();
     for _ in 0..100 {
-        rig.kubelet.tell();
+        rig.kubelet.notify();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(

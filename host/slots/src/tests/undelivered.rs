@@ -74,7 +74,7 @@ async fn a_slot_whose_record_was_lost_is_not_given_away_by_the_next_agent_before
     pass(10).await;
     rig.kubelet.state().number = Some(2);
     rig.kubelet.state().held.clear();
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(1).await;
     let lost = rig.problems().join("\n");
     assert!(

@@ -77,7 +77,7 @@ async fn what_a_pod_has_of_an_instance_that_was_made_again_is_claimed_at_once() 
     let rig = rig(instance("cams", "a", 2, &[])).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(1).await;
     rig.put(made_now("again"));
     idle().await;

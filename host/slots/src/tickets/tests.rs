@@ -385,7 +385,7 @@ async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
     let world = World::new(&[a, b]);
     let (_handle, _task) = world.start();
     world.kubelet.run("one", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
     world.store.take_writes();
@@ -418,7 +418,7 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
     handle.allocate(ids(&[0])).await.unwrap();
     // The kubelet's record has another uid than the reservation.
     world.kubelet.run("other", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-other:{NODE}"));
 }
@@ -429,7 +429,7 @@ async fn nothing_is_looked_at_where_no_ticket_is_offered_and_no_pod_has_a_slot()
     world.is_offered = false;
     let (_handle, _task) = world.start();
     tokio::time::sleep(Duration::from_mins(1)).await;
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(world.kubelet.state().snapshots, 0);
     // Tickets were turned off while a pod had one.

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 /// Party that work is done for: the peer, and the namespace it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct Client {
     /// Peer address of the request. Any client may write any namespace into a request.
     pub peer: IpAddr,
     /// Namespace named in the request.
@@ -17,7 +17,7 @@ pub struct Party {
 
 /// Queue of turns.
 #[derive(Debug)]
-pub struct Turns {
+pub struct FairQueue {
     most: usize,
     queue: Mutex<Queue>,
 }
@@ -25,19 +25,19 @@ pub struct Turns {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    running: BTreeMap<u64, Party>,
+    running: BTreeMap<u64, Client>,
     /// Waiting tasks by number, which is in order of arrival.
-    waiting: BTreeMap<u64, (Party, oneshot::Sender<()>)>,
+    waiting: BTreeMap<u64, (Client, oneshot::Sender<()>)>,
 }
 
 /// Running turn, or a place in the queue for one. Dropping it lets the next one run.
 #[derive(Debug)]
-pub struct Turn {
-    turns: Arc<Turns>,
+pub struct Permit {
+    fair_queue: Arc<FairQueue>,
     number: u64,
 }
 
-impl Turns {
+impl FairQueue {
     /// Creates a queue of which at most `most` turns run at once.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -47,22 +47,22 @@ impl Turns {
     }
 
     /// Waits for a turn of this party.
-    pub async fn turn(self: &Arc<Self>, party: Party) -> Turn {
+    pub async fn acquire(self: &Arc<Self>, client: Client) -> Permit {
         let (begin, begins) = oneshot::channel();
-        let turn = {
+        let permit = {
             let mut queue = self.lock();
             let number = queue.next;
             queue.next += 1;
-            queue.waiting.insert(number, (party, begin));
+            queue.waiting.insert(number, (client, begin));
             queue.start(self.most);
-            Turn {
-                turns: Arc::clone(self),
+            Permit {
+                fair_queue: Arc::clone(self),
                 number,
             }
         };
         // The sender exists until the turn begins.
         let _ = begins.await;
-        turn
+        permit
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -76,20 +76,20 @@ impl Queue {
         while self.running.len() < most {
             let of = |peer: IpAddr| {
                 let running = self.running.values();
-                running.filter(|party| party.peer == peer).count()
+                running.filter(|client| client.peer == peer).count()
             };
             let free = self
                 .waiting
                 .iter()
-                .filter(|(_, (party, _))| !self.running.values().any(|running| running == party));
+                .filter(|(_, (client, _))| !self.running.values().any(|running| running == client));
             let Some(number) = free
-                .min_by_key(|(number, (party, _))| (of(party.peer), **number))
+                .min_by_key(|(number, (client, _))| (of(client.peer), **number))
                 .map(|(number, _)| *number)
             else {
                 return;
             };
-            if let Some((party, begin)) = self.waiting.remove(&number) {
-                self.running.insert(number, party);
+            if let Some((client, begin)) = self.waiting.remove(&number) {
+                self.running.insert(number, client);
                 // A task that no longer waits gives the turn back when it is dropped.
                 let _ = begin.send(());
             }
@@ -97,12 +97,12 @@ impl Queue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut queue = self.turns.lock();
+        let mut queue = self.fair_queue.lock();
         queue.waiting.remove(&self.number);
         queue.running.remove(&self.number);
-        queue.start(self.turns.most);
+        queue.start(self.fair_queue.most);
     }
 }
 
@@ -113,33 +113,33 @@ mod tests {
 
     use super::*;
 
-    fn party(peer: u8, namespace: &str) -> Party {
-        Party {
+    fn client(peer: u8, namespace: &str) -> Client {
+        Client {
             peer: [10, 0, 0, peer].into(),
             namespace: namespace.into(),
         }
     }
 
-    fn asked(turns: &Arc<Turns>, peer: u8, namespace: &str) -> BoxFuture<'static, Turn> {
-        let turns = Arc::clone(turns);
-        let party = party(peer, namespace);
-        let mut turn = async move { turns.turn(party).await }.boxed();
+    fn asked(fair_queue: &Arc<FairQueue>, peer: u8, namespace: &str) -> BoxFuture<'static, Permit> {
+        let fair_queue = Arc::clone(fair_queue);
+        let client = client(peer, namespace);
+        let mut permit = async move { fair_queue.acquire(client).await }.boxed();
         // The task is in the queue from its first poll.
-        if let Some(turn) = (&mut turn).now_or_never() {
-            return futures::future::ready(turn).boxed();
+        if let Some(permit) = (&mut permit).now_or_never() {
+            return futures::future::ready(permit).boxed();
         }
-        turn
+        permit
     }
 
     #[test]
     fn a_namespace_has_one_turn_at_a_time_and_others_do_not_wait_for_it() {
-        let turns = Turns::new(3);
-        let slow = asked(&turns, 1, "aaa").now_or_never().unwrap();
-        let mut more: Vec<_> = (0..60).map(|_| asked(&turns, 1, "aaa")).collect();
+        let fair_queue = FairQueue::new(3);
+        let slow = asked(&fair_queue, 1, "aaa").now_or_never().unwrap();
+        let mut more: Vec<_> = (0..60).map(|_| asked(&fair_queue, 1, "aaa")).collect();
         for waiting in &mut more {
             assert!(waiting.now_or_never().is_none());
         }
-        let other = asked(&turns, 1, "zzz").now_or_never();
+        let other = asked(&fair_queue, 1, "zzz").now_or_never();
         assert!(other.is_some(), "60 of another namespace wait");
         drop(slow);
         let next = (&mut more[0]).now_or_never();
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn who_names_many_namespaces_leaves_the_next_turn_to_others() {
-        let turns = Turns::new(2);
+        let fair_queue = FairQueue::new(2);
         let mut many: Vec<_> = (0..60)
-            .map(|number| asked(&turns, 1, &format!("n{number}")))
+            .map(|number| asked(&fair_queue, 1, &format!("n{number}")))
             .collect();
         let first = (&mut many[0]).now_or_never().unwrap();
         let _second = (&mut many[1]).now_or_never().unwrap();
-        let mut other = asked(&turns, 2, "zzz");
+        let mut other = asked(&fair_queue, 2, "zzz");
         assert!((&mut other).now_or_never().is_none());
         drop(first);
         let _others = (&mut other).now_or_never().unwrap();
@@ -164,17 +164,17 @@ mod tests {
 
     #[test]
     fn who_no_longer_waits_takes_no_turn() {
-        let turns = Turns::new(1);
-        let first = asked(&turns, 1, "a").now_or_never().unwrap();
-        let second = asked(&turns, 1, "b");
-        let mut third = asked(&turns, 1, "c");
+        let fair_queue = FairQueue::new(1);
+        let first = asked(&fair_queue, 1, "a").now_or_never().unwrap();
+        let second = asked(&fair_queue, 1, "b");
+        let mut third = asked(&fair_queue, 1, "c");
         drop(second);
         drop(first);
         assert!((&mut third).now_or_never().is_some());
-        let begun = asked(&turns, 1, "d");
+        let begun = asked(&fair_queue, 1, "d");
         drop(third);
         drop(begun);
-        assert!(asked(&turns, 1, "e").now_or_never().is_some());
-        assert!(turns.lock().running.is_empty());
+        assert!(asked(&fair_queue, 1, "e").now_or_never().is_some());
+        assert!(fair_queue.lock().running.is_empty());
     }
 }

@@ -33,7 +33,7 @@ const UNUSED: [&str; 3] = [
 
 /// The taken objects, and those of a list that is being read.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ConfigurationIndex {
     taken: Taken<Entry>,
     /// Objects of the list so far.
     listing: Option<Taken<Entry>>,
@@ -53,7 +53,7 @@ struct Entry {
     problems: Vec<SourceProblem>,
 }
 
-impl Book {
+impl ConfigurationIndex {
     /// Loads the objects of an earlier agent; they serve until the first complete list.
     pub fn remember(&mut self, objects: Vec<DynamicObject>) {
         self.is_remembered = true;
@@ -202,7 +202,7 @@ impl Book {
             let left_out = LeftOutConfiguration {
                 handler: one.mention.handler.clone(),
                 generation: one.mention.generation,
-                cap: one.cap.told(),
+                cap: one.cap.describe(),
             };
             set.left_out.insert(key, left_out);
         }
@@ -253,7 +253,8 @@ impl Entry {
         let uid = object.uid().unwrap_or_default();
         let is_deleting = object.metadata.deletion_timestamp.is_some();
         let key = ConfigurationKey::new(&name.0, &name.1).ok();
-        let told = |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
+        let field_problem =
+            |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
         let source = Arc::new(object);
         match manifest::read(&source) {
             Ok(manifest) => match Configuration::try_from(manifest) {
@@ -264,11 +265,11 @@ impl Entry {
                     problems: Vec::new(),
                 },
                 Err(problems) => {
-                    let problems = problems.into_iter().map(told).collect();
+                    let problems = problems.into_iter().map(field_problem).collect();
                     Self::bad(uid, is_deleting, problems, earlier)
                 }
             },
-            Err(problem) => Self::bad(uid, is_deleting, vec![told(problem)], earlier),
+            Err(problem) => Self::bad(uid, is_deleting, vec![field_problem(problem)], earlier),
         }
     }
 

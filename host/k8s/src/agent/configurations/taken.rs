@@ -80,7 +80,7 @@ pub enum Cap {
 
 impl Cap {
     /// Returns the cap in words.
-    pub fn told(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::NumberOfNamespace => format!("{MAX_OF_NAMESPACE} Configurations of a namespace"),
             Self::BytesOfNamespace => format!(

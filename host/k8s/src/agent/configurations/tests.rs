@@ -159,7 +159,7 @@ fn each_failure_of_the_watch_has_its_remedy() {
         (Some(500), "the agent tries again"),
         (None, "the agent tries again"),
     ] {
-        let problem = told(&Failure::answered(code, "so it is"));
+        let problem = describe(&Failure::answered(code, "so it is"));
         let text = problem.to_string();
         assert!(
             text.starts_with("Configurations: cannot be watched: so it is; "),

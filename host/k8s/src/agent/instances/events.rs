@@ -76,7 +76,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     gone.extend(take_in(shared, scope, event));
                 }
                 Some(Err(failure)) => {
-                    shared.interrupted(scope, Some(failure.told_of("instances.akri.sh")));
+                    shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
                 }
                 None => break,
             }

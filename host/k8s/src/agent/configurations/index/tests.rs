@@ -22,25 +22,25 @@ fn good() -> Value {
     json!({"discoveryHandler": {"name": "udev"}})
 }
 
-fn mk_book(objects: impl IntoIterator<Item = DynamicObject>) -> Book {
-    let mut book = Book::default();
-    book.begin();
+fn mk_index(objects: impl IntoIterator<Item = DynamicObject>) -> ConfigurationIndex {
+    let mut index = ConfigurationIndex::default();
+    index.begin();
     for object in objects {
-        book.list(object);
+        index.list(object);
     }
-    book.finish();
-    book
+    index.finish();
+    index
 }
 
-fn set(book: &Book) -> ConfigurationSet {
-    set_after(book, &ConfigurationSet::default())
+fn set(index: &ConfigurationIndex) -> ConfigurationSet {
+    set_after(index, &ConfigurationSet::default())
 }
 
 /// Returns the set that serves before any value was read.
-fn set_after(book: &Book, before: &ConfigurationSet) -> ConfigurationSet {
+fn set_after(index: &ConfigurationIndex, before: &ConfigurationSet) -> ConfigurationSet {
     let namespaces = BTreeSet::new();
-    let wanted = Wanted::of(book.references(&namespaces), &Wanted::default());
-    book.set(&namespaces, (&wanted, &Found::default()), &read(), before)
+    let wanted = Wanted::of(index.references(&namespaces), &Wanted::default());
+    index.set(&namespaces, (&wanted, &Found::default()), &read(), before)
 }
 
 /// Returns a known, empty set of reservations.
@@ -57,7 +57,7 @@ fn an_object_of_akri_is_read_with_what_the_api_server_adds() {
     let spec = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "a: 1"}, "capacity": 5,
         "brokerSpec": {"brokerPodSpec": {"containers": []}}, "instanceServiceSpec": {},
         "brokerProperties": {"A": "1"}});
-    let set = set(&mk_book([mk_object("a", "u", &spec)]));
+    let set = set(&mk_index([mk_object("a", "u", &spec)]));
     let configuration = &set.accepted.values().next().unwrap().configuration;
     assert_eq!(configuration.key.to_string(), "site/a");
     assert_eq!(
@@ -94,7 +94,7 @@ fn a_bad_object_is_named_with_its_field_and_the_others_serve() {
             "spec.discoveryHandler.discoveryProperties[0].valueFrom",
         ),
     ] {
-        let set = set(&mk_book([
+        let set = set(&mk_index([
             mk_object("a", "u", &good()),
             mk_object("bad", "v", &spec),
         ]));
@@ -114,7 +114,7 @@ fn a_bad_object_is_named_with_its_field_and_the_others_serve() {
 
 #[test]
 fn a_name_that_leaves_no_room_for_instances_is_a_problem() {
-    let set = set(&mk_book([mk_object(&"a".repeat(237), "u", &good())]));
+    let set = set(&mk_index([mk_object(&"a".repeat(237), "u", &good())]));
     assert_eq!(names(&set), [""; 0]);
     assert_eq!(set.problems[0].path, "metadata.name");
 }
@@ -124,16 +124,16 @@ fn the_last_good_version_of_the_same_object_serves_on() {
     let bad = json!({"discoveryHandler": {"name": "udev"}, "capacity": 0});
     for relist in [false, true] {
         for (uid, expected) in [("u", vec!["a"]), ("other", vec![])] {
-            let mut book = mk_book([mk_object("a", "u", &good())]);
+            let mut index = mk_index([mk_object("a", "u", &good())]);
             let object = mk_object("a", uid, &bad);
             if relist {
-                book.begin();
-                book.list(object);
-                book.finish();
+                index.begin();
+                index.list(object);
+                index.finish();
             } else {
-                book.apply(object);
+                index.apply(object);
             }
-            let set = set(&book);
+            let set = set(&index);
             assert_eq!(names(&set), expected);
             let message = &set.problems[0].message;
             assert_eq!(message.contains("keeps serving"), uid == "u", "{message}");
@@ -143,11 +143,11 @@ fn the_last_good_version_of_the_same_object_serves_on() {
 
 #[test]
 fn a_bad_version_that_is_being_deleted_creates_nothing() {
-    let mut book = mk_book([mk_object("a", "u", &good())]);
+    let mut index = mk_index([mk_object("a", "u", &good())]);
     let mut object = mk_object("a", "u", &json!({}));
     object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
-    book.apply(object);
-    let set = set(&book);
+    index.apply(object);
+    let set = set(&index);
     assert!(
         set.accepted
             .values()
@@ -158,18 +158,18 @@ fn a_bad_version_that_is_being_deleted_creates_nothing() {
 
 #[test]
 fn only_a_whole_list_says_that_an_object_is_gone() {
-    let mut book = mk_book([mk_object("a", "u", &good()), mk_object("b", "v", &good())]);
-    book.begin();
-    book.list(mk_object("b", "v", &good()));
-    assert_eq!(names(&set(&book)), ["a", "b"]);
+    let mut index = mk_index([mk_object("a", "u", &good()), mk_object("b", "v", &good())]);
+    index.begin();
+    index.list(mk_object("b", "v", &good()));
+    assert_eq!(names(&set(&index)), ["a", "b"]);
     // That list failed, and the next one is complete.
-    book.begin();
-    book.list(mk_object("c", "w", &good()));
-    book.finish();
-    assert_eq!(names(&set(&book)), ["c"]);
-    book.delete(&mk_object("c", "w", &good()));
-    assert_eq!(names(&set(&book)), [""; 0]);
-    let empty = Book::default();
+    index.begin();
+    index.list(mk_object("c", "w", &good()));
+    index.finish();
+    assert_eq!(names(&set(&index)), ["c"]);
+    index.delete(&mk_object("c", "w", &good()));
+    assert_eq!(names(&set(&index)), [""; 0]);
+    let empty = ConfigurationIndex::default();
     assert!(!set(&empty).complete);
 }
 
@@ -184,11 +184,11 @@ fn mk_numbered(namespace: &str, number: usize) -> DynamicObject {
 fn a_namespace_with_too_many_takes_no_place_of_others_also_over_a_restart() {
     let many = || (0..2_010).map(|n| mk_numbered("aaa", n));
     let others = || (0..20).map(|n| mk_numbered(&format!("tenant-{n}"), n));
-    let book = mk_book(many().chain(others()));
-    let first = set(&book);
+    let index = mk_index(many().chain(others()));
+    let first = set(&index);
     assert_eq!(first.accepted.len(), MAX_OF_NAMESPACE + 20);
-    let mut restarted = Book::default();
-    restarted.remember(book.worth_keeping().unwrap());
+    let mut restarted = ConfigurationIndex::default();
+    restarted.remember(index.worth_keeping().unwrap());
     restarted.begin();
     // The objects that were not taken before are the oldest now.
     let older = (0..2_010).map(|n| mk_numbered("aab", n));
@@ -213,9 +213,9 @@ fn a_namespace_with_too_many_takes_no_place_of_others_also_over_a_restart() {
 
 #[test]
 fn one_that_is_left_out_says_so_with_the_handler_that_it_names() {
-    let mut book = mk_book((0..MAX_OF_NAMESPACE).map(|n| mk_numbered("aaa", n)));
-    book.apply(mk_numbered("aaa", 9_000));
-    let told = set(&book);
+    let mut index = mk_index((0..MAX_OF_NAMESPACE).map(|n| mk_numbered("aaa", n)));
+    index.apply(mk_numbered("aaa", 9_000));
+    let told = set(&index);
     let key = ConfigurationKey::new("aaa", "c09000").unwrap();
     assert!(!told.accepted.contains_key(&key));
     let left_out = &told.left_out[&key];
@@ -229,10 +229,10 @@ fn one_that_is_left_out_says_so_with_the_handler_that_it_names() {
         message.contains("1 are not used") && message.contains("aaa/c09000"),
         "{message}"
     );
-    book.delete(&mk_numbered("aaa", 0));
-    assert!(book.has_room());
-    book.apply(mk_numbered("aaa", 9_000));
-    assert!(set(&book).accepted.contains_key(&key) && set(&book).left_out.is_empty());
+    index.delete(&mk_numbered("aaa", 0));
+    assert!(index.has_room());
+    index.apply(mk_numbered("aaa", 9_000));
+    assert!(set(&index).accepted.contains_key(&key) && set(&index).left_out.is_empty());
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn what_an_agent_does_not_use_of_an_object_is_not_held() {
         "kubectl.kubernetes.io/last-applied-configuration".into(),
         "x".into(),
     );
-    let kept = mk_book([object]).worth_keeping().unwrap().remove(0);
+    let kept = mk_index([object]).worth_keeping().unwrap().remove(0);
     assert_eq!(kept.data, json!({"spec": good()}));
     assert_eq!(kept.metadata.managed_fields, None);
     let annotations = kept.metadata.annotations.unwrap();
@@ -264,14 +264,14 @@ fn values_of_a_namespace_that_names_too_many_stop_only_its_own_configurations() 
             {"name": "p", "valueFrom": {"secretKeyRef": {"name": format!("s{number}"), "key": "k", "optional": true}}}]);
         object
     };
-    let book = mk_book((0..400).map(|n| mk("aaa", n)).chain([mk("zzz", 0)]));
+    let index = mk_index((0..400).map(|n| mk("aaa", n)).chain([mk("zzz", 0)]));
     let namespaces = BTreeSet::new();
-    let wanted = Wanted::of(book.references(&namespaces), &Wanted::default());
+    let wanted = Wanted::of(index.references(&namespaces), &Wanted::default());
     let of_zzz = wanted
         .objects()
         .filter(|(object, _)| object.namespace == "zzz");
     assert_eq!((wanted.objects().count(), of_zzz.count()), (251, 1));
-    let told = book.set(
+    let told = index.set(
         &namespaces,
         (&wanted, &Found::default()),
         &read(),
@@ -291,30 +291,30 @@ fn while_a_value_is_being_read_what_served_before_serves() {
     let spec = json!({"discoveryHandler": {"name": "udev", "discoveryProperties": [
         {"name": "p", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}});
     let nothing = BTreeSet::new();
-    let mut book = mk_book([mk_object("a", "u", &good())]);
-    let before = set(&book);
-    book.apply(mk_object("a", "u", &spec));
-    book.apply(mk_object("new", "v", &spec));
-    let references: Vec<_> = book.references(&nothing).collect();
+    let mut index = mk_index([mk_object("a", "u", &good())]);
+    let before = set(&index);
+    index.apply(mk_object("a", "u", &spec));
+    index.apply(mk_object("new", "v", &spec));
+    let references: Vec<_> = index.references(&nothing).collect();
     assert_eq!((references.len(), references[0].1.namespace), (2, "site"));
-    let pending = set_after(&book, &before);
+    let pending = set_after(&index, &before);
     assert!(pending.complete);
     assert_eq!(pending.accepted, before.accepted);
     // At the start, the set is empty until all values were read.
-    let first = set(&book);
+    let first = set(&index);
     assert!(!first.complete && first.accepted.is_empty());
 }
 
 #[test]
 fn what_does_not_change_stays_the_very_same() {
-    let mut book = mk_book([mk_object("a", "u", &good()), mk_object("b", "v", &good())]);
-    let before = set(&book);
-    book.apply(mk_object(
+    let mut index = mk_index([mk_object("a", "u", &good()), mk_object("b", "v", &good())]);
+    let before = set(&index);
+    index.apply(mk_object(
         "b",
         "v",
         &json!({"discoveryHandler": {"name": "onvif"}}),
     ));
-    let after = set_after(&book, &before);
+    let after = set_after(&index, &before);
     let same: Vec<_> = before
         .accepted
         .values()
@@ -326,7 +326,7 @@ fn what_does_not_change_stays_the_very_same() {
 
 #[test]
 fn nothing_is_complete_before_it_is_known_who_has_which_name() {
-    let book = mk_book([mk_object("a", "u", &good())]);
+    let index = mk_index([mk_object("a", "u", &good())]);
     for (is_known, problem) in [(false, None), (true, None), (true, Some("no right"))] {
         let names = NameSet {
             is_known,
@@ -335,7 +335,7 @@ fn nothing_is_complete_before_it_is_known_who_has_which_name() {
         };
         let nothing = ConfigurationSet::default();
         let values = (&Wanted::default(), &Found::default());
-        let set = book.set(&BTreeSet::new(), values, &names, &nothing);
+        let set = index.set(&BTreeSet::new(), values, &names, &nothing);
         assert_eq!(set.complete, is_known);
         assert_eq!(set.accepted.len(), usize::from(is_known));
         let told = set.problems.first().map(ToString::to_string);
