@@ -11,10 +11,10 @@ use leafhost_core::fair::round_robin;
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
-use leafhost_core::repeats::Repeats;
 use leafhost_core::text::chain;
 use leafhost_core::timeouts;
 use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,7 @@ pub struct ReconcileTask {
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
     /// Instances that this node has created or joined.
-    joins: Repeats<InstanceKey>,
+    joins: WriteLimiter<InstanceKey>,
     /// Time of the next join that waits.
     next_join: Option<Instant>,
     /// Instances whose last write failed. Each is paused separately, whatever else changes.
@@ -85,7 +85,7 @@ impl ReconcileTask {
             report,
             metrics,
             held,
-            joins: Repeats::default(),
+            joins: WriteLimiter::default(),
             next_join: None,
             failing: BTreeMap::new(),
         };
@@ -256,12 +256,12 @@ impl ReconcileTask {
         let (mut errors, mut left) = (Vec::new(), Vec::new());
         for (result, info) in results.into_iter().zip(info) {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
-            self.metrics.wrote(info.kind, label);
+            self.metrics.count_write(info.kind, label);
             let error = match result {
                 Ok(written) => {
                     self.failing.remove(&info.key);
                     match info.enters {
-                        Some(true) => self.joins.wrote(info.key, Instant::now()),
+                        Some(true) => self.joins.record(info.key, Instant::now()),
                         Some(false) => self.joins.forget(&info.key),
                         None => {}
                     }
@@ -302,7 +302,7 @@ impl ReconcileTask {
             .await
         {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
-            self.metrics.wrote("delete", label);
+            self.metrics.count_write("delete", label);
         }
     }
 

@@ -10,7 +10,7 @@ use leafhost_files::{Checked, Located, check_file, check_folder, check_reference
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
-use crate::failure::Shown;
+use crate::failure::AlreadyReported;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
@@ -65,7 +65,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     if findings.problems.is_empty() && notes.is_empty() {
         Ok(())
     } else {
-        Err(Shown.into())
+        Err(AlreadyReported.into())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
 use crate::error::Error;
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::round_robin::WriteLimits;
 use crate::statuses::Problems;
 use crate::writes::{Answer as _, Done, Writes};
@@ -46,7 +46,7 @@ pub async fn run(
         attempts: Attempts::default(),
         published: PublishedEvents::default(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,

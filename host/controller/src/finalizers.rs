@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::error::Error;
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -33,7 +33,7 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
         attempts: Attempts::default(),
         first: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,

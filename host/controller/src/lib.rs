@@ -14,7 +14,7 @@ mod finalizers;
 mod fold;
 mod metrics;
 mod names;
-mod pace;
+mod pass_schedule;
 mod release;
 mod released;
 mod releasing;

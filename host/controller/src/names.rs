@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::Error;
 use crate::metrics::{Metrics, Write};
-use crate::pace::Earliest;
+use crate::pass_schedule::Earliest;
 
 mod name_index;
 mod plan;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::attempts::Attempts;
 use crate::error::Error;
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::release::{self, Absence, Verdict};
 use crate::released::Released;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
@@ -43,7 +43,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
         released: Released::default(),
         kept: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,

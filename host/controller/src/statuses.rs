@@ -21,7 +21,7 @@ use crate::attempts::Attempts;
 use crate::error::Error;
 use crate::fold::{self, ClusterState};
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; the reports of many nodes come together.
@@ -63,7 +63,7 @@ pub async fn run(
         attempts: Attempts::default(),
         first_seen: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,

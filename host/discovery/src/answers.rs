@@ -6,7 +6,7 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
-use super::served::{SourceSession, Taken};
+use super::served::{AppliedReport, SourceSession};
 use super::session::{Answer, SessionId, SessionMessage};
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
@@ -45,7 +45,7 @@ impl DiscoveryTask {
             Some(session) if session.generation() == Some(generation) => session,
             _ => return,
         };
-        let Taken {
+        let AppliedReport {
             answered,
             differs,
             left_out,
@@ -78,7 +78,7 @@ impl DiscoveryTask {
             }
             SessionMessage::Refused(problems) => {
                 session.refused(source, problems, now);
-                Taken {
+                AppliedReport {
                     answered: true,
                     differs: false,
                     left_out: Vec::new(),
@@ -94,7 +94,7 @@ impl DiscoveryTask {
                     denied: 0,
                 });
                 session.failed(source, &fault, now);
-                Taken {
+                AppliedReport {
                     answered: false,
                     differs: false,
                     left_out: Vec::new(),

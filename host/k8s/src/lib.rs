@@ -25,11 +25,11 @@ mod reconciler;
 mod reports;
 mod requests;
 mod scheduler;
-mod seen;
 mod slices;
 #[cfg(test)]
 mod stub;
 mod watch;
+mod watched_object;
 mod webhook;
 
 use std::sync::Arc;

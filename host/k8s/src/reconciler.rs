@@ -195,7 +195,7 @@ impl<T: Reconcile> Reconciler<T> {
                 self.unwatched = None;
                 self.found = Some(std::mem::take(&mut self.listing));
             }
-            Event::Apply(object) => self.saw(object),
+            Event::Apply(object) => self.observe(object),
             Event::Resumed => self.unwatched = None,
             Event::Delete(object) => {
                 let name = object.name_any();
@@ -221,7 +221,7 @@ impl<T: Reconcile> Reconciler<T> {
     }
 
     /// Takes an object unless a newer version of it is known. Versions of one resource are increasing numbers.
-    fn saw(&mut self, object: T::Object) {
+    fn observe(&mut self, object: T::Object) {
         let version = |object: &T::Object| object.resource_version()?.parse::<u64>().ok();
         if let Some(found) = &mut self.found {
             let name = object.name_any();
@@ -341,7 +341,7 @@ impl<T: Reconcile> Reconciler<T> {
                 return Ok(());
             }
         };
-        self.saw(object);
+        self.observe(object);
         Ok(())
     }
 

@@ -48,9 +48,9 @@ impl Offered {
     }
 
     /// Records an Allocate. The ids stay listed until the returned flight is dropped, and for the linger time after that.
-    pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<Flight, NotListed> {
+    pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<InFlight, NotListed> {
         self.change(|listing, now| listing.asked(&ids, now))?;
-        Ok(Flight {
+        Ok(InFlight {
             offered: Arc::clone(self),
             ids,
         })
@@ -131,12 +131,12 @@ impl Offered {
 }
 
 /// Allocate in flight.
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     offered: Arc<Offered>,
     ids: BTreeSet<String>,
 }
 
-impl Drop for Flight {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         self.offered

@@ -8,8 +8,8 @@ use leafhost_core::allocation::take;
 use leafhost_core::device_id::{DeviceId, device_id_of};
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::problem::Problem;
-use leafhost_core::repeats::Repeats;
 use leafhost_core::text::chain;
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
 use super::SlotTask;
@@ -20,7 +20,7 @@ use super::writes::Purpose;
 #[derive(Default)]
 pub(super) struct Adoptions {
     /// Slots that were claimed, with the time before which none is claimed again.
-    done: Repeats<SlotKey>,
+    done: WriteLimiter<SlotKey>,
     /// Reason why the last claims could not be written.
     pub problem: Option<Problem>,
     /// Slots that another node claims although a pod of this node has them.
@@ -99,7 +99,7 @@ impl SlotTask {
         let mut errors = Vec::new();
         for (result, (_, slot_key)) in results.into_iter().zip(slot_keys) {
             match result {
-                Ok(_) => self.adoptions.done.wrote(slot_key, Instant::now()),
+                Ok(_) => self.adoptions.done.record(slot_key, Instant::now()),
                 Err(error) => errors.push(error),
             }
         }

@@ -27,7 +27,7 @@ use pace::Pace;
 pub(crate) use subscriptions::{DeviceSubscription, NetworkSubscription, Subscriptions};
 use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
-pub(crate) use wakes::{Filter, Wakes};
+pub(crate) use wakes::{Filter, WakeConditions};
 
 /// Makes calls.
 #[async_trait]
@@ -97,7 +97,7 @@ pub(crate) struct CallResult {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NextCall {
     /// Wakes of the next call.
-    pub(crate) wakes: Wakes,
+    pub(crate) wakes: WakeConditions,
     /// Cursor for the next call.
     pub(crate) cursor: Option<Vec<u8>>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct WakingSession {
     subscriptions: Subscriptions,
     phase: Phase,
     /// Wakes of the last answer: in force until the next answer, also after failed calls.
-    wakes: Arc<Wakes>,
+    wakes: Arc<WakeConditions>,
     /// Time spent on comparing device events since the last report.
     compared: Duration,
     /// Cursor to pass to the next call.

@@ -23,7 +23,7 @@ use super::restarts::Restarts;
 use crate::Error;
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -95,7 +95,7 @@ impl BrokerTask {
         let mut instances = self.brokers.instances();
         let mut objects = self.brokers.objects();
         let mut names = self.brokers.names();
-        let mut pace = Pace::new(SOON);
+        let mut pace = PassSchedule::new(SOON);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),

@@ -12,8 +12,8 @@ use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
+mod capped_set;
 mod index;
-mod taken;
 
 use crate::agent::values::{Values, Wanted};
 use crate::answers::Failure;

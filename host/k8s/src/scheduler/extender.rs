@@ -23,7 +23,7 @@ use authority::{Found, look};
 pub use entry::{EntryError, entry};
 
 use crate::answers::{self, Failure, Kind};
-use crate::seen::Seen;
+use crate::watched_object::WatchedObject;
 use crate::{backoff, certificates, until};
 
 /// Time limit for a request.
@@ -53,7 +53,7 @@ impl Names {
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(client, &names.namespace);
     let mut task = CertificateTask {
-        secret: Seen::new(secrets.clone(), &names.secret, "the extender's Secret"),
+        secret: WatchedObject::new(secrets.clone(), &names.secret, "the extender's Secret"),
         secrets,
         names,
         serving,
@@ -90,7 +90,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
 struct CertificateTask {
     names: Names,
     secrets: Api<Secret>,
-    secret: Seen<Secret>,
+    secret: WatchedObject<Secret>,
     serving: watch::Sender<Option<Arc<ServerConfig>>>,
     /// Secret whose certificate is being served.
     served: Option<Secret>,

@@ -24,7 +24,7 @@ mod certificate;
 use certificate::Certificate;
 
 use crate::answers::{self, Failure, Kind};
-use crate::seen::Seen;
+use crate::watched_object::WatchedObject;
 use crate::{backoff, certificates, until};
 
 /// Timeout of a request.
@@ -67,8 +67,8 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let mut task = CertificateTask {
-        secret: Seen::new(secrets.clone(), &names.secret, "the webhook's Secret"),
-        webhook: Seen::new(
+        secret: WatchedObject::new(secrets.clone(), &names.secret, "the webhook's Secret"),
+        webhook: WatchedObject::new(
             webhooks.clone(),
             &names.webhook,
             "the webhook's ValidatingWebhookConfiguration",
@@ -111,8 +111,8 @@ struct CertificateTask {
     names: Names,
     secrets: Api<Secret>,
     webhooks: Api<ValidatingWebhookConfiguration>,
-    secret: Seen<Secret>,
-    webhook: Seen<ValidatingWebhookConfiguration>,
+    secret: WatchedObject<Secret>,
+    webhook: WatchedObject<ValidatingWebhookConfiguration>,
     serving: watch::Sender<Option<Serving>>,
     /// Certificates last published to the API server, and the time.
     published: Option<(Vec<u8>, Instant)>,

@@ -24,12 +24,12 @@ pub struct Reservation {
     /// Indexes of the containers that get devices.
     pub places: BTreeSet<u32>,
     /// Containers of which at least one device is known here, by index.
-    pub containers: BTreeMap<u32, Wanted>,
+    pub containers: BTreeMap<u32, ReservedDevices>,
 }
 
 /// Devices that are reserved for a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReservedDevices {
     /// Name of the container.
     pub name: String,
     /// Number of devices that the container gets.
@@ -84,7 +84,7 @@ pub fn reserved_slots(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// Known container, with its pod's uid and reservation.
-    Container(&'a str, &'a Reservation, &'a Wanted),
+    Container(&'a str, &'a Reservation, &'a ReservedDevices),
     /// No container that is known yet.
     Nobody,
     /// More than one pod waits for devices; these are their names.
@@ -133,7 +133,7 @@ fn waiting<'a, 's>(
     reservation: &'a Reservation,
     admission: &'s Admission,
     answered: &'s BTreeSet<Served>,
-) -> impl Iterator<Item = Option<&'a Wanted>> + use<'a, 's> {
+) -> impl Iterator<Item = Option<&'a ReservedDevices>> + use<'a, 's> {
     reservation.places.iter().filter_map(move |place| {
         let Some(wanted) = reservation.containers.get(place) else {
             return Some(None);
@@ -158,7 +158,7 @@ pub fn is_last(
 #[derive(Debug, Default)]
 pub struct TicketHistory {
     /// Pods with reserved slots, by uid.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, PodRecord>,
     kubelet: Option<KubeletRun>,
     /// True once a read has shown anything.
     has_looked: bool,
@@ -177,7 +177,7 @@ enum SeenBy {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct PodRecord {
     seen: SeenBy,
     /// Start of the first read without a ticket, and the number of such reads.
     absent: Option<(Instant, u32)>,
@@ -185,7 +185,7 @@ struct Known {
 
 /// Result of a read of the kubelet's records.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TicketChanges {
     /// Slots to release, each with the uid of its pod and the reason.
     pub back: Vec<(SlotKey, String, Reason)>,
     /// Uids of the pods that the kubelet has tickets for.
@@ -209,9 +209,9 @@ impl TicketHistory {
         instances: &InstanceSet,
         snapshot: &Snapshot,
         (recent, grace): (&BTreeSet<String>, Duration),
-    ) -> Seen {
+    ) -> TicketChanges {
         let places = reserved_slots(node, instances);
-        let mut seen = Seen::default();
+        let mut seen = TicketChanges::default();
         let Some(listed) = &snapshot.listed else {
             return seen;
         };

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::fixture::{Fixture, Kubelet, NODE, device_id, instance, kubelet, snapshot};
 use crate::model::admission::Admission;
-use model::{Reservation, Reservations, Wanted};
+use model::{Reservation, Reservations, ReservedDevices};
 
 /// Admitted pods, and pods with tickets in the kubelet's records.
 #[derive(Default)]
@@ -137,7 +137,7 @@ fn gpu(hash: &str) -> Instance {
 
 #[test]
 fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
-    let container = |name: &str| Wanted {
+    let container = |name: &str| ReservedDevices {
         name: name.to_owned(),
         of: 1,
         devices: BTreeMap::new(),

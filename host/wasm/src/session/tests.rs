@@ -79,15 +79,15 @@ fn found(after: Option<u64>, subsystems: &[&str]) -> CallResult {
         }])
         .unwrap()
     };
-    let wakes = Wakes {
+    let wakes = WakeConditions {
         after: after.map(Duration::from_millis),
         udev: subsystems.iter().map(rule).collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     };
     waking(wakes)
 }
 
-fn waking(wakes: Wakes) -> CallResult {
+fn waking(wakes: WakeConditions) -> CallResult {
     let discovery = Discovery {
         devices: Devices::Unchanged,
         departed: Vec::new(),
@@ -347,9 +347,9 @@ async fn patterns_that_cost_too_much_hold_up_nobody_and_wake_uncompared() {
         value: format!("*{}y", "x".repeat(1000)),
     };
     let rules = (0..256).map(|_| Rule::new(vec![costly.clone()]).unwrap());
-    let wakes = Wakes {
+    let wakes = WakeConditions {
         udev: rules.collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     };
     let caller = at_once([waking(wakes.clone()), waking(wakes)]);
     let (session, events) = subscribed(&caller);

@@ -17,7 +17,7 @@ const MAX_OF_SOURCE: usize = 8;
 
 /// Conditions under which a session wants to be called again.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct WakeConditions {
     /// Time after which it wakes.
     pub(crate) after: Option<Duration>,
     /// Rules of device events that wake it.

@@ -16,7 +16,7 @@ use leafhost_core::properties::{self, Lookup, Reference};
 use leafhost_core::resource_names::NameSet;
 use serde_json::Value;
 
-use super::taken::{MAX_OF_NAMESPACE, Mention, Name, Object, Rank, Taken};
+use super::capped_set::{CappedSet, LeftOutSummary, MAX_OF_NAMESPACE, Name, Object, Rank};
 use crate::agent::values::{Found, Wanted};
 use crate::manifest;
 
@@ -34,9 +34,9 @@ const UNUSED: [&str; 3] = [
 /// The taken objects, and those of a list that is being read.
 #[derive(Debug, Default)]
 pub struct ConfigurationIndex {
-    taken: Taken<Entry>,
+    taken: CappedSet<Entry>,
     /// Objects of the list so far.
-    listing: Option<Taken<Entry>>,
+    listing: Option<CappedSet<Entry>>,
     is_complete: bool,
     /// True while the objects are those of an earlier agent.
     is_remembered: bool,
@@ -74,7 +74,7 @@ impl ConfigurationIndex {
 
     /// Begins a list.
     pub fn begin(&mut self) {
-        self.listing = Some(Taken::default());
+        self.listing = Some(CappedSet::default());
     }
 
     /// Adds an object of the list.
@@ -234,7 +234,7 @@ fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
     Object {
         rank: Rank::new(object.metadata.creation_timestamp.clone(), uid),
         bytes: serde_json::to_vec(&object).map_or(0, |bytes| bytes.len()),
-        mention: Mention {
+        mention: LeftOutSummary {
             handler: if is_handler_name(handler) {
                 handler.to_owned()
             } else {

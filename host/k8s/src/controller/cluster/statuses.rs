@@ -25,7 +25,7 @@ use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME, edit, written};
 use crate::bounded_store::BoundedStore;
 use crate::crd::DiscoveryHandler;
-use crate::index::{Kept, TRIES_AGAIN, follow};
+use crate::index::{ObjectMap, TRIES_AGAIN, follow};
 use crate::manifest;
 use crate::reports;
 use crate::requests::patch_by;
@@ -48,7 +48,7 @@ struct Report {
     bytes: usize,
 }
 
-impl Kept<String, Report> for BoundedStore<Report> {
+impl ObjectMap<String, Report> for BoundedStore<Report> {
     fn put(&mut self, name: String, report: Report) {
         let ((node, _), _) = &report.reported;
         let node = node.clone();

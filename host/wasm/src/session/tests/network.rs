@@ -60,9 +60,9 @@ fn answer(filters: &[&[&str]]) -> CallResult {
         let strings: Vec<Vec<u8>> = strings.iter().map(|text| (*text).into()).collect();
         Filter::new(GROUP, "239.255.255.250", &strings)
     };
-    waking(Wakes {
+    waking(WakeConditions {
         multicast: filters.iter().map(filter).collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     })
 }
 
@@ -273,9 +273,9 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     let grants = Grants::parse("network: {interfaces: ['eth*']}").unwrap();
     let policy = Policy::new(Arc::new(grants.network.unwrap()), network.clone());
     let wants = || {
-        waking(Wakes {
+        waking(WakeConditions {
             network: true,
-            ..Wakes::default()
+            ..WakeConditions::default()
         })
     };
     let caller = at_once([wants(), wants(), found(None, &[])]);

@@ -13,19 +13,19 @@ const EVERY: Duration = Duration::from_mins(1);
 
 /// Recent writes by key.
 #[derive(Debug)]
-pub struct Repeats<K> {
+pub struct WriteLimiter<K> {
     /// `Instant` at which the key's full burst is restored.
     full: BTreeMap<K, Instant>,
 }
 
-impl<K> Default for Repeats<K> {
+impl<K> Default for WriteLimiter<K> {
     fn default() -> Self {
         let full = BTreeMap::new();
         Self { full }
     }
 }
 
-impl<K: Ord> Repeats<K> {
+impl<K: Ord> WriteLimiter<K> {
     /// Returns the time at which the key may be written again, or `None` if it may be written now.
     pub fn next(&self, what: &K, now: Instant) -> Option<Instant> {
         let next = *self.full.get(what)? - EVERY * (AT_ONCE - 1);
@@ -33,7 +33,7 @@ impl<K: Ord> Repeats<K> {
     }
 
     /// Records a write of the key.
-    pub fn wrote(&mut self, what: K, now: Instant) {
+    pub fn record(&mut self, what: K, now: Instant) {
         self.full.retain(|_, full| *full > now);
         let full = self.full.entry(what).or_insert(now);
         *full += EVERY;
@@ -51,12 +51,12 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_each_time_is_written_once_a_minute_in_the_end() {
-        let (mut repeats, begun) = (Repeats::default(), Instant::now());
+        let (mut limiter, begun) = (WriteLimiter::default(), Instant::now());
         let mut writes = 0;
         for second in 0..=600 {
             let now = begun + Duration::from_secs(second);
-            if repeats.next(&"a", now).is_none() {
-                repeats.wrote("a", now);
+            if limiter.next(&"a", now).is_none() {
+                limiter.record("a", now);
                 writes += 1;
             }
             if second == 10 {
@@ -65,13 +65,13 @@ mod tests {
         }
         assert_eq!(writes, 4 + 10);
         let now = begun + Duration::from_mins(10);
-        assert_eq!(repeats.next(&"b", now), None);
+        assert_eq!(limiter.next(&"b", now), None);
         assert!(
-            repeats
+            limiter
                 .next(&"a", now)
                 .is_some_and(|next| next <= now + EVERY)
         );
-        repeats.forget(&"a");
-        assert_eq!(repeats.next(&"a", now), None);
+        limiter.forget(&"a");
+        assert_eq!(limiter.next(&"a", now), None);
     }
 }

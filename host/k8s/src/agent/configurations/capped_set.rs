@@ -54,14 +54,14 @@ pub struct Object<T> {
     /// Size in bytes.
     pub bytes: usize,
     /// Description for the case that the object is left out.
-    pub mention: Mention,
+    pub mention: LeftOutSummary,
     /// Value made from the object.
     pub value: T,
 }
 
 /// Description of an object that is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mention {
+pub struct LeftOutSummary {
     /// Handler that the object names.
     pub handler: String,
     /// Generation of the object's spec.
@@ -100,7 +100,7 @@ impl Cap {
 #[derive(Debug)]
 pub struct LeftOut {
     /// Description of the object.
-    pub mention: Mention,
+    pub mention: LeftOutSummary,
     /// Cap that the object exceeds.
     pub cap: Cap,
     bytes: usize,
@@ -108,14 +108,14 @@ pub struct LeftOut {
 
 /// Taken objects of a namespace.
 #[derive(Debug, Default)]
-struct Share {
+struct NamespaceUsage {
     ranks: BTreeSet<(Rank, Name)>,
     bytes: usize,
 }
 
 /// Left-out objects of a namespace.
 #[derive(Debug, Default)]
-struct Others {
+struct LeftOutGroup {
     named: BTreeMap<String, LeftOut>,
     /// Digests of the names of objects that are only counted.
     unnamed: HashSet<u64>,
@@ -123,17 +123,17 @@ struct Others {
 
 /// The taken objects, and a record of the left-out ones.
 #[derive(Debug)]
-pub struct Taken<T> {
+pub struct CappedSet<T> {
     held: BTreeMap<Name, Object<T>>,
     ranks: BTreeSet<(Rank, Name)>,
-    shares: BTreeMap<String, Share>,
+    shares: BTreeMap<String, NamespaceUsage>,
     bytes: usize,
-    left_out: BTreeMap<String, Others>,
+    left_out: BTreeMap<String, LeftOutGroup>,
     /// Number of left-out objects with a name.
     named: usize,
 }
 
-impl<T> Default for Taken<T> {
+impl<T> Default for CappedSet<T> {
     fn default() -> Self {
         Self {
             held: BTreeMap::new(),
@@ -146,7 +146,7 @@ impl<T> Default for Taken<T> {
     }
 }
 
-impl<T> Taken<T> {
+impl<T> CappedSet<T> {
     /// Returns the value of a taken object.
     pub fn get(&self, name: &Name) -> Option<&T> {
         self.held.get(name).map(|held| &held.value)
@@ -330,7 +330,7 @@ mod tests {
         Object {
             rank: Rank::new(Some(created), uid),
             bytes,
-            mention: Mention::default(),
+            mention: LeftOutSummary::default(),
             value: (),
         }
     }
@@ -340,8 +340,8 @@ mod tests {
     }
 
     /// Reads a list of namespaces with their numbers of objects, in order of creation.
-    fn list(before: &Taken<()>, namespaces: &[(&str, usize)]) -> Taken<()> {
-        let (mut listed, mut second) = (Taken::default(), 0);
+    fn list(before: &CappedSet<()>, namespaces: &[(&str, usize)]) -> CappedSet<()> {
+        let (mut listed, mut second) = (CappedSet::default(), 0);
         for (namespace, number) in namespaces {
             for number in 0..*number {
                 second += 1;
@@ -353,14 +353,14 @@ mod tests {
         listed
     }
 
-    fn count(taken: &Taken<()>, namespace: &str) -> usize {
+    fn count(taken: &CappedSet<()>, namespace: &str) -> usize {
         let names = taken.by_name();
         names.filter(|((of, _), ())| of == namespace).count()
     }
 
     #[test]
     fn a_namespace_has_its_share_and_leaves_the_rest_to_others() {
-        let taken = list(&Taken::default(), &[("aaa", 2_010), ("zzz", 3)]);
+        let taken = list(&CappedSet::default(), &[("aaa", 2_010), ("zzz", 3)]);
         assert_eq!(
             (count(&taken, "aaa"), count(&taken, "zzz")),
             (MAX_OF_NAMESPACE, 3)
@@ -381,27 +381,27 @@ mod tests {
         ];
         let mut namespaces = full.to_vec();
         namespaces.push(("zzz", MAX_OF_NAMESPACE));
-        let before = list(&Taken::default(), &namespaces);
+        let before = list(&CappedSet::default(), &namespaces);
         // In this list the objects of `aaa` are the oldest.
         namespaces.insert(0, ("aaa", MAX_OF_NAMESPACE));
         let after = list(&before, &namespaces);
         assert_eq!(count(&after, "aaa"), 0);
         assert_eq!(count(&after, "zzz"), MAX_OF_NAMESPACE);
         // An agent that has taken nothing yet takes the oldest.
-        let first = list(&Taken::default(), &namespaces);
+        let first = list(&CappedSet::default(), &namespaces);
         assert_eq!(
             (count(&first, "aaa"), count(&first, "zzz")),
             (MAX_OF_NAMESPACE, 0)
         );
         // Another object of the same name counts as new.
-        let mut taken = list(&Taken::default(), &[("aaa", MAX_OF_NAMESPACE)]);
+        let mut taken = list(&CappedSet::default(), &[("aaa", MAX_OF_NAMESPACE)]);
         taken.put(mk_name("aaa", 9_999), mk_object(0, "older", 1));
         assert_eq!(taken.get(&mk_name("aaa", 9_999)), None);
     }
 
     #[test]
     fn one_that_grows_beyond_the_bytes_is_left_out_itself() {
-        let mut taken = Taken::default();
+        let mut taken = CappedSet::default();
         let half = MAX_BYTES_OF_NAMESPACE / 2;
         for (number, second) in [(0, 1), (1, 2)] {
             taken.put(
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn one_that_goes_makes_room_in_its_namespace_only() {
         let mut taken = list(
-            &Taken::default(),
+            &CappedSet::default(),
             &[("aaa", MAX_OF_NAMESPACE + 200), ("zzz", 3)],
         );
         taken.remove(&mk_name("zzz", 0));

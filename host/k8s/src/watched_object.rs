@@ -8,14 +8,14 @@ use crate::index::Index;
 use crate::watch::Watch;
 
 /// A watched object.
-pub struct Seen<K> {
+pub struct WatchedObject<K> {
     watch: Watch<K>,
     index: Index<BTreeMap<String, K>>,
     /// Name of the object in the log.
     what: &'static str,
 }
 
-impl<K> Seen<K>
+impl<K> WatchedObject<K>
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {

@@ -11,14 +11,14 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// Schedule of a task's passes.
 #[derive(Debug)]
-pub struct Pace {
+pub struct PassSchedule {
     /// Delay between a change and the pass that handles it; many changes come together.
     soon: Duration,
     next: Option<Instant>,
     not_before: Instant,
 }
 
-impl Pace {
+impl PassSchedule {
     /// Creates a schedule whose first pass is due at once.
     pub fn new(soon: Duration) -> Self {
         let now = Instant::now();
@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_looks_soon_after_a_change_and_rests_longer_after_a_long_look() {
-        let mut pace = Pace::new(Duration::from_millis(100));
+        let mut pace = PassSchedule::new(Duration::from_millis(100));
         for (look, waited) in [
             (0, 0),
             (0, 100),
