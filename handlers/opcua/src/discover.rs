@@ -65,7 +65,7 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
             settings,
             records,
             known,
-            told,
+            known_application,
         } => {
             let mut answers = Answers::default();
             let mut first = true;
@@ -79,7 +79,7 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
                             &url,
                             settings,
                             records,
-                            told.as_deref(),
+                            known_application.as_deref(),
                             &mut answers,
                         ),
                     )
@@ -132,7 +132,7 @@ async fn ask(
     url: &Url,
     settings: bool,
     records: bool,
-    told: Option<&str>,
+    known_application: Option<&str>,
     answers: &mut Answers,
 ) -> Result<(), client::Error> {
     answers.refused = false;
@@ -144,7 +144,7 @@ async fn ask(
     let mut conversation = Conversation::begin(host, &answers.addresses, url, budget).await?;
     answers.alive = true;
     let opened = conversation.open().await;
-    opened.inspect_err(|error| answers.refused = error.is_refusal(told.is_some()))?;
+    opened.inspect_err(|error| answers.refused = error.is_refusal(known_application.is_some()))?;
     let found = conversation.servers(url.as_str()).await?;
     let servers = answers.servers.insert(found);
     let discovery = servers.items.iter().find(|server| server.kind == 3);
@@ -156,12 +156,13 @@ async fn ask(
     let is_mirrored = mirrored::is_mirrored(&servers.items, url);
     // Endpoints from before are outdated if the list no longer has their application.
     let is_replaced = servers.items.len() > 1
-        && told.is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
+        && known_application
+            .is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
     if settings || is_replaced {
         let listed = own.and_then(Application::url);
         answers.settings = Some(match conversation.endpoints(url, listed).await {
             // The connection can still be used after these errors.
-            told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
+            answer @ (Ok(_) | Err(client::Error::Messages(_))) => settings_of(answer),
             Err(error) => return Err(error),
         });
     }
@@ -201,7 +202,7 @@ async fn confirm(
     let left = CONVERSATION_LIMIT.saturating_sub(client::HELLO_LIMIT);
     let endpoints = host.within(left, endpoints).await;
     let slow = Err(client::Error::Slow(left));
-    Ok(Some(facts_of(endpoints.unwrap_or(slow))))
+    Ok(Some(settings_of(endpoints.unwrap_or(slow))))
 }
 
 async fn endpoints(
@@ -215,7 +216,9 @@ async fn endpoints(
     Ok(endpoints)
 }
 
-fn facts_of(endpoints: Result<Vec<Endpoint>, client::Error>) -> Result<SecuritySettings, String> {
+fn settings_of(
+    endpoints: Result<Vec<Endpoint>, client::Error>,
+) -> Result<SecuritySettings, String> {
     let endpoints = endpoints.map_err(|error| error.in_full())?;
     SecuritySettings::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
 }

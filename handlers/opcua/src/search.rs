@@ -164,8 +164,8 @@ impl<'a> Search<'a> {
                     self.locate(waiting);
                 }
             }
-            Outcome::Confirmed(peer, Ok(told)) => {
-                let alive = self.alive(&peer, told);
+            Outcome::Confirmed(peer, Ok(settings_result)) => {
+                let alive = self.alive(&peer, settings_result);
                 self.set_state(peer, alive);
             }
             Outcome::Confirmed(peer, Err(why)) => {
@@ -191,7 +191,7 @@ impl<'a> Search<'a> {
             settings: self.memory.wants_facts(&peer),
             records: !further,
             known: self.memory.knows(&peer),
-            told: self
+            known_application: self
                 .memory
                 .settings(&peer)
                 .map(|settings| settings.application.clone()),
@@ -213,8 +213,8 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the state of a server that answers, with its current or earlier settings.
-    fn alive(&self, peer: &Peer, told: SettingsResult) -> State {
-        let (settings, why) = match told {
+    fn alive(&self, peer: &Peer, settings_result: SettingsResult) -> State {
+        let (settings, why) = match settings_result {
             Some(Ok(settings)) => (Some(settings), String::new()),
             Some(Err(why)) => (None, why),
             None => (None, String::new()),
@@ -229,8 +229,8 @@ impl<'a> Search<'a> {
         let Some(peer) = self.asked.get(index).map(|asked| peer_of(&asked.url)) else {
             return;
         };
-        let told = answers.settings.or_else(|| answers.error.clone().map(Err));
-        let alive = self.alive(&peer, told);
+        let settings_result = answers.settings.or_else(|| answers.error.clone().map(Err));
+        let alive = self.alive(&peer, settings_result);
         let Some(asked) = self.asked.get_mut(index) else {
             return;
         };

@@ -94,8 +94,8 @@ impl DiscoveryTask {
 
     /// Returns true if the source of Configurations reports a problem of that field already, with its file.
     fn is_reported(&self, key: &ConfigurationKey, path: &str) -> bool {
-        let mut told = self.configuration_set.problems.iter();
-        told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
+        let mut problems = self.configuration_set.problems.iter();
+        problems.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
     }
 
     fn handler_problem(&self, key: &ConfigurationKey, name: &str) -> Option<Problem> {

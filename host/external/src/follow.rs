@@ -1,4 +1,4 @@
-//! The task that applies the book: publishes the set of sources, writes the file in the state folder, and probes handlers that are gone.
+//! The task that applies the registrations: publishes the set of sources, writes the file in the state folder, and probes handlers that are gone.
 
 use std::sync::Arc;
 

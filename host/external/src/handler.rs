@@ -96,7 +96,7 @@ impl ExternalHandler {
         })
     }
 
-    /// Reports an event of a session to the book.
+    /// Reports an event of a session to the registrations.
     pub fn send_event(&self, event: SessionEvent) {
         let Target { shared, source, .. } = &self.target;
         shared.edit(|registrations, now| registrations.session(source, event, now));

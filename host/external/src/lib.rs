@@ -99,7 +99,7 @@ struct Shared {
     /// Threads for blocking work of handlers.
     threads: Threads,
     registrations: Mutex<Registrations>,
-    /// Wakes the task that follows changes of the book.
+    /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
     /// Registration socket that was made last.
@@ -107,7 +107,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Locks the book for `open`, which must not wait.
+    /// Locks the registrations for `open`, which must not wait.
     fn registrations<T>(&self, open: impl FnOnce(&mut Registrations, Instant) -> T) -> T {
         let mut registrations = self
             .registrations
@@ -116,7 +116,7 @@ impl Shared {
         open(&mut registrations, Instant::now())
     }
 
-    /// Locks the book for `edit`, then announces the change.
+    /// Locks the registrations for `edit`, then announces the change.
     fn edit<T>(&self, edit: impl FnOnce(&mut Registrations, Instant) -> T) -> T {
         let edited = self.registrations(edit);
         self.changed.notify_one();
@@ -138,9 +138,9 @@ impl Shared {
     }
 
     fn socket_problem(&self, problem: Option<String>) {
-        self.socket_problem.send_if_modified(|told| {
-            let differs = *told != problem;
-            *told = problem;
+        self.socket_problem.send_if_modified(|published| {
+            let differs = *published != problem;
+            *published = problem;
             differs
         });
     }

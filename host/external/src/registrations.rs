@@ -1,4 +1,4 @@
-//! The book of registrations: the registered handlers, and those among them that no longer answer. The caller passes in the time, so
+//! Registrations: the registered handlers, and those among them that no longer answer. The caller passes in the time, so
 //! nothing here depends on a clock.
 //!
 //! The agent's registry decides whether a handler is Waiting, Active or Offline; it goes by sessions and by the sources that exist. So a

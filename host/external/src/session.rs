@@ -117,7 +117,7 @@ struct Open {
     counted: Option<Counted>,
 }
 
-/// A stream that the book counts for as long as this value exists.
+/// A stream that the registrations count for as long as this value exists.
 struct Counted(Arc<ExternalHandler>);
 
 impl Counted {

@@ -144,7 +144,9 @@ pub fn slice(object: &ResourceSlice) -> Option<Slice> {
         generation: spec.pool.generation,
         count: spec.pool.resource_slice_count,
         reach,
-        devices: devices.map(|one| (one.name.clone(), meant(one))).collect(),
+        devices: devices
+            .map(|one| (one.name.clone(), slice_device(one)))
+            .collect(),
     })
 }
 
@@ -163,7 +165,7 @@ fn hostnames(selector: &NodeSelector) -> Option<BTreeSet<String>> {
 }
 
 /// Converts a device, without the fields that Leafhost never writes.
-fn meant(device: &Device) -> SliceDevice {
+fn slice_device(device: &Device) -> SliceDevice {
     let attributes = device.attributes.iter().flatten();
     let attributes = attributes.filter_map(|(name, value)| Some((name.clone(), value_of(value)?)));
     let is_shared = device.allow_multiple_allocations == Some(true);
@@ -333,7 +335,7 @@ mod tests {
             Reach::Node("node-a".to_owned()),
             Reach::Hostnames(names.into()),
         ] {
-            let meant = Slice {
+            let wanted = Slice {
                 pool: "node-a".to_owned(),
                 generation: 3,
                 count: 2,
@@ -344,7 +346,7 @@ mod tests {
                 ]
                 .into(),
             };
-            assert_eq!(slice(&object("leafhost.dev-1", &meant)), Some(meant));
+            assert_eq!(slice(&object("leafhost.dev-1", &wanted)), Some(wanted));
         }
     }
 

@@ -225,7 +225,7 @@ impl Endpoint {
         };
         if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
             self.offered.update_report(|report| {
-                report.registrations = report.registrations.saturating_add(1)
+                report.registrations = report.registrations.saturating_add(1);
             });
         }
         if let Err(registration::Error::Refused(_)) = &registered {

@@ -106,10 +106,10 @@ impl Scheduler {
             return;
         }
         let (key, uid) = (target.key.clone(), target.uid.clone());
-        let (cluster, telling) = (Arc::clone(&self.cluster), Arc::clone(&self.telling));
+        let (cluster, event_lock) = (Arc::clone(&self.cluster), Arc::clone(&self.event_lock));
         let is_warning = reason == "DevicesRefused";
         self.tasks.spawn(async move {
-            let _turn = telling.lock().await;
+            let _guard = event_lock.lock().await;
             cluster
                 .record_event(&key, &uid, reason, &message, is_warning)
                 .await;

@@ -15,7 +15,7 @@ pub struct NodeQueues {
 }
 
 impl NodeQueues {
-    /// Waits for the turn at a node, which lasts until the returned permit is dropped.
+    /// Waits for the permit of a node, which is held until it is dropped.
     pub async fn acquire(&self, node: &str) -> Option<OwnedSemaphorePermit> {
         let queue = {
             let mut all = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -40,7 +40,7 @@ pub struct Scheduler {
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
     /// Held while an event is being written.
-    pub(crate) telling: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) event_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// State of the extender.
@@ -122,7 +122,7 @@ impl Scheduler {
             changed: Notify::new(),
             locks: None,
             tasks: TaskTracker::new(),
-            telling: Arc::default(),
+            event_lock: Arc::default(),
         }
     }
 

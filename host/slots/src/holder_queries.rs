@@ -16,7 +16,7 @@ use super::queue::Request;
 /// Time limit of a request to PodResources while an allocation waits.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// HolderAnswer of the kubelet for one request.
+/// Answer of the kubelet for one request.
 pub(super) struct HolderAnswer {
     pub request: Request,
     /// Snapshot, taken if a kubelet other than the current one was seen to have one of the device ids.

@@ -148,7 +148,7 @@ impl SlotTask {
             .learn(keys, results, is_trial, Instant::now());
         match (transition, self.unwritable.problem()) {
             (Transition::Failed, Some(problem)) => {
-                tracing::warn!(%problem, "slots cannot be claimed")
+                tracing::warn!(%problem, "slots cannot be claimed");
             }
             (Transition::Recovered, _) => {
                 tracing::info!("slots can be claimed again");

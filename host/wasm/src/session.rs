@@ -135,7 +135,7 @@ enum Phase {
         call: Pin<Box<dyn Future<Output = CallResult> + Send>>,
         /// Delay between the due time of the call and its request.
         late: Duration,
-        told: Pending,
+        delivered: Pending,
         since: EventBuffer,
     },
     /// Waits for a wake.
@@ -196,10 +196,10 @@ impl WakingSession {
         if self.pending.is_caused_by_network() {
             self.pace.begin(now);
         }
-        let told = std::mem::take(&mut self.pending);
+        let delivered = std::mem::take(&mut self.pending);
         let ask = CallInput {
-            events: told.events().to_vec(),
-            events_lost: told.lost(),
+            events: delivered.events().to_vec(),
+            events_lost: delivered.lost(),
             // The session keeps the cursor, too: a failed call leaves it unchanged.
             cursor: self.cursor.clone(),
         };
@@ -207,7 +207,7 @@ impl WakingSession {
         self.phase = Phase::Calling {
             call: Box::pin(async move { caller.call(ask).await }),
             late,
-            told,
+            delivered,
             since: EventBuffer::default(),
         };
     }
@@ -295,13 +295,13 @@ impl WakingSession {
     }
 
     /// Updates the session from the result of a call; returns the report.
-    fn finish(&mut self, called: CallResult, told: Pending, since: EventBuffer) -> Report {
+    fn finish(&mut self, called: CallResult, delivered: Pending, since: EventBuffer) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
         let mut stats = called.stats;
-        stats.events = told.events().iter().map(CallReason::label).collect();
-        if told.lost() {
+        stats.events = delivered.events().iter().map(CallReason::label).collect();
+        if delivered.lost() {
             stats.events.push("lost");
         }
         stats.events.dedup();
@@ -325,11 +325,11 @@ impl WakingSession {
             }
             Outcome::InvalidDetails(_) => self.phase = Phase::Refused,
             Outcome::Unavailable(_) => {
-                self.pending.tell_again(told);
+                self.pending.requeue(delivered);
                 self.timer = Some(now + self.failed(Duration::ZERO));
             }
             Outcome::Faulted(_) => {
-                self.pending.tell_again(told);
+                self.pending.requeue(delivered);
                 self.not_before = now + self.failed(stats.cpu);
                 self.timer = Some(self.not_before);
             }
@@ -377,15 +377,15 @@ impl Session for WakingSession {
                 Phase::Calling {
                     call,
                     late,
-                    told,
+                    delivered,
                     since,
                 } => {
                     tokio::select! {
                         biased;
                         mut called = call => {
                             called.stats.late += *late;
-                            let (told, since) = (std::mem::take(told), std::mem::take(since));
-                            return self.finish(called, told, since);
+                            let (delivered, since) = (std::mem::take(delivered), std::mem::take(since));
+                            return self.finish(called, delivered, since);
                         }
                         event = self.subscriptions.next() => since.push(event),
                     }

@@ -25,7 +25,7 @@ pub enum Task {
         /// True if it answered last time.
         known: bool,
         /// Application that its endpoints named, if they are known.
-        told: Option<String>,
+        known_application: Option<String>,
     },
     /// Look up a name.
     LookUp(String),

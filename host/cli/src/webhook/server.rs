@@ -214,7 +214,7 @@ async fn validate(
         let handlers = set.by_name();
         if let Some(handler) = handlers.get(name.as_str()) {
             let client = caller.client(asked.review.namespace());
-            let Ok(_turn) = timeout(WAITING, shared.details.acquire(client)).await else {
+            let Ok(_permit) = timeout(WAITING, shared.details.acquire(client)).await else {
                 warnings.push(format!(
                     "{DETAILS}: not checked: others of the namespace are checked; apply it again in a minute"
                 ));
@@ -236,10 +236,10 @@ async fn validate(
             warnings.push(format!(
                 "{DETAILS}: not checked: the webhook still loads handlers; apply it again in a minute"
             ));
-        } else if let Some(meant) = text::nearest(name, handlers.keys().copied()) {
+        } else if let Some(suggestion) = text::nearest(name, handlers.keys().copied()) {
             // The handler may be one that registers on a node, so this is only a warning.
             warnings.push(format!(
-                "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?"
+                "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {suggestion}?"
             ));
         }
     }

@@ -110,7 +110,7 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
             namespace: key.namespace().to_owned(),
         });
     }
-    plan.changes = in_turn(namespaces);
+    plan.changes = round_robin(namespaces);
     plan
 }
 
@@ -121,7 +121,7 @@ fn is_used(states: &ConfigurationStates, name: &str, record: &NameRecord) -> boo
 }
 
 /// Returns the first change of each namespace, then the second of each, so that many changes of one namespace delay no other.
-fn in_turn(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
+fn round_robin(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
     let each = namespaces.into_values();
     let each = each.flat_map(|namespace| namespace.changes.into_iter().enumerate());
     let mut changes: Vec<(usize, Change)> = each.collect();

@@ -104,9 +104,9 @@ impl Task {
         reports.mark_changed();
         loop {
             let now = self.reconciler.problem();
-            problem.send_if_modified(|told| {
-                let differs = *told != now;
-                *told = now;
+            problem.send_if_modified(|published| {
+                let differs = *published != now;
+                *published = now;
                 differs
             });
             tokio::select! {

@@ -161,7 +161,7 @@ impl CertificateTask {
         if is_other || serves.is_none_or(|serves| serves.is_published != is_published) {
             tracing::info!(
                 secret = self.names.secret,
-                is_published,
+                is_told = is_published,
                 "serves with the certificate of the Secret"
             );
             self.serving.send_replace(Some(Serving {

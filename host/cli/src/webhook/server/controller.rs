@@ -84,7 +84,7 @@ async fn validate(
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let _turn = reviewer
+        let _permit = reviewer
             .fair_queue
             .acquire(caller.client(review.namespace()))
             .await;

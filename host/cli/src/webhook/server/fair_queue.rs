@@ -1,4 +1,4 @@
-//! Turns: a few tasks run at once, one for each party, and a peer with the fewest running tasks goes first.
+//! Fair queue: a few tasks run at once, one for each client, and a peer with the fewest running tasks goes first.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Party that work is done for: the peer, and the namespace it names.
+/// Client that work is done for: the peer, and the namespace it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Peer address of the request. Any client may write any namespace into a request.
+    /// Peer address of the request. Any peer may write any namespace into a request.
     pub peer: IpAddr,
     /// Namespace named in the request.
     pub namespace: String,
 }
 
-/// Queue of turns.
+/// Queue of tasks by client.
 #[derive(Debug)]
 pub struct FairQueue {
     most: usize,
@@ -30,7 +30,7 @@ struct Queue {
     waiting: BTreeMap<u64, (Client, oneshot::Sender<()>)>,
 }
 
-/// Running turn, or a place in the queue for one. Dropping it lets the next one run.
+/// Permit to run a task, or a position in the queue for one. Dropping it lets the next one run.
 #[derive(Debug)]
 pub struct Permit {
     fair_queue: Arc<FairQueue>,
@@ -38,7 +38,7 @@ pub struct Permit {
 }
 
 impl FairQueue {
-    /// Creates a queue of which at most `most` turns run at once.
+    /// Creates a queue of which at most `most` tasks run at once.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -46,7 +46,7 @@ impl FairQueue {
         })
     }
 
-    /// Waits for a turn of this party.
+    /// Waits for a permit for a task of this client.
     pub async fn acquire(self: &Arc<Self>, client: Client) -> Permit {
         let (begin, begins) = oneshot::channel();
         let permit = {
@@ -60,7 +60,7 @@ impl FairQueue {
                 number,
             }
         };
-        // The sender exists until the turn begins.
+        // The sender exists until the task may run.
         let _ = begins.await;
         permit
     }
@@ -71,7 +71,7 @@ impl FairQueue {
 }
 
 impl Queue {
-    /// Starts turns while some are free and a party without a running turn waits.
+    /// Starts tasks while permits are free and a client without a running task waits.
     fn start(&mut self, most: usize) {
         while self.running.len() < most {
             let of = |peer: IpAddr| {
@@ -90,7 +90,7 @@ impl Queue {
             };
             if let Some((client, begin)) = self.waiting.remove(&number) {
                 self.running.insert(number, client);
-                // A task that no longer waits gives the turn back when it is dropped.
+                // A task that no longer waits gives the permit back when it is dropped.
                 let _ = begin.send(());
             }
         }

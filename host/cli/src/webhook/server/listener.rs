@@ -52,7 +52,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns the party of a review for this namespace.
+    /// Returns the client of a review for this namespace.
     pub fn client(&self, namespace: &str) -> Client {
         Client {
             peer: self.guard.peer(),

@@ -266,7 +266,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
     let instances = hashes.map(|hash| instance("cams", hash, 1, &[]));
     let fixture = Fixture::new(&[("cams", &instances)]);
     let mut round_robin = RoundRobin::new();
-    // A choice among a single Instance does not count as a turn.
+    // A choice among a single Instance does not advance the rotation.
     let mut choose = |taken: &[&str]| {
         let context = SlotContext {
             node: NODE,

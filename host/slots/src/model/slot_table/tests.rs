@@ -8,7 +8,7 @@ use crate::model::snapshot::Pod;
 
 const GRACE: Duration = Duration::from_mins(5);
 
-/// Returns holds in which slot 0 of `cams-a` is this node's, through its own resource.
+/// Returns a table in which slot 0 of `cams-a` is this node's, through its own resource.
 fn held() -> (SlotTable, DeviceId) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut slot_table = SlotTable::default();
@@ -461,7 +461,7 @@ fn a_slots_id_tells_its_instance() {
     }
 }
 
-/// Returns holds in which slot 0 of `cams-a` is claimed by an earlier agent that has served the kubelet `trusted`.
+/// Returns a table in which slot 0 of `cams-a` is claimed by an earlier agent that has served the kubelet `trusted`.
 fn found(trusted: Option<KubeletRun>) -> (SlotTable, DeviceId) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let mut slot_table = SlotTable::new(trusted);
