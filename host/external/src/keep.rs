@@ -6,7 +6,7 @@ use std::path::Path;
 use leafhost_disk::atomic;
 use serde::{Deserialize, Serialize};
 
-use crate::book::Registered;
+use crate::registrations::Registered;
 
 /// Maximum number of bytes that are read.
 const MAX: u64 = 1 << 20;

@@ -36,7 +36,7 @@ impl FileClaimRecords {
         Self { folder }
     }
 
-    fn told(&self, name: &str, error: &io::Error) -> String {
+    fn describe(&self, name: &str, error: &io::Error) -> String {
         let path = self.folder.join(name);
         let remedy = atomic::remedy(error);
         format!("cannot write {}: {remedy} ({error})", path.display())
@@ -103,7 +103,7 @@ impl ClaimRecords for FileClaimRecords {
                 .create(&folder)?;
             atomic::write(&folder, &file, &bytes)
         });
-        written.await.map_err(|error| self.told(&name, &error))
+        written.await.map_err(|error| self.describe(&name, &error))
     }
 
     async fn remove(&self, uid: &str) -> Result<(), String> {
@@ -113,7 +113,7 @@ impl ClaimRecords for FileClaimRecords {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         });
-        removed.await.map_err(|error| self.told(&name, &error))
+        removed.await.map_err(|error| self.describe(&name, &error))
     }
 }
 

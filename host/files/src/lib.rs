@@ -27,5 +27,5 @@ pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;
 pub use loader_store::FileLoaderStore;
-pub use standalone::{NodeState, Places, Standalone};
+pub use standalone::{Folders, NodeState, Standalone};
 pub use state::StateDir;

@@ -22,7 +22,7 @@ use leafhost_disk::atomic;
 mod loads;
 mod owners;
 use loads::Loads;
-use owners::Owners;
+use owners::OwnersFile;
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
@@ -44,7 +44,7 @@ pub struct FileLoaderStore {
     /// Versions found when the store was opened.
     accepted: BTreeMap<String, AcceptedVersion>,
     loads: Loads,
-    owners: Owners,
+    owners: OwnersFile,
 }
 
 impl FileLoaderStore {
@@ -53,7 +53,7 @@ impl FileLoaderStore {
         blocking(move || {
             Ok(Self {
                 accepted: accepted(&folder)?,
-                owners: Owners::new(state.clone()),
+                owners: OwnersFile::new(state.clone()),
                 loads: Loads::open(state),
                 folder,
             })

@@ -44,7 +44,7 @@ pub async fn keep<T, K>(
     T: Clone + Send + Sync + 'static,
     K: Serialize + Send + 'static,
 {
-    let mut is_told = false;
+    let mut is_logged = false;
     while source.changed().await.is_ok() {
         tokio::time::sleep(TOGETHER).await;
         // Clones the value, so that the sender does not wait for the write.
@@ -54,9 +54,9 @@ pub async fn keep<T, K>(
         };
         let file = path.clone();
         match tokio::task::spawn_blocking(move || write(&file, &kept)).await {
-            Ok(Ok(())) => is_told = false,
-            Ok(Err(error)) if !is_told => {
-                is_told = true;
+            Ok(Ok(())) => is_logged = false,
+            Ok(Err(error)) if !is_logged => {
+                is_logged = true;
                 let path = path.display();
                 tracing::warn!(%path, %error, "cannot keep what is needed for a start without the API server; free or repair the disk");
             }

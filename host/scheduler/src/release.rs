@@ -97,7 +97,7 @@ impl Scheduler {
     /// Releases the reservations that are over; returns when to look again.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
-        let (mut next, mut doubtful) = (None::<Instant>, BTreeMap::new());
+        let (mut next, mut uncertain) = (None::<Instant>, BTreeMap::new());
         {
             let state = &mut *self.state();
             if !state.world.is_read() {
@@ -116,7 +116,7 @@ impl Scheduler {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     Verdict::Over(_) => {
-                        doubtful
+                        uncertain
                             .entry(key)
                             .or_insert_with(Vec::new)
                             .push(one.clone());
@@ -124,7 +124,7 @@ impl Scheduler {
                 }
             }
         }
-        for (key, all) in doubtful {
+        for (key, all) in uncertain {
             let Ok(pod) = self.cluster.pod(&key).await else {
                 next = Some(next.map_or(now + AGAIN, |next| next.min(now + AGAIN)));
                 continue;

@@ -13,7 +13,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{NodeSeen, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
-use leafhost_select::Facts;
+use leafhost_select::DeviceAttributes;
 
 /// Index of a device, valid while the device is known.
 pub type Number = usize;
@@ -24,8 +24,8 @@ pub struct Device {
     /// Instance of the device with only those fields that reservations need.
     pub instance: Arc<Instance>,
     /// Attributes and capacities that expressions can read.
-    pub facts: Facts,
-    /// Version of `facts`; changes whenever they change and is never 0.
+    pub attributes: DeviceAttributes,
+    /// Version of `attributes`; changes whenever they change and is never 0.
     pub version: u64,
     /// Nodes on which the device is usable: present and not reported unhealthy.
     pub nodes: BTreeSet<String>,
@@ -66,7 +66,7 @@ pub struct World {
     /// Number of devices by Configuration name and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
     names: Arc<ResourceNames>,
-    /// Last version given to a device's facts.
+    /// Last version given to a device's attributes.
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
     /// Pods that ask for devices.
@@ -116,16 +116,17 @@ impl World {
         let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
             return false;
         };
-        let facts = Facts::of(&owner, &instance);
+        let attributes = DeviceAttributes::of(&owner, &instance);
         let is_same = before.is_some_and(|before| {
-            before.facts == facts && before.instance.spec.capacity == instance.spec.capacity
+            before.attributes == attributes
+                && before.instance.spec.capacity == instance.spec.capacity
         });
         let (old_nodes, old_free) = before.map_or((BTreeSet::new(), 0), |before| {
             (before.nodes.clone(), before.free.len())
         });
         let reserved = reservations(&instance);
         let mut device = Device {
-            facts,
+            attributes,
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),

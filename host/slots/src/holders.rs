@@ -163,8 +163,8 @@ impl HoldersTask {
             let Some(key) = &view.instance else {
                 continue;
             };
-            let place = (key.clone(), view.slot.clone());
-            let is_seen = view.holder.is_some() || self.seen.contains(&place);
+            let slot_key = (key.clone(), view.slot.clone());
+            let is_seen = view.holder.is_some() || self.seen.contains(&slot_key);
             let before = || {
                 let instance = instances.instances.get(key)?;
                 let entry = instance.status.nodes.get(&*self.node)?;
@@ -182,7 +182,7 @@ impl HoldersTask {
                 holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
             }
             if is_seen {
-                seen.insert(place);
+                seen.insert(slot_key);
             }
         }
         self.seen = seen;
@@ -247,7 +247,7 @@ impl HoldersTask {
         let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
         let failures = failures.saturating_add(1);
         // The first failure is usually a conflict with another node's write.
-        if failures > 1 && backoff::is_told(failures.into()) {
+        if failures > 1 && backoff::is_logged(failures.into()) {
             tracing::warn!(instance = %key, error, "cannot show who has slots; it is tried again");
         }
         let until = Instant::now() + backoff::wait(failures);

@@ -16,11 +16,11 @@ const MAX: u64 = 4 << 20;
 
 /// File of the owners.
 #[derive(Debug)]
-pub struct Owners {
+pub struct OwnersFile {
     folder: PathBuf,
 }
 
-impl Owners {
+impl OwnersFile {
     /// Creates the access to the file in a state folder.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
