@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::give_back;
 use leafhost_core::backoff;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, MAX_HOLDER, MAX_HOLDERS};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
-use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::{abridge, chain};
 use leafhost_core::wait::until;
 use tokio::sync::watch;
@@ -33,25 +31,6 @@ const RELEASE: Duration = Duration::from_secs(2);
 
 /// Maps slot ids to the pods that have them.
 type SlotHolders = BTreeMap<String, String>;
-
-/// Returns the edits that release a slot of this node and remove its holder. Only if the Instance has one slot: the holders need the version that was
-/// read, and the slots of an Instance are often released at once.
-pub(crate) fn release(
-    node: &str,
-    instance: &Instance,
-    slot: &str,
-    usage: &DeviceUsage,
-) -> Vec<Edit> {
-    let released = give_back(slot, usage);
-    if instance.spec.capacity != 1 || !instance.status.nodes.contains_key(node) {
-        return vec![released];
-    }
-    let removed = Edit::Holders {
-        node: node.to_owned(),
-        holders: SlotHolders::new(),
-    };
-    vec![released, removed]
-}
 
 /// Task that publishes the holders of this node's slots.
 pub struct HoldersTask {

@@ -6,6 +6,7 @@ pub mod claim;
 pub mod context;
 pub mod name_index;
 pub mod offers;
+pub mod released;
 pub mod slot_state;
 pub mod slot_table;
 pub mod snapshot;

@@ -7,7 +7,7 @@ use leafhost_core::ports::{Change, Written};
 use leafhost_core::text::chain;
 
 use super::SlotTask;
-use super::holders::release;
+use super::model::released;
 use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
 use super::writes::Purpose;
@@ -38,7 +38,7 @@ impl SlotTask {
             changes.push(Change::Update {
                 key: instance.key(),
                 uid: instance.metadata.uid.clone(),
-                edits: release(&self.node, instance, &state.slot, &state.usage),
+                edits: released::edits(&self.node, instance, &state.slot, &state.usage),
             });
             slots.push((device_id, slot_key, reason));
         }

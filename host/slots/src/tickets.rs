@@ -24,9 +24,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::holders::release;
 use crate::metrics::Metrics;
 use crate::model::admission::Served;
+use crate::model::released;
 use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
 use crate::model::snapshot::Snapshot;
 use crate::record_reads::SOON;
@@ -304,7 +304,7 @@ impl TicketTask {
         // An answer that is not recorded by then does not show a holder any more.
         let waits = self.answered.iter().map(|answer| answer.at + RECORD_WAIT);
         if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
-            self.look_by(over);
+            self.schedule_read(over);
         }
         self.show(snapshot.listed.is_some(), &instances);
         self.write(&instances, wrong, seen.back).await;
@@ -382,8 +382,8 @@ impl TicketTask {
             self.metrics.released(reason.as_str());
             tracing::info!(slot, reason = reason.as_str(), "released");
             if let Some(instance) = instances.instances.get(&key) {
-                let released = release(&self.node, instance, &slot, &usage(&uid));
-                edits.entry(key).or_default().extend(released);
+                let edits_of_slot = released::edits(&self.node, instance, &slot, &usage(&uid));
+                edits.entry(key).or_default().extend(edits_of_slot);
             }
         }
         let changes: Vec<Change> = edits

@@ -443,7 +443,7 @@ async fn a_pod_that_gets_the_ticket_of_a_rejected_one_does_not_get_its_devices()
     let second = handle.allocate(ids(&[0])).await.unwrap();
     assert_eq!(second.envs["ID"], "b2");
     world.kubelet.run("two", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
     assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
