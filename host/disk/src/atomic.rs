@@ -1,4 +1,4 @@
-//! Writes files of the state folder atomically. Blocks.
+//! Writes files atomically. Blocks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::NamedTempFile;
 
 /// Suffix of the names of files that are being written. Opening a folder removes them.
-pub const TEMPORARY: &str = ".tmp";
+const TEMPORARY: &str = ".tmp";
 
 /// Number of threads that sync files concurrently. A journal writes many files at once: 500 new files take 0.1 s this way, and 2.3 s one
 /// after the other (ext4).
@@ -100,6 +100,11 @@ pub fn write_with(
     sync(folder)
 }
 
+/// Returns true if a file of this name was being written when a process ended.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(TEMPORARY)
+}
+
 /// Returns the folder and the name of a file.
 ///
 /// # Errors
@@ -132,7 +137,7 @@ pub fn open(folder: &Path) -> io::Result<Vec<String>> {
         if !entry.file_type()?.is_file() {
             continue;
         }
-        if name.starts_with('.') && name.ends_with(TEMPORARY) {
+        if is_temporary(&name) {
             // On a read-only disk the file stays, and a later start removes it.
             let _ = fs::remove_file(entry.path());
         } else {

@@ -79,7 +79,7 @@ pub enum Write<K> {
 /// A write that is due, with the name of its object.
 type Due<K> = (String, Write<K>);
 
-/// Reconciler of the objects that its watch shows; nobody else writes them.
+/// Reconciler of the objects that its watch shows. It is their only writer.
 pub struct Reconciler<T: Reconcile> {
     /// Rules that decide the writes.
     pub rules: T,

@@ -100,19 +100,21 @@ impl Scheduler {
         bound
     }
 
-    /// Writes an event for the pod in a background task, one at a time: Bindings of other pods come first. Drops it if too many wait.
+    /// Writes an event for the pod in a background task. Events are written one at a time, so that a crowd of pods is bound before all its events are
+    /// written, and are dropped if too many wait.
     fn record_event(&self, target: &Target, reason: &'static str, message: String) {
         if self.tasks.len() > MOST_TASKS {
             return;
         }
         let (key, uid) = (target.key.clone(), target.uid.clone());
-        let (cluster, event_lock) = (Arc::clone(&self.cluster), Arc::clone(&self.event_lock));
+        let (cluster, turn) = (Arc::clone(&self.cluster), Arc::clone(&self.event_turn));
         let is_warning = reason == "DevicesRefused";
         self.tasks.spawn(async move {
-            let _guard = event_lock.lock().await;
-            cluster
-                .record_event(&key, &uid, reason, &message, is_warning)
-                .await;
+            if let Ok(_permit) = turn.acquire().await {
+                cluster
+                    .record_event(&key, &uid, reason, &message, is_warning)
+                    .await;
+            }
         });
     }
 
@@ -292,7 +294,7 @@ impl Scheduler {
                         Ok(Some(instance)) => drop(state.update_instance(instance)),
                         Ok(None) => {}
                         Err(error) => {
-                            state.unmet_condition(&error);
+                            state.edit_failed(&error);
                             errors.push(error);
                         }
                     }
@@ -382,7 +384,7 @@ impl Scheduler {
                         is_better |= state.update_instance(instance);
                     }
                 }
-                Err(error) if error.is_outdated() => state.unmet_condition(&error),
+                Err(error) if error.is_outdated() => state.edit_failed(&error),
                 Err(error) => {
                     is_done = false;
                     let error = chain(&error);

@@ -155,7 +155,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Returns the single way of a pod that has one request, one way and no constraints. Any devices that fit will do for it.
+    /// Returns the only alternative of a pod with one request and no constraints. Such a pod takes any devices that fit.
     fn only_alternative(&self) -> Option<&'a Alternative> {
         let [only] = self.asked else {
             return None;
@@ -169,7 +169,7 @@ impl<'a> Evaluator<'a> {
         Some(alternative)
     }
 
-    /// Chooses devices of a node for a single way; `None` if too few fit.
+    /// Chooses devices of a node for a single alternative; `None` if too few fit.
     fn take_any(
         &mut self,
         alternative: &Alternative,
@@ -217,7 +217,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Returns true if all expressions of a way are true for a device.
+    /// Returns true if all expressions of an alternative are true for a device.
     fn fits(&mut self, alternative: &Alternative, number: Number) -> bool {
         let mut all = self.alternatives.iter();
         let parsed = all.find(|parsed| std::ptr::eq(parsed.alternative, alternative));

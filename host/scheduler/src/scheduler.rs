@@ -10,7 +10,7 @@ use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
 use leafhost_select::{ContainerRequest, InvalidRequest, Verdicts, read};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,8 +39,8 @@ pub struct Scheduler {
     pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
-    /// Held while an event is being written.
-    pub(crate) event_lock: Arc<tokio::sync::Mutex<()>>,
+    /// One permit, with which an event is written; closed when the scheduler stops.
+    pub(crate) event_turn: Arc<Semaphore>,
 }
 
 /// State of the extender.
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Records the error of an edit. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
-    pub fn unmet_condition(&mut self, error: &StoreError) {
+    pub fn edit_failed(&mut self, error: &StoreError) {
         if let StoreError::Gone { key } = error {
             self.world.remove(key);
         }
@@ -122,7 +122,7 @@ impl Scheduler {
             changed: Notify::new(),
             locks: None,
             tasks: TaskTracker::new(),
-            event_lock: Arc::default(),
+            event_turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -161,6 +161,8 @@ impl Scheduler {
     /// Releases slots, restores lost ones and has waiting pods tried again until `stop`; then waits for Binds under way.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
+        // Drops events that wait: an API server that does not answer would delay the end by the time limit of each.
+        self.event_turn.close();
         self.tasks.close();
         self.tasks.wait().await;
     }

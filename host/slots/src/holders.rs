@@ -1,7 +1,7 @@
 //! Writes to each Instance which pods of this node have its slots, and the number of used slots, for people who look with kubectl.
 //!
-//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. No
-//! decision depends on it.
+//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. A
+//! scheduler leaves a slot with a holder to the agent; no other decision depends on this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

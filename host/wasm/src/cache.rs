@@ -29,8 +29,6 @@ use seal::{HEAD, KEY};
 const BYTES: u64 = 512 << 20;
 /// Name of the key file.
 const KEY_FILE: &str = "key";
-/// Prefix of the names of files that are being written.
-const NEW: &str = ".new-";
 /// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
 
@@ -239,7 +237,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
     }
     for entry in std::fs::read_dir(folder)?.flatten() {
         // Left over from an agent that was killed.
-        if entry.file_name().to_string_lossy().starts_with(NEW) {
+        if atomic::is_temporary(&entry.file_name().to_string_lossy()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
