@@ -159,11 +159,10 @@ impl Scheduler {
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &Target) -> Result<(), String> {
         let name = target.key.to_string();
-        let is_before = |one: &Reservation| {
-            one.pod == name && one.uid != target.uid && one.node == target.node && !one.is_held
-        };
+        let is_before =
+            |one: &Reservation| one.uid != target.uid && one.node == target.node && !one.is_held;
         let before = |state: &State| -> Vec<Reservation> {
-            let reserved = state.world.reserved();
+            let reserved = state.world.reserved_for(&name).into_iter();
             reserved.filter(|one| is_before(one)).cloned().collect()
         };
         let now = Instant::now();
@@ -221,7 +220,7 @@ impl Scheduler {
 
     fn reserved_of(&self, uid: &str) -> Vec<Reservation> {
         let state = self.state();
-        let own = state.world.reserved().filter(|one| one.uid == uid);
+        let own = state.world.reserved_for(uid).into_iter();
         own.cloned().collect()
     }
 

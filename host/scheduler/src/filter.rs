@@ -71,7 +71,7 @@ impl<'a> Evaluator<'a> {
         });
         let alternatives = alternatives.collect();
         Self {
-            own: world.reserved().filter(|one| one.uid == uid).collect(),
+            own: world.reserved_for(uid),
             is_own_only: false,
             left: 10 * STEPS,
             world,
@@ -108,8 +108,10 @@ impl<'a> Evaluator<'a> {
             let free = if is_own_only { 0 } else { device.free.len() };
             (free + own).saturating_sub(others)
         };
+        // A device without a free slot is left for a pod only if it has a slot of its own.
+        let least = (false, usize::from(reserved.is_empty()));
         if let Some(alternative) = self.only_alternative()
-            && let Some(found) = self.take_any(alternative, node, left)
+            && let Some(found) = self.take_any(alternative, node, least, left)
         {
             return Ok(found);
         }
@@ -169,11 +171,12 @@ impl<'a> Evaluator<'a> {
         Some(alternative)
     }
 
-    /// Chooses devices of a node for a single alternative; `None` if too few fit.
+    /// Chooses devices of a node for a single alternative; `None` if too few fit. No device has a lower rank than `least`.
     fn take_any(
         &mut self,
         alternative: &Alternative,
         node: &str,
+        least: (bool, usize),
         left: impl Fn(Number, &Device) -> usize,
     ) -> Option<NodeDevices> {
         let world = self.world;
@@ -182,29 +185,24 @@ impl<'a> Evaluator<'a> {
         let fitting = all.filter(|(number, device)| {
             left(*number, device) > 0 && self.fits(alternative, *number)
         });
-        let rank = |(number, device): (Number, &'a Device)| {
-            let instance = &device.instance;
-            (
-                instance.spec.shared,
-                device.free.len(),
-                instance.metadata.name.as_str(),
-                number,
-            )
-        };
         let count = usize::try_from(alternative.count).unwrap_or(usize::MAX);
-        let fitting = fitting.map(rank);
-        let chosen = if count == 1 {
-            vec![fitting.min()?]
-        } else {
-            let mut all: Vec<_> = fitting.collect();
-            all.sort_unstable();
-            all.truncate(count);
-            all
-        };
+        let rank = |device: &Device| (device.is_shared, device.free.len());
+        let mut chosen: Vec<(Number, &Device)> = Vec::new();
+        let mut has_least = true;
+        for (number, device) in fitting {
+            has_least &= rank(device) <= least;
+            chosen.push((number, device));
+            // No later device can have a lower rank, and equal ones are taken in the order of their names.
+            if has_least && chosen.len() == count {
+                break;
+            }
+        }
         if chosen.len() < count {
             return None;
         }
-        let devices: Vec<Number> = chosen.into_iter().map(|(_, _, _, number)| number).collect();
+        chosen.sort_by_key(|(_, device)| rank(device));
+        let chosen = chosen.into_iter().take(count);
+        let devices: Vec<Number> = chosen.map(|(number, _)| number).collect();
         let choices = (0..devices.len()).map(|candidate| Choice {
             asked: 0,
             request: 0,

@@ -64,9 +64,8 @@ impl State {
             return true;
         }
         if !pod.node.is_empty() {
-            let own = self.world.reserved().filter(|one| one.uid == pod.uid);
-            let own: Vec<bool> = own.map(|one| one.is_held).collect();
-            let is_served = !own.is_empty() && own.into_iter().all(|is_held| is_held);
+            let own = self.world.reserved_for(&pod.uid);
+            let is_served = !own.is_empty() && own.iter().all(|one| one.is_held);
             let mut given = pod.allocated.values().flatten();
             let has_any = given.any(|name| self.world.has_named(name));
             return pod.node != node || is_served || !has_any;

@@ -86,8 +86,8 @@ impl State {
         let since = *self.unbound.entry(one.uid.clone()).or_insert(now);
         let world = &self.world;
         let has_own = |pod: &Pod| {
-            let mut all = world.reserved();
-            all.any(|other| other.uid == pod.uid && other.node == one.node)
+            let all = world.reserved_for(&pod.uid);
+            all.iter().any(|other| other.node == one.node)
         };
         one.judge(pod, since, now, has_own)
     }

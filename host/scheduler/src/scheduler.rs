@@ -226,7 +226,8 @@ impl Scheduler {
         let mut evaluator = Evaluator::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
         let found = filter(&mut evaluator, names.iter().map(String::as_str), &taken);
         let mut result = FilterResult::default();
-        let mut by_node = HashMap::new();
+        let mut by_node = HashMap::with_capacity(found.len());
+        result.node_names.reserve(found.len());
         for (node, found) in found {
             match found {
                 Ok(devices) => {
@@ -265,13 +266,15 @@ impl Scheduler {
         let wanted: BTreeSet<&str> = alternatives
             .map(|alternative| alternative.configuration.as_str())
             .collect();
+        let owned = wanted.into_iter();
+        let owned = owned.filter_map(|name| Some((name, state.world.owner(name)?)));
+        let owned: Vec<(&str, &str)> = owned.collect();
         let score = |node: &str| {
-            let (mut free, mut all) = (0, 0);
-            let owned = wanted.iter();
-            let owned = owned.filter_map(|name| Some((*name, state.world.owner(name)?)));
-            for (_, device) in owned.flat_map(|of| state.world.of_node(node, of)) {
+            let (mut free, mut all) = (0, 0_usize);
+            let devices = owned.iter();
+            for (_, device) in devices.flat_map(|of| state.world.of_node(node, *of)) {
                 free += device.free.len();
-                all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
+                all = all.saturating_add(device.capacity);
             }
             let used = all.saturating_sub(free).saturating_mul(10);
             i64::try_from(used.checked_div(all).unwrap_or(0)).unwrap_or(0)

@@ -31,6 +31,10 @@ pub struct Device {
     pub nodes: BTreeSet<String>,
     /// Slots that a pod may take.
     pub free: Vec<String>,
+    /// Number of all slots.
+    pub capacity: usize,
+    /// True if several nodes may see the device.
+    pub is_shared: bool,
 }
 
 /// Slot that is reserved for a pod.
@@ -50,8 +54,8 @@ pub struct Reservation {
     pub is_held: bool,
 }
 
-/// Devices by the name and the namespace of their Configuration.
-type Owned = BTreeMap<String, BTreeMap<String, BTreeSet<Number>>>;
+/// Devices by the name and the namespace of their Configuration, in the order of their Instances' names.
+type Owned = BTreeMap<String, BTreeMap<String, Vec<Number>>>;
 
 /// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
@@ -69,6 +73,8 @@ pub struct World {
     /// Last version given to a device's attributes.
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
+    /// Instances with reservations for a pod, by the pod's uid and by its `namespace/name`.
+    by_pod: HashMap<String, BTreeSet<InstanceKey>>,
     /// Pods that ask for devices.
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
@@ -130,13 +136,11 @@ impl World {
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),
+            capacity: usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX),
+            is_shared: instance.spec.shared,
             instance: slim(instance),
         };
-        if reserved.is_empty() {
-            self.reserved.remove(&key);
-        } else {
-            self.reserved.insert(key.clone(), reserved);
-        }
+        self.reserve(&key, reserved);
         let number = if let Some(number) = self.by_key.get(&key) {
             *number
         } else {
@@ -155,13 +159,19 @@ impl World {
             number
         };
         let (name, space) = (configuration_of(&device), owner.namespace());
+        let of_device = &device.instance.metadata.name;
         for node in old_nodes.difference(&device.nodes) {
             self.leave(node, (&name, space), number);
         }
         for node in device.nodes.difference(&old_nodes) {
             let own = self.by_node.entry(node.clone()).or_default();
             let own = own.entry(name.clone()).or_default();
-            own.entry(space.to_owned()).or_default().insert(number);
+            let numbers = own.entry(space.to_owned()).or_default();
+            let is_before = |other: &Number| {
+                let other = self.devices.get(*other).and_then(Option::as_ref);
+                other.is_some_and(|other| other.instance.metadata.name < *of_device)
+            };
+            numbers.insert(numbers.partition_point(is_before), number);
         }
         let is_better = device.free.len() > old_free
             || !device.free.is_empty()
@@ -309,7 +319,7 @@ impl World {
         let Some(number) = self.by_key.remove(key) else {
             return;
         };
-        self.reserved.remove(key);
+        self.reserve(key, Vec::new());
         if let Some(named) = self.by_name.get_mut(&key.name) {
             named.remove(&number);
             if named.is_empty() {
@@ -333,13 +343,36 @@ impl World {
         self.namespaces.retain(|_, spaces| !spaces.is_empty());
     }
 
+    /// Replaces the reservations of a device.
+    fn reserve(&mut self, key: &InstanceKey, reserved: Vec<Reservation>) {
+        for before in self.reserved.remove(key).into_iter().flatten() {
+            for pod in [&before.uid, &before.pod] {
+                if let Some(keys) = self.by_pod.get_mut(pod) {
+                    keys.remove(key);
+                    if keys.is_empty() {
+                        self.by_pod.remove(pod);
+                    }
+                }
+            }
+        }
+        for one in &reserved {
+            for pod in [&one.uid, &one.pod] {
+                let keys = self.by_pod.entry(pod.clone()).or_default();
+                keys.insert(key.clone());
+            }
+        }
+        if !reserved.is_empty() {
+            self.reserved.insert(key.clone(), reserved);
+        }
+    }
+
     fn leave(&mut self, node: &str, (name, space): (&str, &str), number: Number) {
         let Some(own) = self.by_node.get_mut(node) else {
             return;
         };
         if let Some(spaces) = own.get_mut(name) {
             if let Some(numbers) = spaces.get_mut(space) {
-                numbers.remove(&number);
+                numbers.retain(|other| *other != number);
             }
             spaces.retain(|_, numbers| !numbers.is_empty());
         }
@@ -416,7 +449,7 @@ impl World {
         self.devices.get(number)?.as_ref()
     }
 
-    /// Returns the devices of a Configuration, given by name and namespace, that are usable on a node.
+    /// Returns the devices of a Configuration, given by name and namespace, that are usable on a node, in the order of their Instances' names.
     pub fn of_node(
         &self,
         node: &str,
@@ -441,6 +474,13 @@ impl World {
     /// Returns the reservations of a device.
     pub fn reserved_of(&self, key: &InstanceKey) -> &[Reservation] {
         self.reserved.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the reservations for a pod, given by its uid or its `namespace/name`.
+    pub fn reserved_for(&self, pod: &str) -> Vec<&Reservation> {
+        let keys = self.by_pod.get(pod).into_iter().flatten();
+        let all = keys.flat_map(|key| self.reserved_of(key));
+        all.filter(|one| one.uid == pod || one.pod == pod).collect()
     }
 
     /// Returns all reservations.
