@@ -158,11 +158,10 @@ impl Scheduler {
     /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &Target) -> Result<(), String> {
-        let name = target.key.to_string();
         let is_before =
             |one: &Reservation| one.uid != target.uid && one.node == target.node && !one.is_held;
         let before = |state: &State| -> Vec<Reservation> {
-            let reserved = state.world.reserved_for(&name).into_iter();
+            let reserved = state.world.reserved_for_name(&target.key).into_iter();
             reserved.filter(|one| is_before(one)).cloned().collect()
         };
         let now = Instant::now();
@@ -363,7 +362,7 @@ impl Scheduler {
             let state = self.state();
             for one in all {
                 if let Some(device) = state.world.get(&one.device) {
-                    tracing::info!(slot = one.slot, pod = one.pod, reason, "released");
+                    tracing::info!(slot = one.slot, pod = %one.pod, reason, "released");
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));

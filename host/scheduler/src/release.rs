@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leafhost_core::instance::Edit;
-use leafhost_core::scheduling::{NodeLock, Pod, PodKey};
+use leafhost_core::scheduling::{NodeLock, Pod};
 use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
@@ -103,21 +103,23 @@ impl Scheduler {
             if !state.world.is_read() {
                 return None;
             }
-            let all: Vec<Reservation> = state.world.reserved().cloned().collect();
-            let uids = all.iter().map(|one| one.uid.clone());
-            let locking = state.world.locks().into_iter().flatten();
+            let world = &state.world;
+            let locking = world.locks().into_iter().flatten();
             let locking = locking.filter_map(|(_, seen)| Some(NodeLock::read(&seen.lock)?.uid));
-            let uids: BTreeSet<String> = uids.chain(locking).collect();
-            state.unbound.retain(|uid, _| uids.contains(uid));
+            let locking: BTreeSet<String> = locking.collect();
+            state
+                .unbound
+                .retain(|uid, _| locking.contains(uid) || !world.reserved_for(uid).is_empty());
+            let all = world.reserved().filter(|one| !world.is_of_bound_pod(one));
+            let all: Vec<Reservation> = all.cloned().collect();
             for one in &all {
-                let key = PodKey::read(&one.pod).unwrap_or_default();
-                let pod = state.world.pods().get(&key).cloned();
+                let pod = state.world.pods().get(&one.pod).cloned();
                 match state.judge(one, pod.as_ref(), now) {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     Verdict::Over(_) => {
                         uncertain
-                            .entry(key)
+                            .entry(one.pod.clone())
                             .or_insert_with(Vec::new)
                             .push(one.clone());
                     }

@@ -94,7 +94,6 @@ impl Scheduler {
             state.tried.retain(|_, tried| *tried + SPACING > now);
             let better = std::mem::take(&mut state.better);
             let unlooked = std::mem::take(&mut state.unlooked);
-            let all: BTreeSet<String> = state.world.nodes().cloned().collect();
             let mut taken: TakenByNode = HashMap::new();
             for (node, devices) in state.filtered.taken("", now) {
                 taken.insert(node.to_owned(), devices);
@@ -106,6 +105,10 @@ impl Scheduler {
             let waiting: Vec<(PodKey, Pod)> = waiting
                 .map(|(key, pod)| (key.clone(), pod.clone()))
                 .collect();
+            let mut all = BTreeSet::new();
+            if waiting.iter().any(|(key, _)| unlooked.contains(key)) {
+                all.extend(state.world.nodes().cloned());
+            }
             for (key, pod) in waiting {
                 let is_new = unlooked.contains(&key);
                 let nodes = if is_new { &all } else { &better };

@@ -48,8 +48,8 @@ pub struct Reservation {
     pub uid: String,
     /// Node that the device is reserved on.
     pub node: String,
-    /// Pod as `namespace/name`.
-    pub pod: String,
+    /// Namespace and name of the pod; empty if the Instance does not name it.
+    pub pod: PodKey,
     /// True if the node reports that a container of the pod has the slot. The agent there then knows when to release it.
     pub is_held: bool,
 }
@@ -79,6 +79,8 @@ pub struct World {
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
     given: BTreeMap<String, BTreeSet<PodKey>>,
+    /// Devices of which a running pod has lost a slot, and maybe others.
+    short: BTreeSet<Number>,
     /// Uids of pods and of newer Instances of which the pods have got their slots again.
     pub restored: BTreeSet<(String, String)>,
     /// Nodes by name; `None` before they were listed.
@@ -277,9 +279,8 @@ impl World {
 
     /// Returns the running pods that have lost their slot, each with the Instance and the slot held back for it, if one is free.
     pub fn short(&self) -> impl Iterator<Item = (&Arc<Instance>, &Pod, Option<String>)> {
-        let given = self.given.keys();
-        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
-        let devices = numbers.filter_map(|number| self.device(*number));
+        let devices = self.short.iter();
+        let devices = devices.filter_map(|number| self.device(*number));
         devices.flat_map(|device| {
             let pods = self.without_slot(&device.instance);
             let slots = match pods.len() {
@@ -309,6 +310,11 @@ impl World {
         let short = self.without_slot(&device.instance).len();
         let mut free = free(&device.instance);
         free.truncate(free.len().saturating_sub(short));
+        if short > 0 {
+            self.short.insert(number);
+        } else {
+            self.short.remove(&number);
+        }
         if let Some(Some(device)) = self.devices.get_mut(number) {
             device.free = free;
         }
@@ -333,20 +339,29 @@ impl World {
         for node in &device.nodes {
             self.leave(node, (&name, &key.namespace), number);
         }
+        self.short.remove(&number);
         self.unused.push(number);
-        if let Some(spaces) = self.namespaces.get_mut(&name) {
-            if let Some(count) = spaces.get_mut(&key.namespace) {
-                *count = count.saturating_sub(1);
-            }
-            spaces.retain(|_, count| *count > 0);
+        let Some(spaces) = self.namespaces.get_mut(&name) else {
+            return;
+        };
+        if let Some(count) = spaces.get_mut(&key.namespace) {
+            *count = count.saturating_sub(1);
         }
-        self.namespaces.retain(|_, spaces| !spaces.is_empty());
+        let before = spaces.len();
+        spaces.retain(|_, count| *count > 0);
+        let is_owner_new = spaces.len() < before;
+        if spaces.is_empty() {
+            self.namespaces.remove(&name);
+        }
+        if is_owner_new {
+            self.name(Arc::clone(&self.names));
+        }
     }
 
     /// Replaces the reservations of a device.
     fn reserve(&mut self, key: &InstanceKey, reserved: Vec<Reservation>) {
         for before in self.reserved.remove(key).into_iter().flatten() {
-            for pod in [&before.uid, &before.pod] {
+            for pod in [&before.uid, &before.pod.to_string()] {
                 if let Some(keys) = self.by_pod.get_mut(pod) {
                     keys.remove(key);
                     if keys.is_empty() {
@@ -356,8 +371,8 @@ impl World {
             }
         }
         for one in &reserved {
-            for pod in [&one.uid, &one.pod] {
-                let keys = self.by_pod.entry(pod.clone()).or_default();
+            for pod in [one.uid.clone(), one.pod.to_string()] {
+                let keys = self.by_pod.entry(pod).or_default();
                 keys.insert(key.clone());
             }
         }
@@ -476,11 +491,24 @@ impl World {
         self.reserved.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the reservations for a pod, given by its uid or its `namespace/name`.
-    pub fn reserved_for(&self, pod: &str) -> Vec<&Reservation> {
-        let keys = self.by_pod.get(pod).into_iter().flatten();
+    /// Returns the reservations for the pod with a uid.
+    pub fn reserved_for(&self, uid: &str) -> Vec<&Reservation> {
+        let keys = self.by_pod.get(uid).into_iter().flatten();
         let all = keys.flat_map(|key| self.reserved_of(key));
-        all.filter(|one| one.uid == pod || one.pod == pod).collect()
+        all.filter(|one| one.uid == uid).collect()
+    }
+
+    /// Returns the reservations for pods of a name.
+    pub fn reserved_for_name(&self, pod: &PodKey) -> Vec<&Reservation> {
+        let keys = self.by_pod.get(&pod.to_string()).into_iter().flatten();
+        let all = keys.flat_map(|key| self.reserved_of(key));
+        all.filter(|one| one.pod == *pod).collect()
+    }
+
+    /// Returns true if the pod of a reservation is bound to its node and has not ended.
+    pub fn is_of_bound_pod(&self, one: &Reservation) -> bool {
+        let pod = self.pods.get(&one.pod);
+        pod.is_some_and(|pod| pod.uid == one.uid && pod.node == one.node && !pod.has_ended)
     }
 
     /// Returns all reservations.
@@ -558,7 +586,7 @@ fn reservations(instance: &Instance) -> Vec<Reservation> {
             slot: slot.clone(),
             uid,
             is_held: holder.is_some() && holder == pod,
-            pod: pod.cloned().unwrap_or_default(),
+            pod: pod.and_then(|pod| PodKey::read(pod)).unwrap_or_default(),
             node,
         })
     });

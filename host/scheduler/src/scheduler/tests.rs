@@ -328,7 +328,7 @@ fn reservation(is_held: bool) -> crate::world::Reservation {
         slot: "gpu-a1-0".to_owned(),
         uid: "uid-first".to_owned(),
         node: "a".to_owned(),
-        pod: "default/first".to_owned(),
+        pod: PodKey::read("default/first").unwrap(),
         is_held,
     }
 }
