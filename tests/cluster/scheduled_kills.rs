@@ -130,7 +130,8 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     );
     crowds(&grants, 1)?;
     ensure!(grants.len() > kills, "{} pods ran", grants.len());
-    // These pods got nothing: their kubelet had no agent, or the agent could not read the reservation.
+    // These pods got nothing: their kubelet had no agent, the agent could not read the reservation, or containerd stopped the start of a container when
+    // the kubelet that had asked for it was killed.
     let is_refused = |why: &&String| {
         let texts = [
             "no healthy devices present",
@@ -138,6 +139,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
             "EOF",
             "connection",
             "code = Unavailable",
+            "failed to create shim task: context canceled",
         ];
         texts.iter().any(|text| why.contains(text))
     };
