@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::away::Own;
 use crate::scheduled::{given, start, until_free};
 
-/// Upper bound for a pod to run, and to be deleted, during the kills.
+/// Upper bound for a pod to be created and deleted during the kills, and to run after them. During them others may be served first again and again.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Number of pods at a time.
 const CROWD: usize = 14;
@@ -54,6 +54,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     let template = scheduling.pod("NAME", None, &any);
     let space = &agents.space;
     let sites = &mut agents.sites;
+    let mut ended = Instant::now();
     let outcome = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..CROWD)
             .map(|worker| {
@@ -66,7 +67,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
                         }
                         let name = format!("pod-{worker}-{round}");
                         let pod = template.named(&name);
-                        match one(cluster, space, (&name, &pod), &mut random)? {
+                        match one(cluster, space, (&name, &pod), is_over, &mut random)? {
                             Ok(grant) => grants.lock().unwrap().push(grant),
                             Err(why) => failed.lock().unwrap().push(why),
                         }
@@ -111,6 +112,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
             Ok(())
         };
         let killed = killing();
+        ended = Instant::now();
         is_over.store(true, Ordering::Release);
         for worker in workers {
             let ended = worker.join();
@@ -121,10 +123,11 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     outcome
         .with_context(|| scheduling.log())
         .with_context(|| space.state())?;
+    let settled = ended.elapsed();
     until_free(&agents, "crowd").with_context(|| scheduling.log())?;
     let (grants, failed) = (grants.into_inner().unwrap(), failed.into_inner().unwrap());
     println!(
-        "{} pods ran, {} failed: {failed:#?}; {kills} kills",
+        "{} pods ran, {} failed: {failed:#?}; {kills} kills; all pods ended {settled:?} after the last",
         grants.len(),
         failed.len()
     );
@@ -153,6 +156,7 @@ fn one(
     cluster: &Cluster,
     space: &Namespace<'_>,
     (name, pod): (&str, &Pod),
+    is_over: &AtomicBool,
     random: &mut Random,
 ) -> Result<Result<Grant, String>> {
     within(PATIENCE, &format!("{name} is made"), || {
@@ -162,7 +166,7 @@ fn one(
             _ => Ok(()),
         }
     })?;
-    let (node, failed) = within(PATIENCE, &format!("{name} runs"), || {
+    let mut read = || {
         let pod = space.pod(name)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let status = &pod["status"];
@@ -177,7 +181,14 @@ fn one(
             other => bail!("it is {other:?}: {:#}", status["conditions"]),
         };
         Ok((text(&pod["spec"]["nodeName"]), why))
-    })?;
+    };
+    let (node, failed) = loop {
+        let was_over = is_over.load(Ordering::Acquire);
+        match within(PATIENCE, &format!("{name} runs"), &mut read) {
+            Err(_) if !was_over => {}
+            ended => break ended?,
+        }
+    };
     let grant = match failed {
         Some(why) => Err(why),
         None => {
