@@ -54,6 +54,8 @@ pub(crate) struct State {
     pub binding: BTreeSet<String>,
     /// Slots that are being written.
     pub writing: BTreeSet<(InstanceKey, String)>,
+    /// Instances whose last write for a pod was not answered, by the pod's uid: its reservations there are unknown.
+    pub unanswered: BTreeMap<String, BTreeSet<InstanceKey>>,
     /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
     /// Instant at which a waiting pod was last tried again, by uid.
@@ -81,10 +83,15 @@ impl State {
         is_better || self.world.reserved_of(&key) != before
     }
 
-    /// Records the error of an edit. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
-    pub fn edit_failed(&mut self, error: &StoreError) {
-        if let StoreError::Gone { key } = error {
-            self.world.remove(key);
+    /// Records the error of an edit for a pod. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
+    pub fn edit_failed(&mut self, uid: &str, error: &StoreError) {
+        match error {
+            StoreError::Gone { key } => self.world.remove(key),
+            StoreError::Unknown { key, .. } => {
+                let keys = self.unanswered.entry(uid.to_owned()).or_default();
+                keys.insert(key.clone());
+            }
+            _ => {}
         }
     }
 
@@ -344,6 +351,7 @@ impl Observer for Scheduler {
             if is_over {
                 state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
+                state.unanswered.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
             }
             let before = state.world.put_pod(pod.clone());
@@ -366,6 +374,7 @@ impl Observer for Scheduler {
             if let Some(pod) = &gone {
                 state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
+                state.unanswered.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
                 state.tried.remove(&pod.uid);
                 state.read.remove(&pod.uid);
