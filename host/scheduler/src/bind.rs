@@ -324,7 +324,7 @@ impl Scheduler {
                 // The slots are reserved now.
                 self.state().filtered.take_nothing(&target.uid);
                 return Ok(given);
-            };
+            }
             self.metrics.conflict();
             let own = self.reserved_of(&target.uid);
             if !self.release(own, "conflict").await {
