@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::away::Own;
 use crate::scheduled::{given, start, until_free};
 
-/// Upper bound for a pod to be created and deleted during the kills, and to run after them. During them others may be served first again and again.
+/// Upper bound for a pod to run, and to be deleted, during the kills.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Number of pods at a time.
 const CROWD: usize = 14;
@@ -67,7 +67,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
                         }
                         let name = format!("pod-{worker}-{round}");
                         let pod = template.named(&name);
-                        match one(cluster, space, (&name, &pod), is_over, &mut random)? {
+                        match one(cluster, space, (&name, &pod), &mut random)? {
                             Ok(grant) => grants.lock().unwrap().push(grant),
                             Err(why) => failed.lock().unwrap().push(why),
                         }
@@ -156,7 +156,6 @@ fn one(
     cluster: &Cluster,
     space: &Namespace<'_>,
     (name, pod): (&str, &Pod),
-    is_over: &AtomicBool,
     random: &mut Random,
 ) -> Result<Result<Grant, String>> {
     within(PATIENCE, &format!("{name} is made"), || {
@@ -166,7 +165,7 @@ fn one(
             _ => Ok(()),
         }
     })?;
-    let mut read = || {
+    let (node, failed) = within(PATIENCE, &format!("{name} runs"), || {
         let pod = space.pod(name)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let status = &pod["status"];
@@ -181,14 +180,7 @@ fn one(
             other => bail!("it is {other:?}: {:#}", status["conditions"]),
         };
         Ok((text(&pod["spec"]["nodeName"]), why))
-    };
-    let (node, failed) = loop {
-        let was_over = is_over.load(Ordering::Acquire);
-        match within(PATIENCE, &format!("{name} runs"), &mut read) {
-            Err(_) if !was_over => {}
-            ended => break ended?,
-        }
-    };
+    })?;
     let grant = match failed {
         Some(why) => Err(why),
         None => {
