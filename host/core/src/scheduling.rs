@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::instance::{Edit, Instance, InstanceKey};
-use crate::ports::{StoreError, Written};
+use crate::ports::Written;
 use crate::resource_names::ResourceNames;
 
 /// Annotation of a pod with the requirements for its devices by container; also the resource with which a container asks for them.
@@ -355,7 +355,7 @@ pub trait Cluster: Send + Sync {
         is_warning: bool,
     );
     /// Returns the current state of an Instance, or `None` if it is gone.
-    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, StoreError>;
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError>;
     /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed
     /// meanwhile, the observer is told of its current state.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;

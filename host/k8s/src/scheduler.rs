@@ -254,10 +254,10 @@ impl Cluster for KubeScheduling {
         }
     }
 
-    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, StoreError> {
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
         let api = self.instances(&key.namespace);
         let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
-        let found = found.map_err(|failure| store_error(&failure, key))?;
+        let found = found.map_err(|failure| pod_error(&failure))?;
         Ok(found.map(|object| Arc::new(into_instance(object))))
     }
 

@@ -158,22 +158,20 @@ impl Scheduler {
 
     /// Reads the Instances whose last write for the pod was not answered. Without them, the pod could get two reservations for one request.
     async fn read_unanswered(&self, target: &Target) -> Result<(), String> {
-        let keys = self.state().unanswered.get(&target.uid).cloned();
-        for key in keys.into_iter().flatten() {
-            let read = self.cluster.instance(&key).await;
+        let unanswered = self.state().unanswered.clone();
+        for one in unanswered.iter().filter(|(uid, _)| *uid == target.uid) {
+            let (_, key) = one;
+            let read = self.cluster.instance(key).await;
             let read = read.map_err(|error| {
-                format!("cannot read Instance {key} after a write without an answer: {error}; it is tried again")
+                format!("cannot read Instance {key}, whose last write was not answered: {error}; it is tried again")
             })?;
             let state = &mut *self.state();
             match read {
                 Some(instance) => drop(state.update_instance(instance)),
-                None => state.world.remove(&key),
+                None => state.world.remove(key),
             }
-            if let Some(keys) = state.unanswered.get_mut(&target.uid) {
-                keys.remove(&key);
-            }
+            state.unanswered.remove(one);
         }
-        self.state().unanswered.remove(&target.uid);
         Ok(())
     }
 

@@ -54,8 +54,8 @@ pub(crate) struct State {
     pub binding: BTreeSet<String>,
     /// Slots that are being written.
     pub writing: BTreeSet<(InstanceKey, String)>,
-    /// Instances whose last write for a pod was not answered, by the pod's uid: its reservations there are unknown.
-    pub unanswered: BTreeMap<String, BTreeSet<InstanceKey>>,
+    /// Uids of pods and Instances whose last write for the pod was not answered: its reservations there are unknown.
+    pub unanswered: BTreeSet<(String, InstanceKey)>,
     /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
     /// Instant at which a waiting pod was last tried again, by uid.
@@ -88,8 +88,7 @@ impl State {
         match error {
             StoreError::Gone { key } => self.world.remove(key),
             StoreError::Unknown { key, .. } => {
-                let keys = self.unanswered.entry(uid.to_owned()).or_default();
-                keys.insert(key.clone());
+                self.unanswered.insert((uid.to_owned(), key.clone()));
             }
             _ => {}
         }
@@ -351,7 +350,6 @@ impl Observer for Scheduler {
             if is_over {
                 state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
-                state.unanswered.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
             }
             let before = state.world.put_pod(pod.clone());
@@ -374,7 +372,6 @@ impl Observer for Scheduler {
             if let Some(pod) = &gone {
                 state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
-                state.unanswered.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
                 state.tried.remove(&pod.uid);
                 state.read.remove(&pod.uid);

@@ -157,7 +157,7 @@ impl Cluster for Played {
             .push(format!("{reason}: {message}"));
     }
 
-    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, StoreError> {
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
         Ok(self.instances.lock().unwrap().get(key).cloned())
     }
 
