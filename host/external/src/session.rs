@@ -10,11 +10,12 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
+use leafhost_core::backoff;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
 use leafhost_core::text::chain;
-use leafhost_core::timeouts::{self, BACKOFF_FIRST, WAKE_SPACING};
+use leafhost_core::timeouts::{BACKOFF_FIRST, WAKE_SPACING};
 use leafhost_grants::Secrets;
 use prost::Message as _;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -289,7 +290,7 @@ impl Course {
                 };
                 self.handler.send_event(event);
                 self.failures = self.failures.saturating_add(1);
-                let wait = backoff(self.failures);
+                let wait = backoff::wait(self.failures).max(BACKOFF_FIRST);
                 next = Some(wait);
                 Phase::Apart(Instant::now() + wait)
             }
@@ -446,10 +447,4 @@ fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {
             ..CallStats::default()
         },
     }
-}
-
-/// Returns the pause after `failures` attempts: doubles up to five minutes, with up to a fifth at random so that retries spread out.
-fn backoff(failures: u32) -> Duration {
-    let wait = timeouts::backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
-    wait.max(BACKOFF_FIRST)
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::device_id::DeviceId;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Edit, InstanceKey};
@@ -282,8 +283,7 @@ impl TicketTask {
             None => self.unanswered.saturating_add(1),
         };
         if self.unanswered > 0 && (has_slots || self.config.is_offered) {
-            let doubled = 1_u32.checked_shl(self.unanswered).unwrap_or(u32::MAX);
-            let wait = SOON.saturating_mul(doubled).min(EVERY);
+            let wait = backoff::doubled(SOON, self.unanswered, EVERY);
             self.next = Some(Instant::now() + wait);
         } else if self.unanswered == 0 && has_slots {
             let is_soon = snapshot.is_silent || !self.uncertain_uids.is_empty();
