@@ -1,4 +1,4 @@
-//! Pods that describe their devices, while agents, kubelets, the extender of their scheduler and the API server are killed: each pod has the devices
+//! Pods that describe their devices, while agents, kubelets, their scheduler with its extender, and the API server are killed: each pod has the devices
 //! chosen for it, and no device is allocated twice or lost.
 
 use std::sync::Mutex;
@@ -95,6 +95,8 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
                         wait(pause);
                         cluster.server().start_again()?;
                         cluster.wait_served()?;
+                        // After some such kills its watches would wait for up to a minute, and no pod would be scheduled until then.
+                        scheduling.replace_kube_scheduler()?;
                     }
                     _ => {
                         site.node.stop_kubelet(Signal::SIGKILL)?;
