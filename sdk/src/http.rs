@@ -19,7 +19,7 @@ pub struct Request {
     pub method: String,
     /// Absolute URL with scheme `http` or `https`, without user and password.
     pub url: String,
-    /// Headers. Only `Host` and `Content-Length` are added.
+    /// Headers. Leafhost adds only `Host`, `Connection: close`, and `Content-Length` where the method expects a body.
     pub headers: Vec<(String, String)>,
     /// Body, sent in one piece with its length.
     pub body: Vec<u8>,

@@ -49,7 +49,7 @@ pub fn measure() -> Result<Vec<Line>> {
     })?;
     let line = |what: &str, target: &str, woken: &Woken| Line {
         what: format!(
-            "idle agent, five Configurations{what}: wake-ups a second of the thread that has most"
+            "idle agent, five Configurations{what}: wake-ups per second of the busiest thread"
         ),
         value: format!("{:.2}", rate(woken.most)),
         target: target.into(),
@@ -62,7 +62,7 @@ pub fn measure() -> Result<Vec<Line>> {
     };
     Ok(vec![
         line(" of handlers that wait for events", "≤ 1", &waiting),
-        line(", two of which probe every ten seconds", "–", &probing),
+        line(", two of them with handlers that probe every ten seconds", "–", &probing),
     ])
 }
 

@@ -47,7 +47,7 @@ pub fn measure() -> Result<Vec<Line>> {
     let grown = |from: Memory| i64::from(after.anonymous) - i64::from(from.anonymous);
     Ok(vec![Line {
         what: format!(
-            "{CALLS} calls in which nothing changed: files written / Instances written / memory grown / in the second half"
+            "{CALLS} calls without changes: files written / Instances written / memory growth / memory growth in the second half"
         ),
         value: format!(
             "{} / {counted} / {:+} KiB ({:+.1} %) / {:+} KiB",

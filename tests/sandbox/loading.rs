@@ -126,7 +126,7 @@ const COMPONENTS: &[Case] = &[
             let bytes = swapped(&format!("{name}1.0"), &format!("{name}2.0"))?;
             put(fixture, WASM, bytes)
         },
-        "the component was made for leafhost:discovery@0.2.0; this version serves leafhost:discovery@0.1.0",
+        "the component was built for leafhost:discovery@0.2.0; this version of Leafhost supports leafhost:discovery@0.1.0",
     ),
     (
         |fixture| {
@@ -134,7 +134,7 @@ const COMPONENTS: &[Case] = &[
             let bytes = swapped(&format!("{name}1.0"), &format!("{name}9.0"))?;
             put(fixture, WASM, bytes)
         },
-        "the component was made for leafhost:udev@0.9.0",
+        "the component was built for leafhost:udev@0.9.0",
     ),
     (
         |fixture| put(fixture, WASM, swapped("wasi:io/error", "what:io/error")?),
@@ -335,7 +335,7 @@ const COMPILERS: &[(&str, &str)] = &[
         "cat >/dev/null",
         "the compiler's output is not for this agent",
     ),
-    ("exec cat /dev/zero", "MiB of native code"),
+    ("exec cat /dev/zero", "the native code of the component exceeds"),
     ("exec sleep 600", "compiling took longer than 2 s"),
     ("sleep 600 & exit 3", "compiling took longer than 2 s"),
     ("exec yes >&2", "compiling took longer than 2 s"),

@@ -124,7 +124,7 @@ impl Planner<'_> {
             match self.device(instance) {
                 Some(key) => match matched.entry(key) {
                     Entry::Vacant(free) => drop(free.insert(instance)),
-                    // Two nodes created one at the same time: every node keeps the earlier one.
+                    // Two nodes created an Instance of this device at the same time: every node keeps the earlier one.
                     Entry::Occupied(mut held) => {
                         let later = if is_before(instance, held.get()) {
                             held.insert(instance)

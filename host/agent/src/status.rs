@@ -28,7 +28,7 @@ pub struct Status {
     pub configurations: Vec<ConfigurationView>,
     /// The `akri.sh/v0` objects, sorted by namespace and name.
     pub instances: Vec<Instance>,
-    /// Kubelet and its resources; absent if nothing is offered to it.
+    /// Kubelet and its resources; `null` if nothing is offered to it.
     pub kubelet: Option<KubeletView>,
     /// Problems of no single Configuration: broken files, folders that cannot be read, no udev, no root.
     pub problems: Vec<ProblemView>,
@@ -88,7 +88,7 @@ pub struct ResourceView {
     pub registrations: u64,
     /// Problem, with the remedy.
     pub problem: Option<String>,
-    /// Refused allocations since the last that was granted; absent if there was none for ten minutes.
+    /// Refused allocations since the last that was granted; `null` if there was none for ten minutes.
     pub refused: Option<RefusedView>,
 }
 
@@ -114,7 +114,7 @@ pub struct SlotView {
     pub resource: String,
     /// Device id in that resource.
     pub device: String,
-    /// Pods that were seen to have it, as `namespace/name`; absent if there are none.
+    /// Pods that were seen to have it, as `namespace/name`; `null` if there are none.
     pub holder: Option<String>,
 }
 

@@ -58,7 +58,7 @@ impl Shared {
                     tracing::warn!(
                         error,
                         claim = uid,
-                        "a claim that is over cannot be given back"
+                        "cannot release a claim that is over"
                     );
                 }
             }

@@ -52,7 +52,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases what is over in a loop; runs until it is dropped.
+    /// Releases the slots of claims that are over and restores missing CDI specs, until it is dropped.
     pub async fn keep(&self) {
         let mut is_logged = false;
         let mut restore_at = Instant::now();

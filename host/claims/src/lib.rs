@@ -105,7 +105,7 @@ impl Claims {
         (Self(Arc::new(shared)), seen)
     }
 
-    /// Releases what is over, and restores missing CDI specs, until `stop`.
+    /// Releases the slots of claims that are over and restores missing CDI specs, until `stop`.
     pub async fn run(&self, stop: CancellationToken) {
         stop.run_until_cancelled(self.0.keep()).await;
     }

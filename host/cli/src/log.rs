@@ -40,7 +40,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let guard = self.0.take();
         let (ended, end) = mpsc::channel::<()>();
-        // If nothing reads stderr, the guard itself would complain on stdout.
+        // If nothing reads stderr, dropping the guard blocks and then prints to stdout, so a thread drops it.
         let writes = thread::Builder::new().spawn(move || {
             drop(guard);
             drop(ended);

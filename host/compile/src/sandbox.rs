@@ -36,7 +36,7 @@ pub(crate) enum Error {
     },
     #[error("cannot ask to end with the agent")]
     Orphan(#[source] nix::Error),
-    #[error("cannot build the filter of system calls")]
+    #[error("cannot build the system call filter")]
     Filter(#[from] seccompiler::BackendError),
     #[error(
         "cannot filter system calls; is the kernel built with seccomp, and may this service call it (SystemCallFilter=seccomp)?"

@@ -32,7 +32,7 @@ const PLACES: WriteLimits = WriteLimits {
     slow: 1,
 };
 
-/// An object and a reason.
+/// Key of an Event: the object and the reason.
 type Key = (Regarding, String);
 
 /// Publishes Events while this controller leads; returns only if a source ends.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Factor between the duration of a pass and the rest after it, which is at most [`LONGEST`].
+/// Factor between the duration of a pass and the pause after it, which is at most [`LONGEST`].
 const REST: u32 = 9;
-/// Upper bound of the rest after a pass.
+/// Maximum pause after a pass.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Schedule of a task's passes.

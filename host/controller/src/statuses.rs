@@ -196,7 +196,7 @@ impl StatusWriter<'_> {
     fn note(&mut self, done: Done<ConfigurationKey, Job, Result<(), WriteError>>) {
         if let Err(error @ (WriteError::Denied(_) | WriteError::NoAnswer { .. })) = &done.answer {
             let error = error.to_string();
-            tracing::warn!(configuration = %done.key, error, "cannot show the status of a Configuration");
+            tracing::warn!(configuration = %done.key, error, "cannot write the status of a Configuration");
             self.metrics.failed(Write::Status);
         }
         let outcome = done.answer.outcome();

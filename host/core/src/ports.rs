@@ -188,12 +188,12 @@ pub struct AcceptedVersion {
 pub struct Owner {
     /// Name of the source.
     pub source: String,
-    /// Place of the source.
+    /// Location of the source.
     #[serde(flatten)]
     pub location: SourceLocation,
 }
 
-/// Place of a source.
+/// Location of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "place", rename_all = "camelCase")]
 pub enum SourceLocation {
@@ -486,7 +486,7 @@ pub trait ReportSink: Send + Sync {
 
 /// Error of a write to the ledger.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot remember what the kubelet was offered: {message}")]
+#[error("cannot record which resources the kubelet was offered: {message}")]
 pub struct LedgerError {
     /// Description of the error, with the path and the remedy.
     pub message: String,

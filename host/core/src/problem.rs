@@ -39,7 +39,7 @@ const NAMED: usize = 10;
 pub enum Problem {
     // Machine.
     #[error(
-        "cannot receive device events ({error}): the agent calls handlers that wait for them every minute instead"
+        "cannot receive device events ({error}): instead, the agent calls the handlers that wait for them once a minute"
     )]
     NoDeviceEvents { error: String },
     #[error(
@@ -142,7 +142,7 @@ pub enum Problem {
         retry: Timestamp,
     },
     #[error(
-        "handler {handler:?} comes from {}: each of them gets this Configuration's properties, credentials included; remove what is not wanted",
+        "handler {handler:?} comes from {}: each of them gets this Configuration's properties, including credentials; remove those that you do not want",
         sources.join(" and ")
     )]
     HandlerAmbiguous {
@@ -291,7 +291,7 @@ pub enum Problem {
 
     // Offers to container runtimes.
     #[error(
-        "metadata.name {:?} can be no CDI class, so the devices are not offered to container runtimes; a name of two or more letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit can",
+        "metadata.name {:?} cannot be a CDI class, so the devices are not offered to container runtimes; use a name of at least two letters, digits, '.' and '-' that begins with a letter and ends with a letter or digit",
         configuration.name()
     )]
     InvalidCdiClass { configuration: ConfigurationKey },
@@ -356,7 +356,7 @@ pub enum Problem {
     )]
     InstanceWithdrawn { slots: Vec<String> },
     #[error(
-        "the kubelet has lost its record of slots whose pods are still there, and no other pod gets them: {}; replace those pods, and do not restart the agent before",
+        "the kubelet has lost its record of slots whose pods still exist, and no other pod gets these slots: {}; replace those pods before you restart the agent",
         few(slots, NAMED)
     )]
     SlotRecordLost { slots: Vec<String> },

@@ -48,7 +48,7 @@ pub struct Reference<'a> {
 pub enum Lookup {
     /// Value that was found.
     Value(Arc<[u8]>),
-    /// No such value; the text has what is missing and the remedy.
+    /// The value does not exist; the text names what is missing and the remedy.
     Missing(String),
     /// Unknown or unusable value; the text has the reason and the remedy.
     Unavailable(String),

@@ -93,9 +93,9 @@ pub struct CallStats {
     pub wall: Duration,
     /// CPU time of the guest.
     pub cpu: Duration,
-    /// Peak of the guest's linear memory, in bytes.
+    /// Peak of the guest's linear memory and of what the host held for it, in bytes.
     pub memory: u64,
-    /// Denied requests for capabilities, and a cursor that was not kept.
+    /// Denied requests for capabilities, and the reason if the cursor was not kept.
     pub denied: Vec<String>,
     /// Number of log lines dropped because of the rate limit.
     pub log_dropped: u64,

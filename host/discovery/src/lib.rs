@@ -234,7 +234,7 @@ impl DiscoveryTask {
                     tracing::warn!(
                         handler = key.name,
                         source = key.source,
-                        "handler was Offline for too long; removed, its devices are withdrawn"
+                        "handler was Offline for too long; it is removed, and its devices are withdrawn"
                     );
                     self.removed(&key);
                 }

@@ -27,10 +27,10 @@ pub enum Error {
     #[error("is not in the folder of external handlers")]
     Outside,
     /// The path has a link.
-    #[error("is a link, or lies behind one")]
+    #[error("is a symbolic link, or its path contains one")]
     Link,
-    /// The file is no socket.
-    #[error("it is no socket")]
+    /// The file is not a socket.
+    #[error("it is not a socket")]
     NoSocket,
     /// The system call failed, or there is no such file.
     #[error(transparent)]
@@ -171,10 +171,10 @@ mod tests {
         for (path, expected) in [
             (named.join("sub/a.sock"), "socket"),
             (real.join("sub/a.sock"), "socket"),
-            (real.join("link/a.sock"), "is a link, or lies behind one"),
-            (real.join("inner.sock"), "is a link, or lies behind one"),
-            (real.join("file"), "it is no socket"),
-            (real.join("sub"), "it is no socket"),
+            (real.join("link/a.sock"), "is a symbolic link, or its path contains one"),
+            (real.join("inner.sock"), "is a symbolic link, or its path contains one"),
+            (real.join("file"), "it is not a socket"),
+            (real.join("sub"), "it is not a socket"),
             (
                 real.join("sub/../sub/a.sock"),
                 "is not in the folder of external handlers",

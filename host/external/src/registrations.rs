@@ -403,7 +403,7 @@ impl Registrations {
         self.refusals.values().map(|(problem, _)| problem)
     }
 
-    /// Returns the registrations to store if they have changed since the last call.
+    /// Returns all registrations if they have changed since the last call, so that the caller stores them.
     pub fn take_unkept(&mut self) -> Option<Vec<Registered>> {
         let is_unkept = std::mem::take(&mut self.is_unkept);
         let all = self.entries.values();

@@ -17,7 +17,7 @@ const SILENT: Duration = Duration::from_secs(90);
 pub enum ConnectError {
     /// No source tells the address of the API server.
     #[error(
-        "no cluster: this is no pod with a service account ({0}), and KUBECONFIG is not set; run the agent in a pod, set KUBECONFIG, or use --standalone"
+        "no cluster: not in a pod with a service account ({0}), and KUBECONFIG is not set; run this in a pod, or set KUBECONFIG"
     )]
     NoCluster(InClusterError),
     /// The kubeconfig is unusable.

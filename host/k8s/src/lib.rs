@@ -45,7 +45,7 @@ pub use agent::instances::KubeInstances;
 pub use agent::node_lock::follow as lock_of;
 pub use agent::report::KubeReport;
 pub use agent::slices::KubeSlices;
-pub use client::{connect, connect_as_user};
+pub use client::{ConnectError, connect, connect_as_user};
 pub use controller::brokers::KubeBrokers;
 pub use controller::cluster::{self, KubeCluster};
 pub use scheduler::{KubeScheduling, extender, read_once};

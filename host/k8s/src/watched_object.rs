@@ -52,7 +52,7 @@ where
                 }
                 Err(failure) => {
                     let error = failure.describe_watch(self.what);
-                    tracing::warn!(error, "{} cannot be watched; it is tried again", self.what);
+                    tracing::warn!(error, "cannot watch {}; retrying", self.what);
                 }
             }
         }

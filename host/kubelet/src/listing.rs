@@ -29,7 +29,7 @@ impl List {
 
 /// Ids that an Allocate names and that are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the agent does not offer: {}", first(.ids))]
+#[error("the agent does not offer {}", first(.ids))]
 pub struct NotListed {
     /// Ids that are not listed.
     pub ids: BTreeSet<String>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Error of a text that is not the name of an extended resource.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} can be no extended resource: {rule}")]
+#[error("{text:?} cannot be an extended resource: {rule}")]
 pub struct InvalidResource {
     /// Invalid text.
     pub text: String,

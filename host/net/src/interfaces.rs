@@ -63,7 +63,7 @@ impl Interfaces {
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// A netlink operation failed.
-    #[error("cannot follow the network interfaces")]
+    #[error("cannot watch the network interfaces")]
     Netlink(#[source] std::io::Error),
     /// The task that follows the interfaces has ended, so the last snapshot may be out of date.
     #[error(
@@ -162,7 +162,7 @@ async fn follow(mut events: Events, sender: watch::Sender<Arc<Interfaces>>) {
             }
             Err(error) => error,
         };
-        tracing::warn!(%error, "cannot follow the network interfaces; trying again in {pause:?}");
+        tracing::warn!(%error, "cannot watch the network interfaces; retrying in {pause:?}");
         sleep(pause).await;
         pause = (pause * 2).min(longest);
         match Events::open() {

@@ -153,7 +153,7 @@ impl Listener {
                 () = retry => self.join(),
                 () = self.mailbox.lost.notified() => return Received::Lost,
                 Some(datagram) = self.datagrams.recv() => {
-                    // The group may have been left since.
+                    // This listener may have left the group since.
                     if self.joined.contains_key(&(datagram.group, datagram.interface)) {
                         return Received::Datagram(datagram);
                     }

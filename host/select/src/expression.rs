@@ -31,7 +31,7 @@ pub enum InvalidExpression {
     Syntax(String),
     /// Nested deeper than `MAX_DEPTH`.
     #[error(
-        "the expression is nested deeper than {MAX_DEPTH} levels; write it in several selectors"
+        "the expression is nested deeper than {MAX_DEPTH} levels; split it into several selectors"
     )]
     TooDeep,
     /// Uses a macro that loops, which may run long.

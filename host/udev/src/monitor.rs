@@ -245,7 +245,7 @@ fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Even
         if let Some(event) = socket.iter().next() {
             return Ok(Some(read_event(&event, group)));
         }
-        // libudev leaves its reason in errno, and nothing was called since.
+        // libudev leaves its reason in errno, and nothing has been called since.
         match Errno::last() {
             Errno::ENOBUFS => return Ok(Some(Event::lost(group.settle()))),
             Errno::EINTR => {}

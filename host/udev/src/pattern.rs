@@ -100,8 +100,8 @@ impl Pattern {
         self.regex.is_some()
     }
 
-    /// Returns true if trailing white space of an attribute is ignored: unless the pattern itself ends with some. As in udev, the first
-    /// alternative decides for all, and an empty pattern ignores nothing.
+    /// Returns true if trailing white space of an attribute is ignored, that is, if the pattern itself does not end with white space. As in
+    /// udev, the first non-empty alternative decides for all, and an empty pattern ignores nothing.
     pub(crate) fn trims(&self) -> bool {
         let first = self.value.split('|').find(|text| !text.is_empty());
         first.is_some_and(|text| !text.ends_with([' ', '\t', '\n', '\r', '\x0b', '\x0c']))

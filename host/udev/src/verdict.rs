@@ -36,9 +36,9 @@ pub(crate) struct Miss {
 
 /// A device and the ancestors that may be looked at, nearest first.
 pub(crate) struct Chain<'a> {
-    /// Information of the device.
+    /// Information about the device.
     pub(crate) own: &'a dyn DeviceInfo,
-    /// Information of its ancestors.
+    /// Information about its ancestors.
     pub(crate) ancestors: &'a [&'a dyn DeviceInfo],
 }
 

@@ -54,7 +54,7 @@ pub enum CompileError {
     Refused(String),
     /// The native code exceeds 256 MiB.
     #[error(
-        "the compiler made more than {} MiB of native code of it; a smaller component",
+        "the native code of the component exceeds {} MiB; use a smaller component",
         MAX_NATIVE >> 20
     )]
     TooLarge,

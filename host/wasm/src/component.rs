@@ -83,8 +83,8 @@ pub enum ComponentError {
         "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0}); register! forgotten?"
     )]
     NoHandler(String),
-    /// The component was made for another version of the contract.
-    #[error("the component was made for {0}; this version serves {served}", served = CONTRACT_VERSIONS.join(", "))]
+    /// The component was built for another version of the contract.
+    #[error("the component was built for {0}; this version of Leafhost supports {served}", served = CONTRACT_VERSIONS.join(", "))]
     Version(String),
     /// The component imports interfaces that do not exist here.
     #[error("the component imports {}, which this version does not have", .0.join(", "))]

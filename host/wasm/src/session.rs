@@ -29,7 +29,7 @@ use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
 pub(crate) use wakes::{Filter, WakeConditions};
 
-/// Makes calls.
+/// Calls the handler for a session.
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.

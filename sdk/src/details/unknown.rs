@@ -106,7 +106,7 @@ fn fields_at<'de, D: Deserialize<'de>>(place: &[Step]) -> &'static [&'static str
     fields.get()
 }
 
-/// Deserializer that leads a type to the struct at `place`, which then reports the names of its fields.
+/// Deserializer that walks a type along `place` and records the field names of the struct there.
 #[derive(Clone, Copy)]
 struct Guide<'a> {
     place: &'a [Step],

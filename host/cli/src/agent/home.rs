@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use leafhost_agent::{CdiReaders, ClaimHome};
 use leafhost_core::ports::{
     ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
@@ -13,7 +13,7 @@ use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileClaimRecords, FileHandlers, Folders, NodeState, Standalone};
 use leafhost_k8s::{
-    KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport, KubeSlices,
+    ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport, KubeSlices,
 };
 
 use tokio::sync::watch;
@@ -88,7 +88,10 @@ impl Home {
         waits: &watch::Sender<Option<String>>,
         mut tasks: Tasks,
     ) -> Result<Self> {
-        let client = leafhost_k8s::connect().await?;
+        let client = leafhost_k8s::connect().await.map_err(|error| match error {
+            ConnectError::NoCluster(_) => anyhow!("{error}, or use --standalone"),
+            error => error.into(),
+        })?;
         let memory = |name: &str| settings.state_dir.join("cluster").join(name);
         let given = settings.node.as_deref();
         let kept = memory("identity.json");

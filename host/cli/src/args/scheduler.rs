@@ -31,7 +31,7 @@ pub struct SchedulerArgs {
     )]
     pub tls_secret: Option<ObjectName>,
 
-    /// The Service in the Secret's namespace by whose name the scheduler knows this extender
+    /// The Service, in the namespace of the Secret, through which the scheduler calls this extender
     #[arg(
         long,
         env = "LEAFHOST_TLS_SERVICE",

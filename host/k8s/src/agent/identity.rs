@@ -103,12 +103,12 @@ pub async fn identify(
         {
             tracing::warn!(
                 why,
-                "the API server is away: the agent goes by what it knew"
+                "the API server is unreachable: using the stored identity"
             );
             return Ok(earlier);
         }
         if waits.send_replace(Some(error.to_string())).is_none() {
-            tracing::warn!(%error, "the first agent of a node waits for the API server");
+            tracing::warn!(%error, "no stored identity for this node; waiting for the API server");
         }
         sleep(backoff.next().unwrap_or(REQUEST)).await;
     }

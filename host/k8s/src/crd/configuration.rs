@@ -26,7 +26,7 @@ use serde_json::Value;
     printcolumn(name = "Handler", type_ = "string", json_path = ".spec.discoveryHandler.name",
         description = "The discovery handler that finds the devices"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready",
-        description = "The nodes on which it works, of those that report on it"),
+        description = "Number of nodes on which it works, out of those that report on it"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices",
         description = "Number of devices found"),
     printcolumn(name = "Allocation", type_ = "string", json_path = ".metadata.annotations.leafhost\\.dev/allocation",
@@ -147,7 +147,7 @@ pub struct ConfigurationStatus {
     /// The version of the spec that this is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// The nodes on which it works, of those that report on it, such as 2/3.
+    /// Number of nodes on which it works, out of those that report on it, such as 2/3.
     #[serde(default)]
     pub ready: String,
     /// Number of nodes that report on it.

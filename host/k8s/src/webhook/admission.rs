@@ -24,7 +24,7 @@ pub use reservations::Reserved;
 pub enum InvalidReview {
     /// The body is not JSON or lacks fields.
     #[error(
-        "cannot read the AdmissionReview: {0}; the API server posts one of admission.k8s.io/v1"
+        "cannot read the AdmissionReview: {0}; expected admission.k8s.io/v1"
     )]
     Json(#[from] serde_json::Error),
     /// The review has no request.

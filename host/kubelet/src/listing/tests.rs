@@ -207,7 +207,7 @@ fn an_allocate_must_name_what_is_listed() {
     assert!(listing.asked(&mk_ids("a"), now).is_err());
     listing.want(mk_devices("a b"), now);
     let error = listing.asked(&mk_ids("a x y"), now).unwrap_err();
-    assert_eq!(error.to_string(), r#"the agent does not offer: "x", "y""#);
+    assert_eq!(error.to_string(), r#"the agent does not offer "x", "y""#);
     // A listed id of the refused call is not kept.
     listing.want(mk_devices(""), now);
     assert_eq!(shown(listing.list(now)), "end");
@@ -216,7 +216,7 @@ fn an_allocate_must_name_what_is_listed() {
     let error = listing.asked(&many, now).unwrap_err();
     assert_eq!(
         error.to_string(),
-        r#"the agent does not offer: "0", "1", "2" and 6 more"#
+        r#"the agent does not offer "0", "1", "2" and 6 more"#
     );
 }
 

@@ -34,7 +34,7 @@ const MOST_CLAIMS: usize = 100_000;
 pub enum Error {
     /// No process listens on the socket.
     #[error(
-        "cannot reach PodResources at {}: no kubelet runs, or its folder is another one; name it with --kubelet-dir", socket.display()
+        "cannot reach PodResources at {}: the kubelet is not running or uses another folder; set --kubelet-dir", socket.display()
     )]
     NotThere {
         /// Path of the socket.
@@ -80,7 +80,7 @@ pub enum Error {
         socket: PathBuf,
     },
     /// The answer has more items than a node can have.
-    #[error("the kubelet at {} listed {what}: refused, at most {limit} are taken", socket.display())]
+    #[error("the kubelet at {} listed {what}; at most {limit} are accepted", socket.display())]
     TooMuch {
         /// Path of the socket.
         socket: PathBuf,

@@ -308,7 +308,7 @@ async fn what_an_allocate_may_not_name_is_refused_before_the_allocator() {
         (
             &["a", "x"],
             tonic::Code::NotFound,
-            "the agent does not offer: \"x\"",
+            "the agent does not offer \"x\"",
         ),
         (&["taken"], tonic::Code::ResourceExhausted, "used on node b"),
     ];

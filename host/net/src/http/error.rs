@@ -22,13 +22,13 @@ pub enum HttpError {
     #[error("cannot send the request: its body is over {MAX_REQUEST_BODY} bytes")]
     RequestTooLarge,
     /// Too many requests of the call are in progress.
-    #[error("cannot send the request: {at_once} are under way already")]
+    #[error("cannot send the request: {at_once} requests are already in progress")]
     Busy {
         /// Maximum number of concurrent requests of the call.
         at_once: usize,
     },
     /// The call has used up its bytes.
-    #[error("the requests of this call have moved all of the {bytes} bytes that they may")]
+    #[error("the requests of this call have used up their {bytes} bytes")]
     Spent {
         /// Byte budget of the call.
         bytes: u64,

@@ -169,8 +169,8 @@ impl SlotContext<'_> {
                 device_id.id
             )));
         }
-        // A slot above a reduced capacity stays listed while it is used, and a moment longer. A container that gets it then takes one of
-        // the slots that the capacity leaves.
+        // A slot above a reduced capacity stays listed while it is used and for a moment after. It can be claimed during that time, and
+        // counts toward the capacity.
         if number >= MAX_CAPACITY {
             return Err(unknown(&device_id.resource, &device_id.id));
         }

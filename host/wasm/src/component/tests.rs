@@ -104,11 +104,11 @@ fn what_is_no_handler_is_told_what_it_is() {
         ),
         (
             &component(&[], "leafhost:discovery/handler@0.2.0"),
-            "leafhost:discovery@0.2.0; this version serves leafhost:discovery@0.1.0",
+            "leafhost:discovery@0.2.0; this version of Leafhost supports leafhost:discovery@0.1.0",
         ),
         (
             &component(&["leafhost:udev/devices@7.0.0"], SERVED),
-            "made for leafhost:udev@7.0.0",
+            "built for leafhost:udev@7.0.0",
         ),
         (
             &component(&["leafhost:net/net@0.1.0"], SERVED),

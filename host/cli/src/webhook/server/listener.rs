@@ -142,7 +142,7 @@ impl Listener {
                         connections.spawn(connection.serve(stream));
                     }
                     Err(error) => {
-                        // No file descriptor is free: a connection has to end first.
+                        // Usually no file descriptor is free until a connection ends.
                         tracing::warn!(%error, "cannot accept a connection; it is tried again");
                         sleep(PAUSE).await;
                     }

@@ -53,7 +53,7 @@ pub struct Object<T> {
     pub rank: Rank,
     /// Size in bytes.
     pub bytes: usize,
-    /// Description for the case that the object is left out.
+    /// Description to report if the object is left out.
     pub mention: LeftOutSummary,
     /// Value made from the object.
     pub value: T,

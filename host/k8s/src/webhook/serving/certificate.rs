@@ -12,10 +12,11 @@ use rustls::sign::CertifiedKey;
 
 use crate::certificates::{self, CHAIN, DAYS, KEY, RENEWED, TRUSTED};
 
-/// Secret key of the time from which the certificate is renewed.
+/// Key of the Secret's entry with the time from which the certificate is renewed.
 const RENEW_AFTER: &str = "renew-after";
-/// Secret key of the certificate's DNS name.
+/// Key of the Secret's entry with the certificate's DNS name.
 const DNS_NAME: &str = "dns-name";
+
 /// A usable certificate.
 #[derive(Debug)]
 pub struct Certificate {
