@@ -109,11 +109,11 @@ mod tests {
     fn problems_are_shown_with_their_paths() {
         let error = Error::InvalidDetails(vec![
             Problem::new("a[1]", "is too large"),
-            Problem::new("", "is no YAML"),
+            Problem::new("", "is not YAML"),
         ]);
         assert_eq!(
             error.to_string(),
-            "the details are wrong; a[1]: is too large; is no YAML"
+            "the details are wrong; a[1]: is too large; is not YAML"
         );
     }
 }

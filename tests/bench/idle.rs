@@ -62,7 +62,11 @@ pub fn measure() -> Result<Vec<Line>> {
     };
     Ok(vec![
         line(" of handlers that wait for events", "≤ 1", &waiting),
-        line(", two of them with handlers that probe every ten seconds", "–", &probing),
+        line(
+            ", two of them with handlers that probe every ten seconds",
+            "–",
+            &probing,
+        ),
     ])
 }
 

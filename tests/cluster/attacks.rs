@@ -236,7 +236,7 @@ pub fn check(cluster: &'static Cluster) -> Result<()> {
     let (a, b) = (agent("node-a")?, agent("node-b")?);
     let mut probe = instance("cams-0b0b0b", "node-b", false);
     probe["spec"]["deviceUsage"] = json!({});
-    within(Duration::from_mins(1), "the policies are in force", || {
+    within(Duration::from_mins(1), "the policies are in effect", || {
         let done = a.create(&probe);
         let _ = b.delete("instance", "cams-0b0b0b");
         refused("an Instance of another node", done, "spec.nodes")

@@ -432,7 +432,7 @@ pub fn unbindable(field: &Field) -> Result<()> {
     let probe = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "unbindable-probe"},
         "target": {"apiVersion": "v1", "kind": "Node", "name": field.node().name()}});
     let path = format!("{}/unbindable-probe/binding", space.collection("pods"));
-    eventually("the policy is in force", || {
+    eventually("the policy is in effect", || {
         let create = ["create", "--raw", &path, "--filename", "-"];
         let done = cluster.kubectl_with(&create, &probe.to_string());
         let error = done.err().context("it is bound")?.to_string();

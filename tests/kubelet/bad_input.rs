@@ -38,13 +38,13 @@ fn a_kubelet_whose_folder_is_missing_a_file_or_late_is_served_once_it_is_there()
     // First no folder, then an empty one.
     fs::create_dir_all(&root)?;
     fs::write(root.join("device-plugins"), "")?;
-    trouble(&home, "is no folder")?;
+    trouble(&home, "is not a folder")?;
     fs::remove_file(root.join("device-plugins"))?;
     trouble(&home, "no kubelet here")?;
     fs::create_dir(root.join("device-plugins"))?;
     // No socket, under the kubelet's name.
     fs::write(root.join("device-plugins/kubelet.sock"), "")?;
-    trouble(&home, "kubelet.sock is no socket")?;
+    trouble(&home, "kubelet.sock is not a socket")?;
     fs::remove_file(root.join("device-plugins/kubelet.sock"))?;
     home.until("no kubelet is there, and nothing is wrong", |status| {
         list(status, "/kubelet/problems").is_empty()

@@ -82,10 +82,10 @@ fn costly_wake_rules_delay_no_other_handler_in_a_storm_of_events() -> Result<()>
     }
     let mut fixture = Fixture::with(Guest::default(), GRANTS)?;
     let name = fixture.serve("wakes")?;
-    fixture.home.until("its rules are in force", |status| {
+    fixture.home.until("its rules are in effect", |status| {
         session(status, &name)
             .to_string()
-            .contains("the first ones are in force")
+            .contains("the first ones are in effect")
     })?;
     fixture.unaffected_by(|fixture| {
         eventually("that they cost too much is told", || {

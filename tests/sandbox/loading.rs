@@ -335,7 +335,10 @@ const COMPILERS: &[(&str, &str)] = &[
         "cat >/dev/null",
         "the compiler's output is not for this agent",
     ),
-    ("exec cat /dev/zero", "the native code of the component exceeds"),
+    (
+        "exec cat /dev/zero",
+        "the native code of the component exceeds",
+    ),
     ("exec sleep 600", "compiling took longer than 2 s"),
     ("sleep 600 & exit 3", "compiling took longer than 2 s"),
     ("exec yes >&2", "compiling took longer than 2 s"),

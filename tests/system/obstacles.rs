@@ -150,7 +150,7 @@ fn a_full_disk_is_reported_and_does_not_stop_the_agent() -> Result<()> {
         &Signs {
             words: &[
                 "the disk is full; free some space",
-                "free some space, it is tried again",
+                "free some space; retrying",
             ],
             parts: &["instances", "handlers", "configurations"],
         },

@@ -103,7 +103,7 @@ impl Details {
             if item.contains('/') && network(item).is_none() {
                 problems.push(Problem::new(
                     format!("ipAddresses.items[{place}]"),
-                    format!("{item:?} is no network; write one such as 192.168.7.0/24"),
+                    format!("{item:?} is not a network; write one such as 192.168.7.0/24"),
                 ));
             }
         }

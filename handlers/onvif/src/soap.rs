@@ -175,7 +175,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
             answer.time = has_date.then(|| UtcTime::new(utc.date, utc.time)).flatten();
             Ok(answer)
         }
-        (Ok(()), 200) => Err(Failure::NotSoap("answers with XML that is no SOAP".into())),
+        (Ok(()), 200) => Err(Failure::NotSoap("answers with XML that is not SOAP".into())),
         (Err(error), 200) => Err(Failure::NotSoap(format!("answers with no SOAP: {error}"))),
         (_, 300..=399) => Err(Failure::NotSoap(format!(
             "answers with a redirect ({status}), which is not followed"

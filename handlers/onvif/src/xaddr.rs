@@ -42,7 +42,7 @@ impl fmt::Display for Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Text that is not an absolute http or https URL of a common form.
-    #[error("is no http or https URL with a host")]
+    #[error("is not an http or https URL with a host")]
     Form,
     /// URL with a user name, which may look like the host.
     #[error("has a user name")]

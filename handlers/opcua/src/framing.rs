@@ -29,7 +29,7 @@ const POLICY: &[u8] = b"http://opcfoundation.org/UA/SecurityPolicy#None";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// First bytes that begin no chunk.
-    #[error("what answers is no OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
+    #[error("what answers is not an OPC UA server: its bytes begin with {}", quoted(&String::from_utf8_lossy(.0)))]
     Foreign([u8; 3]),
     /// Chunk of a kind that was not expected.
     #[error("the server sent a {0} message where {1} was due")]

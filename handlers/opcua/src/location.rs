@@ -174,7 +174,7 @@ fn unreachable_reason(
 ) -> Result<Option<String>, String> {
     let host = listed.host().written();
     if listed.host().is_unspecified() {
-        return Ok(Some(format!("{host} is no address of a host")));
+        return Ok(Some(format!("{host} is not an address of a host")));
     }
     if listed.is_loopback() && !source.url.is_loopback() {
         return Ok(Some(format!(

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("has no scheme")]
     Scheme,
     /// Missing or impossible host.
-    #[error("has no host, or one that can be none, such as one with a user or a zone")]
+    #[error("has no host, or one that cannot be a host, such as one with a user or a zone")]
     Host,
     /// Invalid port.
     #[error("has a port that is not a number from 1 to 65535")]

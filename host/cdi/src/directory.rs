@@ -377,7 +377,7 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
             "the file system is read-only; name another folder with --cdi-dir"
         }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "no space is left; free some, it is tried again"
+            "no space is left; free some; retrying"
         }
         ErrorKind::InvalidFilename => {
             "the folder's file system knows no such long names; name another one with --cdi-dir"
@@ -386,7 +386,7 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
             "it, or a part of its path, is not a folder; name another one with --cdi-dir"
         }
         _ if matches!(source.raw_os_error(), Some(ENFILE | EMFILE)) => {
-            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE); retrying"
         }
         _ => "see the cause; another folder can be named with --cdi-dir",
     };

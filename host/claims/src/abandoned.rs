@@ -55,11 +55,7 @@ impl Shared {
             {
                 tracing::info!(claim = %format_args!("{}/{}", claim.namespace, claim.name), "a claim is over, and the kubelet has not said so");
                 if let Err(error) = self.unprepare(&claim).await {
-                    tracing::warn!(
-                        error,
-                        claim = uid,
-                        "cannot release a claim that is over"
-                    );
+                    tracing::warn!(error, claim = uid, "cannot release a claim that is over");
                 }
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! The kubelet prepares a claim before the first pod that uses it starts, and unprepares it after the last one. A slot is taken by the
 //! compare-and-swap that allocations of device plugins use, too, so that no device is given twice. The record of a claim is on disk before
-//! the kubelet is answered; with it a claim can be ended while the API server is away.
+//! the kubelet is answered; with it a claim can be ended while the API server is unreachable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

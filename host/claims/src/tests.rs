@@ -47,7 +47,7 @@ async fn a_claim_takes_a_slot_until_it_is_given_back() {
         .until(|bench| bench.report.borrow().claims.is_empty())
         .await;
     assert!(bench.world.specs.lock().unwrap().is_empty());
-    // Twice is no error.
+    // Twice is not an error.
     bench.claims.unprepare(mk_ref("viewer")).await.unwrap();
 }
 

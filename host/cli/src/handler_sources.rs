@@ -68,7 +68,7 @@ impl HandlerSource for HandlerSources {
         }
         Err(LoadError {
             source_name: name.to_owned(),
-            message: "the file has changed meanwhile; it is tried again".to_owned(),
+            message: "the file has changed since it was found; retrying".to_owned(),
             missing_grants: Vec::new(),
             transient: true,
         })

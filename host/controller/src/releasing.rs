@@ -152,7 +152,7 @@ impl SlotReleaser<'_> {
                 self.metrics.released(removed.len());
                 self.released.note(instance, &removed, done.at);
             }
-            // Another writer was faster: the next version shows the state.
+            // Another writer changed it first: the next version shows the state.
             Err(error) if error.is_outdated() => {}
             Err(error) => {
                 let error = chain(&error);

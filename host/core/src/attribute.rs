@@ -84,7 +84,7 @@ pub fn is_quantity(text: &str) -> bool {
         && (SUFFIXES.contains(&suffix) || exponent)
 }
 
-/// Returns the amount of a quantity in billionths, or `None` if it is no quantity or does not fit. Makes quantities
+/// Returns the amount of a quantity in billionths, or `None` if it is not a quantity or does not fit. Makes quantities
 /// comparable: the API server writes an amount in one way only, handlers in several.
 pub fn nanos(text: &str) -> Option<i128> {
     if !is_quantity(text) {

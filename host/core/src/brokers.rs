@@ -159,7 +159,7 @@ impl Change {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum WriteError {
     /// The object differs from the one that the write assumes; a watch delivers its current state.
-    #[error("somebody else was quicker")]
+    #[error("another writer changed it first")]
     Conflict,
     /// The name belongs to an object of somebody else.
     #[error("the name is taken")]

@@ -73,7 +73,7 @@ pub enum InvalidParameters {
     Form(String),
     /// A property is not named like a variable.
     #[error(
-        "properties.{0} is no name of a variable: use letters, digits and _, not beginning with a digit"
+        "properties.{0} is not a name of a variable: use letters, digits and _, not beginning with a digit"
     )]
     Name(String),
     /// A property would change how programs start or where they connect.

@@ -69,7 +69,7 @@ where
     Ok(all.into_iter().map(text).collect())
 }
 
-/// Reads a non-negative number: clamped to `u32`, and zero if the value is no number.
+/// Reads a non-negative number: clamped to `u32`, and zero if the value is not a number.
 pub fn count<'de, D>(deserializer: D) -> Result<u32, D::Error>
 where
     D: Deserializer<'de>,

@@ -206,7 +206,7 @@ pub enum SourceLocation {
         /// Name of the ConfigMap.
         name: String,
     },
-    /// External handler, which is no component.
+    /// External handler, which is not a component.
     External,
 }
 

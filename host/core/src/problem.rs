@@ -239,7 +239,7 @@ pub enum Problem {
     #[error("{error}{}", and_more(*more))]
     InstancesNotWritten { error: String, more: usize },
     #[error(
-        "cannot watch Instances: {error}; what was last known stays in force, and changes are seen when the watch works again"
+        "cannot watch Instances: {error}; what was last known stays in effect, and changes are seen when the watch works again"
     )]
     InstancesNotWatched { error: String },
     #[error(

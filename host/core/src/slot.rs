@@ -37,7 +37,7 @@ pub enum DeviceUsage {
     },
 }
 
-/// Error of a text that is no `deviceUsage` value.
+/// Error of a text that is not a `deviceUsage` value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "deviceUsage value {0:?} is none of \"\", \"<node>\", \"C:<virtual device>:<node>\", \"R:<namespace>:<claim>:<uid>:<node>\", \"P:<pod uid>:<node>\""

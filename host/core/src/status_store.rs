@@ -117,7 +117,7 @@ pub enum ConditionType {
     Discovering,
     /// Another namespace owns the name, or the name of one of its Instances.
     NameTaken,
-    /// The handler saw things that are no devices, or the agent denied it some. Shown only if true.
+    /// The handler saw things that are not devices, or the agent denied it some. Shown only if true.
     DevicesLeftOut,
     /// A DeviceClass exists for its devices. Shown only if the scheduler allocates them.
     DeviceClassMade,

@@ -30,7 +30,7 @@ pub enum Unusable {
     },
     /// Known to be absent.
     Gone,
-    /// Not reported since the agent started, or its Configuration is not in force.
+    /// Not reported since the agent started, or its Configuration is not in effect.
     NotSeen,
 }
 
@@ -41,7 +41,7 @@ impl Unusable {
     }
 }
 
-/// Returns the Configuration of an Instance, if it is in force.
+/// Returns the Configuration of an Instance, if it is in effect.
 pub fn configured<'a>(
     devices: &'a DeviceSnapshot,
     instance: &Instance,

@@ -242,7 +242,7 @@ impl DiscoveryTask {
                     tracing::info!(
                         handler = key.name,
                         source = key.source,
-                        "handler is tried again"
+                        "trying the removed handler again"
                     );
                 }
             }

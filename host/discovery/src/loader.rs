@@ -270,7 +270,7 @@ impl LoaderTask {
             if error.is_none() {
                 queue.push_back(job(version, false));
             }
-            // A version that is given up is no fallback.
+            // A version that is given up is not a fallback.
             let fallback = fallback.and_then(|(attempt, error)| {
                 let is_tried = error.is_none_or(|error| error.transient);
                 is_tried.then_some(attempt)
@@ -291,7 +291,7 @@ impl LoaderTask {
         }
         if !too_many.is_empty() {
             let message = format!(
-                "not loaded: there are {MOST_HANDLERS} handlers already, which is the most; remove those that are not wanted"
+                "not loaded: there are already {MOST_HANDLERS} handlers, the maximum; remove those that you do not want"
             );
             self.problems
                 .push(SourceProblem::new(text::few(&too_many, 3), message));

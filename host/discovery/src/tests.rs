@@ -521,7 +521,7 @@ async fn a_configuration_that_cannot_be_used_for_now_finds_its_devices_again() {
                 source: "a.yaml".into(),
                 line: None,
                 path: String::new(),
-                message: "is no YAML".into(),
+                message: "is not YAML".into(),
                 configuration: Some(key("a")),
             }],
             ..ConfigurationSet::default()

@@ -115,7 +115,7 @@ pub fn parts(path: &Path) -> io::Result<(&Path, &str)> {
     parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
 }
 
-/// Removes one file of a folder; a missing file is no error.
+/// Removes one file of a folder; a missing file is not an error.
 pub fn remove(folder: &Path, name: &str) -> io::Result<()> {
     match fs::remove_file(folder.join(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -157,7 +157,7 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
 pub fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "the disk is full; free some space, it is tried again"
+            "the disk is full; free some space; retrying"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             "the file system is read-only; name another folder with --state-dir"
@@ -169,7 +169,7 @@ pub fn remedy(error: &io::Error) -> &'static str {
             "a part of its path is not a folder; move that away, or name another folder with --state-dir"
         }
         _ if is_out_of_files(error) => {
-            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE); retrying"
         }
         _ => "see the cause; another folder can be named with --state-dir",
     }

@@ -28,7 +28,7 @@ pub type Connection = Either<UnixStream, TcpStream>;
 /// Reason why an endpoint is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is no endpoint of its type.
+    /// The text is not an endpoint of its type.
     #[error("{text:?} {why}")]
     Invalid {
         /// Text of the endpoint.
@@ -124,14 +124,14 @@ impl Endpoint {
                 let address = text.strip_prefix("http://").unwrap_or(text);
                 let address = address.strip_suffix('/').unwrap_or(address);
                 let address = address.parse().map_err(|_| {
-                    invalid("is no endpoint in the network, which is http://ADDRESS:PORT with an IP address")
+                    invalid("is not an endpoint in the network, which is http://ADDRESS:PORT with an IP address")
                 })?;
                 Ok(Self::Network(address))
             }
             EndpointType::Uds => {
                 let path = Path::new(text);
                 if !path.is_absolute() {
-                    return Err(invalid("is no socket, which has an absolute path"));
+                    return Err(invalid("is not a socket, which has an absolute path"));
                 }
                 let unusable = |why| unusable(path, folder, why);
                 let path = folder.within(path).map_err(unusable)?;

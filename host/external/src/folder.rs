@@ -171,8 +171,14 @@ mod tests {
         for (path, expected) in [
             (named.join("sub/a.sock"), "socket"),
             (real.join("sub/a.sock"), "socket"),
-            (real.join("link/a.sock"), "is a symbolic link, or its path contains one"),
-            (real.join("inner.sock"), "is a symbolic link, or its path contains one"),
+            (
+                real.join("link/a.sock"),
+                "is a symbolic link, or its path contains one",
+            ),
+            (
+                real.join("inner.sock"),
+                "is a symbolic link, or its path contains one",
+            ),
             (real.join("file"), "it is not a socket"),
             (real.join("sub"), "it is not a socket"),
             (

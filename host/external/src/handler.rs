@@ -77,7 +77,7 @@ impl ExternalHandler {
         }
         if grants.devices.udev_nodes {
             warnings.push(format!(
-                "`devices.nodes` in {grants_file} has `udev`, which names no node of a handler that is no component; write patterns"
+                "`devices.nodes` in {grants_file} has `udev`, which names no node of a handler that is not a component; write patterns"
             ));
         }
         Ok(Self {

@@ -254,7 +254,7 @@ impl Loader for External {
 fn changed(name: &str) -> LoadError {
     LoadError {
         source_name: name.to_owned(),
-        message: "its registration has changed meanwhile; it is tried again".to_owned(),
+        message: "its registration has changed since it was found; retrying".to_owned(),
         missing_grants: Vec::new(),
         transient: true,
     }

@@ -37,7 +37,7 @@ impl<S> Paced<S> {
         Self::after(inner, 0)
     }
 
-    /// Reads a connection that begins with `preface` bytes that are no frames.
+    /// Reads a connection that begins with `preface` bytes that are not frames.
     pub fn after(inner: S, preface: usize) -> Self {
         Self {
             inner,

@@ -2,7 +2,7 @@
 //! nothing here depends on a clock.
 //!
 //! The agent's registry decides whether a handler is Waiting, Active or Offline; it goes by sessions and by the sources that exist. So a
-//! handler that no session uses and that does not answer is no source until it answers a probe or registers again:
+//! handler that no session uses and that does not answer is not a source until it answers a probe or registers again:
 //!
 //! ```text
 //!             registers                session or probe fails, and unused for a moment
@@ -129,7 +129,7 @@ impl Entry {
         since.is_some_and(|at| now < at + FIRST_CONNECTION)
     }
 
-    /// Returns the `Instant` from which the handler is no source.
+    /// Returns the `Instant` from which the handler is not a source.
     fn withheld_from(&self) -> Option<Instant> {
         (self.silent_since.is_some() && self.sessions == 0).then(|| self.unused_since + UNUSED)
     }
@@ -246,7 +246,7 @@ impl Registrations {
         let same = |entry: &&Entry| entry.registered.endpoint == registered.endpoint;
         if self.entries.values().filter(same).count() >= MOST_NAMES {
             return Err(format!(
-                "{MOST_NAMES} handlers have registered this endpoint already, which is the most; let each handler serve on a socket of its own"
+                "{MOST_NAMES} handlers, the maximum, have already registered this endpoint; let each handler serve on a socket of its own"
             ));
         }
         let of_name = self
@@ -255,7 +255,7 @@ impl Registrations {
             .filter(|entry| entry.registered.name == registered.name && entry.is_source(now));
         if of_name.count() >= MOST_OF_NAME {
             return Err(format!(
-                "{MOST_OF_NAME} endpoints have registered this name already, which is the most; stop those that are not wanted"
+                "{MOST_OF_NAME} endpoints, the maximum, have already registered this name; stop those that you do not want"
             ));
         }
         if self.entries.len() >= MOST {
@@ -266,7 +266,7 @@ impl Registrations {
             let gone = gone.min_by_key(|(_, entry)| entry.silent_since);
             let Some(gone) = gone.map(|(source, _)| source.clone()) else {
                 return Err(format!(
-                    "{MOST} external handlers have registered already, which is the most; stop those that are not wanted"
+                    "{MOST} external handlers, the maximum, have already registered; stop those that you do not want"
                 ));
             };
             self.entries.remove(&gone);
@@ -435,7 +435,7 @@ pub enum SessionEvent {
     StreamEnded,
     /// The handler sent a message.
     Answered,
-    /// The handler could not be reached, or its message was no valid answer.
+    /// The handler could not be reached, or its message was not a valid answer.
     Failed,
 }
 

@@ -206,7 +206,7 @@ impl Course {
         let (handler, secrets) = (Arc::clone(&self.handler), Arc::clone(&self.secrets));
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
-                .map_err(|error| End::Lost(format!("what the handler has sent is no set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
+                .map_err(|error| End::Lost(format!("what the handler has sent is not a set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
             let checks = Checks {
                 grants: &handler.grants,
                 shared: handler.description.shared,
@@ -325,7 +325,7 @@ impl Course {
                     Outcome::Unavailable(format!("{code:?}: {}", clean(status.message())))
                 }
                 _ => lost(format!(
-                    "the connection to the handler was lost ({}); it is tried again",
+                    "the connection to the handler was lost ({}); retrying",
                     clean(&chain(&status))
                 )),
             },

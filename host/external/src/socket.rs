@@ -21,10 +21,13 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
             format!("another process serves {path}, perhaps Akri's agent"),
             "stop it, or",
         ),
-        Why::Foreign => (format!("{path} exists and is no socket"), "remove it, or"),
+        Why::Foreign => (
+            format!("{path} exists and is not a socket"),
+            "remove it, or",
+        ),
         Why::TooLong => {
             return format!(
-                "{path} has more than {MAX_PATH} bytes and can be no socket; choose a shorter folder with --external-handlers-dir"
+                "{path} has more than {MAX_PATH} bytes and cannot be a socket; choose a shorter folder with --external-handlers-dir"
             );
         }
         Why::Files(error) => return format!("cannot listen on {path} ({error}); {MORE_FILES}"),

@@ -301,7 +301,7 @@ impl Loader for FakeLoader {
             transient,
         };
         if text == "broken" {
-            return Err(error("is no component", false));
+            return Err(error("is not a component", false));
         }
         assert_ne!(text, "panic", "as asked");
         {

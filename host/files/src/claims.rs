@@ -43,12 +43,12 @@ impl FileClaimRecords {
     }
 }
 
-/// Returns the name of a claim's file. A uid comes from the network and is no path.
+/// Returns the name of a claim's file. A uid comes from the network and is not a path.
 fn file_name(uid: &str) -> Result<String, String> {
     if is_node_name(uid) && uid.len() <= 63 {
         Ok(format!("{uid}{SUFFIX}"))
     } else {
-        Err(format!("{uid:?} is no uid of a claim"))
+        Err(format!("{uid:?} is not a uid of a claim"))
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         assert!(unreadable["b-uid"].contains("EOF"), "{unreadable:?}");
         for uid in ["../x", "", "a/b", &"x".repeat(64)] {
             let error = records.save(uid, &mk_record("x")).await.unwrap_err();
-            assert!(error.ends_with("is no uid of a claim"), "{error}");
+            assert!(error.ends_with("is not a uid of a claim"), "{error}");
         }
     }
 }

@@ -504,7 +504,8 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(error) => {
                 let (outcome, why) = (format!("{name} serves when it is good"), error.to_string());
-                let problem = damaged::rename_broken(&path, "kept Configurations", &outcome, &why);
+                let problem =
+                    damaged::rename_broken(&path, "a file of kept Configurations", &outcome, &why);
                 problems.push(problem);
             }
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use leafhost_core::ports::SourceProblem;
 
-/// Renames a file that is no `kind` to `.broken`, so that it can be examined. Returns the problem with its consequence. A file that cannot
+/// Renames a file that is not `kind` to `.broken`, so that it can be examined. Returns the problem with its consequence. A file that cannot
 /// be renamed stays.
 pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> SourceProblem {
     let mut renamed = path.as_os_str().to_owned();
@@ -14,12 +14,12 @@ pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> Sourc
     let (at, message) = match fs::rename(path, &renamed) {
         Ok(()) => (
             renamed.as_path(),
-            format!("was no {kind} and was moved aside; {outcome}: {why}"),
+            format!("was not {kind} and was moved aside; {outcome}: {why}"),
         ),
         Err(error) => (
             path,
             format!(
-                "is no {kind} and cannot be moved aside ({error}), remove it; {outcome}: {why}"
+                "is not {kind} and cannot be moved aside ({error}), remove it; {outcome}: {why}"
             ),
         ),
     };
@@ -45,7 +45,7 @@ mod tests {
         fs::write(&path, "left").unwrap();
         let reported = rename_broken(&path, "X", "it is made anew", "why").to_string();
         assert!(
-            reported.contains("x.yaml: is no X and cannot be moved aside")
+            reported.contains("x.yaml: is not X and cannot be moved aside")
                 && reported.ends_with("remove it; it is made anew: why"),
             "{reported}"
         );

@@ -89,7 +89,7 @@ impl HandlerSource for FileHandlers {
         Err(LoadError {
             source_name: name.to_owned(),
             message: format!(
-                "{}; it is tried again, and a file that is put there is loaded",
+                "{}; retrying; a file that is put there is loaded",
                 whys.join(", ")
             ),
             missing_grants: Vec::new(),

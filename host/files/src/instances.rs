@@ -42,7 +42,7 @@ pub struct FileInstances {
 }
 
 impl FileInstances {
-    /// Reads the stored Instances. Renames a file that is no Instance and reports it in [`FileInstances::problems`].
+    /// Reads the stored Instances. Renames a file that is not an Instance and reports it in [`FileInstances::problems`].
     pub async fn open(folder: PathBuf) -> Result<Self, Error> {
         let (folder, stored) = blocking(move || {
             let stored = disk::read(&folder);

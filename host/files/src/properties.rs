@@ -60,7 +60,7 @@ impl Values {
     }
 }
 
-/// Removes a trailing newline: editors and `echo` end a file with one, which is no part of a password.
+/// Removes a trailing newline: editors and `echo` end a file with one, which is not part of a password.
 pub fn without_newline(file: &[u8]) -> &[u8] {
     let line = file.strip_suffix(b"\n");
     line.map_or(file, |line| line.strip_suffix(b"\r").unwrap_or(line))

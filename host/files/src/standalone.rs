@@ -27,7 +27,7 @@ pub enum Error {
     Accepted {
         /// Path of the folder.
         path: PathBuf,
-        /// Error of the system.
+        /// Operating system error.
         #[source]
         source: std::io::Error,
     },

@@ -28,7 +28,7 @@ pub enum Error {
         path: PathBuf,
         /// Remedy for the operator.
         remedy: &'static str,
-        /// Error of the system.
+        /// Operating system error.
         #[source]
         source: io::Error,
     },
@@ -103,7 +103,7 @@ impl StateDir {
             }
             Err(error) => return Err(fail("lock", &lock)(error)),
         }
-        // The pid only serves the message of a second agent: a full disk is no reason not to start.
+        // The pid only serves the message of a second agent: a full disk does not keep the agent from starting.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())

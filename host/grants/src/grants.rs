@@ -257,7 +257,7 @@ impl Grants {
         {
             problems.push(FieldProblem::new(
                 "name",
-                "is no name of a handler: must be what the component says it is, such as `onvif`",
+                "is not a name of a handler: must be what the component says it is, such as `onvif`",
             ));
         }
         let grants = Self {
@@ -442,7 +442,7 @@ fn path_pattern(text: &str) -> Result<Pattern, String> {
     if text.contains("**") {
         return Err("has `**`; one star stays within one folder".to_owned());
     }
-    Pattern::new(text).map_err(|error| format!("is no pattern: {}", error.msg))
+    Pattern::new(text).map_err(|error| format!("is not a pattern: {}", error.msg))
 }
 
 fn mount_grant(entry: &str) -> Result<MountGrant, String> {

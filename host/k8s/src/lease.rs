@@ -194,7 +194,7 @@ impl Candidate {
     }
 }
 
-/// Returns true if the write succeeded, false if another writer was faster.
+/// Returns true if the write succeeded, false if another writer changed the Lease first.
 fn written(answer: kube::Result<Lease>) -> Result<bool, Failure> {
     match answer.map_err(Failure::from) {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! Cluster state on disk: an agent that starts while the API server is away serves running pods from the state last read.
+//! Cluster state on disk: an agent that starts while the API server is unreachable serves running pods from the state last read.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};

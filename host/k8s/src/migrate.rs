@@ -46,7 +46,7 @@ pub enum Direction {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server did not execute a request.
-    #[error("cannot {what}: {why}; put it right and run this again, it goes on where it was")]
+    #[error("cannot {what}: {why}; correct it and run this again; the migration continues")]
     Request {
         /// Description of the request.
         what: String,
@@ -54,11 +54,11 @@ pub enum Error {
         why: String,
     },
     /// An object was changed by another writer.
-    #[error("{0} has changed meanwhile; run this again, it goes on where it was")]
+    #[error("{0} has changed since it was read; run this again; the migration continues")]
     Changed(String),
     /// Pods do not end.
     #[error(
-        "these pods have not ended after 3 minutes: {0}; look why, and run this again, it goes on where it was"
+        "these pods have not ended after 3 minutes: {0}; find out why, and run this again; the migration continues"
     )]
     Pods(String),
 }

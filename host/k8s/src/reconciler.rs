@@ -296,7 +296,7 @@ impl<T: Reconcile> Reconciler<T> {
         if is_undefined {
             wait = wait.min(UNDEFINED);
         }
-        // Another writer was faster, which is no failure.
+        // Another writer changed it first, which is not a failure.
         let is_race = matches!(failure.code, Some(404 | 409)) && !is_undefined;
         // The policies refuse objects that belong to an owner other than the existing one.
         self.is_stale |= matches!(failure.code, Some(401 | 403 | 422));

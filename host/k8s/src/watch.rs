@@ -336,7 +336,7 @@ where
         Ok(Some(event))
     }
 
-    /// Schedules the continuation at `at` after a wait. If the version is too old, continues with a list instead, which is no failure.
+    /// Schedules the continuation at `at` after a wait. If the version is too old, continues with a list instead, which is not a failure.
     fn failed(&mut self, failure: Failure, at: ReadPosition<K>) -> Step<K> {
         let mut wait = self.backoff.next().unwrap_or(LONGEST);
         if failure.code == Some(404) {

@@ -85,7 +85,7 @@ pub trait ClaimPreparer: Send + Sync {
     /// gives up after 45 seconds, and asks again some 30 to 90 seconds after an error, which users see.
     async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String>;
 
-    /// Releases the devices of a claim that no pod of this node uses any more. A claim that is not prepared is no error. After an error the
+    /// Releases the devices of a claim that no pod of this node uses any more. A claim that is not prepared is not an error. After an error the
     /// kubelet asks again, and does not delete the pod before.
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String>;
 }

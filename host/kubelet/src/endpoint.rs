@@ -238,7 +238,7 @@ impl Endpoint {
             _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
             () = tokio::time::sleep(times.list) => {
                 return Err(Attempt::NotFollowed(format!(
-                    "the kubelet took the registration and has not asked for the list within {} s: look at its log; it is tried again",
+                    "the kubelet accepted the registration and has not asked for the list within {} s; see the kubelet's log; retrying",
                     times.list.as_secs()
                 )));
             }

@@ -85,7 +85,7 @@ impl Folder {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
                 state.problems.push(format!(
-                    "{path} is no folder: name the kubelet's folder of device plugins"
+                    "{path} is not a folder: name the kubelet's folder of device plugins"
                 ));
                 return state;
             }
@@ -115,7 +115,7 @@ impl Folder {
                 state.kubelet = Some(KubeletRun::of(&found));
             }
             Ok(_) => state.problems.push(format!(
-                "{} is no socket: remove it and restart the kubelet",
+                "{} is not a socket: remove it and restart the kubelet",
                 socket.display()
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

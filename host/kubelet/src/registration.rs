@@ -23,7 +23,7 @@ const MAX_MESSAGE: usize = 400;
 /// Reason why a resource is not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No process answers on the kubelet's socket. That is no failure: the kubelet is about to start or to end.
+    /// No process answers on the kubelet's socket. That is not a failure: the kubelet is about to start or to end.
     #[error("nobody answers on {}: the kubelet is stopped or starting", .0.display())]
     NoAnswer(PathBuf),
     /// The limit of open files is reached.
@@ -39,7 +39,7 @@ pub enum Error {
     Refused(String),
     /// The kubelet did not answer in time.
     #[error(
-        "the kubelet has not answered the registration within {} s: it is tried again; look at the kubelet's log",
+        "the kubelet has not answered the registration within {} s; see the kubelet's log; retrying",
         .0.as_secs()
     )]
     Late(Duration),
@@ -169,7 +169,7 @@ fn words(status: &Status) -> String {
         Code::Unimplemented => {
             "this kubelet has no device-plugin API v1beta1: use Kubernetes 1.10 or newer"
         }
-        _ => "look at the kubelet's log; it is tried again",
+        _ => "see the kubelet's log; retrying",
     };
     format!("it says {said:?}: {remedy}")
 }

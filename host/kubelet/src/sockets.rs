@@ -38,7 +38,7 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
             "another process serves {path}: only one agent may run on a node; stop the other one"
         ),
         Why::TooLong => format!(
-            "{path} has more than {} bytes and can be no socket: choose a shorter folder or prefix",
+            "{path} has more than {} bytes and cannot be a socket: choose a shorter folder or prefix",
             MAX_PATH - SESSION
         ),
         Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),

@@ -72,7 +72,7 @@ impl FromStr for Tls {
             ("verify", _) => Ok(Self::Verify),
             ("insecure", _) => Ok(Self::Insecure),
             (_, Some(digest)) => digest_of(digest).map(Self::Pin).ok_or_else(|| {
-                "has a pin that is no SHA-256; must be 64 hexadecimal digits, colons allowed"
+                "has a pin that is not a SHA-256; must be 64 hexadecimal digits, colons allowed"
                     .to_owned()
             }),
             _ => Err("must be `verify`, `insecure` or `pin:` and the certificate's SHA-256".into()),
@@ -179,7 +179,7 @@ fn parse_net(text: &str) -> Result<IpNet, String> {
     };
     let parsed: IpAddr = bare
         .parse()
-        .map_err(|_| format!("has {bare:?}, which is no IP address"))?;
+        .map_err(|_| format!("has {bare:?}, which is not an IP address"))?;
     let most = if parsed.is_ipv4() { 32 } else { 128 };
     let length = match length {
         Some(text) => number(text)

@@ -217,7 +217,7 @@ impl Policy {
         }
     }
 
-    /// Checks that the name may be looked up: it matches `names`, or an `http` entry has it. An address written as text is no name and is
+    /// Checks that the name may be looked up: it matches `names`, or an `http` entry has it. An address written as text is not a name and is
     /// allowed.
     pub fn look_up(&self, name: &str) -> Result<(), Denied> {
         let bare = name.strip_suffix('.').unwrap_or(name);
@@ -229,7 +229,9 @@ impl Policy {
         }
         if !is_name(bare) {
             let start: String = name.chars().take(64).collect();
-            return Err(Denied(format!("look up {start:?}: that is no host name")));
+            return Err(Denied(format!(
+                "look up {start:?}: that is not a host name"
+            )));
         }
         let fits = |pattern: &Pattern| pattern.matches_with(bare, NAMES);
         if self.shared.names.iter().any(fits) || self.named(bare).next().is_some() {
@@ -282,7 +284,7 @@ impl Policy {
             Err(error) => return denied(error.to_string()),
         };
         if address.port() == 0 {
-            return denied("port 0 is no peer's".to_owned());
+            return denied("port 0 is not a peer's".to_owned());
         }
         let specials: Vec<&Special> = view.specials(address.ip()).collect();
         let has = |entry: &NetPorts| {

@@ -163,7 +163,7 @@ impl Scheduler {
             let (_, key) = one;
             let read = self.cluster.instance(key).await;
             let read = read.map_err(|error| {
-                format!("cannot read Instance {key}, whose last write was not answered: {error}; it is tried again")
+                format!("cannot read Instance {key}, whose last write was not answered: {error}; retrying")
             })?;
             let state = &mut *self.state();
             match read {
@@ -205,10 +205,7 @@ impl Scheduler {
         if self.release(all, "replaced").await {
             Ok(())
         } else {
-            Err(
-                "the pod before of its name cannot be taken off the node; it is tried again"
-                    .to_owned(),
-            )
+            Err("cannot remove the earlier pod of the same name from the node; retrying".to_owned())
         }
     }
 
@@ -262,7 +259,7 @@ impl Scheduler {
         own.len() == uses.len() && own.iter().all(is_wanted)
     }
 
-    /// Chooses and reserves devices, and chooses again if another pod was quicker. Returns the names of the Instances by container.
+    /// Chooses and reserves devices, and chooses again if another pod took one of them first. Returns the names of the Instances by container.
     async fn reserve(
         &self,
         target: &Target,
@@ -338,7 +335,7 @@ impl Scheduler {
                 return Err(format!("cannot reserve devices: {why}"));
             }
         }
-        Err("other pods were quicker to reserve the devices; it is tried again".to_owned())
+        Err("other pods reserved the devices first; retrying".to_owned())
     }
 
     /// Writes the Binding with the annotation [`ALLOCATED`]. After an error, reads the pod to learn whether it was bound.
@@ -413,7 +410,7 @@ impl Scheduler {
                     }
                     is_done = false;
                     let error = chain(&error);
-                    tracing::warn!(error, "cannot give slots back; it is tried again");
+                    tracing::warn!(error, "cannot release slots; retrying");
                 }
             }
         }
@@ -426,7 +423,7 @@ impl Scheduler {
 
 /// Returns the reason not to reserve anything for a pod that has slots of an earlier Bind: its containers would get the devices of both.
 fn kept() -> String {
-    "slots that are reserved for the pod cannot be given back; it is tried again".to_owned()
+    "cannot release the slots that are reserved for the pod; retrying".to_owned()
 }
 
 /// Chooses devices on the target's node, if possible none that other pods are about to take.

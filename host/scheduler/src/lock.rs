@@ -37,10 +37,10 @@ impl State {
     /// Judges the lock of a node for the pod with the uid `uid`.
     fn lock_of(&mut self, node: &str, uid: &str, now: Instant) -> Result<Verdict, String> {
         let Some(nodes) = self.world.locks() else {
-            return Err("the Nodes are not read yet; it is tried again".to_owned());
+            return Err("the Nodes are not read yet; retrying".to_owned());
         };
         let Some(seen) = nodes.get(node) else {
-            return Err(format!("there is no Node {node}; it is tried again"));
+            return Err(format!("there is no Node {node}; retrying"));
         };
         let version = seen.version.clone();
         // A lock that cannot be parsed locks nothing.
@@ -93,7 +93,7 @@ impl Scheduler {
         let busy = |by: &str| {
             let node = &target.node;
             Err(format!(
-                "node {node} is locked until {by} has its devices; it is tried again"
+                "node {node} is locked until {by} has its devices; retrying"
             ))
         };
         let Ok(_permit) = timeout_at(deadline, node_queues.acquire(&target.node)).await else {

@@ -48,7 +48,7 @@ impl Default for Metrics {
         let conflicts = register(
             all,
             "leafhost_scheduler_conflicts_total",
-            "Reservations that somebody else was quicker to make",
+            "Reservations that failed because another process took the slot first",
             Count::default(),
         );
         let releases = register(

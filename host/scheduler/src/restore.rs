@@ -50,7 +50,7 @@ impl Scheduler {
                 instance = name,
                 pod,
                 error,
-                "a pod that runs does not get its slot again; it is tried again"
+                "cannot restore the slot of a running pod; retrying"
             );
             failed.insert(lost.uids);
         }

@@ -225,7 +225,7 @@ impl Scheduler {
         let now = Instant::now();
         let state = &mut *self.state();
         if !state.world.is_read() {
-            return Err("Instances and pods are not read yet; it is tried again".to_owned());
+            return Err("Instances and pods are not read yet; retrying".to_owned());
         }
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
         let taken = state.filtered.taken(&pod.uid, now);

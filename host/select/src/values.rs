@@ -41,7 +41,7 @@ pub fn quantity(nanos: i128) -> Value {
     Value::Opaque(Arc::new(Quantity(nanos)))
 }
 
-/// Returns a version as a CEL value; a text that is no semantic version stays a string.
+/// Returns a version as a CEL value; a text that is not a semantic version stays a string.
 pub fn version(text: &str) -> Value {
     match Version::parse(text) {
         Ok(version) => Value::Opaque(Arc::new(SemVer(version))),
@@ -52,13 +52,13 @@ pub fn version(text: &str) -> Value {
 /// Declares the functions of quantities and versions in a context.
 pub fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
     context.add_function("quantity", |text: Arc<String>| -> Outcome<Any> {
-        let amount = nanos(&text).ok_or_else(|| wrong("quantity", "the text is no quantity"))?;
+        let amount = nanos(&text).ok_or_else(|| wrong("quantity", "the text is not a quantity"))?;
         Ok(Arc::new(Quantity(amount)))
     })?;
     context.add_function("isQuantity", |text: Arc<String>| nanos(&text).is_some())?;
     context.add_function("semver", |text: Arc<String>| -> Outcome<Any> {
         let version = Version::parse(&text);
-        let version = version.map_err(|_| wrong("semver", "the text is no semantic version"))?;
+        let version = version.map_err(|_| wrong("semver", "the text is not a semantic version"))?;
         Ok(Arc::new(SemVer(version)))
     })?;
     context.add_function("isSemver", |text: Arc<String>| {
@@ -83,7 +83,7 @@ pub fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
         let amount = amount("asInteger", &one)?;
         let whole = i64::try_from(amount / WHOLE).ok();
         let whole = whole.filter(|_| amount % WHOLE == 0);
-        whole.ok_or_else(|| wrong("asInteger", "the quantity is no number of 64 bits"))
+        whole.ok_or_else(|| wrong("asInteger", "the quantity is not a number of 64 bits"))
     })?;
     context.add_function("add", |This(one): This<Any>, other: Any| -> Outcome<Any> {
         sum("add", &one, &other, i128::checked_add)

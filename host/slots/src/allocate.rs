@@ -449,7 +449,7 @@ pub(super) fn refused(error: &StoreError, chosen: &[Chosen]) -> Refusal {
         let slots = chosen.iter().filter(|one| one.instance.key() == *key);
         let slots: Vec<&str> = slots.map(|one| one.slot.as_str()).collect();
         format!(
-            "another node was quicker: slot {} of Instance {key} was claimed meanwhile",
+            "another node claimed slot {} of Instance {key} first",
             slots.join(" or ")
         )
     } else {

@@ -62,7 +62,7 @@ impl Request {
             (Refusal::Unavailable(why), None) if !self.lost.is_empty() => {
                 let lost: Vec<&str> = self.lost.iter().map(String::as_str).collect();
                 let lost = lost.join(", ");
-                Refusal::Unavailable(format!("{why}; another node was quicker to claim {lost}"))
+                Refusal::Unavailable(format!("{why}; another node claimed {lost} first"))
             }
             (refusal, _) => refusal,
         }

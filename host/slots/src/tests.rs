@@ -190,7 +190,7 @@ async fn who_loses_a_race_is_refused_sees_the_truth_and_leaks_nothing() {
     let (refusal, ()) = tokio::join!(losing, other);
     let refusal = refusal.unwrap_err().to_string();
     assert!(
-        refusal.contains("another node was quicker to claim cams-b-0"),
+        refusal.contains("another node claimed cams-b-0 first"),
         "{refusal}"
     );
     pass(1).await;

@@ -398,13 +398,13 @@ impl TicketTask {
         }
         // A write that fails is decided again after the next read.
         let Ok(written) = timeout(WRITE, self.store.apply(changes)).await else {
-            tracing::warn!("cannot give slots back: the store does not answer; tried again");
+            tracing::warn!("cannot release slots: the store does not answer; retrying");
             return;
         };
         for error in written.into_iter().filter_map(Result::err) {
             if !error.is_outdated() {
                 let error = chain(&error);
-                tracing::warn!(error, "cannot give slots back; tried again");
+                tracing::warn!(error, "cannot release slots; retrying");
             }
         }
     }

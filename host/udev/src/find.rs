@@ -169,7 +169,7 @@ struct Matched<'a> {
 /// All devices of one search.
 struct Walk<'a> {
     allowed: &'a Subsystems,
-    /// Every folder above a listed device; `None` if it is no device itself. Each is looked up once for all devices below it.
+    /// Every folder above a listed device; `None` if it is not a device itself. Each is looked up once for all devices below it.
     folders: BTreeMap<&'a str, Option<Node<'a>>>,
 }
 

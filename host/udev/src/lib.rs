@@ -33,7 +33,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The search has too many rules.
-    #[error("cannot look for {count} rules at once, {MAX_RULES} are the most")]
+    #[error("cannot look for {count} rules at once, at most {MAX_RULES} are allowed")]
     TooManyRules {
         /// Number of rules in the search.
         count: usize,
@@ -47,7 +47,7 @@ pub enum Error {
     /// The folders of sysfs could not be read.
     #[error("cannot list the devices in /sys")]
     List {
-        /// Error of the system.
+        /// Operating system error.
         #[source]
         source: std::io::Error,
     },

@@ -79,14 +79,14 @@ pub enum MonitorError {
     Socket {
         /// Group of the socket.
         group: Group,
-        /// Error of the system.
+        /// Operating system error.
         #[source]
         source: io::Error,
     },
     /// The thread cannot be started.
     #[error("cannot start the thread that listens for device events")]
     Thread {
-        /// Error of the system.
+        /// Operating system error.
         #[source]
         source: io::Error,
     },

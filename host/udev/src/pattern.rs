@@ -41,7 +41,7 @@ impl Pattern {
     /// Creates a glob that is also a regular expression for the whole text, if the value looks like a valid one.
     pub(crate) fn glob_or_regex(value: &str) -> Self {
         let mut pattern = Self::glob(value);
-        // Compiled alone first: `a)|(b` is no expression, but would become one between parentheses.
+        // Compiled alone first: `a)|(b` is not an expression, but would become one between parentheses.
         if looks_like_regex(value) && compile(value).is_some() {
             pattern.regex = compile(&format!("^(?:{value})$"));
         }

@@ -128,20 +128,20 @@ impl fmt::Display for Term {
     }
 }
 
-/// Reason why terms are no valid rule.
+/// Reason why terms are not a valid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRule {
     /// There is no term.
     #[error("a rule needs at least one term")]
     Empty,
     /// There are more terms than [`MAX_TERMS`].
-    #[error("a rule has {count} terms, {MAX_TERMS} are the most")]
+    #[error("a rule has {count} terms, at most {MAX_TERMS} are allowed")]
     TooManyTerms {
         /// Number of terms.
         count: usize,
     },
     /// The pattern is over [`MAX_VALUE`].
-    #[error("the pattern of {field} has {length} bytes, {MAX_VALUE} are the most")]
+    #[error("the pattern of {field} has {length} bytes, at most {MAX_VALUE} are allowed")]
     LongValue {
         /// Field of the term.
         field: Field,

@@ -1,7 +1,7 @@
 //! Accepts gRPC clients that send the path of the socket as `:authority`.
 //!
 //! C-core and Go do so (`%2Fvar%2Flib%2Fakri%2F…`), and the HTTP/2 library of the server resets such a stream because
-//! the path is no host. This module rewrites the frames of the client: it decodes header blocks and encodes them with
+//! the path is not a host. This module rewrites the frames of the client: it decodes header blocks and encodes them with
 //! another `:authority`; everything else passes unchanged.
 
 use std::io;

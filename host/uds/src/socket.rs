@@ -29,10 +29,10 @@ pub enum Error {
     #[error("another process serves it")]
     Served,
     /// Another kind of file has the name.
-    #[error("it exists and is no socket")]
+    #[error("it exists and is not a socket")]
     Foreign,
     /// The path is too long for a socket.
-    #[error("it has more than {MAX_PATH} bytes and can be no socket")]
+    #[error("it has more than {MAX_PATH} bytes and cannot be a socket")]
     TooLong,
     /// No file descriptor is free.
     #[error(transparent)]

@@ -42,7 +42,7 @@ pub enum CacheError {
     Folder {
         /// Path of the folder.
         path: PathBuf,
-        /// Error of the system.
+        /// Operating system error.
         source: std::io::Error,
     },
     /// An entry cannot be written.
@@ -50,7 +50,7 @@ pub enum CacheError {
     Write {
         /// Path that was written to.
         path: PathBuf,
-        /// Error of the system.
+        /// Operating system error.
         source: std::io::Error,
     },
 }
@@ -203,14 +203,14 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match (error.kind(), error.raw_os_error()) {
-        (StorageFull | QuotaExceeded, _) => "free some space, it is tried again",
+        (StorageFull | QuotaExceeded, _) => "free some space; retrying",
         (ReadOnlyFilesystem | PermissionDenied, _) => {
-            "make it writable or name another folder with --state-dir, it is tried again"
+            "make it writable or name another folder with --state-dir; retrying"
         }
         (_, Some(nix::libc::EMFILE | nix::libc::ENFILE)) => {
-            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE), it is tried again"
+            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE); retrying"
         }
-        _ => "it is tried again",
+        _ => "retrying",
     }
 }
 

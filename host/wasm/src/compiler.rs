@@ -40,7 +40,7 @@ pub enum CompileError {
     Run {
         /// Path of the program.
         path: PathBuf,
-        /// Error of the system.
+        /// Operating system error.
         source: std::io::Error,
     },
     /// The compilation exceeded its timeout.

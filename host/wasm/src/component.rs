@@ -49,7 +49,7 @@ const WASI: &[&str] = &[
 /// Server-side interface of those packages, which is not linked.
 const NOT_LINKED: &str = "wasi:http/incoming-handler";
 
-/// Reason why bytes are no handler.
+/// Reason why bytes are not a handler.
 #[derive(Debug, thiserror::Error)]
 pub enum ComponentError {
     /// The file is empty.
@@ -120,7 +120,7 @@ pub(crate) struct Checked<'a> {
 /// Inspects a handler's bytes, `.wasm` or `.wasm.gz`.
 ///
 /// # Errors
-/// Returns what the bytes are instead if they are no handler.
+/// Returns what the bytes are instead if they are not a handler.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
     check(bytes).map(|checked| checked.inspection)
 }

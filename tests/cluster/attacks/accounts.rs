@@ -65,7 +65,7 @@ fn controller(cluster: &Cluster, space: &str) -> Result<()> {
         "controller": true}]);
     let mut unlabelled = broker.clone();
     unlabelled["metadata"]["labels"].take();
-    within(Duration::from_mins(1), "the policies are in force", || {
+    within(Duration::from_mins(1), "the policies are in effect", || {
         refused("any pod", controller.create(&pod), "metadata:")
     })?;
     controller.create(&broker)?;
@@ -191,7 +191,7 @@ fn pools(cluster: &Cluster, space: &str) -> Result<()> {
     };
     let (node, nodes) = (json!("node-a"), ("nodeSelector", &selector));
     slice("leafhost.dev", &pool, nodes)?;
-    within(Duration::from_mins(1), "the policy is in force", || {
+    within(Duration::from_mins(1), "the policy is in effect", || {
         refused("any slice", slice("leafhost.dev", "node-a", nodes), "spec:")
     })?;
     let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "attacked", "namespace": space},

@@ -109,7 +109,7 @@ fn measure(cluster: &'static Cluster) -> Result<()> {
     cluster.api().create(collection, &mk_instance(name))?;
     let writer = Writer::new(cluster);
     let slot = |value: &str| json!({"spec": {"deviceUsage": {format!("{name}-0"): value}}});
-    eventually("the policies are in force", || {
+    eventually("the policies are in effect", || {
         let done = writer.patch(&path, &slot("node-b"));
         ensure!(format!("{done:?}").contains("spec.deviceUsage"), "{done:?}");
         Ok(())

@@ -30,7 +30,7 @@ pub(super) fn check(a: &Agent<'_>, b: &Agent<'_>) -> Result<()> {
     everywhere["spec"]["nodeName"] = Value::Null;
     everywhere["spec"]["allNodes"] = json!(true);
     let other = slice("attacks-c", "node-b");
-    within(Duration::from_mins(1), "the policy is in force", || {
+    within(Duration::from_mins(1), "the policy is in effect", || {
         let done = a.create(&other);
         if done.is_ok() {
             b.delete("resourceslice", "attacks-c")?;

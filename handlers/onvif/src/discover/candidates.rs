@@ -197,7 +197,7 @@ fn usable(
         collected.leave_out(
             &subject(),
             "types",
-            format!("is no ONVIF device, but {types}"),
+            format!("is not an ONVIF device, but {types}"),
         );
         return Vec::new();
     }

@@ -98,7 +98,7 @@ impl Credentials {
                 };
                 match password {
                     Some(password) => self.insert(&id, user, password),
-                    None => self.problem(&name, "has a password that is no Base64 of UTF-8"),
+                    None => self.problem(&name, "has a password that is not Base64 of UTF-8"),
                 }
             }
         }
@@ -155,7 +155,7 @@ impl Credentials {
             return Vec::new();
         };
         serde_json::from_str(text).unwrap_or_else(|_| {
-            self.problem(name, "is no JSON list of names of properties");
+            self.problem(name, "is not a JSON list of names of properties");
             Vec::new()
         })
     }
@@ -168,7 +168,7 @@ impl Credentials {
         if let Ok(Entries(entries)) = serde_json::from_str(text) {
             return entries;
         }
-        self.problem(name, "is no JSON object of credentials by UUID");
+        self.problem(name, "is not a JSON object of credentials by UUID");
         Vec::new()
     }
 

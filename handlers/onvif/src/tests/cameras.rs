@@ -220,7 +220,7 @@ fn a_computer_that_answers_probes_is_explained_and_not_asked() {
     assert!(found.devices().is_empty() && requests(&host).is_empty());
     assert_eq!(
         reasons(&host, "192.168.7.5"),
-        ["types: is no ONVIF device, but wsdp:Device pub:Computer"]
+        ["types: is not an ONVIF device, but wsdp:Device pub:Computer"]
     );
 }
 

@@ -120,7 +120,7 @@ fn problems_of_credentials_are_logged_once_and_without_values() {
     assert_eq!(log.len(), 1);
     assert_eq!(
         log[0].1,
-        "discovery property \"device_credential_list\" is no JSON list of names of properties"
+        "discovery property \"device_credential_list\" is not a JSON list of names of properties"
     );
 }
 

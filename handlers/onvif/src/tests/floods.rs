@@ -51,7 +51,7 @@ fn a_flood_of_probe_answers_withdraws_no_camera_and_a_new_one_is_found_after_it(
                 mk_match(&format!("{n}"), &url),
             )
         }),
-        ("what is no message", |n| {
+        ("what is not a message", |n| {
             let from = format!("10.66.{}.{}:9", n / 250 % 250, n % 250);
             (from, format!("<a>{n}").into_bytes())
         }),

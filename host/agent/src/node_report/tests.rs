@@ -216,7 +216,10 @@ fn what_is_wrong_with_a_config_map_as_a_whole_is_reported_under_its_name() {
         path: path.into(),
         ..SourceProblem::new("ConfigMap leafhost/onvif", message)
     };
-    let problems = vec![problem("notes.txt", "is no handler"), problem("", "later")];
+    let problems = vec![
+        problem("notes.txt", "is not a handler"),
+        problem("", "later"),
+    ];
     let set = handler_set(Vec::new(), problems);
     board.handlers.send_replace(Arc::new(set));
     let handlers = board.state.node_report().handlers;
@@ -226,7 +229,7 @@ fn what_is_wrong_with_a_config_map_as_a_whole_is_reported_under_its_name() {
         onvif.sources["ConfigMap leafhost/onvif"].problem,
         Some(reported(
             "InvalidSource",
-            "ConfigMap leafhost/onvif: notes.txt: is no handler"
+            "ConfigMap leafhost/onvif: notes.txt: is not a handler"
         ))
     );
 }

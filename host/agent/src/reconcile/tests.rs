@@ -210,7 +210,7 @@ async fn what_cannot_be_written_is_left_alone_for_a_while_whatever_else_changes(
     assert_eq!(bench.store.calls(), 2);
     let told = bench.report.borrow().problems[0].to_string();
     assert!(told.ends_with("(and 1 more)"), "{told}");
-    // An Instance that is no longer wanted is no problem.
+    // An Instance that is no longer wanted is not a problem.
     bench.see(&[]);
     wait_for(&bench.report, |report| report.problems.is_empty()).await;
     assert_eq!(bench.store.calls(), 2);

@@ -13,7 +13,8 @@ use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_files::{FileClaimRecords, FileHandlers, Folders, NodeState, Standalone};
 use leafhost_k8s::{
-    ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport, KubeSlices,
+    ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport,
+    KubeSlices,
 };
 
 use tokio::sync::watch;

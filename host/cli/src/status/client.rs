@@ -175,7 +175,7 @@ impl FetchError {
                 timeout.as_secs_f64()
             ),
             Self::Starting(why) => format!("the agent {place} is not ready: {why}"),
-            Self::Other(why) => format!("what answers {place} is no leafhost agent: {why}"),
+            Self::Other(why) => format!("what answers {place} is not a leafhost agent: {why}"),
         }
     }
 }
@@ -289,14 +289,14 @@ fn fetch(
     let body = body.read_to_vec().map_err(to_fetch_error)?;
     let status: Status = serde_json::from_slice(&body).map_err(|error| {
         FetchError::Other(format!(
-            "the answer is no status of a leafhost agent: {}",
+            "the answer is not a status of a leafhost agent: {}",
             text::abridge(&error.to_string(), MAX_WHY)
         ))
     })?;
     // Every field is optional, so any JSON object would parse; an agent always reports a node.
     if status.node.is_empty() {
         return Err(FetchError::Other(
-            "the answer is no status of a leafhost agent: it names no node".to_owned(),
+            "the answer is not a status of a leafhost agent: it names no node".to_owned(),
         ));
     }
     Ok(Some(Answer { status, version }))
@@ -484,19 +484,19 @@ mod tests {
             ),
             (
                 Some(answer("{}")),
-                ["is no leafhost agent", "names no node"],
+                ["is not a leafhost agent", "names no node"],
             ),
             (
                 Some(answer("<html>")),
-                ["is no leafhost agent", "no status"],
+                ["is not a leafhost agent", "not a status"],
             ),
             (
                 Some("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".into()),
-                ["is no leafhost agent", "404"],
+                ["is not a leafhost agent", "404"],
             ),
             (
                 Some("SSH-2.0-x\r\n".into()),
-                ["is no leafhost agent", "what answers at 127"],
+                ["is not a leafhost agent", "what answers at 127"],
             ),
         ] {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -529,7 +529,7 @@ mod tests {
             let words = if named == slow {
                 slow[0]
             } else {
-                "is no leafhost agent"
+                "is not a leafhost agent"
             };
             assert!(error.contains(words), "{error}");
             drop(server.join().unwrap());

@@ -112,7 +112,7 @@ async fn after_a_start_the_accepted_version_serves_while_the_newest_does_not() {
     let files = Files::new(&[file("a.wasm", "broken")]);
     files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
-    bench.serves(&["a.wasm: udev@1, is no component"]).await;
+    bench.serves(&["a.wasm: udev@1, is not a component"]).await;
     bench.end().await;
 }
 
@@ -122,11 +122,11 @@ async fn the_accepted_version_is_tried_again_too_whatever_takes_the_broken_ones_
     files.accept(&file("a.wasm", "udev@1"), "udev");
     let bench = start(files);
     *bench.loader.busy.lock().unwrap() = 3;
-    bench.serves(&["a.wasm: nothing, is no component"]).await;
+    bench.serves(&["a.wasm: nothing, is not a component"]).await;
     let mut other = file("a.wasm", "broken");
     other.grants = Some("udev: {}".into());
     bench.files.put(&[other]);
-    bench.serves(&["a.wasm: udev@1, is no component"]).await;
+    bench.serves(&["a.wasm: udev@1, is not a component"]).await;
     tokio::time::sleep(leafhost_core::timeouts::BACKOFF_LAST * 2).await;
     let loads = bench.loader.loads.lock().unwrap().clone();
     let of_accepted = loads.iter().filter(|load| *load == "a.wasm=udev@1");
@@ -277,7 +277,7 @@ async fn the_bytes_of_a_file_are_held_no_longer_than_it_is_loaded() {
     bench
         .serves(&[
             "a.wasm: udev@1",
-            "b.wasm: nothing, is no component",
+            "b.wasm: nothing, is not a component",
             "c.wasm: echo@1",
         ])
         .await;

@@ -324,7 +324,7 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
     idle().await;
     assert!(
         Arc::ptr_eq(&before, &seen.borrow()),
-        "the same devices are no news"
+        "the same devices are not news"
     );
 }
 
@@ -332,7 +332,7 @@ async fn what_changes_opens_the_session_anew_and_says_why() {
 fn broken(source: &str) -> (String, LoadedSource) {
     let error = LoadError {
         source_name: source.to_owned(),
-        message: "is no component".to_owned(),
+        message: "is not a component".to_owned(),
         missing_grants: Vec::new(),
         transient: false,
     };

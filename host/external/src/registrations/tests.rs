@@ -179,7 +179,7 @@ fn a_thousand_names_leave_room_for_others() {
         assert_eq!(refused(&mut registrations, &name, &socket), None);
     }
     let why = refused(&mut registrations, "b", "new.sock").unwrap();
-    assert!(why.contains("stop those that are not wanted"), "{why}");
+    assert!(why.contains("stop those that you do not want"), "{why}");
     // A handler that is gone makes room.
     registrations.looked("a5@5.sock", false, now - UNUSED);
     let later = now + UNUSED;
@@ -201,7 +201,7 @@ fn a_name_has_four_endpoints_at_most_and_those_that_are_gone_do_not_count() {
         register(&mut registrations, &format!("{number}.sock"), now).unwrap();
     }
     let why = register(&mut registrations, "more.sock", now).unwrap_err();
-    assert!(why.contains("stop those that are not wanted"), "{why}");
+    assert!(why.contains("stop those that you do not want"), "{why}");
     // The handler ended without having been used.
     assert_eq!(registrations.take_looks(now + LOOK).len(), MOST_OF_NAME);
     registrations.looked("a@0.sock", false, now + LOOK);

@@ -312,7 +312,7 @@ fn parse(written: &str, budget: &mut Budget) -> Parsed {
                 Ok(_) => Vec::new(),
                 Err(problems) => problems.clone(),
             };
-            // A value that is no text is no name either, and that is the better reason.
+            // A value that is not a text is not a name either, and that is the better reason.
             problems.retain(|problem| !names.iter().any(|name| name.path == problem.path));
             problems.extend(names);
             match read {

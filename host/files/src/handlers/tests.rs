@@ -186,7 +186,7 @@ async fn a_file_is_listed_once_it_has_settled_and_read_as_listed() {
         }
         let error = source.read("a.wasm", &version).unwrap_err();
         let expected = format!(
-            "cannot load a.wasm: {} {why}; it is tried again, and a file that is put there is loaded",
+            "cannot load a.wasm: {} {why}; retrying; a file that is put there is loaded",
             path.display()
         );
         assert!(error.transient && error.to_string() == expected, "{error}");

@@ -76,7 +76,7 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                 }
                 Err(why) => {
                     let outcome = "its device gets a new one";
-                    let problem = damaged::rename_broken(&path, "Instance", outcome, &why);
+                    let problem = damaged::rename_broken(&path, "an Instance", outcome, &why);
                     stored.problems.push(problem);
                 }
             }

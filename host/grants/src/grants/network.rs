@@ -57,7 +57,7 @@ fn patterns(name: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
         if let Err(error) = glob::Pattern::new(entry) {
             problems.push(FieldProblem::new(
                 format!("{name}[{index}]"),
-                format!("{entry:?} is no pattern: {}", error.msg),
+                format!("{entry:?} is not a pattern: {}", error.msg),
             ));
         }
     }

@@ -36,7 +36,7 @@ pub struct KubeConfigurations {
 
 impl KubeConfigurations {
     /// Watches the Configurations. Reads Secrets and `ConfigMap`s in the namespace of the Configuration and in `namespaces`. The file
-    /// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is away; a file beside it
+    /// `memory` keeps the Configurations, without their Secrets, for an agent that starts while the API server is unreachable; a file beside it
     /// keeps the names.
     pub fn watch(
         client: Client,

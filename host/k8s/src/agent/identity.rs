@@ -74,7 +74,7 @@ pub enum IdentityError {
     },
 }
 
-/// Asks the API server for the identity. `node_name` is the operator's flag. While the API server is away, the file `memory` supplies the
+/// Asks the API server for the identity. `node_name` is the operator's flag. While the API server is unreachable, the file `memory` supplies the
 /// identity of an earlier agent; the first agent of a node waits, and `waits` gets the reason.
 pub async fn identify(
     client: &Client,

@@ -85,7 +85,7 @@ impl Pruned {
 
 impl KubeInstances {
     /// Watches the Instances that concern `node`. The client must not retry requests by itself. The file `memory` keeps the Instances for
-    /// an agent that starts while the API server is away.
+    /// an agent that starts while the API server is unreachable.
     pub fn watch(client: &Client, node: &str, memory: PathBuf, tasks: &mut Tasks) -> Self {
         let remembered: Option<Vec<Instance>> = memory::read(&memory);
         let keyed = |instance: Instance| (instance.key(), Arc::new(instance));

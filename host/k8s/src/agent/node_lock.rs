@@ -65,7 +65,7 @@ impl Task {
                     Ok(Event::Init | Event::InitDone | Event::Resumed) => {}
                     Err(failure) => {
                         let error = failure.message;
-                        tracing::warn!(error, "the lock of the node cannot be watched; it is tried again");
+                        tracing::warn!(error, "cannot watch the lock of the node; retrying");
                     }
                 },
                 Ok(()) = self.finished.changed() => {}
@@ -102,7 +102,7 @@ impl Task {
             Ok(None) => Some(Instant::now() + AGAIN),
             Err(failure) => {
                 let error = failure.describe();
-                tracing::warn!(error, "the node cannot be unlocked; it is tried again");
+                tracing::warn!(error, "cannot unlock the node; retrying");
                 self.failures = self.failures.saturating_add(1);
                 Some(Instant::now() + backoff::doubled(AGAIN, self.failures, LONGEST))
             }

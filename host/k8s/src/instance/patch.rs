@@ -1,4 +1,4 @@
-//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer was faster. Pure.
+//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer changed the object first. Pure.
 
 use std::collections::BTreeMap;
 

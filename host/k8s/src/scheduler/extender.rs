@@ -78,7 +78,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
                 tracing::warn!(
                     error,
                     secret,
-                    "cannot keep the extender's certificate; it is tried again"
+                    "cannot keep the extender's certificate; retrying"
                 );
                 backoff(failures)
             }

@@ -58,7 +58,7 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
             Ok(Event::Resumed) => {}
             Err(failure) => {
                 let error = failure.message;
-                tracing::warn!(error, "Instances cannot be watched; it is tried again");
+                tracing::warn!(error, "cannot watch Instances; retrying");
             }
         }
     }
@@ -82,7 +82,7 @@ pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
             Ok(Event::Resumed) => {}
             Err(failure) => {
                 let error = failure.message;
-                tracing::warn!(error, "pods cannot be watched; it is tried again");
+                tracing::warn!(error, "cannot watch pods; retrying");
             }
         }
     }
@@ -106,7 +106,7 @@ pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer
             Ok(Event::Resumed) => {}
             Err(failure) => {
                 let error = failure.message;
-                tracing::warn!(error, "Nodes cannot be watched; it is tried again");
+                tracing::warn!(error, "cannot watch Nodes; retrying");
             }
         }
     }

@@ -19,13 +19,11 @@ use crate::manifest::embedded::{self, MOST};
 pub use names::{NameAnswer, NameCheck};
 pub use reservations::Reserved;
 
-/// Reason why the posted body is no review.
+/// Reason why the posted body is not a review.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidReview {
     /// The body is not JSON or lacks fields.
-    #[error(
-        "cannot read the AdmissionReview: {0}; expected admission.k8s.io/v1"
-    )]
+    #[error("cannot read the AdmissionReview: {0}; expected admission.k8s.io/v1")]
     Json(#[from] serde_json::Error),
     /// The review has no request.
     #[error("the AdmissionReview has no request; the API server posts one with a request")]
@@ -113,7 +111,7 @@ impl Review {
     }
 
     /// Returns the fields of the broker and the services that Kubernetes would not read, and the variables that agents would not set for
-    /// workloads, or the problems of parameters if the object is no Configuration.
+    /// workloads, or the problems of parameters if the object is not a Configuration.
     pub fn problems(&self) -> Vec<String> {
         let Some(spec) = self.spec() else {
             return self.parameters();

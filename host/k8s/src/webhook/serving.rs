@@ -99,7 +99,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
                     error,
                     secret = task.names.secret,
                     webhook = task.names.webhook,
-                    "cannot keep the webhook's certificate; it is tried again"
+                    "cannot keep the webhook's certificate; retrying"
                 );
                 Some(Instant::now() + backoff(failures))
             }

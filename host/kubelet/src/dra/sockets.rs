@@ -61,7 +61,7 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
         ),
         Why::TooLong => {
             format!(
-                "{path} has more than {MAX_PATH} bytes and can be no socket: choose a shorter folder"
+                "{path} has more than {MAX_PATH} bytes and cannot be a socket: choose a shorter folder"
             )
         }
         Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),

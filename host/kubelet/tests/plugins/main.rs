@@ -119,7 +119,7 @@ async fn a_refused_registration_is_told_in_the_kubelets_words_and_tried_again() 
     let report = plugin.is(CAMERAS, State::Failed).await;
     assert_eq!(
         problem(&report, CAMERAS),
-        "the kubelet refused the registration, it says \"the ResourceName is invalid \": look at the kubelet's log; it is tried again"
+        "the kubelet refused the registration, it says \"the ResourceName is invalid \": see the kubelet's log; retrying"
     );
     *kubelet.state.refusal.lock().unwrap() = None;
     plugin.is(CAMERAS, State::Listed).await;
@@ -502,6 +502,6 @@ async fn a_folder_that_is_none_is_named() {
     std::fs::write(&folder, "").unwrap();
     let plugin = Plugin::start(&folder, |_| {});
     let report = plugin.reports(|report| !report.problems.is_empty()).await;
-    assert!(report.problems[0].contains("is no folder"), "{report:?}");
+    assert!(report.problems[0].contains("is not a folder"), "{report:?}");
     plugin.stop().await;
 }

@@ -124,7 +124,7 @@ impl Host {
 
     fn address(ip: IpAddr, zone: Option<&str>) -> Result<Self, HttpError> {
         if !is_peer(ip) {
-            return Err(wrong(&format!("{ip} is no address of a peer")));
+            return Err(wrong(&format!("{ip} is not an address of a peer")));
         }
         let local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         match zone {
@@ -180,7 +180,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     if 253 < name.len() || !name.split('.').all(good) {
-        return Err("is no host name");
+        return Err("is not a host name");
     }
     let last = name.rsplit('.').next().unwrap_or(name);
     let hex = |rest: &str| rest.bytes().all(|b| b.is_ascii_hexdigit());

@@ -113,7 +113,7 @@ pub(super) async fn handshake(
         Host::Address(ip, _) => ServerName::from(*ip),
         Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| {
             Failure::Before(HttpError::Request(format!(
-                "{name:?} is no name of a TLS server"
+                "{name:?} is not a name of a TLS server"
             )))
         })?,
     };

@@ -104,7 +104,7 @@ fn local_routes_are_followed() {
             lines(now) == "10.5.0.0/24 127.0.0.0/8"
         })
         .await;
-        // A transparent proxy's route is no address of the node.
+        // A transparent proxy's route is not an address of the node.
         ip("route add local default dev lo table 100");
         ip("-6 route add local 2001:db8:5::/64 dev lo");
         eventually(&network, "one of IPv6", |now| {

@@ -251,7 +251,7 @@ async fn nothing_more_is_reserved_for_a_pod_whose_earlier_slots_cannot_be_given_
     *bench.played.ends.lock().unwrap() = Ends::Well;
     bench.played.refused.store(1, Ordering::Relaxed);
     let error = bench.schedules(&first, "b").await;
-    assert!(error.contains("cannot be given back"), "{error}");
+    assert!(error.contains("cannot release the slots"), "{error}");
     let usages = ["gpu-a1", "gpu-b2"].map(|name| bench.played.usage(name));
     assert_eq!(usages, ["P:uid-first:a", ""]);
     assert_eq!(bench.schedules(&first, "b").await, "");
@@ -393,10 +393,7 @@ async fn before_the_pods_are_read_nothing_is_offered() {
     scheduler.instances([key].into());
     let first = pod("first", ONE);
     let error = scheduler.filter(Bench::args(&first, &["a"])).error;
-    assert_eq!(
-        error,
-        "Instances and pods are not read yet; it is tried again"
-    );
+    assert_eq!(error, "Instances and pods are not read yet; retrying");
     scheduler.pods(Vec::new());
     assert_eq!(scheduler.filter(Bench::args(&first, &["a"])).error, "");
 }

@@ -12,7 +12,7 @@ use crate::AllocateQueue;
 use crate::fixture::device_id;
 
 /// Answers with the annotation `slots.leafhost.dev/cams`, in the checkpoint's encoding.
-const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is no pair
+const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is not a pair
 const TO_B: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTA9Y2Ftcy1iLTA="; // cams-0=cams-b-0
 const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA="; // cams-1=cams-c-0
 
@@ -59,7 +59,7 @@ async fn the_checkpoint_tells_device_ids_pods_and_the_slots_behind_them() {
         .read(BTreeSet::from(["u3".to_owned()]), BTreeSet::new())
         .await;
     assert_eq!((snapshot.kubelet_run, &snapshot.listed), (None, &None));
-    assert_eq!(snapshot.problems, Vec::new(), "no kubelet is no problem");
+    assert_eq!(snapshot.problems, Vec::new(), "no kubelet is not a problem");
     let checked = snapshot.checkpoint.unwrap();
     assert!(!checked.fresh);
     let device_ids: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();

@@ -85,7 +85,8 @@ async fn who_finds_no_free_slot_for_five_seconds_is_refused_with_what_was_lost()
     let (given, ()) = tokio::join!(rig.allocate("cams", &["cams-0"]), is_quicker(&rig, &[]));
     let refusal = given.unwrap_err().to_string();
     assert!(
-        refusal.contains("no further Instance") && refusal.contains("quicker to claim cams-a-0"),
+        refusal.contains("no further Instance")
+            && refusal.contains("another node claimed cams-a-0 first"),
         "{refusal}"
     );
     assert_eq!(asked.elapsed().as_secs(), 5);
@@ -99,7 +100,10 @@ async fn a_slot_is_claimed_four_times_in_vain_at_most() {
     rig.allocate("cams", &["cams-0"]).await.unwrap();
     *rig.store.conflicts.lock().unwrap() = 5;
     let refusal = rig.allocate("cams", &["cams-1"]).await.unwrap_err();
-    assert!(refusal.to_string().contains("was quicker"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("another node claimed"),
+        "{refusal}"
+    );
     assert_eq!(*rig.store.conflicts.lock().unwrap(), 1);
     // No other slot can be chosen for a certain Instance.
     assert!(rig.allocate("cams-a", &["cams-a-3"]).await.is_err());

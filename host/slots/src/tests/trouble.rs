@@ -227,7 +227,7 @@ async fn the_last_refusals_of_a_resource_are_shown_until_it_is_allocated_or_for_
         idle().await;
         let (count, reason) = shown("cams-a").unwrap();
         assert_eq!(count, times);
-        assert!(reason.contains("another node was quicker"), "{reason}");
+        assert!(reason.contains("another node claimed"), "{reason}");
     }
     assert_eq!(shown("cams"), None);
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();

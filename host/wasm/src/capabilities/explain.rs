@@ -1,4 +1,4 @@
-//! `leafhost:explain`: reasons why something that was seen is no device. Needs no grant.
+//! `leafhost:explain`: reasons why something that was seen is not a device. Needs no grant.
 
 use super::CallState;
 use crate::bindings::leafhost::explain::explain;

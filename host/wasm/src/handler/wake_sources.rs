@@ -84,7 +84,7 @@ impl WakeSources {
         let terms: usize = wakes.udev.iter().map(|rule| rule.terms().count()).sum();
         if terms + rule.len() > MAX_TERMS {
             return Some(format!(
-                "udev: the rules have more than {MAX_TERMS} terms in all; the first ones are in force"
+                "udev: the rules have more than {MAX_TERMS} terms in all; the first ones are in effect"
             ));
         }
         let rule = match host_rule(rule) {
@@ -116,7 +116,7 @@ impl WakeSources {
         let address: IpAddr = filter
             .group
             .parse()
-            .map_err(|_| "that is no IP address".to_owned())?;
+            .map_err(|_| "that is not an IP address".to_owned())?;
         let address = address.to_canonical();
         policy
             .listen(address, filter.port)
@@ -131,7 +131,7 @@ impl WakeSources {
         let before: usize = wakes.multicast.iter().map(Filter::strings).sum();
         if before + strings.len() > MAX_ALL_STRINGS {
             return Err(format!(
-                "the filters have more than {MAX_ALL_STRINGS} strings in all; the first ones are in force"
+                "the filters have more than {MAX_ALL_STRINGS} strings in all; the first ones are in effect"
             ));
         }
         let group = Group {

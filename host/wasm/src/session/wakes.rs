@@ -67,7 +67,7 @@ impl Filter {
 pub(super) struct Pending {
     events: Vec<CallReason>,
     lost: bool,
-    /// Number of events from a failed call: by themselves they are no reason for another call.
+    /// Number of events from a failed call: by themselves they are not a reason for another call.
     told_before: usize,
     /// True if that call was told of lost events, too.
     lost_before: bool,

@@ -193,7 +193,7 @@ fn why(code: &ErrorCode) -> &'static str {
         ErrorCode::TlsCertificateError => "the TLS certificate is not accepted",
         ErrorCode::TlsProtocolError | ErrorCode::TlsAlertReceived(_) => "TLS failed",
         ErrorCode::ConnectionLimitReached => "too many connections",
-        ErrorCode::HttpProtocolError => "the answer is no HTTP",
+        ErrorCode::HttpProtocolError => "the answer is not HTTP",
         ErrorCode::HttpResponseHeaderSectionSize(_)
         | ErrorCode::HttpResponseHeaderSize(_)
         | ErrorCode::HttpResponseTrailerSectionSize(_)

@@ -179,7 +179,7 @@ fn left_out_announcements_are_explained() {
     assert_eq!(
         reasons(&collected),
         [
-            "pc at 192.168.7.5: types: is no ONVIF device, but wsdp:Device pub:Computer",
+            "pc at 192.168.7.5: types: is not an ONVIF device, but wsdp:Device pub:Computer",
             "none at 192.168.7.6: XAddrs: announces no address, nor tells one when it is asked for it",
             "192.168.7.7: announcement: has no endpoint reference of a usable length",
             "many at 192.168.7.8: XAddrs: announces 10000 addresses, 16 are looked at",

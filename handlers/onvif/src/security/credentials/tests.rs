@@ -64,7 +64,7 @@ fn problems_are_reported_without_values() {
     for (properties, problem) in [
         (
             vec![("device_credential_list", hunter)],
-            "discovery property \"device_credential_list\" is no JSON list of names of properties",
+            "discovery property \"device_credential_list\" is not a JSON list of names of properties",
         ),
         (
             vec![("device_credential_list", &br#"["x"]"#[..])],
@@ -72,7 +72,7 @@ fn problems_are_reported_without_values() {
         ),
         (
             vec![("device_credential_list", br#"["x"]"#), ("x", hunter)],
-            "discovery property \"x\" is no JSON object of credentials by UUID",
+            "discovery property \"x\" is not a JSON object of credentials by UUID",
         ),
         (
             vec![
@@ -89,7 +89,7 @@ fn problems_are_reported_without_values() {
                     br#"{"a": {"username": "u", "password": "hunter2!", "base64encoded": true}}"#,
                 ),
             ],
-            "discovery property \"x\" has a password that is no Base64 of UTF-8",
+            "discovery property \"x\" has a password that is not Base64 of UTF-8",
         ),
         (
             vec![

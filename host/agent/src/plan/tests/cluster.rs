@@ -40,7 +40,7 @@ fn a_node_that_sees_another_nodes_instance_joins_it() {
     assert_eq!(
         planned(&cams([device]), &set),
         [],
-        "its own view of the properties is no difference"
+        "its own view of the properties is not a difference"
     );
 }
 

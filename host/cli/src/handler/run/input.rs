@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(
             shown,
             [("A", b"1".as_slice(), false), ("B", b"x", true)],
-            "and its last newline is no part of it"
+            "and its last newline is not part of it"
         );
     }
 }

@@ -143,7 +143,7 @@ impl Listener {
                     }
                     Err(error) => {
                         // Usually no file descriptor is free until a connection ends.
-                        tracing::warn!(%error, "cannot accept a connection; it is tried again");
+                        tracing::warn!(%error, "cannot accept a connection; retrying");
                         sleep(PAUSE).await;
                     }
                 },

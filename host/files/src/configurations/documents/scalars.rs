@@ -24,12 +24,12 @@ const VALUES: [&str; 3] = [
     "metadata.annotations{}",
 ];
 
-/// Returns the problems of names that are no text.
+/// Returns the problems of names that are not texts.
 pub fn names(document: &Value) -> Vec<FieldProblem> {
     found(document, &NAMES)
 }
 
-/// Returns the problems of other values that are no text. A standalone machine takes them as written.
+/// Returns the problems of other values that are not texts. A standalone machine takes them as written.
 pub fn values(document: &Value) -> Vec<FieldProblem> {
     found(document, &VALUES)
 }

@@ -541,7 +541,7 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         ),
         (
             "kind: Configuration\n".to_owned(),
-            "f.yaml:1: is no Configuration (first line: apiVersion: akri.sh/v0)",
+            "f.yaml:1: is not a Configuration (first line: apiVersion: akri.sh/v0)",
         ),
         (
             spec("  brokerProperties: {1A: x}"),

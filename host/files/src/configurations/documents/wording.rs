@@ -15,7 +15,9 @@ pub fn reworded(text: &str, line: Option<usize>, path: &str, message: &str) -> S
     if let Some(rest) = message.strip_prefix("missing field `") {
         let field = rest.split('`').next().unwrap_or_default();
         return match field {
-            "apiVersion" => "is no Configuration (first line: apiVersion: akri.sh/v0)".to_owned(),
+            "apiVersion" => {
+                "is not a Configuration (first line: apiVersion: akri.sh/v0)".to_owned()
+            }
             _ => format!("has no {field}"),
         };
     }

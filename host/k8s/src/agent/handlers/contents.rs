@@ -88,7 +88,7 @@ impl Contents {
             return if key.ends_with(grants_file::SUFFIX) {
                 Ok(())
             } else {
-                Err("is no handler: a key is NAME.wasm, NAME.wasm.gz or NAME.grants.yaml; rename or remove it".to_owned())
+                Err("is not a handler: a key is NAME.wasm, NAME.wasm.gz or NAME.grants.yaml; rename or remove it".to_owned())
             };
         };
         if let Some(other) = self.files.get(&name) {
@@ -223,7 +223,7 @@ mod tests {
                 &[(".wasm", b"1"), ("a.wasm", b"1")],
                 &["a.wasm="],
                 ".wasm",
-                "is no handler",
+                "is not a handler",
             ),
             (
                 &[("a.wasm", "x")],

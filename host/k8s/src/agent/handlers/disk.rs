@@ -1,5 +1,5 @@
 //! ConfigMaps on disk, each as the API server returned it, in a file named by its uid. A stored object is not fetched again after a
-//! restart, and serves while the API server is away. Every call blocks.
+//! restart, and serves while the API server is unreachable. Every call blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +38,7 @@ impl Disk {
         let uid = object.metadata.uid.as_deref().unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if uid.is_empty() || uid.len() > 64 || !uid.chars().all(is_plain) {
-            return Err(io::Error::other(format!("{uid:?} is no uid")));
+            return Err(io::Error::other(format!("{uid:?} is not a uid")));
         }
         fs::create_dir_all(&self.folder)?;
         atomic::write_with(&self.folder, uid, |file| {

@@ -259,15 +259,14 @@ impl Objects {
             };
             if !used.contains(name) {
                 let message = format!(
-                    "is not read: {MOST} ConfigMaps have handlers that were there before or are older, which is the most; remove those that are not wanted"
+                    "is not read: {MOST} ConfigMaps with handlers, the maximum, were there before or are older; remove those that you do not want"
                 );
                 add_problem("", message);
                 continue;
             }
             if let Some(problem) = &object.problem {
-                let message = format!(
-                    "{problem}; it is tried again, and a version that was accepted before keeps serving"
-                );
+                let message =
+                    format!("{problem}; retrying; a version that was accepted before stays in use");
                 add_problem("", message);
             }
             let Some(held) = &object.held else {

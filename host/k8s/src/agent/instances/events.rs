@@ -108,7 +108,9 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
         state.view.list_restored(scope, listed);
         state.unread.remove(&scope);
         drop(state);
-        tracing::warn!("the API server has returned to an earlier state; the agent now uses that state");
+        tracing::warn!(
+            "the API server has returned to an earlier state; the agent now uses that state"
+        );
         shared.restored.send_modify(|signs| *signs += 1);
     } else {
         state.view.list_ended(scope, listed);

@@ -22,7 +22,7 @@ const PAGE: u32 = 50;
 
 /// Reason why the removal is incomplete.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what}: {why}; run this again, it goes on where it was")]
+#[error("cannot {what}: {why}; run this again; it continues")]
 pub struct Error {
     what: String,
     why: String,

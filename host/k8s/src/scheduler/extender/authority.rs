@@ -118,11 +118,8 @@ impl Authority {
                 key: KeyPair::from_pem(&key).ok()?,
             })
         });
-        let unusable = || {
-            format!(
-                "its ca.crt and ca.key are no certificate and the key of that, as PEM; {REMEDY}"
-            )
-        };
+        let unusable =
+            || format!("its ca.crt and ca.key are not a certificate and its key, as PEM; {REMEDY}");
         authority.ok_or_else(unusable).map(Some)
     }
 

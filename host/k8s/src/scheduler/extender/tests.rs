@@ -230,7 +230,7 @@ async fn whoever_comes_first_writes_and_a_renewed_certificate_is_served_without_
     let (events, watched) = mpsc::unbounded_channel();
     let watched = std::sync::Mutex::new(Some(watched));
     let mut stub = Stub::start(move |request| match request {
-        _ if request.starts_with("PUT") => failure(409, "somebody else was quicker"),
+        _ if request.starts_with("PUT") => failure(409, "another writer changed it first"),
         _ if request.contains("watch=true") => match watched.lock().unwrap().take() {
             Some(watched) => Answer::Events(watched),
             None => failure(500, "no more"),

@@ -33,7 +33,7 @@ fn a_pod_exists_while_its_folder_does() {
     }
     fs::remove_dir_all(&pods).unwrap();
     fs::write(&pods, "").unwrap();
-    assert_eq!(exists("4a5d-1"), None, "a file is no folder of pods");
+    assert_eq!(exists("4a5d-1"), None, "a file is not a folder of pods");
 }
 
 #[test]

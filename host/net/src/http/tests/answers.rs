@@ -42,7 +42,7 @@ async fn answers_of_old_and_careless_servers_are_understood() {
             "HTTP/1.1 200 OK\r\nContent-Length : 5\r\nConnection : keep-alive\r\n\r\nhello",
         ),
         (
-            "a line that is no header",
+            "a line that is not a header",
             200,
             "HTTP/1.1 200 OK\r\nwhat is this\r\nContent-Length: 5\r\n\r\nhello",
         ),

@@ -173,7 +173,7 @@ impl Cluster for Played {
                 self.refused.store(left - 1, Ordering::Relaxed);
                 return Err(StoreError::Unavailable {
                     key,
-                    message: "the API server is away".to_owned(),
+                    message: "the API server is unreachable".to_owned(),
                     retry_after: None,
                     source: None,
                 });
