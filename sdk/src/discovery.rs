@@ -38,7 +38,7 @@ impl Discovery {
     }
 
     /// Creates an answer that lists all devices. A device from before that is not among them has gone: it is withdrawn when
-    /// its grace period (none for a local device, five minutes for a shared one) is over.
+    /// its grace period (none for a local device, five minutes for a shared one) has expired.
     pub fn complete(devices: impl IntoIterator<Item = Device>) -> Self {
         Self::new(Devices::Complete(devices.into_iter().collect()))
     }

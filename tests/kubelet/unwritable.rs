@@ -29,7 +29,7 @@ fn while_no_claim_can_be_written_one_pod_fails_the_others_wait_and_everything_sa
     let Err(Refusal::Plugin { message, .. }) = refused else {
         bail!("{refused:?}");
     };
-    ensure!(message.contains("cannot be written"), "{message}");
+    ensure!(message.contains("cannot write the claim"), "{message}");
     for id in &free {
         node.until_health(&own, id, "Unhealthy")?;
     }
@@ -54,14 +54,14 @@ fn while_no_claim_can_be_written_one_pod_fails_the_others_wait_and_everything_sa
             "{asked}: {refused:?}"
         );
     }
-    let status = node.until_trouble("slots cannot be claimed")?;
+    let status = node.until_trouble("cannot claim slots")?;
     ensure!(
         status.to_string().contains("is not a folder"),
         "no remedy: {status:#}"
     );
     let refused = node.resource(&own)?;
     ensure!(
-        text(&refused, "/refused/reason").contains("cannot be written")
+        text(&refused, "/refused/reason").contains("cannot write the claim")
             && refused.pointer("/refused/count") == Some(&1.into()),
         "{refused:#}"
     );

@@ -37,7 +37,7 @@ fn a_device_that_breaks_a_rule_is_left_out_and_reported() -> Result<()> {
         ok("name LD_PRELOAD", "LD_PRELOAD is not granted"),
         ok("name PATH", "PATH is not granted"),
         ok("value a\\0b", "HOSTILE_VALUE has a control character"),
-        ok("same-name", "is there twice"),
+        ok("same-name", "is specified twice"),
         ok("mount / /data", "has an empty part"),
         ok("mount /etc/../root /data", "'..'"),
         ok("mount /root /data", "/root is not granted"),

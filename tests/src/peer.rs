@@ -198,7 +198,7 @@ pub fn rust(host: &Host, name: &str) -> Result<Command> {
     let path = program::build_folder()?.join(name);
     ensure!(
         path.is_file(),
-        "{} is not there: run `cargo build -p leafhost-peers --features peers` first",
+        "{} does not exist: run `cargo build -p leafhost-peers --features peers` first",
         path.display()
     );
     Ok(host.command(path))

@@ -21,7 +21,7 @@ pub fn leafhost() -> Result<PathBuf> {
     let path = build_folder()?.join("leafhost");
     ensure!(
         path.is_file(),
-        "{} is not there: run `cargo build --workspace --bins --tests` first",
+        "{} does not exist: run `cargo build --workspace --bins --tests` first",
         path.display()
     );
     Ok(path)
@@ -34,7 +34,7 @@ pub fn handler(name: &str) -> Result<PathBuf> {
     let path = target.join("handlers").join(name).with_extension("wasm");
     ensure!(
         path.is_file(),
-        "{} is not there: run `make handlers` first",
+        "{} does not exist: run `make handlers` first",
         path.display()
     );
     Ok(path)
@@ -47,7 +47,7 @@ pub fn guest(name: &str) -> Result<PathBuf> {
     let path = target.join("guests").join(name).with_extension("wasm");
     ensure!(
         path.is_file(),
-        "{} is not there: run `make guests` first",
+        "{} does not exist: run `make guests` first",
         path.display()
     );
     Ok(path)

@@ -172,7 +172,7 @@ pub enum InvalidSpec {
         kind: String,
     },
     /// Two devices have the same name.
-    #[error("device {name:?} is there twice")]
+    #[error("device {name:?} is specified twice")]
     Repeated {
         /// Repeated name.
         name: String,

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::Shared;
 use crate::give_back::named;
 
-/// Delay between the first look at which a claim is over and its end: a container of a pod that was deleted by force may still be ending.
+/// Delay between the first look at which a claim has ended and its release: a container of a pod that was deleted by force may still be ending.
 const GRACE: Duration = Duration::from_mins(5);
 
-/// Uids of claims that are over and that no container uses, with the time of the first look that showed it.
+/// Uids of claims that have ended and that no container uses, with the time of the first look that showed it.
 pub type Abandoned = HashMap<String, Instant>;
 
 impl Shared {
@@ -53,9 +53,9 @@ impl Shared {
             if since.elapsed() >= GRACE
                 && let Ok(_turn) = turn.try_lock()
             {
-                tracing::info!(claim = %format_args!("{}/{}", claim.namespace, claim.name), "a claim is over, and the kubelet has not said so");
+                tracing::info!(claim = %format_args!("{}/{}", claim.namespace, claim.name), "a claim has ended, and the kubelet has not reported it");
                 if let Err(error) = self.unprepare(&claim).await {
-                    tracing::warn!(error, claim = uid, "cannot release a claim that is over");
+                    tracing::warn!(error, claim = uid, "cannot release a claim that has ended");
                 }
             }
         }

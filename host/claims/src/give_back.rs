@@ -1,4 +1,4 @@
-//! Releases the slots of claims that are over, and restores the CDI specs of claims in use.
+//! Releases the slots of claims that have ended, and restores the CDI specs of claims in use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the slots of claims that are over and restores missing CDI specs, until it is dropped.
+    /// Releases the slots of claims that have ended and restores missing CDI specs, until it is dropped.
     pub async fn keep(&self) {
         let mut is_logged = false;
         let mut restore_at = Instant::now();
@@ -77,7 +77,7 @@ impl Shared {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_logged, true) {
-                        tracing::warn!(error, "no claim can be prepared or given back");
+                        tracing::warn!(error, "cannot prepare or release claims");
                     }
                     false
                 }
@@ -144,7 +144,7 @@ impl Shared {
         is_done
     }
 
-    /// Releases the slots of claims that are over, and corrects those of the others. Returns false if some are left.
+    /// Releases the slots of claims that have ended, and corrects those of the others. Returns false if some are left.
     async fn advance_all(&self) -> bool {
         let mut is_done = true;
         let claims = self.state().report.claims.clone();

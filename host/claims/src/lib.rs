@@ -105,7 +105,7 @@ impl Claims {
         (Self(Arc::new(shared)), seen)
     }
 
-    /// Releases the slots of claims that are over and restores missing CDI specs, until `stop`.
+    /// Releases the slots of claims that have ended and restores missing CDI specs, until `stop`.
     pub async fn run(&self, stop: CancellationToken) {
         stop.run_until_cancelled(self.0.keep()).await;
     }
@@ -169,7 +169,7 @@ impl ClaimPreparer for Claims {
             let ClaimRef {
                 namespace, name, ..
             } = &claim;
-            tracing::warn!(claim = %format_args!("{namespace}/{name}"), error, "a claim cannot be prepared");
+            tracing::warn!(claim = %format_args!("{namespace}/{name}"), error, "cannot prepare a claim");
         }
         prepared
     }

@@ -25,7 +25,7 @@ impl Metrics {
             prepared: register(
                 all,
                 "leafhost_claims_prepared",
-                "Resource claims that are prepared on this node, or not yet given back",
+                "Resource claims that are prepared on this node, or not yet released",
                 Gauge::default(),
             ),
             prepare_time: register(

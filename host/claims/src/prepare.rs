@@ -28,7 +28,7 @@ impl Shared {
             let state = self.state();
             if let Some(why) = state.report.unreadable.get(&claim.uid) {
                 return Err(format!(
-                    "the record of this claim cannot be read ({why}); delete the pod, which gives the claim back"
+                    "cannot read the record of this claim ({why}); delete the pod, which releases the claim"
                 ));
             }
             state.report.claims.get(&claim.uid).cloned()
@@ -117,7 +117,7 @@ impl Shared {
                 Err(error) if error.is_transient && Instant::now() + AGAIN < deadline => {
                     sleep(AGAIN).await;
                 }
-                Err(error) => return Err(format!("the claim cannot be read: {}", error.message)),
+                Err(error) => return Err(format!("cannot read the claim: {}", error.message)),
             }
         }
     }
@@ -145,7 +145,7 @@ impl Shared {
             self.edit(|report| {
                 report.claims.insert(claim.uid.clone(), Arc::clone(&record));
             });
-            // Another node may have taken a slot for this claim meanwhile.
+            // Another node may have taken a slot for this claim since.
             self.work.notify_one();
             return Ok(record);
         };

@@ -1,4 +1,4 @@
-//! Keeps the slots of prepared claims right: an Instance may be created anew, another node may release a slot that both had, and two nodes
+//! Keeps the slots of prepared claims right: an Instance may be recreated, another node may release a slot that both had, and two nodes
 //! may have taken different slots for one claim.
 
 use std::collections::BTreeSet;

@@ -142,7 +142,7 @@ impl Shared {
                     Ok(()) => break,
                     Err(error) if error.is_outdated() => return Ok(None),
                     Err(error) if Instant::now() + AGAIN >= deadline => {
-                        return Err(format!("slot {slot} cannot be taken: {}", chain(&error)));
+                        return Err(format!("cannot take slot {slot}: {}", chain(&error)));
                     }
                     Err(_) => sleep(AGAIN).await,
                 }
@@ -192,7 +192,7 @@ impl Shared {
             Err(error) if error.is_outdated() => !self.has(slot, &usage),
             Err(error) => {
                 let problem = chain(&error);
-                tracing::debug!(slot = slot.id, problem, "slot cannot be given back yet");
+                tracing::debug!(slot = slot.id, problem, "cannot release the slot yet");
                 false
             }
         }

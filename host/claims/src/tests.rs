@@ -162,7 +162,7 @@ async fn claims_that_are_gone_or_others_by_now_are_refused_and_failures_that_pas
     assert_eq!(bench.held().len(), 1);
     *bench.world.failures.lock().unwrap() = u32::MAX;
     let error = bench.prepare("later").await.unwrap_err();
-    assert_eq!(error, "the claim cannot be read: busy");
+    assert_eq!(error, "cannot read the claim: busy");
 }
 
 #[tokio::test(start_paused = true)]

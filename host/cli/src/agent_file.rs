@@ -69,7 +69,7 @@ impl AgentFile {
     }
 }
 
-/// Guard that removes the file when the agent ends, unless another agent has written its own meanwhile.
+/// Guard that removes the file when the agent ends, unless another agent has written its own since.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,

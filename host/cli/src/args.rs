@@ -154,7 +154,7 @@ pub enum HandlerCommand {
     /// Serve a component as a handler that was built for Akri
     ///
     /// It registers with the agent of its node, Leafhost's or Akri's, by a socket in a folder, and registers again when the agent is started
-    /// anew. What its devices bring along must be granted here, and where the agent is Leafhost's, in the agent's own grants too. An agent
+    /// again. What its devices add to a container must be granted here, and where the agent is Leafhost's, in the agent's own grants too. An agent
     /// of Leafhost needs none of this: it runs components itself.
     #[command(after_long_help = examples::SERVE)]
     Serve(ServeArgs),

@@ -123,7 +123,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     }
     shutdown.cancel();
     let ended = running.await;
-    // All writes have ended, so the Lease can be given back.
+    // All writes have ended, so the Lease can be released.
     tasks.drain(timeouts::DRAIN).await?;
     Ok(ended?)
 }

@@ -54,7 +54,7 @@ impl User {
             return Ok(SYSTEM_CONFIG.into());
         }
         self.own(self.config.as_ref(), ".config")
-            .context("cannot tell the standalone folder: give it with --standalone DIR")
+            .context("cannot determine the standalone folder: give it with --standalone DIR")
     }
 
     /// Returns the folder for Instances and accepted versions.
@@ -63,7 +63,7 @@ impl User {
             return Ok(SYSTEM_STATE.into());
         }
         self.own(self.state.as_ref(), ".local/state")
-            .context("cannot tell the state folder: give it with --state-dir DIR")
+            .context("cannot determine the state folder: give it with --state-dir DIR")
     }
 
     /// Returns the folder for CDI specs.

@@ -11,7 +11,7 @@ use crate::failure::Usage;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-/// Upper bound of passes over the plan; a pass repeats steps whose objects others have changed meanwhile.
+/// Upper bound of passes over the plan; a pass repeats steps whose objects others have changed since they were read.
 const ROUNDS: usize = 5;
 
 /// Instructions once Akri is stopped.
@@ -22,7 +22,7 @@ Do not use helm upgrade or helm uninstall on Akri's release: docs/from-akri.md s
 ";
 /// Instructions once Akri runs again.
 const AFTER_TO: &str = "\
-Akri goes on. Its agents make the Instances of their nodes anew:
+Akri continues. Its agents create the Instances of their nodes again:
   kubectl get akrii --all-namespaces --watch
 The definitions are still those of Leafhost, which have all fields of Akri's.
 ";
@@ -86,7 +86,9 @@ async fn move_on(
             terminal::print(&format!("{} …\n", step.text))?;
             match migrate::run(&client, step).await {
                 Err(Error::Changed(what)) => {
-                    terminal::print(&format!("{what} has changed meanwhile, looking again\n"))?;
+                    terminal::print(&format!(
+                        "{what} has changed since it was read; reading again\n"
+                    ))?;
                     break;
                 }
                 done => done?,

@@ -139,5 +139,5 @@ fn guest() -> Result<PathBuf> {
     if path.is_file() {
         return Ok(path);
     }
-    Err(format!("{} is not there: run `make guests` first", path.display()).into())
+    Err(format!("{} does not exist: run `make guests` first", path.display()).into())
 }

@@ -47,7 +47,7 @@ pub(crate) enum Error {
 /// Limits memory, CPU time and files, gives up the ability to gain privileges, and blocks all system calls that a computation does not need.
 pub(crate) fn enter() -> Result<(), Error> {
     give_way();
-    // Ends the child with the agent, because nobody waits for its result then. (An agent that is killed before this call has not sent
+    // Ends the child with the agent, because no process waits for its result then. (An agent that is killed before this call has not sent
     // the component, or no more than a pipe holds.)
     set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
     for (what, resource, soft, hard) in [
@@ -63,7 +63,7 @@ pub(crate) fn enter() -> Result<(), Error> {
     filter_calls()
 }
 
-/// Lets everything else on the machine go first, for CPU time and memory: nobody waits for a compilation. Errors are ignored. Applies to
+/// Lets everything else on the machine go first, for CPU time and memory: no process waits for a compilation. Errors are ignored. Applies to
 /// this thread and those it starts from now on.
 #[allow(
     unsafe_code,

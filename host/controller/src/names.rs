@@ -195,7 +195,7 @@ impl NameReserver<'_> {
             (Change::Free { .. }, Ok(())) => {
                 tracing::info!(
                     name,
-                    "freed the name of a resource that nobody uses any more"
+                    "freed the name of a resource that no Configuration uses any more"
                 );
             }
             (Change::Note { is_used, .. }, Ok(())) => {

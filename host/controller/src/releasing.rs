@@ -204,7 +204,7 @@ impl SlotReleaser<'_> {
                     absent.insert(node.to_owned(), absence);
                 }
                 Err(error) => {
-                    tracing::warn!(node, %error, "cannot tell whether a node is gone; its slots stay");
+                    tracing::warn!(node, %error, "cannot determine whether a node is gone; its slots stay");
                     self.kept.insert(node.to_owned(), again);
                     next.by(again);
                 }

@@ -28,7 +28,7 @@ const SLOW: Duration = Duration::from_secs(1);
 pub enum Outcome {
     /// The object was written.
     Written,
-    /// The object has changed meanwhile.
+    /// The object has changed since it was read.
     Outdated,
     /// The write was refused.
     Refused,

@@ -161,7 +161,7 @@ pub enum WriteError {
     /// The object differs from the one that the write assumes; a watch delivers its current state.
     #[error("another writer changed it first")]
     Conflict,
-    /// The name belongs to an object of somebody else.
+    /// The name belongs to an object of another owner.
     #[error("the name is taken")]
     Taken,
     /// Rejected by a rule of the API server.

@@ -69,7 +69,7 @@ pub enum InvalidParameters {
         kind: String,
     },
     /// The fields do not match the schema.
-    #[error("parameters cannot be read: {0}")]
+    #[error("cannot read the parameters: {0}")]
     Form(String),
     /// A property is not named like a variable.
     #[error(

@@ -383,7 +383,7 @@ fn property_problems(properties: &[DiscoveryProperty]) -> Vec<FieldProblem> {
         if !names.insert(property.name.as_str()) {
             problems.push(FieldProblem::new(
                 format!("spec.discoveryHandler.discoveryProperties[{index}].name"),
-                format!("{:?} is there twice", property.name),
+                format!("{:?} is specified twice", property.name),
             ));
         }
     }

@@ -33,7 +33,7 @@ pub fn left(instance: &Instance, taken: &BTreeSet<String>) -> usize {
     capacity.saturating_sub(used.count().saturating_add(also.count()))
 }
 
-/// Returns true if the usage of the Instance says that somebody has the slot.
+/// Returns true if the usage of the Instance says that the slot is used.
 pub fn is_used(instance: &Instance, slot: &str) -> bool {
     let usage = instance.spec.device_usage.get(slot);
     usage.is_some_and(|usage| !usage.is_empty())

@@ -355,7 +355,7 @@ impl Change {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another Instance has the name.
-    #[error("Instance {key} is there already")]
+    #[error("Instance {key} already exists")]
     AlreadyExists {
         /// Key of the Instance.
         key: InstanceKey,
@@ -363,13 +363,13 @@ pub enum StoreError {
         found: Option<Arc<Instance>>,
     },
     /// The object differs from the one that the change assumes; read again.
-    #[error("Instance {key} was changed meanwhile")]
+    #[error("Instance {key} has changed since it was read")]
     Conflict {
         /// Key of the Instance.
         key: InstanceKey,
     },
     /// The object was deleted.
-    #[error("Instance {key} was deleted meanwhile")]
+    #[error("Instance {key} was deleted since it was read")]
     Gone {
         /// Key of the Instance.
         key: InstanceKey,
@@ -383,7 +383,7 @@ pub enum StoreError {
         message: String,
     },
     /// No answer arrived; the change may have been made.
-    #[error("cannot tell whether Instance {key} was written: {message}")]
+    #[error("cannot determine whether Instance {key} was written: {message}")]
     Unknown {
         /// Key of the Instance.
         key: InstanceKey,

@@ -95,7 +95,7 @@ pub enum Problem {
     },
 
     // Brokers.
-    #[error("{object} cannot be written: {error}{}; the controller tries again", and_more(*more))]
+    #[error("cannot write {object}: {error}{}; the controller tries again", and_more(*more))]
     BrokerNotWritten {
         configuration: ConfigurationKey,
         object: String,
@@ -103,7 +103,7 @@ pub enum Problem {
         more: usize,
     },
     #[error(
-        "{object}{} is there and belongs to somebody else, so it is left alone; delete it, or rename the Configuration",
+        "{object}{} already exists and belongs to another owner, so it is left unchanged; delete it, or rename the Configuration",
         and_more(*more)
     )]
     BrokerNameTaken {
@@ -242,9 +242,7 @@ pub enum Problem {
         "cannot watch Instances: {error}; what was last known stays in effect, and changes are seen when the watch works again"
     )]
     InstancesNotWatched { error: String },
-    #[error(
-        "slots cannot be claimed, so no free one is offered until that is possible again: {error}"
-    )]
+    #[error("cannot claim slots, so no free one is offered until that is possible again: {error}")]
     SlotsNotClaimed { error: String },
     #[error(
         "no free slot of Instance {instance}{} is offered until it can be written again: {error}",
@@ -278,7 +276,7 @@ pub enum Problem {
     #[error("cannot write the ResourceSlices of this node: {error}")]
     SlicesNotWritten { error: String },
     #[error(
-        "cannot read the records of claims {}: their devices stay taken; delete the pods that use them, which gives the claims back",
+        "cannot read the records of claims {}: their devices stay taken; delete the pods that use them, which releases the claims",
         few(claims, NAMED)
     )]
     ClaimRecordUnreadable { claims: Vec<String> },
@@ -361,7 +359,7 @@ pub enum Problem {
     )]
     SlotRecordLost { slots: Vec<String> },
     #[error(
-        "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until nobody was seen to have them for {grace_seconds} s (--slot-grace)",
+        "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until no pod was seen to have them for {grace_seconds} s (--slot-grace)",
         few(slots, NAMED)
     )]
     SlotRecordMissing {

@@ -310,7 +310,7 @@ pub enum PodError {
     #[error("{0}")]
     Refused(String),
     /// No answer came; the operation may have been done.
-    #[error("cannot tell whether it was done: {0}")]
+    #[error("cannot determine whether it was done: {0}")]
     Unknown(String),
     /// The API server could not be asked.
     #[error("{0}")]

@@ -169,8 +169,8 @@ impl Regarding {
 /// Reason why a write failed or may have failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The object was changed or deleted meanwhile.
-    #[error("it was changed meanwhile")]
+    /// The object was changed or deleted since it was read.
+    #[error("it has changed since it was read")]
     Outdated,
     /// Rejected by the API server's rules; retrying does not help until they change.
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! Rate limit for repeated writes of the same value. Without it a write that somebody else always reverts would never
+//! Rate limit for repeated writes of the same value. Without it a write that another writer always reverts would never
 //! end, such as one reverted by the controller for a node that it takes for gone.
 
 use std::collections::BTreeMap;

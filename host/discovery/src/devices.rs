@@ -194,7 +194,7 @@ impl SessionDevices {
         self.tracked.len() != before
     }
 
-    /// Removes devices whose grace is over; returns true if there were any.
+    /// Removes devices whose grace has expired; returns true if there were any.
     pub fn expire(&mut self, grace: Grace, now: Timestamp) -> bool {
         self.let_go(|_, tracked| tracked.end(grace).is_some_and(|end| end <= now))
     }

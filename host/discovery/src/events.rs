@@ -160,7 +160,7 @@ impl Log {
         self.end().filter(|_| self.more > 0)
     }
 
-    /// Writes the number of events that were not written, once the window is over.
+    /// Writes the number of events that were not written, once the window has ended.
     pub fn flush(&mut self, configuration: &ConfigurationKey, now: Timestamp) {
         if self.due().is_some_and(|due| due <= now) {
             self.close(configuration);

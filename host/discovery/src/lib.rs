@@ -290,7 +290,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// Returns true if the handler of every source is known, or the time is over for which the agent waits for sources that never loaded.
+    /// Returns true if the handler of every source is known, or the time has passed for which the agent waits for sources that never loaded.
     fn all_known(&self, now: Timestamp) -> bool {
         let mut sources = self.handler_set.sources.values();
         self.handler_set.complete

@@ -179,7 +179,7 @@ impl ServedConfiguration {
             && counting.all(|(_, session)| session.devices.is_settled())
     }
 
-    /// Removes devices whose grace is over; returns true if a paused session may be opened again.
+    /// Removes devices whose grace has expired; returns true if a paused session may be opened again.
     pub fn expire(&mut self, all_known: bool, now: Timestamp) -> bool {
         self.touched = true;
         self.count(all_known);

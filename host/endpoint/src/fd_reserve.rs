@@ -30,7 +30,7 @@ pub(crate) fn lend<T>(open: impl FnOnce() -> T) -> T {
     let opened = open();
     let lowered = raised.and_then(|(now, most)| setrlimit(Resource::RLIMIT_NOFILE, now, most));
     if let Err(error) = lowered {
-        tracing::debug!(%error, "the limit of open files cannot be changed");
+        tracing::debug!(%error, "cannot change the limit of open files");
     }
     opened
 }

@@ -30,7 +30,7 @@ impl Checks<'_> {
     /// Returns the devices of a set without those that break a rule. Blocks if devices have paths.
     ///
     /// # Errors
-    /// Returns a [`Fault`] if the set is over a limit.
+    /// Returns a [`Fault`] if the set exceeds a limit.
     pub fn discovery(&self, set: proto::DiscoverResponse) -> Result<Discovery, Fault> {
         let limits = &self.grants.limits;
         let too_large = |what| Err(Fault::new(FaultReason::AnswerTooLarge, what));
@@ -204,7 +204,7 @@ mod tests {
                 with_node("/dev/zero", "rw"),
                 Some("/dev/zero is not granted"),
             ),
-            (with_node("/dev/nula", "rw"), Some("cannot be handed out")),
+            (with_node("/dev/nula", "rw"), Some("cannot hand out")),
         ] {
             let found = check(vec![mk_device("other"), device]).unwrap();
             let reason = found.left_out.shown.first().map(|one| one.reason.clone());

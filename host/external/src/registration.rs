@@ -68,7 +68,7 @@ pub async fn serve(shared: Arc<Shared>) {
             .add_service(service)
             .serve_with_incoming(connections(listener));
         tokio::select! {
-            ended = server => tracing::warn!(?ended, "the registration socket of external handlers is served anew"),
+            ended = server => tracing::warn!(?ended, "the registration socket of external handlers is served again"),
             () = made.gone() => {}
         }
         made.remove();
@@ -92,7 +92,7 @@ impl Registration for Service {
             .extensions()
             .get::<Client>()
             .map(|client| client.user);
-        let user = user.ok_or_else(|| Status::internal("cannot tell who calls"))?;
+        let user = user.ok_or_else(|| Status::internal("cannot determine who calls"))?;
         let request = request.into_inner();
         let name = clean(&request.name, 63);
         let place = clean(&request.endpoint, 256);

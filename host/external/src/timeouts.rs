@@ -26,7 +26,7 @@ pub const REGISTRATION: Duration = Duration::from_secs(30);
 pub const SOCKET: Duration = Duration::from_secs(10);
 /// Minimum time between two sets during a flood.
 pub const FLOOD_SPACING: Duration = Duration::from_secs(1);
-/// Time without a set after which a flood is over.
+/// Time without a set after which a flood has ended.
 pub const CALM: Duration = Duration::from_secs(5);
 /// Interval between the registration attempts of a handler that is served here, as with Akri's handlers.
 pub const REGISTER_AGAIN: Duration = Duration::from_secs(10);

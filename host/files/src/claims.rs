@@ -76,7 +76,7 @@ fn all(folder: &Path) -> io::Result<Records> {
             Ok(record) => drop(records.insert(uid.to_owned(), record)),
             Err(why) => {
                 let path = entry.path();
-                tracing::warn!(path = %path.display(), why, "the record of a claim cannot be read");
+                tracing::warn!(path = %path.display(), why, "cannot read the record of a claim");
                 unreadable.insert(uid.to_owned(), why);
             }
         }

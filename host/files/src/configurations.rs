@@ -1,6 +1,6 @@
 //! Configurations as YAML files, several documents per file, with their properties.
 //!
-//! The last good text of each file is stored in the state folder and serves while the file is broken, also after a restart.
+//! The last good text of each file is stored in the state folder and serves while the file is broken, even after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -444,8 +444,9 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
         let folder = format!("{}/{name}", values.folder);
         problems.extend(snapshot.problems_of(&folder));
         problems.extend(snapshot.obstructed.map(|is| {
-            let message =
-                format!("{is}; move away what is there, and make it if values are to be read");
+            let message = format!(
+                "{is}; move away what has that name, and create a folder if values are to be read"
+            );
             SourceProblem::new(folder, message)
         }));
     }

@@ -214,7 +214,7 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
     Ok(accepted)
 }
 
-/// Returns true if the bytes with that digest are there and undamaged.
+/// Returns true if the bytes with that digest exist and are undamaged.
 fn is_whole(folder: &Path, digest: &Digest) -> io::Result<bool> {
     let opened = regular::open(&folder.join(BYTES).join(&digest.0), MAX);
     match opened.and_then(|file| Ok(regular::digest(&file, MAX)?)) {

@@ -45,7 +45,7 @@ pub enum Error {
     },
     /// The Instances in the folder belong to another node.
     #[error(
-        "the state folder {} belongs to node {remembered:?}, and this node is {given:?}; start with --node-name {remembered}, or remove {} and everything beside it to begin anew, with new Instances",
+        "the state folder {} belongs to node {remembered:?}, and this node is {given:?}; start with --node-name {remembered}, or remove {} and everything beside it to start again, with new Instances",
         path.display(),
         path.join(NODE_NAME).display()
     )]
@@ -157,7 +157,7 @@ fn open_lock(
     let Ok(file) = open(false) else {
         return Err(error);
     };
-    let message = "is on a read-only file system: what is there serves, and nothing new is kept; make it writable and restart the agent, or name another folder with --state-dir";
+    let message = "is on a read-only file system: the existing content stays in use, and nothing new is kept; make it writable and restart the agent, or name another folder with --state-dir";
     Ok((
         file,
         Some(SourceProblem::new(folder.display().to_string(), message)),

@@ -37,7 +37,7 @@ pub struct Grants {
     pub network: Option<NetworkGrants>,
     /// `limits`: raised limits, applied to the defaults.
     pub limits: Limits,
-    /// `devices`: what the handler's devices may bring along.
+    /// `devices`: what the handler's devices may add to a container.
     pub devices: DeviceGrants,
 }
 
@@ -57,7 +57,7 @@ pub struct DeviceGrants {
     pub never: Arc<[String]>,
 }
 
-/// File or folder that a device may bring along.
+/// File or folder that a device may add to a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountGrant {
     /// Pattern of paths.

@@ -21,7 +21,7 @@ pub struct HandOut<'a> {
 }
 
 impl HandOut<'_> {
-    /// Checks what the device brings along against the grants. Replaces paths by the targets of their links, so that
+    /// Checks what the device adds to a container against the grants. Replaces paths by the targets of their links, so that
     /// exactly the checked paths are handed out.
     ///
     /// # Errors
@@ -80,8 +80,8 @@ impl HandOut<'_> {
                 "{path} is not granted; `devices.{list}` in the grants lists what may be handed out{never}"
             ));
         }
-        let resolved = (self.resolve)(path)
-            .map_err(|error| format!("{path} cannot be handed out: {error}"))?;
+        let resolved =
+            (self.resolve)(path).map_err(|error| format!("cannot hand out {path}: {error}"))?;
         if let Some(problem) = device::path_problem(&resolved.path) {
             return Err(format!(
                 "{path} leads to {:?}, which {problem}",

@@ -104,10 +104,10 @@ impl Failure {
             ),
             (Kind::Refused, _) => format!("the API server refuses it: {message}"),
             (_, Some(code)) => format!("the API server answered {code}: {message}"),
-            (Kind::Unreachable, _) => format!("the API server cannot be reached: {message}"),
+            (Kind::Unreachable, _) => format!("cannot reach the API server: {message}"),
             (Kind::Lost, _) => format!("the API server did not answer: {message}"),
             (Kind::Unreadable, _) => {
-                format!("the API server's answer cannot be read: {message}")
+                format!("cannot read the API server's answer: {message}")
             }
             _ => message.clone(),
         }

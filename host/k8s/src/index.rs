@@ -112,7 +112,7 @@ pub async fn follow<K, N, V, M>(
             Ok(event) => _ = index.take(event, &name, &read),
             Err(failure) => {
                 let error = failure.message;
-                tracing::warn!(error, "{what} cannot be watched; {meanwhile}");
+                tracing::warn!(error, "cannot watch {what}; {meanwhile}");
             }
         };
         watch.take(take).await;

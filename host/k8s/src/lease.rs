@@ -1,7 +1,7 @@
 //! Leader election of controllers: the one that holds a Lease and renews it acts.
 //!
 //! Only this machine's own clock decides whether another holder's Lease has expired, by the time for which the Lease has not changed, and
-//! when this process stops leading, whether the API server answers meanwhile or not.
+//! when this process stops leading, whether the API server answers or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::answers::{self, Failure};
 
 /// Time after which a Lease that is not renewed expires.
 const DURATION: Duration = Duration::from_secs(15);
-/// Time without a renewal after which the holder stops acting; nobody else acts before [`DURATION`].
+/// Time without a renewal after which the holder stops acting; no other candidate acts before [`DURATION`].
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between reads or renewals.
 const PERIOD: Duration = Duration::from_secs(3);
@@ -50,7 +50,7 @@ pub async fn hold(
     lead.set(None);
     if let Err(failure) = answers::within(REQUEST, candidate.give_back()).await {
         let (lease, error) = (&candidate.name, failure.message);
-        tracing::warn!(lease, error, "cannot give the Lease back; it runs out");
+        tracing::warn!(lease, error, "cannot release the Lease; it expires");
     }
 }
 
@@ -96,7 +96,7 @@ impl Lead {
         });
     }
 
-    /// Awaits some work, and ends the leadership on time meanwhile.
+    /// Awaits some work, and ends the leadership on time while it waits.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         if let Some(until) = self.until {
@@ -265,7 +265,7 @@ mod tests {
             *since -= DURATION;
         };
         back(&mut candidate);
-        // The Lease was renewed meanwhile, whatever the other's clock says.
+        // The Lease has been renewed since, whatever the other's clock says.
         *stored.lock().unwrap() = Some(held("other", "2020-01-01T00:00:00.000000Z"));
         assert!(!candidate.attempt().await.unwrap());
         back(&mut candidate);

@@ -70,7 +70,7 @@ pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(
 pub enum Write<K> {
     /// Creates an object.
     Create(Box<K>),
-    /// Replaces an object unless it has changed meanwhile.
+    /// Replaces an object unless it has changed since it was read.
     Replace(Box<K>),
     /// Deletes the object with this uid.
     Delete(String),
@@ -209,7 +209,7 @@ impl<T: Reconcile> Reconciler<T> {
         }
     }
 
-    /// Records that somebody else has deleted an object. Garbage collection does so if the owner is gone.
+    /// Records that another writer has deleted an object. Garbage collection does so if the owner is gone.
     fn lose(&mut self, name: String) {
         if !self.wanted.contains_key(&name) {
             return;

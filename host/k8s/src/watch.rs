@@ -383,7 +383,7 @@ fn missed(error: kube::Error) -> Failure {
     if failure.code == Some(0) {
         return Failure::new(
             Kind::Unreadable,
-            "an event of the watch cannot be read".to_owned(),
+            "cannot read an event of the watch".to_owned(),
         );
     }
     failure

@@ -30,12 +30,12 @@ impl PluginConfig {
 pub struct Times {
     /// Interval at which the folder is read although inotify reported nothing. 30 s.
     pub backstop: Duration,
-    /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed meanwhile. 30 s.
+    /// Longest time that a list, an Allocate or its answer may be in flight. An id stays listed during this time. 30 s.
     pub linger: Duration,
     /// Time limit for the answer to an Allocate, whatever the allocator does: the kubelet has no limit of its own and admits one pod at a
     /// time. 10 s.
     pub allocate: Duration,
-    /// Time limit for the kubelet's answer to Register. It connects to the plugin meanwhile, for up to 10 s. 15 s.
+    /// Time limit for the kubelet's answer to Register. It connects to the plugin during this time, for up to 10 s. 15 s.
     pub register: Duration,
     /// Time limit for the kubelet to request the list after it accepted a registration. 10 s.
     pub list: Duration,

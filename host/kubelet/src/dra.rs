@@ -171,7 +171,7 @@ impl DraTask {
             }
         }
         self.calls.close();
-        // A call that goes on belongs to the preparer, whose owner decides when it ends.
+        // A call that continues belongs to the preparer, whose owner decides when it ends.
         let _ = tokio::time::timeout(self.config.drain, self.calls.wait()).await;
     }
 }

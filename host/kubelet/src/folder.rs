@@ -157,7 +157,7 @@ impl Watcher {
         watcher
     }
 
-    /// Watches the deepest existing folder on the path to `wanted`. Tries again if a folder is created meanwhile.
+    /// Watches the deepest existing folder on the path to `wanted`. Tries again if a folder is created while it searches.
     fn watch(&mut self, wanted: &Path) {
         loop {
             let mut names = vec![KUBELET.into(), CHECKPOINT.into()];

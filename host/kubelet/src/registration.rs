@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 400;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No process answers on the kubelet's socket. That is not a failure: the kubelet is about to start or to end.
-    #[error("nobody answers on {}: the kubelet is stopped or starting", .0.display())]
+    #[error("no process answers on {}: the kubelet is stopped or starting", .0.display())]
     NoAnswer(PathBuf),
     /// The limit of open files is reached.
     #[error("cannot connect to {} ({source}): {MORE_FILES}", path.display())]

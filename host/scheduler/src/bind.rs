@@ -20,7 +20,7 @@ use crate::world::{Number, Reservation, World};
 /// Upper bound of attempts to choose devices for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
-/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made anew.
+/// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made again.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Upper bound of Binds under way and events that wait.
@@ -196,7 +196,7 @@ impl Scheduler {
         }
         let all = {
             let state = self.state();
-            // A third pod may have taken the name meanwhile.
+            // A third pod may have taken the name since.
             if state.filtered.asked(&target.uid, Instant::now()).is_none() {
                 return Err("the pod is gone".to_owned());
             }

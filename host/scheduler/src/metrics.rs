@@ -54,7 +54,7 @@ impl Default for Metrics {
         let releases = register(
             all,
             "leafhost_scheduler_releases_total",
-            "Reserved slots that were given back, by reason",
+            "Reserved slots that were released, by reason",
             Family::default(),
         );
         let waiting = register(

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Reservation;
 
-/// Time after which the reservation or lock of a pod that is still not bound is over.
+/// Time after which the reservation or lock of a pod that is still not bound expires.
 pub const UNBOUND: Duration = Duration::from_secs(30);
 /// Time within which agents report that a container has a slot. Until then, a container of a pod that is gone may still run with it.
 pub const SHOWN: Duration = Duration::from_secs(2);
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl Scheduler {
-    /// Releases the reservations that are over; returns when to look again.
+    /// Releases the reservations that have expired; returns when to look again.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
         let (mut next, mut uncertain) = (None::<Instant>, BTreeMap::new());

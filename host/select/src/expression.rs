@@ -27,7 +27,7 @@ pub enum InvalidExpression {
     #[error("the expression has {0} bytes; at most {MAX_EXPRESSION} are allowed")]
     TooLong(usize),
     /// Not valid CEL; holds the first line of the parser's error.
-    #[error("the expression cannot be read: {0}")]
+    #[error("cannot read the expression: {0}")]
     Syntax(String),
     /// Nested deeper than `MAX_DEPTH`.
     #[error(

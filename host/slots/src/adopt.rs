@@ -1,4 +1,4 @@
-//! Claims slots that the kubelet has assigned although no Instance records them for this node: the Instance was created anew, or another
+//! Claims slots that the kubelet has assigned although no Instance records them for this node: the Instance was recreated, or another
 //! node has claimed the slot.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub(super) struct Adoptions {
 }
 
 impl SlotTask {
-    /// Begins to claim the slots that the kubelet has and whose Instances, created anew, record no holder.
+    /// Begins to claim the slots that the kubelet has and whose Instances, recreated, record no holder.
     pub(super) fn adopt(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
         if !instances.complete {

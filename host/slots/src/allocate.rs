@@ -169,7 +169,7 @@ impl SlotTask {
             tracing::debug!(
                 resource = request.resource,
                 slots = request.lost.iter().cloned().collect::<Vec<_>>().join(" "),
-                "they cannot be claimed; something else is chosen"
+                "cannot claim these slots; choosing others"
             );
             // The slots that were claimed are being released; the request waits for that.
             self.allocate(vec![request]).await;
@@ -241,7 +241,7 @@ impl SlotTask {
                     .is_none_or(|snapshot| snapshot.listed.is_none() || holder.is_running(snapshot))
             {
                 format!(
-                    "{device_id} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"
+                    "{device_id} was held by {words} before the kubelet was restarted, and the agent cannot determine whether that has ended"
                 )
             } else {
                 continue;
@@ -453,6 +453,6 @@ pub(super) fn refused(error: &StoreError, chosen: &[Chosen]) -> Refusal {
             slots.join(" or ")
         )
     } else {
-        format!("the claim cannot be written: {}", chain(error))
+        format!("cannot write the claim: {}", chain(error))
     })
 }

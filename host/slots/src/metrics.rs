@@ -39,7 +39,7 @@ impl Metrics {
             releases: register(
                 all,
                 "leafhost_slot_releases_total",
-                "Slots that came back, by reason",
+                "Slots that were released, by reason",
                 Family::default(),
             ),
             slot_conflicts: register(

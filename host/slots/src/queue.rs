@@ -48,7 +48,7 @@ impl Request {
         })
     }
 
-    /// Returns the time until which the request may be decided again; `None` if that time is over.
+    /// Returns the time until which the request may be decided again; `None` if that time has passed.
     pub fn again_until(&self) -> Option<Instant> {
         let until = self.asked + AGAIN;
         let is_over = until <= Instant::now() || self.answer.is_closed();

@@ -172,7 +172,7 @@ impl KubeletRecords {
         spawn_blocking(snapshot).await.unwrap_or_default()
     }
 
-    /// Reads the checkpoint. Has it written anew if it says more than `listed`, or if neither has one of `open`.
+    /// Reads the checkpoint. Has it written again if it says more than `listed`, or if neither has one of `open`.
     async fn check(
         &self,
         listed: Option<&BTreeMap<DeviceId, BTreeSet<Pod>>>,
@@ -290,7 +290,7 @@ impl Records for KubeletRecords {
         let (alive, is_silent) = pods.await.unwrap_or_default();
         let mut snapshot = Snapshot {
             begun,
-            // Dropped if the kubelet was replaced meanwhile.
+            // Dropped if the kubelet has been replaced since.
             listed: listed.filter(|_| self.kubelet_run() == kubelet_run),
             kubelet_run,
             active,

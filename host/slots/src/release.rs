@@ -65,7 +65,7 @@ impl SlotTask {
                     self.slot_table.released(&device_id);
                 }
                 Err(error) => {
-                    tracing::warn!(slot, problem = chain(&error), "slot cannot be released");
+                    tracing::warn!(slot, problem = chain(&error), "cannot release a slot");
                 }
             }
         }

@@ -16,7 +16,7 @@ pub fn cover(mut allocation: Allocation) -> Result<Allocation, Refusal> {
     if allocation.mounts.iter().any(|mount| mount.read_only) {
         let table = std::fs::read(TABLE).map_err(|error| {
             Refusal::Unavailable(format!(
-                "cannot tell what is mounted below a read-only mount: {TABLE} cannot be read ({error}); mount /proc for the agent"
+                "cannot determine what is mounted below a read-only mount: cannot read {TABLE} ({error}); mount /proc for the agent"
             ))
         })?;
         allocation.mounts = covered(allocation.mounts, &Mounts::parse(&table));

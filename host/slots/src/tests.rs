@@ -375,7 +375,7 @@ async fn what_a_pod_has_is_given_to_nobody_else() {
     rig.kubelet.state().number = Some(2);
     rig.kubelet.state().is_mute = true;
     let refusal = refused().await;
-    assert!(refusal.contains("cannot be told"), "{refusal}");
+    assert!(refusal.contains("cannot determine"), "{refusal}");
     // A kubelet that has lost its checkpoint.
     rig.kubelet.state().is_mute = false;
     rig.kubelet.state().held.clear();

@@ -42,7 +42,7 @@ use model::{Next, TicketHistory};
 
 /// Upper bound of tickets: twice the most pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
-/// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
+/// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod during this time.
 const UNSEEN: Duration = Duration::from_secs(2);
 /// Longest wait of an Allocate while the watch of Instances is incomplete or interrupted. No new pods arrive then either.
 const BLIND: Duration = Duration::from_secs(8);
@@ -143,7 +143,7 @@ pub struct TicketReport {
     pub slots: Vec<SlotView>,
 }
 
-/// Task that answers Allocate calls for tickets and releases slots of pods that are over.
+/// Task that answers Allocate calls for tickets and releases slots of pods that have ended.
 pub struct TicketTask {
     node: Arc<str>,
     config: TicketConfig,
@@ -491,7 +491,7 @@ impl TicketTask {
         let mut last = asked + UNSEEN;
         loop {
             let admission = self.admissions.admission().await.map_err(|why| {
-                Refusal::Unavailable(format!("it cannot be told for which pod this is: {why}"))
+                Refusal::Unavailable(format!("cannot determine for which pod this is: {why}"))
             })?;
             self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
@@ -511,7 +511,7 @@ impl TicketTask {
             match model::next(&reservations, &admission, &recent, &over, locked.as_deref()) {
                 Next::Unclear(pods) => {
                     return Err(Refusal::Unavailable(format!(
-                        "it cannot be told for which pod this is: {} wait for devices",
+                        "cannot determine for which pod this is: {} wait for devices",
                         pods.join(" and ")
                     )));
                 }

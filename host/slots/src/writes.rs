@@ -42,7 +42,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the device ids and slots that nothing else may change meanwhile.
+    /// Returns the device ids and slots that nothing else may change until the writes have ended.
     fn reserved(&self) -> (Vec<DeviceId>, Vec<SlotKey>) {
         match self {
             Self::Claim { chosen, .. } => {
@@ -148,7 +148,7 @@ impl SlotTask {
             .learn(keys, results, is_trial, Instant::now());
         match (transition, self.unwritable.problem()) {
             (Transition::Failed, Some(problem)) => {
-                tracing::warn!(%problem, "slots cannot be claimed");
+                tracing::warn!(%problem, "cannot claim slots");
             }
             (Transition::Recovered, _) => {
                 tracing::info!("slots can be claimed again");

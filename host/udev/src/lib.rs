@@ -39,7 +39,7 @@ pub enum Error {
         count: usize,
     },
     /// There is no sysfs.
-    #[error("cannot see devices: {path} is not there; mount sysfs, or give the container the node's /sys", path = .path.display())]
+    #[error("cannot see devices: {path} does not exist; mount sysfs, or give the container the node's /sys", path = .path.display())]
     NoSysfs {
         /// Path that was looked for.
         path: PathBuf,

@@ -7,7 +7,7 @@ use regex_lite::{Regex, RegexBuilder};
 
 use crate::glob;
 
-/// Maximum size of a compiled expression, in bytes: some thousand steps.
+/// Maximum size of a compiled expression, in bytes: a few thousand steps.
 const MAX_COMPILED: usize = 64 << 10;
 
 /// Result of a match, best last.

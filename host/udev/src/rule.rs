@@ -140,7 +140,7 @@ pub enum InvalidRule {
         /// Number of terms.
         count: usize,
     },
-    /// The pattern is over [`MAX_VALUE`].
+    /// The pattern exceeds [`MAX_VALUE`].
     #[error("the pattern of {field} has {length} bytes, at most {MAX_VALUE} are allowed")]
     LongValue {
         /// Field of the term.

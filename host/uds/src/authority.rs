@@ -180,7 +180,7 @@ impl Frames {
                 put_text(&mut headers, value);
             }
         });
-        ended.map_err(|_| refused("a header block cannot be decoded"))?;
+        ended.map_err(|_| refused("cannot decode a header block"))?;
         if headers.len() > MAX_BLOCK {
             return Err(refused("a header block is too large"));
         }

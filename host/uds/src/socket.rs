@@ -1,4 +1,4 @@
-//! Socket files. A socket that another process serves is kept, one that nobody serves is replaced, and other files are
+//! Socket files. A socket that another process serves is kept, one that no process serves is replaced, and other files are
 //! never touched.
 
 use std::io;

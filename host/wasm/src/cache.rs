@@ -103,7 +103,7 @@ impl Cache {
         let most = u64::try_from(HEAD + MAX_NATIVE).unwrap_or(u64::MAX);
         let mut bytes = Vec::new();
         if let Err(error) = (&file).take(most).read_to_end(&mut bytes) {
-            tracing::warn!(%error, path = %path.display(), "cached native code cannot be read, compiling again");
+            tracing::warn!(%error, path = %path.display(), "cannot read cached native code; compiling again");
             return None;
         }
         let Some(component) = self.seal.verify(&name, &bytes).and_then(|code| {

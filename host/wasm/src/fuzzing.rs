@@ -32,7 +32,7 @@ impl Call<'_> {
     /// Returns the devices of an answer.
     ///
     /// # Errors
-    /// Returns a [`Fault`] if the answer is over a limit.
+    /// Returns a [`Fault`] if the answer exceeds a limit.
     pub fn discovery(&self, answer: types::Discovery) -> Result<Discovery, Fault> {
         let bounds = Bounds {
             grants: self.grants,

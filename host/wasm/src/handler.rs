@@ -252,7 +252,7 @@ impl Handler for LoadedHandler {
             secrets,
             rate: Arc::clone(&self.guest.rate),
         });
-        // Subscribes before the first call, so that no event is missed meanwhile.
+        // Subscribes before the first call, so that no event is missed during the call.
         let mut subscriptions = Subscriptions::default();
         if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
             subscriptions.devices = Some(DeviceSubscription {

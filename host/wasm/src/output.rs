@@ -37,7 +37,7 @@ pub(crate) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Refuses an answer that is over a limit, before it is converted.
+    /// Refuses an answer that exceeds a limit, before it is converted.
     pub(crate) fn weigh(&self, answer: &types::Discovery) -> Result<(), Fault> {
         let limits = &self.grants.limits;
         let too_large = |what: String| Err(Fault::new(FaultReason::AnswerTooLarge, what));
@@ -125,7 +125,7 @@ impl Bounds<'_> {
             match device.properties.entry(name) {
                 Entry::Vacant(place) => drop(place.insert(value)),
                 Entry::Occupied(there) => {
-                    return Err(format!("property {:?} is there twice", there.key()));
+                    return Err(format!("property {:?} is specified twice", there.key()));
                 }
             }
         }
@@ -157,7 +157,7 @@ impl Bounds<'_> {
             match device.attributes.entry(attribute.name) {
                 Entry::Vacant(place) => drop(place.insert(value)),
                 Entry::Occupied(there) => {
-                    return Err(format!("attribute {:?} is there twice", there.key()));
+                    return Err(format!("attribute {:?} is specified twice", there.key()));
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Bounds<'_> {
             let again = device.attributes.contains_key(&name)
                 || device.capacity.insert(name.clone(), quantity).is_some();
             if again {
-                return Err(format!("capacity {name:?} is there twice"));
+                return Err(format!("capacity {name:?} is specified twice"));
             }
         }
         device.health = match raw.health {
@@ -211,7 +211,7 @@ impl Bounds<'_> {
     }
 }
 
-/// Refuses an error that is over a limit.
+/// Refuses an error that exceeds a limit.
 pub(crate) fn weigh_error(error: &types::DiscoveryError, limits: &Limits) -> Result<(), Fault> {
     let text = match error {
         types::DiscoveryError::Unavailable(what) => what.len(),

@@ -107,7 +107,7 @@ pub(crate) struct WakingSession {
     caller: Arc<dyn Caller>,
     subscriptions: Subscriptions,
     phase: Phase,
-    /// Wakes of the last answer: in effect until the next answer, also after failed calls.
+    /// Wakes of the last answer: in effect until the next answer, even after failed calls.
     wakes: Arc<WakeConditions>,
     /// Time spent on comparing device events since the last report.
     compared: Duration,

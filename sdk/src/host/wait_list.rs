@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 /// Waiting tasks in order: timers by their end, others in the order in which they began to wait.
 #[derive(Debug)]
 pub(crate) struct WaitList<O, V> {
-    /// Entries sorted by key. A sorted list of some hundred entries is as fast as a tree, and a tree would be the largest
+    /// Entries sorted by key. A sorted list of a few hundred entries is as fast as a tree, and a tree would be the largest
     /// part of this code in a component.
     entries: RefCell<Vec<Entry<O, V>>>,
     begun: Cell<u64>,

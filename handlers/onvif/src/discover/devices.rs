@@ -34,7 +34,7 @@ fn health(camera: &Camera) -> Health {
     match (camera.unhealthy.as_str(), camera.moved_from.as_str()) {
         ("", "") => Health::Healthy,
         ("", old) => Health::Unhealthy(format!(
-            "its address has changed from {old}; start anew what was given that one"
+            "its address has changed from {old}; restart what was given that address"
         )),
         (why, _) => Health::Unhealthy(why.to_owned()),
     }

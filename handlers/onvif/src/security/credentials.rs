@@ -110,12 +110,15 @@ impl Credentials {
                 let reference = entry.username_ref.unwrap_or_default();
                 let user = self.text(properties, &reference).unwrap_or_default();
                 if user.is_empty() {
-                    self.problem(&name, "names a property for a user name that is not there");
+                    self.problem(
+                        &name,
+                        "names a property for a user name that does not exist",
+                    );
                     continue;
                 }
                 let password = entry.password_ref.map(|reference| {
                     self.text(properties, &reference).unwrap_or_else(|| {
-                        self.problem(&name, "names a property for a password that is not there");
+                        self.problem(&name, "names a property for a password that does not exist");
                         ""
                     })
                 });

@@ -259,7 +259,7 @@ fn a_forged_bye_withdraws_no_camera() {
     }
     // One check of the camera is enough for a while.
     assert_eq!(requests(&host).len() - before, 1);
-    assert!(reasons(&host, &url(9))[0].contains("somebody said that it goes"));
+    assert!(reasons(&host, &url(9))[0].contains("a Bye was received"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_NO_BROKERS")]
     pub no_brokers: bool,
 
-    /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall nobody renews them
+    /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall no process renews them
     #[arg(long, env = "LEAFHOST_CLEAR")]
     pub clear: bool,
 

@@ -38,7 +38,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let availability = args.availability_file.clone().map(|file| {
             let shown = file.display().to_string();
             availability::follow(file, &mut tasks).with_context(|| {
-                format!("cannot follow {shown}; give a file in a folder that is there")
+                format!("cannot follow {shown}; give a file in an existing folder")
             })
         });
         let is_available = availability.transpose()?;

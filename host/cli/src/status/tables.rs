@@ -330,7 +330,7 @@ pub fn qualified(namespace: &str, name: &str) -> String {
     }
 }
 
-/// Returns true if the device is there and not unhealthy.
+/// Returns true if the device exists and is not unhealthy.
 pub fn is_usable(instance: &Instance, node: &str) -> bool {
     let status = instance.status.nodes.get(node);
     status.is_none_or(|status| {

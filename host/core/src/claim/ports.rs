@@ -97,7 +97,7 @@ pub struct SliceReport {
     pub slices: usize,
     /// Number of writes made because the offered devices changed.
     pub changed: u64,
-    /// Number of writes made because somebody had deleted a slice, as kubelets do when they start.
+    /// Number of writes made because another process had deleted a slice, as kubelets do when they start.
     pub restored: u64,
 }
 

@@ -35,7 +35,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Returns the line of a field, or of the nearest parent that is there.
+    /// Returns the line of a field, or of the nearest parent that exists.
     pub fn line_of(&self, path: &str) -> Option<usize> {
         let line = locate(&self.text, path, || true)?;
         Some(self.first_line + line)
@@ -50,7 +50,7 @@ impl Document {
     }
 }
 
-/// Returns the line of a field in `discoveryDetails`, or of the nearest parent that is there; `None` if that takes too much work.
+/// Returns the line of a field in `discoveryDetails`, or of the nearest parent that exists; `None` if that takes too much work.
 pub fn line_in_details(details: &str, path: &str) -> Option<usize> {
     let (mut left, steps) = (LOCATING, yaml_cost::steps(details));
     let reader = serde_yaml_ng::Deserializer::from_str(details);

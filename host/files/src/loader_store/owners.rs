@@ -35,7 +35,7 @@ impl OwnersFile {
             return BTreeMap::new();
         }
         serde_yaml_ng::from_str(&text).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first files that are there have them now");
+            tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first existing files have them now");
             BTreeMap::new()
         })
     }

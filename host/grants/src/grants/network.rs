@@ -63,7 +63,7 @@ fn patterns(name: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
     }
 }
 
-/// Parses the entries and leaves out invalid ones. The indexes shift then, but nobody sees them, since the file is
+/// Parses the entries and leaves out invalid ones. The indexes shift then, but that has no effect, since the file is
 /// rejected.
 fn entries<T: FromStr<Err = String>>(
     name: &str,

@@ -90,12 +90,8 @@ fn allocated(result: DeviceRequestAllocationResult) -> Result<Allocated, String>
         .to_owned();
     let consumed = result.consumed_capacity.unwrap_or_default();
     let slots = match consumed.get(SLOTS) {
-        Some(slots) => count(slots).ok_or_else(|| {
-            format!(
-                "{} slots of device {} cannot be counted",
-                slots.0, result.device
-            )
-        })?,
+        Some(slots) => count(slots)
+            .ok_or_else(|| format!("cannot count {} slots of device {}", slots.0, result.device))?,
         None => 1,
     };
     Ok(Allocated {

@@ -53,7 +53,7 @@ struct Shared {
     resource: ApiResource,
     node: String,
     state: Mutex<State>,
-    /// Number of signs that the store has gone back to an earlier state; the watches then list anew.
+    /// Number of signs that the store has gone back to an earlier state; the watches then list again.
     restored: watch::Sender<u64>,
 }
 
@@ -444,7 +444,7 @@ impl Shared {
         match answers::within(REQUEST, self.api(&key.namespace).get_opt(&key.name)).await? {
             Some(DeserializeGuard(Ok(object))) => Ok(Some(self.observe(object))),
             Some(DeserializeGuard(Err(unreadable))) => {
-                let why = format!("what is there cannot be read: {}", unreadable.error);
+                let why = format!("cannot read the existing object: {}", unreadable.error);
                 Err(Failure::new(Kind::Failed, why))
             }
             None => Ok(None),

@@ -154,7 +154,7 @@ impl Task {
                 let error = error.to_string();
                 tracing::warn!(
                     error,
-                    "cannot tell which Node object the reports of this node belong to"
+                    "cannot determine which Node object the reports of this node belong to"
                 );
                 return;
             }

@@ -134,7 +134,7 @@ fn classes(
         }
         match found.get(&name) {
             Some(class) if !class.labels().contains_key(LABEL) => Some(Err(format!(
-                "one of that name is somebody else's, as it has no label {LABEL}; delete it, or give the Configuration another name"
+                "one of that name belongs to another owner, as it has no label {LABEL}; delete it, or give the Configuration another name"
             ))),
             Some(_) => Some(Ok(())),
             // The class is being created.
@@ -311,7 +311,7 @@ mod tests {
             });
             shown.collect::<String>()
         };
-        assert!(of(true, Some(&foreign), None).contains("somebody else's"));
+        assert!(of(true, Some(&foreign), None).contains("belongs to another owner"));
         assert!(of(false, None, None).contains("another namespace"));
         assert!(of(true, None, Some("no right")).contains("no right"));
         assert_eq!(of(true, None, None), "", "it is being made");

@@ -253,7 +253,7 @@ async fn delete(
 
 fn read_error(what: String, failure: &Failure) -> ReadError {
     let why = if failure.is_missing() {
-        "it is not there".to_owned()
+        "it does not exist".to_owned()
     } else {
         failure.describe()
     };

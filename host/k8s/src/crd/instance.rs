@@ -88,7 +88,7 @@ pub struct InstanceSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub nodes: Vec<String>,
     /// By slot who has it: a node; C:DEVICE:NODE if through the Configuration's resource; R:NAMESPACE:CLAIM:UID:NODE for a resource claim;
-    /// P:UID:NODE for a pod that a scheduler has chosen it for; nobody if empty or missing.
+    /// P:UID:NODE for a pod that a scheduler has chosen it for; unused if empty or missing.
     #[serde(default)]
     #[schemars(schema_with = "usages")]
     #[x_kube(merge_strategy = MapMerge::Granular)]
@@ -147,7 +147,7 @@ pub struct NodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
-    /// Time since when the node does not see it any more, RFC 3339, until its grace is over.
+    /// Time since when the node does not see it any more, RFC 3339, until its grace has expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub missing_since: Option<String>,

@@ -189,7 +189,7 @@ pub fn to_akri(seen: &ClusterState) -> Plan {
             let namespace = metadata.namespace.as_deref().unwrap_or_default();
             let release = release(metadata).unwrap_or("leafhost");
             plan.blockers.push(format!(
-                "Leafhost's {kind} {name} is there: helm uninstall {release} --namespace {namespace} removes it and keeps Configurations, Instances and running pods"
+                "Leafhost's {kind} {name} exists: helm uninstall {release} --namespace {namespace} removes it and keeps Configurations, Instances and running pods"
             ));
         }
     }
@@ -353,7 +353,7 @@ fn notes(seen: &ClusterState) -> Vec<String> {
     for one in &seen.daemon_sets {
         match part(one.meta()) {
             Some(Part::OtherHandler) => notes.push(format!(
-                "The handler of DaemonSet {} goes on, and registers with Leafhost's agents. What its devices bring along needs grants: docs/external.md",
+                "The handler of DaemonSet {} continues, and registers with Leafhost's agents. What its devices add to a container needs grants: docs/external.md",
                 shown(one)
             )),
             Some(Part::Agent) => {

@@ -1,4 +1,4 @@
-//! Remembers objects that somebody else deleted, so that an object that is deleted again and again is restored less and less often. Does no
+//! Remembers objects that another writer deleted, so that an object that is deleted again and again is restored less and less often. Does no
 //! I/O.
 
 use std::collections::BTreeMap;

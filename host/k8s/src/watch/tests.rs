@@ -117,7 +117,7 @@ async fn an_event_that_cannot_be_read_is_told_once_and_those_after_it_are_seen()
     let unreadable = json!({"type": "ADDED", "object": {"metadata": {"name": 7}}});
     let stub = server([events([added("8"), unreadable, added("9")])]).await;
     let mut watch = watch(&stub);
-    let told = "an event of the watch cannot be read";
+    let told = "cannot read an event of the watch";
     assert_eq!(
         seen(&mut watch, "9").await,
         ["list", "listed all", "8", told, "9"]

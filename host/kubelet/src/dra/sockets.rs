@@ -31,7 +31,7 @@ const MAX_CALLS: u32 = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubelet's folder of plugins does not exist.
-    #[error("cannot register the DRA driver: {} is not there; mount it into the agent's container, or name the kubelet's folder with --kubelet-dir", .0.display())]
+    #[error("cannot register the DRA driver: {} does not exist; mount it into the agent's container, or name the kubelet's folder with --kubelet-dir", .0.display())]
     NoFolder(PathBuf),
     /// The driver's own folder cannot be created.
     #[error("cannot make the folder {} ({source}): run as root", path.display())]
@@ -146,7 +146,7 @@ impl Serving {
         tokio::select! {
             () = stop.cancelled() => {}
             ended = self.servers.join_next() => {
-                tracing::warn!(?ended, "a socket of the DRA driver is served anew");
+                tracing::warn!(?ended, "a socket of the DRA driver is served again");
             }
             () = registered.0.gone() => {}
             () = called.0.gone() => {}

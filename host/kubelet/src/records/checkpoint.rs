@@ -37,7 +37,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// The path is not a file.
-    #[error("the kubelet's checkpoint {} is not a file: remove what is there and restart the kubelet", path.display())]
+    #[error("the kubelet's checkpoint {} is not a file: remove it and restart the kubelet", path.display())]
     NoFile {
         /// Path of the checkpoint.
         path: PathBuf,

@@ -22,7 +22,7 @@ mod tests;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the kubelet's own client; a gRPC client accepts 4 MiB by default.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// Upper bound of pods in one answer; a node has at most some hundred.
+/// Upper bound of pods in one answer; a node has at most a few hundred.
 const MOST_PODS: usize = 10_000;
 /// Upper bound of device ids in one answer, over all containers.
 const MOST_IDS: usize = 500_000;

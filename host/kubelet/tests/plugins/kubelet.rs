@@ -201,7 +201,7 @@ impl Registration for Service {
             let run = run(Arc::clone(state), resource.clone(), number, api.clone());
             tokio::spawn(run).abort_handle()
         });
-        // The stream of the previous client goes on.
+        // The stream of the previous client continues.
         let client = Client { number, api, run };
         clients.insert(resource, client);
         Ok(Response::new(proto::Empty {}))

@@ -29,7 +29,7 @@ async fn a_kubelet_that_listens_after_its_socket_is_seen_is_tried_again_at_once(
             resources.len() == names.len() && resources.all(|resource| resource.problem.is_some())
         })
         .await;
-    assert!(problem(&report, &names[0]).starts_with("nobody answers on "));
+    assert!(problem(&report, &names[0]).starts_with("no process answers on "));
     assert_eq!(files(folder.path()), ["kubelet.sock"], "nothing is served");
     let kubelet = kubelet.listen();
     for name in &names {

@@ -18,8 +18,8 @@ pub enum HttpError {
     /// The request is invalid.
     #[error("cannot send the request: {0}")]
     Request(String),
-    /// The body of the request is over [`MAX_REQUEST_BODY`].
-    #[error("cannot send the request: its body is over {MAX_REQUEST_BODY} bytes")]
+    /// The body of the request exceeds [`MAX_REQUEST_BODY`].
+    #[error("cannot send the request: its body exceeds {MAX_REQUEST_BODY} bytes")]
     RequestTooLarge,
     /// Too many requests of the call are in progress.
     #[error("cannot send the request: {at_once} requests are already in progress")]
@@ -92,22 +92,22 @@ pub enum HttpError {
     /// The answer is not HTTP/1.
     #[error("the answer breaks HTTP: {0}")]
     Protocol(String),
-    /// The head or the trailers of the answer are over [`MAX_HEAD`] or [`MAX_HEADERS`].
+    /// The head or the trailers of the answer exceed [`MAX_HEAD`] or [`MAX_HEADERS`].
     #[error(
-        "the answer's head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
+        "the answer's head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
     )]
     HeadTooLarge,
     /// The answer has too many interim answers before it.
     #[error("the answer has more than {MAX_INTERIM} interim answers (1xx) before it")]
     Interim,
-    /// The body of the answer is over the caller's limit, or its encoding over what any such body needs.
-    #[error("the answer's body is over {limit} bytes")]
+    /// The body of the answer exceeds the caller's limit, or its encoding what any such body needs.
+    #[error("the answer's body exceeds {limit} bytes")]
     TooLarge {
         /// Limit of the caller, in bytes.
         limit: u64,
     },
     /// The peer closed the connection before the answer was complete.
-    #[error("the peer closed early: {stage} was not over")]
+    #[error("the peer closed early: {stage} was not complete")]
     Closed {
         /// Stage that was interrupted.
         stage: Stage,

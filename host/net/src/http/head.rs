@@ -106,7 +106,7 @@ fn headers(
         + target.path.as_str().len();
     if MAX_HEAD < size || MAX_HEADERS < given.len() {
         return refuse(format!(
-            "its head is over {MAX_HEAD} bytes or {MAX_HEADERS} headers"
+            "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers"
         ));
     }
 

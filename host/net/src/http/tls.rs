@@ -64,7 +64,7 @@ impl Roots {
 
 fn verifier_of(found: CertificateResult) -> Result<Arc<WebPkiServerVerifier>, HttpError> {
     for error in &found.errors {
-        tracing::warn!(%error, "a certificate authority of this machine cannot be read");
+        tracing::warn!(%error, "cannot read a certificate authority of this machine");
     }
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(found.certs);

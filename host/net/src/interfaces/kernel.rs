@@ -25,7 +25,7 @@ use messages::{Answer, Link};
 const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
 /// Buffer size: more than the kernel puts into one part of a dump (32 KiB).
 const PART: usize = 64 * 1024;
-/// Maximum number of dumps if something changes meanwhile. An event follows each change, so the last dump is good enough.
+/// Maximum number of dumps if something changes during a dump. An event follows each change, so the last dump is good enough.
 const DUMPS: usize = 3;
 /// `ENOBUFS`: events were lost.
 const OVERRUN: i32 = nix::errno::Errno::ENOBUFS as i32;

@@ -141,7 +141,7 @@ async fn read(
         }
         match socket.recv_from(&mut buffer).await {
             Ok((length, source)) => {
-                // Without the node's addresses, datagrams of other hosts cannot be told from its own.
+                // Without the node's addresses, datagrams of other hosts cannot be distinguished from its own.
                 let Ok(interfaces) = network.interfaces() else {
                     return;
                 };

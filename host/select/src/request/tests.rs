@@ -127,7 +127,7 @@ fn what_is_not_taken_is_refused_with_its_field() {
         (one("exactly: {deviceClassName: 'G P U'}"), "deviceClassName: \"G P U\" must be"),
         (one("exactly: {deviceClassName: .akri.sh}"), "deviceClassName: "),
         (exactly(&format!("selectors: [{{cel: {{expression: '{long}'}}}}]")), "selectors[0].cel.expression: the expression has 4097"),
-        (exactly("selectors: [{cel: {expression: 'a ='}}]"), "cannot be read"),
+        (exactly("selectors: [{cel: {expression: 'a ='}}]"), "cannot read the expression"),
         (exactly("selectors: [{cel: {expression: '[1].all(x, true)'}}]"), "not allowed"),
         (exactly(&format!("selectors: [{selectors}]")), "more than 32 expressions"),
         (one(&format!("firstAvailable: [{}]", many_ways.join(", "))), "firstAvailable: there are 200; 1 to 8"),

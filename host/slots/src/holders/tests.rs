@@ -128,7 +128,7 @@ async fn an_agent_that_starts_anew_writes_nothing_while_it_has_not_seen_who_has_
     assert_eq!(bench.after(30).await.1, 0);
     bench.hold(&[("a-1-0", "default/p")]);
     assert_eq!(bench.after(30).await.1, 0);
-    // The slot was given back and claimed for another pod.
+    // The slot was released and claimed for another pod.
     bench.see(&[("a-1-0", None)]);
     let (status, writes) = bench.after(3).await;
     assert_eq!((status["nodes"]["n"].get("holders"), writes), (None, 1));

@@ -75,7 +75,7 @@ impl SlotContext<'_> {
             state.is_some_and(|state| state.is_uncertain(self.kubelet))
         }) {
             return Err(Refusal::Unavailable(format!(
-                "{device_id} was held before the kubelet was restarted, and it cannot be told whether its pod has ended"
+                "{device_id} was held before the kubelet was restarted, and the agent cannot determine whether its pod has ended"
             )));
         }
         for device_id in again {
@@ -315,7 +315,7 @@ fn unknown(resource: &str, id: &str) -> Refusal {
 
 fn gone(instance: &str) -> Refusal {
     Refusal::Unavailable(format!(
-        "the device of Instance {instance} is not there any more"
+        "the device of Instance {instance} no longer exists"
     ))
 }
 

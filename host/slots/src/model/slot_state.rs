@@ -23,7 +23,7 @@ pub struct SlotState {
     pub slot: String,
     /// Value of `deviceUsage` for this slot.
     pub usage: DeviceUsage,
-    /// Instance that records the claim; `None` if it is gone or was created anew.
+    /// Instance that records the claim; `None` if it is gone or was recreated.
     pub stored: Option<InstanceKey>,
     /// Instance that last recorded the claim; `None` if only the kubelet knows the slot: it knows no namespace.
     pub origin: Option<InstanceKey>,
@@ -76,7 +76,7 @@ impl Absence {
 /// Reason why a slot is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The kubelet had it and has given it back.
+    /// The kubelet had it and has released it.
     GivenBack,
     /// The pod that had it is gone.
     PodGone,

@@ -1,6 +1,6 @@
 //! The slots of this node: the claims in the store, and the observed holders. Pure; time is an argument.
 //!
-//! Holders are only observed. A slot is released when the kubelet that had it has given it back, or when no pod was seen to have it for the
+//! Holders are only observed. A slot is released when the kubelet that had it has released it, or when no pod was seen to have it for the
 //! grace. A read error proves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -313,7 +313,7 @@ impl SlotTable {
                 slot = state.slot,
                 device = %device_id,
                 holder = state.holder.describe(),
-                "the kubelet has a slot that nobody had claimed"
+                "the kubelet has a slot that no claim had recorded"
             );
             self.by_device_id.insert(device_id, state);
         }

@@ -139,7 +139,7 @@ impl Snapshot {
     }
 
     /// Returns the device ids of our resources that the kubelet has and that are not known. A device id that an older checkpoint alone names counts
-    /// if its pod is there.
+    /// if its pod exists.
     pub fn unknown_ids(&self, is_known: impl Fn(&DeviceId) -> bool) -> Vec<(DeviceId, Found)> {
         let Some(listed) = &self.listed else {
             return Vec::new();

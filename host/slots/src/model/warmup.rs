@@ -56,7 +56,7 @@ impl Warmup {
         !std::mem::take(&mut self.uids).is_empty()
     }
 
-    /// Forgets Instances whose wait is over; returns true if there were any.
+    /// Forgets Instances whose wait has ended; returns true if there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         if !self.waiting.is_empty() {
             let known: BTreeSet<&String> = self.known.values().collect();

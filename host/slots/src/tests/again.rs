@@ -147,6 +147,6 @@ async fn whose_claim_cannot_be_written_for_five_seconds_learns_why() {
     let asked = Instant::now();
     let refusal = rig.allocate("cams", &["cams-0"]).await.unwrap_err();
     let refusal = refusal.to_string();
-    assert!(refusal.contains("the claim cannot be written"), "{refusal}");
+    assert!(refusal.contains("cannot write the claim"), "{refusal}");
     assert!(asked.elapsed() <= Duration::from_secs(6));
 }

@@ -76,7 +76,7 @@ async fn an_instance_that_cannot_be_written_is_barred_alone() {
     let given = rig.allocate("cams", &["cams-0", "cams-1", "cams-2"]).await;
     assert!(given.is_ok(), "{given:?}");
     assert!(rig.usage("cams-a-0").is_empty());
-    // A pod that ends gives back its slots of other Instances.
+    // A pod that ends releases its slots of other Instances.
     rig.kubelet.run(
         "q",
         &[0, 1, 2].map(|number| device_id("cams", &format!("cams-{number}"))),

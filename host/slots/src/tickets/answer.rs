@@ -67,7 +67,7 @@ fn refusal(instance: &Instance, unusable: &Unusable) -> Refused {
         Unusable::Unhealthy { why, .. } => {
             format!("the device of Instance {name} is unhealthy: {why}")
         }
-        Unusable::Gone => format!("the device of Instance {name} is not there any more"),
+        Unusable::Gone => format!("the device of Instance {name} no longer exists"),
         Unusable::NotSeen => {
             format!("the device of Instance {name} has not been seen since the agent started")
         }

@@ -201,7 +201,7 @@ mod tests {
             (HttpError::Protocol("no status".into()), "no status"),
             (HttpError::Interim, "more than 8 interim answers"),
             (HttpError::HeadTooLarge, "over 65536 bytes or 256 headers"),
-            (HttpError::RequestTooLarge, "its body is over 1048576 bytes"),
+            (HttpError::RequestTooLarge, "its body exceeds 1048576 bytes"),
             (
                 HttpError::Tls {
                     address,

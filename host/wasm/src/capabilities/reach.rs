@@ -49,7 +49,7 @@ struct Used {
     asked: Vec<SocketAddr>,
     /// Senders that were named as denied.
     named: Vec<IpAddr>,
-    /// `Instant` at which the time for the denied datagrams read so far is over.
+    /// `Instant` at which the time for the denied datagrams read so far has passed.
     unasked_until: Option<Instant>,
 }
 

@@ -132,7 +132,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
         ),
         (
             |d| d.device_nodes = vec![node("/dev/vfio/none")],
-            "cannot be handed out",
+            "cannot hand out",
         ),
         (|d| d.device_nodes = vec![node("/dev/vfio/../sda")], "'..'"),
         (

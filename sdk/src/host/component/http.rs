@@ -209,7 +209,7 @@ fn why(code: &ErrorCode) -> &'static str {
         | ErrorCode::HttpRequestHeaderSectionSize(_)
         | ErrorCode::HttpRequestHeaderSize(_)
         | ErrorCode::HttpRequestTrailerSectionSize(_)
-        | ErrorCode::HttpRequestTrailerSize(_) => "the request cannot be sent",
+        | ErrorCode::HttpRequestTrailerSize(_) => "cannot send the request",
         _ => "the request failed",
     }
 }

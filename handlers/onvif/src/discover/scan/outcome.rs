@@ -37,7 +37,7 @@ impl Scan<'_> {
                 host.skipped(
                     &xaddr.url,
                     "farewell",
-                    "somebody said that it goes; nothing shows that it has",
+                    "a Bye was received; nothing shows that the camera is gone",
                 );
                 self.is_bye_unconfirmed = true;
                 if let Some(camera) = self.cursor.cameras.get_mut(&xaddr.url) {

@@ -96,7 +96,7 @@ fn problems_are_reported_without_values() {
                 ("device_credential_ref_list", br#"["x"]"#),
                 ("x", br#"{"a": {"username_ref": "u"}}"#),
             ],
-            "discovery property \"x\" names a property for a user name that is not there",
+            "discovery property \"x\" names a property for a user name that does not exist",
         ),
         (
             vec![
@@ -104,7 +104,7 @@ fn problems_are_reported_without_values() {
                 ("u", b"u"),
                 ("x", br#"{"a": {"username_ref": "u", "password_ref": "p"}}"#),
             ],
-            "discovery property \"x\" names a property for a password that is not there",
+            "discovery property \"x\" names a property for a password that does not exist",
         ),
         (
             vec![("username_a", b"\xff")],

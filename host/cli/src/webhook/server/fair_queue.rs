@@ -90,7 +90,7 @@ impl Queue {
             };
             if let Some((client, begin)) = self.waiting.remove(&number) {
                 self.running.insert(number, client);
-                // A task that no longer waits gives the permit back when it is dropped.
+                // A task that no longer waits releases the permit when it is dropped.
                 let _ = begin.send(());
             }
         }

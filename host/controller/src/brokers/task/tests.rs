@@ -185,7 +185,7 @@ async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_ed
         (told[0].reason(), told[0].to_string().as_str()),
         (
             "BrokerNotWritten",
-            "Pod n/cams-1-pod cannot be written: quota exceeded; the controller tries again"
+            "cannot write Pod n/cams-1-pod: quota exceeded; the controller tries again"
         )
     );
     assert_eq!(told[0].subject().to_string(), "Configuration n/cams");
@@ -221,7 +221,7 @@ async fn a_name_that_is_taken_is_told_once_for_all_objects() {
     assert!(
         told[0]
             .to_string()
-            .starts_with("Pod n/cams-1-pod (and 1 more) is there")
+            .starts_with("Pod n/cams-1-pod (and 1 more) already exists")
     );
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml_ng::{Location, Value};
 
-/// Returns the line of a field, or of the nearest parent that is there. Calls `may_read` before each reading of the text.
+/// Returns the line of a field, or of the nearest parent that exists. Calls `may_read` before each reading of the text.
 pub fn locate(text: &str, path: &str, mut may_read: impl FnMut() -> bool) -> Option<usize> {
     let mut path = path;
     while !path.is_empty() && may_read() {

@@ -180,7 +180,7 @@ impl Objects {
         names
     }
 
-    /// Records that an object was fetched and is on disk. An object that has changed meanwhile is fetched again.
+    /// Records that an object was fetched and is on disk. An object that has changed since the fetch is fetched again.
     pub fn fetched(&mut self, name: &str, held: Held) {
         if let Some(object) = self.by_name.get_mut(name) {
             object.held = Some(held);

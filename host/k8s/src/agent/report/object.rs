@@ -122,7 +122,7 @@ impl Owner {
 impl Reconcile for Owner {
     type Object = DiscoveryHandler;
 
-    const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node is there: kubectl get nodes";
+    const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node exists: kubectl get nodes";
 
     fn write(
         &self,

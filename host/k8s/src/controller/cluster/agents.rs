@@ -1,4 +1,4 @@
-//! Hides and removes the reports of nodes on which no agent runs any more, since nobody else retracts them.
+//! Hides and removes the reports of nodes on which no agent runs any more, since no other process retracts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Removes the statuses, reports and offers that nobody updates any more from a cluster.
+//! Removes the statuses, reports and offers that no process updates any more from a cluster.
 
 use std::time::Duration;
 

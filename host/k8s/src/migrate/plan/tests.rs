@@ -201,7 +201,7 @@ fn akri_is_stopped_before_its_marks_are_removed_and_its_other_handlers_go_on() {
     assert!(
         plan.notes
             .iter()
-            .any(|note| note.contains("DaemonSet x/lidar goes on")),
+            .any(|note| note.contains("DaemonSet x/lidar continues")),
         "{:#?}",
         plan.notes
     );

@@ -190,7 +190,7 @@ fn unusable(names: &Names, why: String) -> EntryError {
 fn unread(kind: &str, name: &str, failure: &Failure) -> EntryError {
     let why = match failure.kind {
         Kind::Denied => format!(
-            "the API server refuses it: {}; set KUBECONFIG to the kubeconfig of somebody who may",
+            "the API server refuses it: {}; set KUBECONFIG to the kubeconfig of a user who may read it",
             failure.message
         ),
         _ => failure.describe(),

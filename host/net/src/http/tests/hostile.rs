@@ -34,8 +34,8 @@ async fn an_answer_without_end_is_cut_off_with_its_reason() {
             "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
             "interim answers (1xx)",
         ),
-        ("HTTP/1.1 200 OK\r\n\r\n", "x", "body is over 1048576 bytes"),
-        (chunked, "1\r\nx\r\n", "body is over 1048576 bytes"),
+        ("HTTP/1.1 200 OK\r\n\r\n", "x", "body exceeds 1048576 bytes"),
+        (chunked, "1\r\nx\r\n", "body exceeds 1048576 bytes"),
         (chunked, "1;x=y\r\nx\r\n", "chunk"),
         (trailers, "X: y\r\n", "trailer"),
     ];
@@ -73,14 +73,14 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
         (many, "over 65536 bytes or 256 headers"),
         (long, "over 65536 bytes or 256 headers"),
         (interim, "more than 8 interim answers"),
-        (length("1048577"), "body is over 1048576 bytes"),
+        (length("1048577"), "body exceeds 1048576 bytes"),
         (
             format!("HTTP/1.0 200 OK\r\n\r\n{over}"),
-            "body is over 1048576 bytes",
+            "body exceeds 1048576 bytes",
         ),
         (
             chunked(&format!("100001\r\n{over}\r\n0\r\n\r\n")),
-            "body is over 1048576 bytes",
+            "body exceeds 1048576 bytes",
         ),
         (length("18446744073709551615"), "impossible length"),
         (length("99999999999999999999999"), "breaks HTTP"),

@@ -24,7 +24,7 @@ async fn a_reservation_without_an_answer_is_used_though_no_watch_has_shown_it() 
     bench.filter(&first, &["a"]);
     bench.played.unheard.store(1, Ordering::Relaxed);
     let error = bench.bind(&first, "a").await;
-    assert!(error.contains("cannot tell whether"), "{error}");
+    assert!(error.contains("cannot determine whether"), "{error}");
     assert_eq!(bench.bind(&first, "a").await, "");
     let usages = ["gpu-a1", "gpu-b2"].map(|name| bench.played.usage(name));
     assert_eq!(usages, ["P:uid-first:a", ""]);
