@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use self::unknown::{Unknown, join};
 use crate::Problem;
 
-/// Upper bound of unknown fields that are reported.
+/// Maximum number of unknown fields that are reported.
 const MAX_UNKNOWN: usize = 20;
 
 /// Parses details from YAML; an empty text is read as `{}`. An unknown field is a problem, because a misspelt filter would

@@ -25,7 +25,7 @@ pub struct Request {
     pub body: Vec<u8>,
     /// Time limit from the start to the last byte of the response; 5 s by default.
     pub limit: Duration,
-    /// Upper bound of bytes in the response's body; 256 KiB by default.
+    /// Maximum number of bytes in the response's body; 256 KiB by default.
     pub max_body: usize,
 }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// Upper bound of names that one call may look up with [`Host::resolve`](crate::Host::resolve). The next is
+/// Maximum number of names that one call may look up with [`Host::resolve`](crate::Host::resolve). The next is
 /// [`Error::Denied`].
 pub const LOOK_UPS: usize = 64;
-/// Upper bound of connections that one call may begin, including those of requests. The next is [`Error::Denied`].
+/// Maximum number of connections that one call may begin, including those of requests. The next is [`Error::Denied`].
 pub const CONNECTIONS: usize = 4_096;
 
 /// Network interface of the node that the handler may use.

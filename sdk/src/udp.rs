@@ -48,7 +48,7 @@ pub struct Probe {
     pub sends: Vec<(Duration, SocketAddr, Vec<u8>)>,
     /// Time during which answers are collected.
     pub window: Duration,
-    /// Upper bound of answers kept, with 2 KiB for each on average. Once it is reached, an answer of a sender with fewer
+    /// Maximum number of answers kept, with 2 KiB for each on average. Once it is reached, an answer of a sender with fewer
     /// answers replaces one of the sender with the most, so a flooding sender does not displace others. After eight times as
     /// many answers the probe stops reading.
     pub max_replies: usize,

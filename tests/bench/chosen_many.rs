@@ -30,9 +30,9 @@ const SHARED: usize = 100;
 const PODS_OF_NODE: usize = 2;
 /// Number of different expressions of [`Wishes::Ten`].
 const EXPRESSIONS: usize = 10;
-/// Upper bound of concurrent requests.
+/// Maximum number of concurrent requests.
 const IN_FLIGHT: usize = 16;
-/// Upper bound of Instances that are deleted with one request: those that all nodes see are large.
+/// Maximum number of Instances that are deleted with one request: those that all nodes see are large.
 const TOGETHER: usize = 200;
 /// Time within which all watchers have seen a created object.
 const SEEN: Duration = Duration::from_secs(2);

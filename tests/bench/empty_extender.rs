@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::joined::client_of;
 
-/// Upper bound of a request in bytes: a pod and the names of all nodes.
+/// Maximum size of a request, in bytes: a pod and the names of all nodes.
 const MOST: u64 = 4 << 20;
 
 /// Extender that ends when this is dropped; its connections end with the kube-scheduler.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::device::Site;
 
-/// Upper bound of requests of one kind for one object that the agents may send during a fault and its repair.
+/// Maximum number of requests of one kind for one object that the agents may send during a fault and its repair.
 const MOST: usize = 20;
 
 /// An agent on each of two nodes, with the service account of the chart; its namespace is `space`. The Configuration `steady` there has one shared

@@ -20,7 +20,7 @@ use crate::brokers::Controller;
 use crate::device::Site;
 
 const CONFIGURATION: &str = "cams";
-/// Upper bound of runs: more than twice the number of writes.
+/// Maximum number of runs: more than twice the number of writes.
 const RUNS: usize = 60;
 
 /// Fields of an Instance that Akri 0.13 reads.

@@ -14,7 +14,7 @@ pub use checks::native_code;
 
 /// Number of Configurations that the neighbour serves.
 const NEIGHBOURS: usize = 3;
-/// Upper bound of the delay of a neighbour's call: a bucket of `leafhost_handler_late_seconds`.
+/// Maximum delay of a neighbour's call: a bucket of `leafhost_handler_late_seconds`.
 const LATE: &str = "0.05";
 
 /// Lock for one agent at a time, because the tests measure lateness.

@@ -22,7 +22,7 @@ const GROUPS: [&str; 5] = [
     "/apis/apiextensions.k8s.io/",
     "/apis/admissionregistration.k8s.io/",
 ];
-/// Upper bound of a request's head and of its body, in bytes.
+/// Maximum size of a request's head and of its body, in bytes.
 const MOST: u64 = 8 << 20;
 
 /// Time of the kill.

@@ -209,7 +209,7 @@ const WORDY: usize = 8;
 /// Number of devices of each session, and bytes of text of each device.
 const DEVICES: usize = 127;
 const TEXT: usize = 64_000;
-/// Upper bound of the agent's memory with these sessions, in MiB.
+/// Maximum memory of the agent with these sessions, in MiB.
 const MEMORY: u64 = 420;
 
 #[test]

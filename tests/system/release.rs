@@ -26,7 +26,7 @@ const FILES: [&str; 9] = [
     "share/zsh/site-functions/_leafhost",
 ];
 
-/// Upper bound of an image's size in bytes.
+/// Maximum size of an image, in bytes.
 const IMAGE_BYTES: u64 = 60_000_000;
 
 /// Returns the path of the archive for an architecture.

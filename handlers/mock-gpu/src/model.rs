@@ -8,9 +8,9 @@ use leafhost_sdk::serde::de::{
 };
 use leafhost_sdk::{Deserialize, Problem};
 
-/// Upper bound of GPUs per node: the default number of devices in an answer.
+/// Maximum number of GPUs per node: the default number of devices in an answer.
 const MAX_COUNT: u32 = 4_096;
-/// Upper bound of bytes in the text of an attribute.
+/// Maximum number of bytes in the text of an attribute.
 const MAX_TEXT: usize = 64;
 
 /// `discoveryDetails`; all fields are optional.

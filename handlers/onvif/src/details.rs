@@ -6,7 +6,7 @@ use std::time::Duration;
 use leafhost_sdk::Problem;
 use leafhost_sdk::net::Address;
 
-/// Upper bound of `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
+/// Maximum of `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
 
 /// `discoveryDetails` of the handler.

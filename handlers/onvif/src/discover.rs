@@ -31,9 +31,9 @@ use scan::{SECOND_CHANCES, Scan};
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Lower bound of the time between two probes if an event on the network asks for a probe.
 const SOONEST: Duration = Duration::from_secs(2);
-/// Upper bound of the delay of a due probe for a Hello or Bye, which would otherwise wait until the probe ends.
+/// Maximum delay of a due probe for a Hello or Bye, which would otherwise wait until the probe ends.
 const LATE: Duration = Duration::from_secs(2);
-/// Upper bound of answers to the multicast group that one call reads.
+/// Maximum number of answers to the multicast group that one call reads.
 const MAX_REPLIES: usize = 64;
 /// Milliseconds between two scans that also wait for late answers.
 const LISTENING: Moment = 15 * 60_000;

@@ -10,15 +10,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::xml::{self, Element};
 use clock::UtcTime;
 
-/// Upper bound of bytes kept of a camera's text.
+/// Maximum number of bytes kept of a camera's text.
 const MAX_TEXT: usize = 256;
-/// Upper bound of scopes that are kept.
+/// Maximum number of scopes that are kept.
 const MAX_SCOPES: usize = 128;
-/// Upper bound of network interfaces kept of a camera.
+/// Maximum number of network interfaces kept of a camera.
 const MAX_INTERFACES: usize = 16;
-/// Upper bound of addresses kept of an interface.
+/// Maximum number of addresses kept of an interface.
 const MAX_IPS: usize = 32;
-/// Upper bound of codes kept of a fault.
+/// Maximum number of codes kept of a fault.
 const MAX_CODES: usize = 8;
 
 /// Request to a camera.

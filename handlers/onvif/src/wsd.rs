@@ -3,13 +3,13 @@
 
 use crate::xml;
 
-/// Upper bound of matches read of one message. A message is a datagram, so more than one is rare already.
+/// Maximum number of matches read of one message. A message is a datagram, so more than one is rare already.
 const MAX_MATCHES: usize = 64;
-/// Upper bound of addresses kept of one match.
+/// Maximum number of addresses kept of one match.
 pub const MAX_XADDRS: usize = 16;
-/// Upper bound of scopes kept of one match.
+/// Maximum number of scopes kept of one match.
 const MAX_SCOPES: usize = 128;
-/// Upper bound of types kept of one match.
+/// Maximum number of types kept of one match.
 const MAX_TYPES: usize = 32;
 
 /// Namespace of WS-Discovery.

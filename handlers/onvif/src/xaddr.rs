@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Upper bound of bytes in an address.
+/// Maximum number of bytes in an address.
 const MAX_BYTES: usize = 512;
 
 /// Usable address of a camera.

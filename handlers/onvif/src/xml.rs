@@ -9,13 +9,13 @@ use quick_xml::NsReader;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
 
-/// Upper bound of bytes in a document.
+/// Maximum number of bytes in a document.
 pub const MAX_BYTES: usize = 256 << 10;
-/// Upper bound of the nesting of elements.
+/// Maximum nesting of elements.
 const MAX_DEPTH: usize = 64;
-/// Upper bound of elements in a document.
+/// Maximum number of elements in a document.
 const MAX_ELEMENTS: usize = 10_000;
-/// Upper bound of attributes of an element, including declared prefixes. gSOAP declares some sixty.
+/// Maximum number of attributes of an element, including declared prefixes. gSOAP declares some sixty.
 const MAX_ATTRIBUTES: usize = 128;
 
 /// Result of reading a document.

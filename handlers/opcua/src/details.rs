@@ -5,9 +5,9 @@ use leafhost_sdk::Problem;
 use crate::text::quoted;
 use crate::url::Url;
 
-/// Upper bound of discovery URLs.
+/// Maximum number of discovery URLs.
 const MAX_URLS: usize = 64;
-/// Upper bound of names in a filter.
+/// Maximum number of names in a filter.
 const MAX_NAMES: usize = 1_000;
 
 /// `discoveryDetails` of the handler.

@@ -6,9 +6,9 @@ use crate::location::Location;
 use crate::messages::Application;
 use crate::security_settings::SecuritySettings;
 
-/// Upper bound of bytes in the text of an attribute.
+/// Maximum number of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
-/// Upper bound of bytes in a physical id.
+/// Maximum number of bytes in a physical id.
 const MAX_PHYSICAL_ID: usize = 256;
 /// Policies that also have an attribute when absent, so that any selector may use them.
 const POLICIES: [&str; 4] = [
@@ -17,7 +17,7 @@ const POLICIES: [&str; 4] = [
     "Aes128_Sha256_RsaOaep",
     "Aes256_Sha256_RsaPss",
 ];
-/// Upper bound of attributes for other policies; a device has at most 32 attributes.
+/// Maximum number of attributes for other policies; a device has at most 32 attributes.
 const MAX_POLICIES: usize = 12;
 
 /// Builds the device of an application at a location.

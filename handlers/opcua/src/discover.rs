@@ -25,7 +25,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Eighths of the answer's bytes that devices' ids, URLs and attributes may use.
 const EIGHTHS: u32 = 6;
-/// Upper bound of bytes of a device's texts besides its id and URL.
+/// Maximum number of bytes of a device's texts besides its id and URL.
 const DEVICE_TEXT: usize = 1_024;
 
 /// Runs the search and builds the answer.

@@ -9,14 +9,14 @@ use std::fmt;
 use crate::status::Status;
 use crate::text::quoted;
 
-/// Upper bound of bytes in a chunk, sent or received. The handshake announces one byte less, since some peers store the size
+/// Maximum number of bytes in a chunk, sent or received. The handshake announces one byte less, since some peers store the size
 /// in 16 bits.
 pub const MAX_CHUNK: u32 = 64 * 1024;
 /// Buffer size announced in the handshake.
 const BUFFER: u32 = 65_535;
-/// Upper bound of bytes in a message.
+/// Maximum number of bytes in a message.
 pub const MAX_MESSAGE: usize = 4 << 20;
-/// Upper bound of chunks in a message.
+/// Maximum number of chunks in a message.
 pub const MAX_CHUNKS: u32 = 256;
 /// Size of a chunk's header: type and size.
 const HEADER: usize = 8;

@@ -6,11 +6,11 @@ use std::fmt;
 use crate::security_settings::SecuritySettings;
 use crate::text::digest;
 
-/// Upper bound of known servers.
+/// Maximum number of known servers.
 const MAX_SERVERS: usize = 4_096;
-/// Upper bound of silent servers.
+/// Maximum number of silent servers.
 const MAX_SILENT: usize = 8_192;
-/// Upper bound of bytes in the cursor.
+/// Maximum number of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
 /// Number of calls after which a server's endpoints are requested again: ten minutes with a call every ten seconds.
 const REFRESH: u64 = 60;

@@ -13,7 +13,7 @@ pub use requests::{
 use crate::status::Status;
 use reader::{MAX_ENDPOINTS, Reader, read};
 
-/// Upper bound of applications or records kept of one answer.
+/// Maximum number of applications or records kept of one answer.
 pub const MAX_LISTED: usize = 1_000;
 /// Error of an answer that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -27,11 +27,11 @@ use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
 
-/// Upper bound of servers asked because a discovery server named them.
+/// Maximum number of servers asked because a discovery server named them.
 const MAX_FURTHER: usize = 1_000;
-/// Upper bound of explanations that the host accepts.
+/// Maximum number of explanations that the host accepts.
 const MAX_SKIPPED: usize = 1_000;
-/// Upper bound of bytes of text kept from servers' lists.
+/// Maximum number of bytes of text kept from servers' lists.
 const MAX_TEXT: usize = 4 << 20;
 /// Type of an application that does not tell its type.
 const UNNAMED: u32 = u32::MAX;

@@ -4,9 +4,9 @@ use sha2::{Digest, Sha256};
 
 use crate::messages::Endpoint;
 
-/// Upper bound of policies of a server; the standard has less than half as many.
+/// Maximum number of policies of a server; the standard has less than half as many.
 const MAX_POLICIES: usize = 16;
-/// Upper bound of bytes in a URI that is stored.
+/// Maximum number of bytes in a URI that is stored.
 const MAX_URI: usize = 512;
 
 /// Security settings of all endpoints of one server.

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-/// Upper bound of characters quoted of a peer's text.
+/// Maximum number of characters quoted of a peer's text.
 const MAX_QUOTED: usize = 120;
 
 /// Quotes and shortens the text, with control characters escaped.

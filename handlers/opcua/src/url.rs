@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Upper bound of bytes in a URL, which is that of a device's id.
+/// Maximum number of bytes in a URL, which is that of a device's id.
 pub const MAX_URL: usize = 1_024;
 /// Port that the standard gives to `opc.tcp` (OPC 10000-6, 7.2).
 const OPC_TCP_PORT: u16 = 4840;

@@ -5,9 +5,9 @@ use leafhost_sdk::udev::Rule;
 
 use crate::rules;
 
-/// Upper bound of rules: each is a wake, and one of the 64 wakes is the timer's.
+/// Maximum number of rules: each is a wake, and one of the 64 wakes is the timer's.
 const MAX_RULES: usize = 63;
-/// Upper bound of terms in all rules, as on the host.
+/// Maximum number of terms in all rules, as on the host.
 const MAX_TERMS: usize = 256;
 
 /// `discoveryDetails` of the handler.

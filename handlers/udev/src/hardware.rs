@@ -2,7 +2,7 @@
 
 use leafhost_sdk::udev::Device;
 
-/// Upper bound of bytes in the text of an attribute.
+/// Maximum number of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
 
 /// Returns `usb:VENDOR:MODEL:SERIAL@PORT` for a USB device and its parts, or the PCI address for a PCI device and its direct

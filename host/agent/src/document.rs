@@ -30,9 +30,9 @@ use crate::status::{
     Status,
 };
 
-/// Upper bound of bytes of properties in the document, which must be built and read within seconds.
+/// Maximum number of bytes of properties in the document, which must be built and read within seconds.
 const MOST_PROPERTIES: usize = 8 << 20;
-/// Upper bound of handlers that one message names.
+/// Maximum number of handlers that one message names.
 const NAMED: usize = 3;
 
 /// Facts that do not change while the agent runs.

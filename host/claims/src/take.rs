@@ -24,7 +24,7 @@ const APPEARS: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(250);
 /// Interval of looks for a free slot if no event announces one.
 const LOOK: Duration = Duration::from_secs(1);
-/// Upper bound of holders that an error names.
+/// Maximum number of holders that an error names.
 const MOST_HOLDERS: usize = 5;
 
 /// Device that was taken.

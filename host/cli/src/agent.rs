@@ -32,7 +32,7 @@ use settings::Settings;
 /// Time for which an idle thread of the blocking pool is kept. It is longer than the time between two scans of the folders,
 /// so that one thread always stays: tokio panics if the pool is empty and no thread can be started.
 const KEPT: Duration = Duration::from_mins(1);
-/// Upper bound of threads in the blocking pool: tokio rotates idle threads, so after a burst none would ever time out.
+/// Maximum number of threads in the blocking pool: tokio rotates idle threads, so after a burst none would ever time out.
 const FILES: usize = 16;
 
 /// Runs `leafhost agent`.

@@ -19,7 +19,7 @@ use crate::args::LogFormat;
 use crate::failure::Usage;
 use crate::terminal::Paint;
 
-/// Upper bound of queued lines.
+/// Maximum number of queued lines.
 const LINES: usize = 4096;
 /// Time limit for writing the last lines at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use crate::failure::Usage;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
-/// Upper bound of passes over the plan; a pass repeats steps whose objects others have changed since they were read.
+/// Maximum number of passes over the plan; a pass repeats steps whose objects others have changed since they were read.
 const ROUNDS: usize = 5;
 
 /// Instructions once Akri is stopped.

@@ -20,7 +20,7 @@ use crate::log;
 use crate::signals::Signals;
 use crate::terminal;
 
-/// Upper bound of connections; a scheduler binds many pods at the same time.
+/// Maximum number of connections; a scheduler binds many pods at the same time.
 const CONNECTIONS: usize = 1_000;
 
 /// Runs `leafhost scheduler`.

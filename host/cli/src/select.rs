@@ -16,7 +16,7 @@ use crate::handler::open::block_on;
 use crate::table::{Cell, Table};
 use crate::terminal::{self, Output, Paint, Tone};
 
-/// Upper bound of bytes read from a file.
+/// Maximum number of bytes read from a file.
 const LARGEST: u64 = 4 << 20;
 
 /// Runs `leafhost select`.

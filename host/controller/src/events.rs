@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_mins(5);
 const SPACING: Duration = Duration::from_secs(30);
 /// Pause after each request.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Upper bound of problems that get Events: the number that can be published within [`AGAIN`]. Namespaces share it equally.
+/// Maximum number of problems that get Events: the number that can be published within [`AGAIN`]. Namespaces share it equally.
 const MOST: usize = 2_000;
 /// Limits of concurrent writes: one, and one more for a namespace whose writes take long.
 const PLACES: WriteLimits = WriteLimits {

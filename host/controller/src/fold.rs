@@ -18,7 +18,7 @@ use leafhost_core::text::few;
 
 use crate::names::NameIndex;
 
-/// Upper bound of node names in a message.
+/// Maximum number of node names in a message.
 const NAMED: usize = 3;
 
 /// Reason of an Event on objects that a handler found but that did not become devices.

@@ -21,7 +21,7 @@ pub const ALLOCATED: &str = "leafhost.dev/allocated-devices";
 /// Annotation that a scheduler writes to have a waiting pod tried again.
 pub const TRIED_AGAIN: &str = "leafhost.dev/tried-again";
 
-/// Upper bound of bytes kept of the annotation [`DEVICES`], above the allowed length.
+/// Maximum number of bytes kept of the annotation [`DEVICES`], above the allowed length.
 const MOST_TEXT: usize = 20 << 10;
 /// Annotation of a Node that names the pod that is bound to it and has not got its devices yet, if schedulers lock nodes.
 pub const NODE_LOCK: &str = "leafhost.dev/node-lock";

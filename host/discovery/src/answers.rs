@@ -11,7 +11,7 @@ use super::session::{Answer, SessionId, SessionMessage};
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 
-/// Upper bound of bytes of explanations kept for all sessions.
+/// Maximum number of bytes of explanations kept for all sessions.
 const EXPLANATIONS: usize = 16 << 20;
 
 impl DiscoveryTask {

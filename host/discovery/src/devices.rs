@@ -45,7 +45,7 @@ impl Grace {
     }
 }
 
-/// Upper bound of bytes of text that the devices of a session have together: partial answers add up.
+/// Maximum number of bytes of text that the devices of a session have together: partial answers add up.
 const MOST_TEXT: usize = 32 << 20;
 
 /// Device with its presence in the last complete answer.
@@ -77,7 +77,7 @@ pub struct SessionDevices {
     tracked: BTreeMap<DeviceKey, Tracked>,
     /// Number of bytes of text of these devices.
     text: usize,
-    /// Upper bound of devices at a time, if there is one.
+    /// Maximum number of devices at a time, if there is one.
     most: Option<usize>,
     /// Number of devices in the last answer that exceeded `most` or the text limit.
     over: usize,

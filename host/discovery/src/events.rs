@@ -15,7 +15,7 @@ use leafhost_core::names::ConfigurationKey;
 
 use crate::devices::Grace;
 
-/// Upper bound of log lines of a Configuration in each [`WINDOW`]; one more line counts the rest.
+/// Maximum number of log lines of a Configuration in each [`WINDOW`]; one more line counts the rest.
 const LINES: usize = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 

@@ -46,7 +46,7 @@ use session::{Answer, SessionId};
 
 /// Least time between two reports: each is a document of all Configurations.
 const SPACING: Duration = Duration::from_millis(200);
-/// Upper bound of answers that are applied before the result is published, and capacity of their channel.
+/// Maximum number of answers that are applied before the result is published, and capacity of their channel.
 const ANSWERS: usize = 64;
 
 /// Settings of the discovery task.

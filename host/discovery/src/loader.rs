@@ -29,11 +29,11 @@ use attempt::Attempt;
 use owners::{Candidate, HandlerOwners};
 pub use published::{HandlerSet, LoadedSource, TrustedSource};
 
-/// Upper bound of loads at once, not counting slow ones.
+/// Maximum number of loads at once, not counting slow ones.
 const AT_ONCE: usize = 2;
 /// Time after which a load counts as slow and no longer delays others: it waits for the compiler, or for the handler's description.
 const SLOW: Duration = Duration::from_millis(500);
-/// Upper bound of loads at once, including slow ones.
+/// Maximum number of loads at once, including slow ones.
 const MOST_AT_ONCE: usize = 16;
 
 /// Version to load.

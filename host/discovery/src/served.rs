@@ -27,7 +27,7 @@ use crate::devices::{
     Bucket, Grace, Lost, Part, SessionDevices, SourceRank, UnconfirmedDevices, merge,
 };
 
-/// Upper bound of devices that are remembered as gone. Further ones stay until a complete answer.
+/// Maximum number of devices that are remembered as gone. Further ones stay until a complete answer.
 const MOST_GONE: usize = 10_000;
 
 /// Configuration that is served.

@@ -30,7 +30,7 @@ mod network;
 mod served;
 mod sockets;
 
-/// Upper bound of any wait in the tests.
+/// Maximum wait in the tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Answer of a handler to a call.

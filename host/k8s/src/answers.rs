@@ -8,7 +8,7 @@ use kube::core::Status;
 use leafhost_core::text;
 use tokio::time::timeout;
 
-/// Upper bound of the API server's message text in bytes.
+/// Maximum size of the API server's message text, in bytes.
 const MAX_MESSAGE: usize = 512;
 
 /// A failed request.

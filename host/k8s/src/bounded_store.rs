@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leafhost_core::node_report::MAX_REPORTS;
 
-/// Upper bound of the bytes of a node's reports.
+/// Maximum size of a node's reports, in bytes.
 const MAX_BYTES: usize = 4 << 20;
 
 /// Objects by name, each of a node or another owner.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 /// Time within which changes are combined into one write.
 const TOGETHER: Duration = Duration::from_secs(1);
-/// Upper bound of bytes read from a file.
+/// Maximum number of bytes read from a file.
 const MOST: u64 = 256 << 20;
 
 /// Reads the last written value. Returns `None` if the file is missing or unreadable.

@@ -12,11 +12,11 @@ use crate::crd::{DiscoveryHandler, Phase};
 
 /// Label with the node, by which agents watch their own reports.
 pub const NODE_LABEL: &str = "leafhost.dev/node";
-/// Upper bound of a text in bytes.
+/// Maximum size of a text, in bytes.
 pub const MAX_TEXT: usize = 512;
-/// Upper bound of the sources of an object. The policies allow an object 64, and 256 KiB of text in all.
+/// Maximum number of sources of an object. The policies allow an object 64, and 256 KiB of text in all.
 pub const MAX_SOURCES: usize = 64;
-/// Upper bound of the missing grants of a source.
+/// Maximum number of missing grants of a source.
 pub const MAX_GRANTS: usize = 12;
 
 /// Converts an object to a report, within the bounds that an agent keeps.

@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub(crate) const UNDEFINED: Duration = Duration::from_secs(5);
 /// Number of objects per page of a list.
 const PAGE: u32 = 500;
-/// Upper bound of events that are handled together before the result is published.
+/// Maximum number of events that are handled together before the result is published.
 const TOGETHER: usize = 1_000;
 
 /// Change of the watched objects.

@@ -15,9 +15,9 @@ use crate::proto::device_plugin as proto;
 use crate::service;
 use crate::{KubeletRun, ResourceName};
 
-/// Upper bound of concurrent Register calls. More make a kubelet slower, not faster.
+/// Maximum number of concurrent Register calls. More make a kubelet slower, not faster.
 const AT_ONCE: usize = 16;
-/// Upper bound of characters kept of the kubelet's message.
+/// Maximum number of characters kept of the kubelet's message.
 const MAX_MESSAGE: usize = 400;
 
 /// Reason why a resource is not registered.

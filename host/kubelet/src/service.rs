@@ -17,9 +17,9 @@ use crate::proto::device_plugin as proto;
 use crate::session::{OpenStream, Session};
 use crate::{Allocation, Allocator, Refusal};
 
-/// Upper bound of ids for one container.
+/// Maximum number of ids for one container.
 const MAX_IDS: usize = 4096;
-/// Upper bound of containers in one call. The kubelet sends one.
+/// Maximum number of containers in one call. The kubelet sends one.
 const MAX_CONTAINERS: usize = 16;
 
 /// Service of one resource in one session.

@@ -19,7 +19,7 @@ use crate::sockets::Socket;
 
 /// Longest message that the kubelet accepts.
 pub(crate) const MAX_LIST: usize = 4 << 20;
-/// Upper bound of concurrent calls. The kubelet has one list open on its connection, and makes few other calls at a time.
+/// Maximum number of concurrent calls. The kubelet has one list open on its connection, and makes few other calls at a time.
 const MAX_CALLS: u32 = 8;
 
 /// Running server of a resource.

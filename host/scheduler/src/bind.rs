@@ -17,13 +17,13 @@ use crate::release::SHOWN;
 use crate::scheduler::{Scheduler, State};
 use crate::world::{Number, Reservation, World};
 
-/// Upper bound of attempts to choose devices for one Bind, which are `AGAIN` apart.
+/// Maximum number of attempts to choose devices for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Age below which Bind reuses the devices that are already reserved for the pod; older reservations are made again.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Upper bound of Binds under way and events that wait.
+/// Maximum number of Binds under way and events that wait.
 const MOST_TASKS: usize = 5_000;
 
 /// Pod to bind and its node.

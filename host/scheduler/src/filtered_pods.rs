@@ -13,7 +13,7 @@ use crate::world::Number;
 const BINDS: Duration = Duration::from_mins(1);
 /// Time for which the devices of a pod that has passed Filter count as taken.
 const TAKES: Duration = Duration::from_secs(5);
-/// Upper bound of pods whose devices count as taken.
+/// Maximum number of pods whose devices count as taken.
 const MOST: usize = 200;
 
 /// Result of a pod's last Filter.

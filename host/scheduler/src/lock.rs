@@ -13,9 +13,9 @@ use crate::bind::Target;
 use crate::release::UNBOUND;
 use crate::scheduler::{Scheduler, State};
 
-/// Upper bound of the time a Bind waits for a lock.
+/// Maximum time for which a Bind waits for a lock.
 const WAITS: Duration = Duration::from_secs(4);
-/// Upper bound of attempts to write a lock for one Bind, which are `AGAIN` apart.
+/// Maximum number of attempts to write a lock for one Bind, which are `AGAIN` apart.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Pause between a change and the next look at a lock that another pod holds.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Upper bound of remembered pods.
+/// Maximum number of remembered pods.
 const MOST: usize = 10_000;
 
 /// Nodes offered for pods, by the pod's uid.

@@ -12,7 +12,7 @@ use leafhost_metrics::CONTENT_TYPE;
 use crate::extender::{Args, BindingArgs};
 use crate::scheduler::Scheduler;
 
-/// Upper bound of a request body in bytes: a pod of 1 MiB and the names of all nodes.
+/// Maximum size of a request body, in bytes: a pod of 1 MiB and the names of all nodes.
 const LARGEST: usize = 4 << 20;
 
 /// Returns the routes for a scheduler: `/filter`, `/prioritize` and `/bind`.

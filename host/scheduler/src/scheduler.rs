@@ -25,7 +25,7 @@ use crate::world::World;
 
 /// Pause in which further events of one change are collected.
 const SOON: Duration = Duration::from_millis(100);
-/// Upper bound of pods whose parsed annotations are kept.
+/// Maximum number of pods whose parsed annotations are kept.
 const MOST_READ: usize = 10_000;
 
 /// Scheduler extender.

@@ -17,7 +17,7 @@ use crate::world::Number;
 const SPACING: Duration = Duration::from_secs(5);
 /// Pause before looking again at a pod whose devices others are about to take.
 const TAKEN: Duration = Duration::from_secs(1);
-/// Upper bound of pods that are tried again together.
+/// Maximum number of pods that are tried again together.
 const TOGETHER: usize = 50;
 
 /// Devices that pods are about to take, by node.

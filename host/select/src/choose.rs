@@ -10,7 +10,7 @@ use leafhost_core::scheduling::ContainerKind;
 use crate::device_attributes::DeviceAttributes;
 use crate::request::{Alternative, ContainerRequest, Request};
 
-/// Upper bound of steps of one search. One step looks at one device or sorts about eight.
+/// Maximum number of steps of one search. One step looks at one device or sorts about eight.
 pub const STEPS: u32 = 200_000;
 
 /// Device with a free slot.

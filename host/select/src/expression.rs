@@ -15,9 +15,9 @@ use leafhost_core::slices::DRIVER;
 use crate::device_attributes::{AttributeHash, DependencyValue, DeviceAttributes, Name};
 use crate::values;
 
-/// Upper bound of an expression's length in bytes.
+/// Maximum length of an expression, in bytes.
 pub const MAX_EXPRESSION: usize = 4096;
-/// Upper bound of the nesting depth of an expression, since each level takes stack space.
+/// Maximum nesting depth of an expression, since each level takes stack space.
 const MAX_DEPTH: usize = 100;
 
 /// Reason that a text is not an allowed expression.

@@ -15,19 +15,19 @@ use serde::Deserialize;
 use crate::expression::InvalidExpression;
 use crate::expression::MAX_EXPRESSION;
 
-/// Upper bound of the annotation's length in bytes.
+/// Maximum length of the annotation, in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
-/// Upper bound of devices per request.
+/// Maximum number of devices per request.
 pub const MAX_COUNT: u32 = 32;
-/// Upper bound of devices per pod.
+/// Maximum number of devices per pod.
 pub const MAX_DEVICES: u32 = 64;
-/// Upper bound of containers per pod that ask for devices.
+/// Maximum number of containers per pod that ask for devices.
 const MAX_CONTAINERS: usize = MAX_USES;
-/// Upper bound of requests, and of constraints, per container.
+/// Maximum number of requests, and of constraints, per container.
 const MAX_REQUESTS: usize = 32;
-/// Upper bound of alternatives per request, as in a resource claim.
+/// Maximum number of alternatives per request, as in a resource claim.
 const MAX_ALTERNATIVES: usize = 8;
-/// Upper bound of expressions per pod.
+/// Maximum number of expressions per pod.
 const MAX_EXPRESSIONS: usize = 32;
 
 /// Problem in a pod's annotation.

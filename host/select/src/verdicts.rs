@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::device_attributes::{DependencyValue, DeviceAttributes};
 use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
 
-/// Upper bound of cached expressions; all are dropped when it is reached.
+/// Maximum number of cached expressions; all are dropped when it is reached.
 const EXPRESSIONS: usize = 1_000;
-/// Upper bound of cached verdicts of all expressions together; all are dropped when it is reached.
+/// Maximum number of cached verdicts of all expressions together; all are dropped when it is reached.
 const VERDICTS: usize = 100_000;
 
-/// Upper bound of places in `numbered` for all expressions together; all are dropped when it is exceeded.
+/// Maximum number of places in `numbered` for all expressions together; all are dropped when it is exceeded.
 const NUMBERED: usize = 2_000_000;
 
 /// Cache of parsed expressions and verdicts.

@@ -20,7 +20,7 @@ use crate::tickets::TicketReport;
 
 /// Least time between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
-/// Upper bound of Instances written in one batch.
+/// Maximum number of Instances written in one batch.
 const TOGETHER: usize = 50;
 /// Time limit of a batch of writes.
 const WRITE: Duration = Duration::from_secs(5);

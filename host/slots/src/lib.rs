@@ -63,7 +63,7 @@ use writes::Writes;
 pub struct SlotConfig {
     /// Time after which a claimed slot is released if no pod was seen to have it.
     pub grace: Duration,
-    /// Upper bound of resources of single Instances at one time.
+    /// Maximum number of resources of single Instances at one time.
     pub instance_resources: usize,
 }
 

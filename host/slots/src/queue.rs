@@ -21,7 +21,7 @@ const ALLOCATE: Duration = Duration::from_secs(8);
 /// Time during which an allocation through a Configuration is decided again after its slots could not be claimed. The kubelet starts no
 /// other pod meanwhile.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Upper bound of claims for one allocation.
+/// Maximum number of claims for one allocation.
 const CLAIMS: u32 = 4;
 
 /// Call that waits for its answer.

@@ -40,7 +40,7 @@ pub mod model;
 
 use model::{Next, TicketHistory};
 
-/// Upper bound of tickets: twice the most pods that kubelets are configured to run.
+/// Maximum number of tickets: twice the maximum number of pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
 /// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod during this time.
 const UNSEEN: Duration = Duration::from_secs(2);

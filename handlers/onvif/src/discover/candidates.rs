@@ -11,11 +11,11 @@ use crate::soap::cut;
 use crate::wsd::{self, Announcement};
 use crate::xaddr::{self, XAddr};
 
-/// Upper bound of cameras that one call considers.
+/// Maximum number of cameras that one call considers.
 pub const MAX_CAMERAS: usize = 1_000;
-/// Upper bound of cameras that one source address may announce; recorders and gateways announce one for each channel.
+/// Maximum number of cameras that one source address may announce; recorders and gateways announce one for each channel.
 const MAX_PER_SOURCE: usize = 512;
-/// Upper bound of bytes in an endpoint reference.
+/// Maximum number of bytes in an endpoint reference.
 pub const MAX_UUID: usize = 128;
 
 /// Announcement with its sender.

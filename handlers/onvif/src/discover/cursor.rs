@@ -10,11 +10,11 @@ use crate::soap::{self, Interface};
 use crate::xaddr::Host;
 use bytes::{Reader, Writer};
 
-/// Upper bound of bytes in the cursor.
+/// Maximum number of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
-/// Upper bound of stored cameras.
+/// Maximum number of stored cameras.
 const MAX_CAMERAS: usize = 2_000;
-/// Upper bound of stored addresses that did not answer.
+/// Maximum number of stored addresses that did not answer.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
 const VERSION: u64 = 8;

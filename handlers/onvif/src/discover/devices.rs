@@ -6,13 +6,13 @@ use crate::details::Identity;
 use crate::discover::cursor::Camera;
 use crate::wsd;
 
-/// Upper bound of bytes in the text of an attribute.
+/// Maximum number of bytes in the text of an attribute.
 const MAX_TEXT: usize = 64;
-/// Upper bound of bytes in the name of an attribute.
+/// Maximum number of bytes in the name of an attribute.
 const MAX_NAME: usize = 32;
-/// Upper bound of attributes of a device.
+/// Maximum number of attributes of a device.
 const MAX_ATTRIBUTES: usize = 32;
-/// Upper bound of bytes in a scope; its value may be percent-encoded.
+/// Maximum number of bytes in a scope; its value may be percent-encoded.
 const MAX_SCOPE: usize = 256;
 /// Prefix of ONVIF's own scopes.
 const SCOPE: &str = "onvif://www.onvif.org/";

@@ -18,26 +18,26 @@ pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
 /// Port of WS-Discovery.
 pub const PORT: u16 = 3702;
 
-/// Upper bound of a device's delay before it answers (WS-Discovery 2005/04, appendix I).
+/// Maximum delay of a device before it answers (WS-Discovery 2005/04, appendix I).
 const APP_MAX_DELAY: Duration = Duration::from_millis(500);
 /// Time from the first probe to the second.
 const SECOND_PROBE: Duration = Duration::from_millis(100);
-/// Upper bound of devices without an announced address that one call resolves.
+/// Maximum number of devices without an announced address that one call resolves.
 const MAX_RESOLVED: usize = 16;
-/// Upper bound of announcements without an address that are considered.
+/// Maximum number of announcements without an address that are considered.
 const MAX_WITHOUT_ADDRESS: usize = 256;
 /// Time to wait for the answers to Resolve.
 const RESOLVING: Duration = Duration::from_millis(750);
-/// Upper bound of answers that are read.
+/// Maximum number of answers that are read.
 const MAX_REPLIES: usize = 4_096;
-/// Upper bound of unreadable answers that are reported.
+/// Maximum number of unreadable answers that are reported.
 const MAX_UNREAD: usize = 64;
-/// Upper bound of local addresses that send probes.
+/// Maximum number of local addresses that send probes.
 const MAX_LOCALS: usize = 32;
 
 /// Additional time to wait if late answers are wanted.
 const LATE: Duration = Duration::from_millis(2_500);
-/// Upper bound of late answers that are read.
+/// Maximum number of late answers that are read.
 const MAX_LATE: usize = 64;
 /// Tolerance between an answer's arrival and its reading.
 const READ_DELAY: Duration = Duration::from_millis(100);

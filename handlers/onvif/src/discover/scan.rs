@@ -18,11 +18,11 @@ use tasks::{Task, answer_timeout};
 
 /// Milliseconds for which a camera's answers are used before it is asked again.
 const FRESH: Moment = 15 * 60_000;
-/// Upper bound of cameras with outdated answers that one call asks again.
+/// Maximum number of cameras with outdated answers that one call asks again.
 const MAX_STALE: usize = 16;
-/// Upper bound of cameras with an unchanged announcement whose service one call checks.
+/// Maximum number of cameras with an unchanged announcement whose service one call checks.
 const MAX_CHECKS: usize = 128;
-/// Upper bound of new cameras that one call asks a second time. If more fail, packet loss is not the cause.
+/// Maximum number of new cameras that one call asks a second time. If more fail, packet loss is not the cause.
 pub(super) const SECOND_CHANCES: usize = 32;
 /// Lower bound of milliseconds between two requests to a camera that sends Hello.
 const MIN_INTERVAL: Moment = 5_000;
@@ -36,7 +36,7 @@ const BYE_REMEMBERED: Moment = 60_000;
 pub(super) struct Scan<'a> {
     pub details: &'a Details,
     pub asker: Asker<'a>,
-    /// Upper bound of devices in an answer.
+    /// Maximum number of devices in an answer.
     pub most: usize,
     pub cursor: Cursor,
     /// True if known cameras are asked again because credentials may have changed.

@@ -6,9 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Credential, hex};
 
-/// Upper bound of bytes in a header.
+/// Maximum number of bytes in a header.
 const MAX_HEADER: usize = 4 << 10;
-/// Upper bound of headers that are read.
+/// Maximum number of headers that are read.
 const MAX_HEADERS: usize = 8;
 
 /// Hash algorithm of a challenge, in order of strength.

@@ -5,19 +5,19 @@ use std::hash::{DefaultHasher, Hasher as _};
 use super::{Application, Endpoint, Error, List, MAX_LISTED};
 use crate::status::Status;
 
-/// Upper bound of list items that are read, duplicates included.
+/// Maximum number of list items that are read, duplicates included.
 const MAX_READ: usize = 16_000;
-/// Upper bound of URLs kept of one application.
+/// Maximum number of URLs kept of one application.
 const MAX_URLS: usize = 16;
-/// Upper bound of endpoints kept.
+/// Maximum number of endpoints kept.
 pub const MAX_ENDPOINTS: usize = 64;
-/// Upper bound of token types of an endpoint.
+/// Maximum number of token types of an endpoint.
 const MAX_TOKENS: usize = 1_000;
-/// Upper bound of bytes kept of a text.
+/// Maximum number of bytes kept of a text.
 const MAX_TEXT: usize = 16 * 1024;
-/// Upper bound of bytes in a certificate, chains included.
+/// Maximum number of bytes in a certificate, chains included.
 const MAX_CERTIFICATE: usize = 64 * 1024;
-/// Upper bound of the nesting of diagnostics.
+/// Maximum nesting of diagnostics.
 const MAX_DEPTH: usize = 16;
 /// Id of `ServiceFault`.
 pub const FAULT: u32 = 397;

@@ -14,7 +14,7 @@ use leafhost_core::resource_names::NameOwners;
 /// Name of the CDI device with all devices of its Configuration.
 pub const ALL: &str = "all";
 
-/// Upper bound of bytes of a spec, estimated before it is written: runtimes read all specs when a container starts.
+/// Maximum number of bytes of a spec, estimated before it is written: runtimes read all specs when a container starts.
 const MAX_SPEC: usize = 32 << 20;
 
 /// Specs to write.

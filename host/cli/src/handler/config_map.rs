@@ -20,7 +20,7 @@ use super::open;
 use crate::args::ConfigMapArgs;
 use crate::terminal;
 
-/// Upper bound of bytes of all values of a ConfigMap together, before base64.
+/// Maximum number of bytes of all values of a ConfigMap together, before base64.
 const MOST: usize = 1 << 20;
 
 /// Runs `leafhost handler configmap`.

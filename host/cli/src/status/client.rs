@@ -18,11 +18,11 @@ use crate::folders::{SYSTEM_STATE, User};
 
 /// Time limit for an answer; an agent that takes longer is reported as slow.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Upper bound of the time for which the agent holds back its answer until something changes.
+/// Maximum time for which the agent holds back its answer until something changes.
 const LONG_POLL: Duration = Duration::from_secs(30);
-/// Upper bound of bytes of a status document; 100,000 Instances fit.
+/// Maximum number of bytes of a status document; 100,000 Instances fit.
 const LARGEST: u64 = 512 << 20;
-/// Upper bound of bytes shown of a reason.
+/// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
 /// Answer of an agent.

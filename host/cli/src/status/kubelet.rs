@@ -7,7 +7,7 @@ use super::tables;
 use crate::table::{Cell, Table};
 use crate::terminal::{Paint, Tone};
 
-/// Upper bound of failing resources that the overview lists.
+/// Maximum number of failing resources that the overview lists.
 const NAMED: usize = 3;
 
 /// Returns the resources that the agent offers.

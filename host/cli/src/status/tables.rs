@@ -13,7 +13,7 @@ use crate::age::{age, length};
 use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
-/// Upper bound of bytes shown of a note; `-o json` has all of it.
+/// Maximum number of bytes shown of a note; `-o json` has all of it.
 const MAX_NOTE: usize = 300;
 
 /// Builds the table with one line per handler and source.

@@ -32,11 +32,11 @@ use connections::{BodyError, Connections, RequestGuard};
 use fair_queue::FairQueue;
 use listener::{Caller, Listener};
 
-/// Upper bound of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
+/// Maximum number of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
 const MOST_BYTES: usize = 8 << 20;
-/// Upper bound of bytes in all requests together.
+/// Maximum number of bytes in all requests together.
 const ALL_BYTES: usize = 32 << 20;
-/// Upper bound of open connections.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 256;
 /// Number of requests parsed at once.
 const PARSED: usize = 2;

@@ -9,7 +9,7 @@ use leafhost_core::brokers::ObjectKey;
 
 /// Wait before the second replacement in a row; doubles with each further one.
 const FIRST: Duration = Duration::from_secs(10);
-/// Upper bound of the wait.
+/// Maximum wait.
 const LAST: Duration = Duration::from_mins(5);
 /// A pod that ran for this long is replaced at once.
 const STEADY: Duration = Duration::from_mins(10);

@@ -10,7 +10,7 @@ use leafhost_core::status_store::ConfigurationStates;
 
 use super::name_index::oldest_first;
 
-/// Upper bound of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
+/// Maximum number of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
 /// oldest Configuration.
 pub const MOST: usize = leafhost_core::configuration::MAX_CONFIGURATIONS;
 

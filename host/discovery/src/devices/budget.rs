@@ -9,7 +9,7 @@ use leafhost_core::session::{Devices, Discovery};
 
 use super::{Grace, SessionDevices};
 
-/// Upper bound of bytes of text of all sessions together.
+/// Maximum number of bytes of text of all sessions together.
 const MOST: usize = 64 << 20;
 /// Bytes that each session may have whatever the others have, unless the shares of all sessions exceed [`MOST`].
 const SHARE: usize = 1 << 20;

@@ -11,7 +11,7 @@ use leafhost_core::ports::{Owner, SourceLocation};
 
 use super::TrustedSource;
 
-/// Upper bound of stored names, each of a handler that was loaded once.
+/// Maximum number of stored names, each of a handler that was loaded once.
 const MAX_NAMES: usize = 1_000;
 
 /// Owners by handler name.

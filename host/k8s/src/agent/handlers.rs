@@ -33,7 +33,7 @@ use crate::{nodes, publish, until};
 /// Label of ConfigMaps with handlers.
 pub const LABEL: (&str, &str) = ("leafhost.dev/handlers", "true");
 
-/// Upper bound of concurrent fetches.
+/// Maximum number of concurrent fetches.
 const AT_ONCE: usize = 4;
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);

@@ -31,7 +31,7 @@ use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, pat
 use crate::requests::{delete_only, patch_by, put_by};
 use crate::{memory, nodes};
 
-/// Upper bound of concurrent writes.
+/// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 16;
 /// Time within which nodes that see a new device together create its Instance, each at a random moment; the others then join the Instance
 /// of the first.

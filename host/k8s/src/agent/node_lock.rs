@@ -20,7 +20,7 @@ use crate::watch::{Event, Watch};
 const MANAGER: &str = "leafhost";
 /// Pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Upper bound of the pause between attempts while the API server refuses.
+/// Maximum pause between attempts while the API server refuses.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Follows the lock of a node until `tasks` end.

@@ -22,7 +22,7 @@ pub use found::Found;
 use found::Outcome;
 pub use wanted::Wanted;
 
-/// Upper bound of watched namespaces, for Secrets and `ConfigMap`s together, since each watch is a connection. The others are polled.
+/// Maximum number of watched namespaces, for Secrets and `ConfigMap`s together, since each watch is a connection. The others are polled.
 const MAX_WATCHES: usize = 16;
 
 /// A Secret or `ConfigMap`.

@@ -32,7 +32,7 @@ use crate::{backoff, until};
 const LEAVES: Duration = Duration::from_secs(40);
 /// Interval between two probes of the slice fields that the API server keeps, since its version may change.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
-/// Upper bound of attribute names in a log line.
+/// Maximum number of attribute names in a log line.
 const NAMED: usize = 5;
 
 /// Receivers of the cluster's state.

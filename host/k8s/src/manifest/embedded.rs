@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Upper bound of problems reported for one field.
+/// Maximum number of problems reported for one field.
 pub const MOST: usize = 16;
 /// Version of Kubernetes whose types these are, by the features of `k8s-openapi`.
 const KNOWN: &str = "1.37";

@@ -1,8 +1,8 @@
 //! Patches that remove the marks of Akri's agents from Configurations and Instances, and that restore the state those agents need. Pure.
 //!
-//! Each change is a JSON merge patch with the version that was seen, so that it fails if another writer changed the object first. Field managers matter
-//! to Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes only fields that
-//! it set itself.
+//! Each change is a JSON merge patch with the version that was seen, so that it fails if another writer changed the object. Field managers
+//! matter to Akri alone: it writes by server-side apply, which fails on fields that others have set to another value, and removes only fields
+//! that it set itself.
 
 use std::collections::BTreeMap;
 

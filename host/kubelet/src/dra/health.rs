@@ -18,7 +18,7 @@ use crate::proto::dra_health_v1alpha1 as earlier;
 
 /// Longest pause between two messages.
 const REPEAT: Duration = Duration::from_secs(10);
-/// Upper bound of a device's message in bytes.
+/// Maximum size of a device's message, in bytes.
 const MAX_TEXT: usize = 1024;
 
 /// Health service on the driver's socket.

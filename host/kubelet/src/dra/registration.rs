@@ -19,7 +19,7 @@ const SERVICES: [&str; 4] = [
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 ];
-/// Upper bound of characters shown of the kubelet's error.
+/// Maximum number of characters shown of the kubelet's error.
 const MAX_TEXT: usize = 512;
 
 /// State of the registration, with the sender of its reports.

@@ -24,7 +24,7 @@ use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServe
 use crate::proto::plugin_registration::registration_server::RegistrationServer;
 use crate::proto::{dra_health_v1alpha1, dra_v1beta1};
 
-/// Upper bound of concurrent calls of one connection. The kubelet prepares pods in parallel.
+/// Maximum number of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
 
 /// Reason why the sockets are not served.

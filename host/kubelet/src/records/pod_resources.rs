@@ -22,11 +22,11 @@ mod tests;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the kubelet's own client; a gRPC client accepts 4 MiB by default.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// Upper bound of pods in one answer; a node has at most a few hundred.
+/// Maximum number of pods in one answer; a node has at most a few hundred.
 const MOST_PODS: usize = 10_000;
-/// Upper bound of device ids in one answer, over all containers.
+/// Maximum number of device ids in one answer, over all containers.
 const MOST_IDS: usize = 500_000;
-/// Upper bound of claims in one answer, over all containers.
+/// Maximum number of claims in one answer, over all containers.
 const MOST_CLAIMS: usize = 100_000;
 
 /// Reason why there is no answer. No variant implies that an id is free.
@@ -86,7 +86,7 @@ pub enum Error {
         socket: PathBuf,
         /// Kind and number of items.
         what: String,
-        /// Upper bound of items.
+        /// Maximum number of items.
         limit: usize,
     },
     /// The kubelet returned another error.

@@ -25,7 +25,7 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// Name of the folder of a pod's volumes; it has a folder for each kind of volume.
 const VOLUMES: &str = "volumes";
-/// Upper bound of watched folders below that of all pods.
+/// Maximum number of watched folders below that of all pods.
 const MOST: usize = 4096;
 
 /// Returns true if the kubelet still has a folder for the pod. `None` if that is unknown: the folder of all pods cannot be read, or `uid`

@@ -22,7 +22,7 @@ use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 use super::context::SlotContext;
 use super::slot_state::SlotState;
 
-/// Upper bound of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
+/// Maximum number of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
 pub const NAMES_EVER: usize = 1000;
 
 /// Standard Kubernetes attribute for the NUMA node of a device.

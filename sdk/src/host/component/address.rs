@@ -12,7 +12,7 @@ use wasip2::sockets::network::{
 use super::reactor::Reactor;
 use crate::net::Error;
 
-/// Upper bound of addresses per name.
+/// Maximum number of addresses per name.
 const ADDRESSES: usize = 64;
 
 pub fn family(address: SocketAddr) -> IpAddressFamily {

@@ -13,7 +13,7 @@ use super::reactor::{Reactor, nanoseconds};
 use crate::http::{Request, Response, Target};
 use crate::net::Error;
 
-/// Upper bound of bytes read from a body at once.
+/// Maximum number of bytes read from a body at once.
 const PIECE: usize = 64 << 10;
 
 pub async fn send(reactor: &Reactor, request: Request) -> Result<Response, Error> {

@@ -15,7 +15,7 @@ use crate::xaddr::{Host, XAddr};
 
 /// Milliseconds as [`FRESH`] if time ran out before the camera told everything.
 const CUT_SHORT: Moment = 30_000;
-/// Upper bound of scopes stored per camera.
+/// Maximum number of scopes stored per camera.
 const MAX_SCOPES: usize = 64;
 /// Number of missed scans after which a known camera is forgotten.
 const MAX_MISSES: u64 = 8;

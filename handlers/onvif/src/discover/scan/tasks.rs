@@ -9,7 +9,7 @@ use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
 use crate::discover::now;
 use crate::xaddr::{Host, XAddr};
 
-/// Upper bound of cameras that are asked concurrently.
+/// Maximum number of cameras that are asked concurrently.
 const AT_ONCE: usize = 64;
 /// Time limit for all tasks of a call, so that events wait no longer.
 const ASKING: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 const SECOND_TRY: Duration = Duration::from_secs(1);
 /// Number of tries for a camera that sent Hello: many send Hello before they can answer.
 const TRIES: u32 = 3;
-/// Upper bound of the time between the first and the last try.
+/// Maximum time between the first and the last try.
 const TRYING: Duration = Duration::from_millis(1_500);
 /// Pause before the second ping of a camera for which a Bye came.
 const SECOND_CHECK: Duration = Duration::from_millis(250);

@@ -36,7 +36,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HEAD: Duration = Duration::from_secs(5);
 /// Time limit for the head of another request. The API server ends its connections after 90 s without one.
 const ANOTHER: Duration = Duration::from_secs(100);
-/// Upper bound of bytes in the head of a request.
+/// Maximum number of bytes in the head of a request.
 const HEAD_BYTES: usize = 16 << 10;
 /// Time limit for pending requests when the webhook stops.
 const LAST: Duration = Duration::from_secs(5);

@@ -9,15 +9,15 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
 
-/// Upper bound of objects per namespace.
+/// Maximum number of objects per namespace.
 pub const MAX_OF_NAMESPACE: usize = 500;
-/// Upper bound of the bytes of a namespace's objects.
+/// Maximum size of a namespace's objects, in bytes.
 const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
-/// Upper bound of the bytes of all objects.
+/// Maximum size of all objects, in bytes.
 const MAX_BYTES: usize = 32 << 20;
-/// Upper bound of named left-out objects per namespace.
+/// Maximum number of named left-out objects per namespace.
 const MAX_NAMED_OF_NAMESPACE: usize = 100;
-/// Upper bound of named left-out objects in total.
+/// Maximum number of named left-out objects in total.
 const MAX_NAMED: usize = 2_000;
 
 /// Namespace and name of an object, not validated.

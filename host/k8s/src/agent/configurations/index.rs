@@ -20,7 +20,7 @@ use super::capped_set::{CappedSet, LeftOutSummary, MAX_OF_NAMESPACE, Name, Objec
 use crate::agent::values::{Found, Wanted};
 use crate::manifest;
 
-/// Upper bound of Configurations that one message names.
+/// Maximum number of Configurations that one message names.
 const MAX_NAMED: usize = 5;
 /// Prefix of the annotations that agents read.
 const ANNOTATIONS: &str = "leafhost.dev/";

@@ -10,7 +10,7 @@ use leafhost_core::ports::SourceVersion;
 use sha2::{Digest as _, Sha256};
 
 const COMPONENTS: [&str; 2] = [".wasm", ".wasm.gz"];
-/// Upper bound of the size of a grants file in bytes.
+/// Maximum size of a grants file, in bytes.
 const MAX_GRANTS: usize = 64 << 10;
 
 /// Components, grants and problems of a ConfigMap.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::ConfigMap;
 use leafhost_disk::atomic;
 
-/// Upper bound of bytes read from a file. The API server accepts 1 MiB of values, which base64 makes longer.
+/// Maximum number of bytes read from a file. The API server accepts 1 MiB of values, which base64 makes longer.
 const MAX: u64 = 4 << 20;
 
 /// Folder of stored ConfigMaps.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::contents::Contents;
 use crate::backoff;
 
-/// Upper bound of fetched ConfigMaps: with one handler in each, more could not be loaded.
+/// Maximum number of fetched ConfigMaps: with one handler in each, more could not be loaded.
 const MOST: usize = MOST_HANDLERS;
 
 /// All ConfigMaps with handlers.

@@ -20,13 +20,13 @@ use crate::crd::{
 use crate::reconciler::{Reconcile, Write};
 use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, size};
 
-/// Upper bound of the texts of all sources, in bytes.
+/// Maximum size of the texts of all sources, in bytes.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
-/// Upper bound of the names and reasons of all Configurations, in bytes.
+/// Maximum size of the names and reasons of all Configurations, in bytes.
 const MAX_NAMES: usize = 88 << 10;
-/// Upper bound of the problems of all Configurations, in bytes.
+/// Maximum size of the problems of all Configurations, in bytes.
 const MAX_PROBLEMS: usize = 48 << 10;
-/// Upper bound of the first skipped and first denied entries of all Configurations, in bytes.
+/// Maximum size of the first skipped and first denied entries of all Configurations, in bytes.
 const MAX_LEFT_OUT: usize = 32 << 10;
 /// Maximum length of a name before its digest.
 const MAX_HEAD: usize = 236;

@@ -7,9 +7,9 @@ use leafhost_core::properties::{Lookup, Reference};
 use super::wanted::{Want, Wanted};
 use super::{Keys, Object};
 
-/// Upper bound of the bytes of values that an agent holds.
+/// Maximum size of values that an agent holds, in bytes.
 pub const MAX_BYTES: usize = 32 << 20;
-/// Upper bound of the bytes of values for the Configurations of a namespace.
+/// Maximum size of values for the Configurations of a namespace, in bytes.
 pub const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
 
 /// State of an object.

@@ -9,9 +9,9 @@ use leafhost_core::properties::Reference;
 
 use super::Object;
 
-/// Upper bound of objects read for all Configurations.
+/// Maximum number of objects read for all Configurations.
 pub const MAX_OBJECTS: usize = 1_000;
-/// Upper bound of objects read for the Configurations of a namespace.
+/// Maximum number of objects read for the Configurations of a namespace.
 pub const MAX_OF_NAMESPACE: usize = 250;
 
 /// Wanted objects.

@@ -33,7 +33,7 @@ use crate::watch::Watch;
 
 /// Number of reports that are read at a time, since each may be large.
 const REPORTS: u32 = 50;
-/// Upper bound of an Event's text in bytes; the API server refuses more than a kilobyte.
+/// Maximum size of an Event's text, in bytes; the API server refuses more than a kilobyte.
 const MAX_NOTE: usize = 1_000;
 
 /// State of a Configuration, and of its deletion.
