@@ -1,4 +1,5 @@
-//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer changed the object first. Pure.
+//! Edits as a JSON Patch: each edit tests what it assumes, so that it changes nothing else and fails if another writer changed the object.
+//! Pure.
 
 use std::collections::BTreeMap;
 
