@@ -15,7 +15,7 @@ pub const MAX_BYTES: usize = 256 << 10;
 const MAX_DEPTH: usize = 64;
 /// Maximum number of elements in a document.
 const MAX_ELEMENTS: usize = 10_000;
-/// Maximum number of attributes of an element, including declared prefixes. gSOAP declares some sixty.
+/// Maximum number of attributes of an element, including declared prefixes. gSOAP declares about sixty.
 const MAX_ATTRIBUTES: usize = 128;
 
 /// Result of reading a document.

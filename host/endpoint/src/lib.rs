@@ -32,7 +32,7 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a connection, which serves one request. Closes it even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum number of open connections of one listener. A further one closes the oldest, so that idle clients and slow readers
-/// keep nobody out; with TLS the oldest without a completed handshake, if there is one. A large document may be in
+/// block no other client; with TLS the oldest without a completed handshake, if there is one. A large document may be in
 /// transfer on each connection.
 pub const MAX_CONNECTIONS: usize = 16;
 /// Time limit of the shutdown for requests in progress.

@@ -97,7 +97,7 @@ impl Snapshot {
         let (is, make) = match self.obstructed {
             _ if self.exists => return None,
             None => ("is missing", "make it"),
-            Some(is) => (is, "move away what is there, make it"),
+            Some(is) => (is, "move away what has that name, make it"),
         };
         let message = format!(
             "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} keep serving"

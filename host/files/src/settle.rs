@@ -24,7 +24,7 @@ pub struct Stamp {
 /// An event of a file from inotify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileEvent {
-    /// Created: by a writer that will close it, or as a link, which nobody closes.
+    /// Created: by a writer that will close it, or as a link, which no writer closes.
     Created,
     /// Written to and still open.
     Written,
@@ -48,7 +48,7 @@ enum Writer {
     None,
     /// Created, or found empty, and no event followed. Left on Closed, on Written, or after `FOLDER_BACKSTOP` without events.
     Possible,
-    /// Written to. Left on Closed, or after `FILE_SILENT` without events: nobody closes after truncate(2), and when the folder is replaced,
+    /// Written to. Left on Closed, or after `FILE_SILENT` without events: no close follows truncate(2), and when the folder is replaced,
     /// the close is not reported.
     Writing,
 }

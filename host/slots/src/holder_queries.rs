@@ -1,5 +1,5 @@
-//! Asks the kubelet who has the device ids of an allocation that a pod was seen to have. The queries run beside the task, which meanwhile
-//! decides all other allocations.
+//! Asks the kubelet who has the device ids of an allocation that a pod was seen to have. The queries run beside the task, which
+//! continues to decide all other allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

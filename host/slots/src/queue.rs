@@ -19,7 +19,7 @@ pub(super) const QUEUE: usize = 64;
 /// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit.
 const ALLOCATE: Duration = Duration::from_secs(8);
 /// Time during which an allocation through a Configuration is decided again after its slots could not be claimed. The kubelet starts no
-/// other pod meanwhile.
+/// other pod during this time.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Maximum number of claims for one allocation.
 const CLAIMS: u32 = 4;

@@ -1,5 +1,5 @@
 //! Writes of the slot task. They run beside the task, which never waits for one, so that allocations without a write are answered
-//! meanwhile. Device ids and slots that are being written stay reserved until the write has ended.
+//! during writes. Device ids and slots that are being written stay reserved until the write has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

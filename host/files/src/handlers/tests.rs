@@ -94,7 +94,7 @@ fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_no
         (
             false,
             Some("is not a folder"),
-            "DIR: is not a folder; move away what is there, make it and put",
+            "DIR: is not a folder; move away what has that name, make it and put",
         ),
     ] {
         let snapshot = Arc::new(Snapshot {

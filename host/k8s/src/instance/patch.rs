@@ -32,7 +32,7 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         patch.turn(&now.metadata.labels);
     }
     if patch.is_whole {
-        // No other writer changes the object meanwhile, so the count is right.
+        // No other writer changes the object before the patch, so the count is right.
         let used = now.used();
         // A scheduler may not write the status; an agent counts the slots that it has reserved.
         let is_reserved = edits
@@ -64,7 +64,7 @@ fn is_guarded(before: &Instance, now: &Instance) -> bool {
 #[derive(Default)]
 struct Operations {
     list: Vec<Value>,
-    /// True if a part is written as a whole, so that no other writer may have changed the object meanwhile.
+    /// True if a part is written as a whole, so that no other writer may have changed the object since it was read.
     is_whole: bool,
 }
 

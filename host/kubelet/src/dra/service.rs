@@ -12,7 +12,7 @@ use super::{ClaimPreparer, ClaimRef, PreparedDevice};
 use crate::proto::dra as proto;
 use crate::proto::{dra::dra_plugin_server, dra_v1beta1};
 
-/// Maximum number of claims in one call: a pod has at most some dozens.
+/// Maximum number of claims in one call: a pod has at most a few dozen.
 const MAX_CLAIMS: usize = 1_000;
 
 /// Claim service on the driver's socket.
