@@ -227,7 +227,7 @@ mod tests {
                 json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"LD_PRELOAD": "/x"}}),
                 "properties.LD_PRELOAD may not be set",
             ),
-            (json!(7), "cannot be read"),
+            (json!(7), "cannot read the parameters"),
         ] {
             let error = Parameters::read(DRIVER, &[], &value)
                 .unwrap_err()

@@ -494,8 +494,8 @@ mod tests {
                 r#"device.attributes["leafhost.dev"].index == "5" || nothing"#,
                 "nothing",
             ),
-            (r#"quantity("much").sign() == 0"#, "no quantity"),
-            (r#"semver("1").major() == 1"#, "no semantic version"),
+            (r#"quantity("much").sign() == 0"#, "not a quantity"),
+            (r#"semver("1").major() == 1"#, "not a semantic version"),
         ] {
             let Verdict::Failed(why) = judged(text) else {
                 panic!("{text}");

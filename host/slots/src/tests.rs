@@ -453,7 +453,10 @@ async fn devices_and_instances_are_followed() {
     idle().await;
     assert_eq!(rig.listed("cams-a"), "cams-a-0- cams-a-1- cams-a-2-");
     let refusal = rig.allocate("cams-a", &["cams-a-0"]).await.unwrap_err();
-    assert!(refusal.to_string().contains("not there"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("no longer exists"),
+        "{refusal}"
+    );
 }
 
 /// Ledger that fails until told otherwise.

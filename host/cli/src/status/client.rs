@@ -452,7 +452,7 @@ mod tests {
             "the agent is not ready: starting: waits for Instances"
         );
         let error = search.ready().unwrap_err().to_string();
-        assert!(error.contains("no leafhost agent"), "{error}");
+        assert!(error.contains("not a leafhost agent"), "{error}");
         search.ready().unwrap();
         let asked = server.join().unwrap();
         assert_eq!(asked, ["GET /readyz HTTP/1.1"; 3]);
@@ -557,7 +557,10 @@ mod tests {
         assert_eq!(answer.version.as_deref(), Some("7"));
         assert!(search.status(Some("7")).unwrap().is_none());
         let other = format!("{:#}", search.status(None).unwrap_err());
-        assert!(other.contains("no status of a leafhost agent"), "{other}");
+        assert!(
+            other.contains("not a status of a leafhost agent"),
+            "{other}"
+        );
         let asked = server.join().unwrap();
         assert!(asked[0].starts_with("GET /status HTTP"), "{asked:?}");
         assert!(

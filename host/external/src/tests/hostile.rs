@@ -160,7 +160,7 @@ async fn what_is_no_set_is_a_fault_that_says_so() {
     let mut session = node.open("a@a.sock").await;
     let fault = fault(&mut session).await;
     assert_eq!(fault.reason, FaultReason::ConnectionLost, "{fault}");
-    assert!(fault.message.contains("no set of devices"), "{fault}");
+    assert!(fault.message.contains("not a set of devices"), "{fault}");
 }
 
 #[tokio::test]

@@ -25,10 +25,10 @@ async fn endpoints_outside_the_folder_and_of_others_are_refused_and_told() {
     let outside = outside.to_str().unwrap().to_owned();
     for (endpoint, words) in [
         (outside, "is not in the folder"),
-        (inside("link.sock"), "is a link"),
+        (inside("link.sock"), "is a symbolic link"),
         (inside("../out.sock"), "is not in the folder"),
         (inside("none/a.sock"), "cannot connect"),
-        (inside("file"), "no socket"),
+        (inside("file"), "not a socket"),
         (inside(SOCKET), "agent's own socket"),
         ("a.sock".to_owned(), "absolute path"),
         ("x".repeat(5000), "too long"),
@@ -85,7 +85,7 @@ async fn a_socket_that_becomes_a_link_is_connected_to_no_more() {
     symlink(&outside, node.path("a.sock")).unwrap();
     let mut session = node.open("a@a.sock").await;
     let fault = fault(&mut session).await;
-    assert!(fault.message.contains("is a link"), "{fault}");
+    assert!(fault.message.contains("is a symbolic link"), "{fault}");
     assert!(others.accept().now_or_never().is_none());
 }
 

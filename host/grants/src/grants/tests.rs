@@ -128,7 +128,7 @@ fn some_variables_are_never_granted() {
 fn a_wrong_field_is_named_with_its_path() {
     for (text, path, words) in [
         ("udeev: {}", "udeev", "unknown field"),
-        ("name: 'a b'", "name", "no name of a handler"),
+        ("name: 'a b'", "name", "not a name of a handler"),
         ("udev: {subsystem: []}", "udev.subsystem", "unknown field"),
         ("udev: {}", "udev", "missing field"),
         (
@@ -139,7 +139,7 @@ fn a_wrong_field_is_named_with_its_path() {
         (
             "network: {udp: ['999.1.1.1/8:1']}",
             "network.udp[0]",
-            "no IP address",
+            "not an IP address",
         ),
         (
             "network: {tcp: ['lan:1', '10.0.0.1/8:1']}",
@@ -169,7 +169,7 @@ fn a_wrong_field_is_named_with_its_path() {
         (
             "network: {http: ['1.2.3:80']}",
             "network.http[0]",
-            "no IP address",
+            "not an IP address",
         ),
         (
             "network: {multicast: ['10.0.0.1:1']}",
@@ -184,12 +184,12 @@ fn a_wrong_field_is_named_with_its_path() {
         (
             "network: {interfaces: [eth0, '[']}",
             "network.interfaces[1]",
-            "no pattern",
+            "not a pattern",
         ),
         (
             "network: {names: ['***']}",
             "network.names[0]",
-            "no pattern",
+            "not a pattern",
         ),
         ("network: {tls: none}", "network.tls", "must be `verify`"),
         ("network: {tls: 'pin:12'}", "network.tls", "64 hexadecimal"),

@@ -112,7 +112,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
         ),
         (
             |d| d.properties = vec![("UDEV_A".into(), "1".into()), ("UDEV_A".into(), "2".into())],
-            "there twice",
+            "specified twice",
         ),
         (
             |d| d.device_nodes = vec![node("/dev/sda")],
@@ -195,7 +195,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                     })
                     .into();
             },
-            "there twice",
+            "specified twice",
         ),
         (
             |d| {
@@ -205,7 +205,7 @@ fn what_is_not_granted_leaves_the_device_out_and_says_why() {
                 }];
                 d.capacity = vec![("a".into(), "1".into())];
             },
-            "there twice",
+            "specified twice",
         ),
         (
             |d| d.properties = vec![("UDEV_A".into(), "x".repeat(65 << 10))],

@@ -142,7 +142,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "name: udev\n    discoveryProperties:\n    - name: a\n    - name: a\n",
             10,
             "spec.discoveryHandler.discoveryProperties[1].name",
-            "there twice",
+            "specified twice",
         ),
         (
             "  name: NAME\n",

@@ -128,9 +128,9 @@ fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
     };
     let cases: [(Alter, &str); 4] = [
         (unhealthy, "unhealthy: hot"),
-        (missing, "not there any more"),
+        (missing, "no longer exists"),
         (unreported, "has not been seen since the agent started"),
-        (gone, "not there any more"),
+        (gone, "no longer exists"),
     ];
     for (change, why) in cases {
         for usage in ["", NODE] {

@@ -103,7 +103,7 @@ fn a_group_wakes_if_it_is_granted_and_the_filter_within_its_bounds() {
         ),
         (multicast("224.0.0.251", 5353, &[b"a"]), "no entry of"),
         (multicast("10.0.0.1", 3702, &[b"a"]), "not a multicast"),
-        (multicast("cameras", 3702, &[b"a"]), "no IP address"),
+        (multicast("cameras", 3702, &[b"a"]), "not an IP address"),
         (multicast("239.255.255.250", 3702, &[]), "1 to 8 strings"),
         (multicast("239.255.255.250", 3702, &[b""]), "1 to 64 bytes"),
         (
