@@ -65,9 +65,11 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                             shared.interrupted(scope, None);
                         }
                         if matches!(event, Event::InitDone) {
-                            list_ended(shared, &api, scope, watch.listed()).await;
-                            // Ignores the sign that its own list has given.
-                            restored.mark_unchanged();
+                            let is_restored = list_ended(shared, &api, scope, watch.listed()).await;
+                            if is_restored {
+                                // This list is from after the restore.
+                                restored.mark_unchanged();
+                            }
                         }
                         gone.extend(take_in(shared, scope, event));
                     }
@@ -96,8 +98,8 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     }
 }
 
-/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older.
-async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) {
+/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older; then returns true.
+async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) -> bool {
     let overtaken = shared.state().view.overtaken(scope, listed);
     let is_restored = match overtaken {
         Some(newest) => current(api).await.is_some_and(|current| current < newest),
@@ -114,6 +116,7 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
         state.view.list_ended(scope, listed);
         state.unread.remove(&scope);
     }
+    is_restored
 }
 
 /// Asks the database for its current version.
