@@ -38,15 +38,19 @@ impl Drop for Guard {
     }
 }
 
+/// Returns the label selector of the Instances of a scope.
+pub fn selector(scope: Scope, node: &str) -> String {
+    match scope {
+        Scope::Local => format!("{NODE_LABEL}={}", label_value(node)),
+        Scope::Shared => format!("{SHARED_LABEL}=true"),
+    }
+}
+
 /// Follows one watch forever.
 pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let guard = Guard(shared);
     let shared = &guard.0;
-    let selector = match scope {
-        Scope::Local => format!("{NODE_LABEL}={}", label_value(&shared.node)),
-        Scope::Shared => format!("{SHARED_LABEL}=true"),
-    };
-    let mut watch = Watch::new(api.clone()).labels(&selector);
+    let mut watch = Watch::new(api.clone()).labels(&selector(scope, &shared.node));
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
     let (mut failures, mut again) = (0_u32, None);

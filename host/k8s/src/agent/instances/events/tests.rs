@@ -72,6 +72,30 @@ async fn told_of_deletion(
     (stub, store, folder)
 }
 
+#[tokio::test]
+async fn an_instance_that_the_watch_does_not_show_is_read() {
+    let silent = Mutex::new(Vec::new());
+    let mut stub = Stub::start(move |request| {
+        let is_local = request.contains("leafhost.dev%2Fnode");
+        if request.contains("watch=true") {
+            let (sender, events) = mpsc::unbounded_channel();
+            silent.lock().unwrap().push(sender);
+            return Answer::Events(events);
+        }
+        let is_old = request.contains("resourceVersion=0");
+        let instance = instance("6", &json!({"leafhost.dev/node": "node-a"}));
+        let all = [instance];
+        list("5", if is_local && !is_old { &all } else { &[] })
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("instances.json");
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    until(&store, |set| set.instances.is_empty()).await;
+    store.refresh().await.unwrap();
+    assert_eq!(store.instances().borrow().instances.len(), 1);
+}
+
 /// Takes 50 s if the changes that arrive together are seen one after the other, with a pause between two.
 #[tokio::test]
 async fn a_thousand_changes_that_arrive_together_are_seen_together() {
