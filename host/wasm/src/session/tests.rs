@@ -406,7 +406,7 @@ async fn a_first_call_that_fails_is_made_again_and_told_the_same() {
     assert_eq!(report.call.events, ["first", "timer"]);
     let calls = caller.calls();
     assert_eq!(calls[1].0, 1000);
-    assert!((2500..=3000).contains(&calls[2].0), "{calls:?}");
+    assert!((2600..=3000).contains(&calls[2].0), "{calls:?}");
     assert_eq!(calls[2].1, ["first", "timer"]);
 }
 
@@ -466,7 +466,7 @@ async fn backoff_ends_at_five_minutes_and_begins_anew_after_an_answer() {
         waits.push(session.next().await.call.next.unwrap());
     }
     assert!(waits.iter().all(|wait| *wait <= Duration::from_mins(5)));
-    assert!(waits[11] >= Duration::from_secs(225), "{waits:?}");
+    assert!(waits[11] >= Duration::from_mins(4), "{waits:?}");
     assert_eq!(waits[13], Duration::from_secs(1));
 }
 

@@ -56,27 +56,22 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let (mut failures, mut again) = (0_u32, None);
     // Set while there is a change to publish.
     let mut publication: Option<Instant> = None;
-    let mut published: Option<Instant> = None;
+    let mut earliest = Instant::now();
     loop {
         let due = publication.into_iter().chain(again).min();
         tokio::select! {
             event = watch.next() => {
-                let earliest = published.map_or_else(Instant::now, |at| at + SPACING);
                 publication.get_or_insert(earliest);
                 match event {
-                    Ok(event) => {
-                        if matches!(event, Event::InitDone | Event::Resumed) {
-                            shared.interrupted(scope, None);
+                    Ok(Event::InitDone) => {
+                        shared.interrupted(scope, None);
+                        if list_ended(shared, &api, scope, watch.listed()).await {
+                            // This list is from after the restore.
+                            restored.mark_unchanged();
                         }
-                        if matches!(event, Event::InitDone) {
-                            let is_restored = list_ended(shared, &api, scope, watch.listed()).await;
-                            if is_restored {
-                                // This list is from after the restore.
-                                restored.mark_unchanged();
-                            }
-                        }
-                        gone.extend(take_in(shared, scope, event));
                     }
+                    Ok(Event::Resumed) => shared.interrupted(scope, None),
+                    Ok(event) => gone.extend(take_in(shared, scope, event)),
                     Err(failure) => {
                         shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
                     }
@@ -94,7 +89,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     again = (failures > 0).then(|| Instant::now() + backoff(failures));
                 }
                 shared.publish();
-                published = Some(Instant::now());
+                earliest = Instant::now() + SPACING;
             }
             // `shared` holds the sender, so the channel stays open.
             Ok(()) = restored.changed() => watch.restart(),
