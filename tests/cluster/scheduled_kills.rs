@@ -38,8 +38,8 @@ fn soak_pods_get_what_was_chosen_for_them_while_everything_is_killed() -> Result
     Ok(())
 }
 
-/// Starts and ends pods while agents with these arguments, kubelets, the extender and the API server are killed `kills` times, at moments from the
-/// seed.
+/// Starts and ends pods while agents with these arguments, kubelets, the extender, and the API server with the kube-scheduler
+/// are killed `kills` times, at moments from the seed.
 fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());

@@ -153,10 +153,11 @@ impl Scheduling {
         self.scheduler.kill()?;
         self.scheduler.wait()?;
         let path = self.folder.path().join("scheduler.log");
-        let before = fs::read(&path)?.len();
+        let mut before = fs::read(&path)?.len();
         self.scheduler = kube_scheduler(self.cluster, self.folder.path())?;
         eventually("the kube-scheduler has listed the pods", || {
             if let Some(status) = self.scheduler.try_wait()? {
+                before = fs::read(&path)?.len();
                 self.scheduler = kube_scheduler(self.cluster, self.folder.path())?;
                 bail!("it has ended: {status}");
             }

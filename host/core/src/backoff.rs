@@ -7,9 +7,9 @@ use rand::RngExt as _;
 use crate::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
 
 /// Returns the wait after the `failures`-th failure in a row. It doubles from one second to five minutes; up to a
-/// quarter is random, so that tasks that failed together do not retry together.
+/// fifth is random, so that tasks that failed together do not retry together.
 pub fn wait(failures: u32) -> Duration {
-    without_jitter(failures).mul_f64(rand::rng().random_range(0.75..=1.0))
+    without_jitter(failures).mul_f64(rand::rng().random_range(0.8..=1.0))
 }
 
 /// Returns the wait of [`wait`] without its random part, for a task that retries alone.
@@ -45,7 +45,7 @@ mod tests {
         ] {
             let wait = wait(failures).as_secs_f64();
             assert!(
-                (seconds * 0.75..=seconds).contains(&wait),
+                (seconds * 0.8..=seconds).contains(&wait),
                 "{failures}: {wait}"
             );
         }

@@ -35,8 +35,10 @@ use crate::wire::{channel, discover};
 const MAX_TEXT: usize = 1024;
 /// Number of sets in a row that count as a flood.
 const FLOOD: u32 = 5;
-/// Maximum number of pending sets that are read at once.
+/// Maximum number of pending sets that are read at once, and the time that this takes. A set that is larger than the stream's window comes in parts,
+/// for which the handler waits.
 const AT_ONCE: usize = 1000;
+const DRAIN: Duration = Duration::from_millis(20);
 /// Factor by which the pause after a set exceeds the time of its check: checks take at most a twentieth of a core.
 const PER_CHECK: u32 = 20;
 
@@ -380,15 +382,16 @@ impl Open {
             Ok(None) => return Err(End::Done),
             Err(status) => return Err(End::Status(status)),
         };
+        let by = Instant::now() + DRAIN;
         for _ in 0..AT_ONCE {
-            match self.sets.next().now_or_never() {
-                None => break,
-                Some(Ok(Some(set))) => newest = set,
-                Some(Ok(None)) => {
+            match timeout_at(by, self.sets.next()).await {
+                Err(_) => break,
+                Ok(Ok(Some(set))) => newest = set,
+                Ok(Ok(None)) => {
                     self.ended = Some(Ok(()));
                     break;
                 }
-                Some(Err(status)) => {
+                Ok(Err(status)) => {
                     self.ended = Some(Err(status));
                     break;
                 }

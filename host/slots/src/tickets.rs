@@ -42,9 +42,10 @@ use model::{Next, TicketHistory};
 
 /// Maximum number of tickets: twice the maximum number of pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
-/// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod during this time.
-const UNSEEN: Duration = Duration::from_secs(2);
-/// Longest wait of an Allocate while the watch of Instances is incomplete or interrupted. No new pods arrive then either.
+/// Maximum time that an Allocate waits for a reservation that the watch has not shown, before the Instances are read. The kubelet admits no other pod
+/// until then.
+const UNSEEN: Duration = Duration::from_millis(500);
+/// Maximum time that an Allocate waits if the Instances cannot be read. No new pods arrive then either.
 const BLIND: Duration = Duration::from_secs(8);
 /// Longest wait of an Allocate for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
@@ -488,16 +489,13 @@ impl TicketTask {
     /// Returns the allocation of the container that the kubelet asks for, and that container.
     async fn decide(&mut self, asked: Instant) -> Result<(Allocation, Served), Refusal> {
         let mut refusal = Refusal::Unavailable(answer::nobody());
-        let mut last = asked + UNSEEN;
+        let (mut last, mut is_read) = (asked + UNSEEN, false);
         loop {
             let admission = self.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("cannot determine for which pod this is: {why}"))
             })?;
             self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
-            if !instances.complete || instances.interrupted.is_some() {
-                last = last.max(asked + BLIND);
-            }
             let kubelet = self.records.kubelet_run();
             let recent = self
                 .answered
@@ -543,7 +541,7 @@ impl TicketTask {
                 }
                 Next::Nobody => {}
             }
-            // The watch may lag behind the scheduler's write, and handlers behind an agent that has just started.
+            // The watch lags behind the scheduler's write, and handlers behind an agent that has just started.
             let changed = async {
                 tokio::select! {
                     changed = self.instances.changed() => changed,
@@ -552,6 +550,16 @@ impl TicketTask {
             };
             match timeout_at(last, changed).await {
                 Ok(Ok(())) => {}
+                Err(_) if !is_read => {
+                    is_read = true;
+                    let read = self.store.refresh().await;
+                    if let Err(error) = &read {
+                        tracing::warn!(error, "cannot read the Instances for an allocation");
+                    }
+                    if read.is_err() || !self.instances.borrow().complete {
+                        last = last.max(asked + BLIND);
+                    }
+                }
                 _ => return Err(refusal),
             }
         }

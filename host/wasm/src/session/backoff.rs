@@ -22,10 +22,10 @@ mod tests {
     fn waits_double_from_one_second_to_five_minutes() {
         for (failures, least, most) in [
             (1, 1.0, 1.0),
-            (2, 1.5, 2.0),
-            (3, 3.0, 4.0),
-            (10, 225.0, 300.0),
-            (u32::MAX, 225.0, 300.0),
+            (2, 1.6, 2.0),
+            (3, 3.2, 4.0),
+            (10, 240.0, 300.0),
+            (u32::MAX, 240.0, 300.0),
         ] {
             for _ in 0..50 {
                 let delay = delay(failures, Duration::ZERO).as_secs_f64();
