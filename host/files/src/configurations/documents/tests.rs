@@ -68,9 +68,9 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
         (
             "name: NAME",
             "name: NAME\n  name: b",
-            4,
-            "metadata",
-            "duplicate field",
+            5,
+            "",
+            "has name twice; remove one",
         ),
         (
             "kind: Configuration",
@@ -128,7 +128,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "spec:\n  capacity: many\n",
             6,
             "spec.capacity",
-            "is \"many\", must be a number",
+            "is \"many\", must be a whole number",
         ),
         (
             "name: udev\n",
@@ -154,7 +154,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
         (
             "  discoveryHandler:\n    name: udev\n",
             "  {}\n",
-            6,
+            5,
             "spec",
             "has no discoveryHandler",
         ),
@@ -206,7 +206,7 @@ fn a_problem_names_its_configuration_where_that_can_be_read() {
     assert!(
         read("f.yaml", "just words").problems[0]
             .message
-            .contains("a Configuration with")
+            .contains("is no Configuration")
     );
 }
 
@@ -232,10 +232,10 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
         "*a,".repeat(MANY / 6)
     );
     let table = [
-        ("[".repeat(MANY), "is too much to read"),
+        ("[".repeat(MANY), "nested more than 32 deep"),
         (
             format!("x: {}", "{a: ".repeat(MANY / 4)),
-            "is too much to read",
+            "nested more than 32 deep",
         ),
         (
             spec(&format!("  brokerSpec: [{repeated}]")),
@@ -267,7 +267,7 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
             ),
             "must be letters, digits and _",
         ),
-        ("--- a\n".repeat(MANY / 6), "invalid type"),
+        ("--- a\n".repeat(MANY / 6), "is no Configuration"),
         (
             format!("---\n{}", good("a")).repeat(MANY / 120),
             "is in this file already",
@@ -315,10 +315,10 @@ fn of_many_problems_the_first_are_told_with_their_lines() {
 fn a_problem_with_a_large_value_is_short_and_on_one_line() {
     let long = "x\\u202e\\n".repeat(100_000);
     for (field, words) in [
-        (format!("capacity: \"{long}\""), "must be a number"),
+        (format!("capacity: \"{long}\""), "must be a whole number"),
         (
             format!("brokerProperties:\n    ? \"{long}\"\n    : []"),
-            "expected a string",
+            "is a list, must be text",
         ),
         (
             format!("brokerProperties: {{A: \"{long}\"}}"),
@@ -381,10 +381,10 @@ spec:
     - {name: a, value: b}
     - name: c
       valueFrom:
-        secretKeyRef: {name: s, namespace: n, key: k, optional: true}
+        secretKeyRef: {name: s, namespace: ns, key: k, optional: true}
     - name: d
       valueFrom:
-        configMapKeyRef: {name: s, namespace: n, key: k, optional: true}
+        configMapKeyRef: {name: s, namespace: ns, key: k, optional: true}
   capacity: 2
   brokerProperties: {A: b}
   brokerSpec:
@@ -396,7 +396,7 @@ spec:
 #[test]
 fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
     let ignored = [
-        "f.yaml:22: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:21: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
         "f.yaml:23: spec.instanceServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
         "f.yaml:24: spec.configurationServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
     ];
@@ -443,8 +443,8 @@ fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
             ),
         ),
         (
-            "name: s, namespace: n, key: k, optional: true}\n    - name: d",
-            "name: s, namespace: n, key: k, sometimes: true}\n    - name: d",
+            "name: s, namespace: ns, key: k, optional: true}\n    - name: d",
+            "name: s, namespace: ns, key: k, sometimes: true}\n    - name: d",
             Some(
                 "f.yaml:15: spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef.sometimes: unknown field sometimes; known: name, namespace, key, optional",
             ),
@@ -509,7 +509,7 @@ fn messages_of_the_reader_say_what_to_write_instead() {
     for (text, expected) in [
         (
             good("a") + "    discoveryDetails:\n      a: 1\n",
-            "f.yaml:9: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
         ),
         (
             good("a") + "    discoveryDetails: [1]\n",
@@ -537,7 +537,7 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         ),
         (
             spec("  capacity: {{ .Values.capacity }}"),
-            "f.yaml:6: spec.capacity: begins with {{: render the Helm template first",
+            "f.yaml:6: begins with {{: render the Helm template first",
         ),
         (
             "kind: Configuration\n".to_owned(),
@@ -552,4 +552,72 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems, [expected], "{text}");
     }
+}
+
+const MERGED: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: cams
+  annotations: {leafhost.dev/grace: '30s'}
+spec:
+  brokerProperties: &own
+    A: '1'
+    B: b
+  discoveryHandler:
+    <<: &handler
+      name: onvif
+      discoveryDetails: |
+        scopes: {items: ['a b']}
+    discoveryProperties:
+    - &value {name: a, value: x}
+    - {<<: *value, name: b}
+  capacity: 2
+";
+
+#[test]
+fn merge_keys_are_resolved_as_kubectl_does() {
+    let reading = read("f.yaml", MERGED);
+    assert_eq!(reading.problems, []);
+    assert_eq!(reading.warnings, []);
+    let configuration = &reading.documents[0].configuration;
+    assert_eq!(configuration.handler, "onvif");
+    assert_eq!(configuration.details, "scopes: {items: ['a b']}\n");
+    let properties: Vec<_> = configuration
+        .properties
+        .iter()
+        .map(|property| (property.name.as_str(), property.value.as_deref()))
+        .collect();
+    assert_eq!(properties, [("a", Some("x")), ("b", Some("x"))]);
+    assert_eq!(configuration.broker_properties["A"], "1");
+    assert_eq!(reading.documents[0].text, MERGED);
+}
+
+#[test]
+fn a_mistake_in_a_merged_document_has_its_line() {
+    for (from, to, expected) in [
+        (
+            "capacity: 2",
+            "capacity: 0",
+            "f.yaml:18: spec.capacity: is 0, must be 1 to 1000",
+        ),
+        (
+            "capacity: 2",
+            "capacity: many",
+            "f.yaml:18: spec.capacity: is \"many\", must be a whole number",
+        ),
+    ] {
+        let reading = read("f.yaml", &MERGED.replace(from, to));
+        let shown: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, [expected]);
+    }
+    let reading = read("f.yaml", &MERGED.replace("capacity", "capcity"));
+    let warning = reading.warnings[0].to_string();
+    assert!(
+        warning.starts_with("f.yaml:18: spec.capcity: "),
+        "{warning}"
+    );
+    // A merge key that cannot be resolved is reported as it is read.
+    let reading = read("f.yaml", &MERGED.replace("<<: &handler", "<<: 1 #"));
+    assert!(!reading.problems.is_empty());
 }
