@@ -47,6 +47,15 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
     })
 }
 
+/// Reads all documents of a text as JSON, without fields that have no value.
+pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
+    let all: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options(text));
+    match all {
+        Ok(all) => Ok(all.iter().map(Node::value).collect()),
+        Err(error) => Err(syntax(text, &error)),
+    }
+}
+
 /// Returns the limits and rules for reading `text`.
 fn options(text: &str) -> Options {
     // Nothing but aliases makes a text stand for more than it is long.

@@ -227,6 +227,15 @@ fn a_field_has_the_line_of_its_key_and_an_item_that_of_its_begin() {
 }
 
 #[test]
+fn documents_are_read_until_one_is_broken() {
+    assert_eq!(
+        read_all("a: 1\n---\n# nothing\n---\n{b: on, c: ~}\n").unwrap(),
+        [serde_json::json!({"a": 1}), serde_json::json!({"b": true})]
+    );
+    assert_eq!(read_all("a: 1\n---\nb: [\n").unwrap_err().line, Some(3));
+}
+
+#[test]
 fn numbers_and_booleans_become_the_texts_that_are_written() {
     let text = "a: {b: 0x1F, c: on, d: 'e', f: [1]}\nl: [{n: 1.50, m: 2}, {n: x}]\n";
     let mut document = Document::read(text).unwrap();
