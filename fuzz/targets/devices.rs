@@ -6,7 +6,7 @@ use std::time::Duration;
 use leafhost_core::scheduling::{Container, ContainerKind};
 use leafhost_fuzz::within;
 use leafhost_select::{
-    Candidate, Expression, Facts, MAX_DEVICES, MAX_TEXT, Verdict, Verdicts, choose, read,
+    Candidate, DeviceAttributes, Expression, MAX_DEVICES, MAX_TEXT, Verdict, Verdicts, choose, read,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -17,12 +17,12 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let facts = Facts::default();
+    let attributes = DeviceAttributes::default();
     let mut verdicts = Verdicts::default();
     // Reads the text as an expression, too.
     within(LIMIT, || {
         if let Ok(expression) = verdicts.expression(text) {
-            verdicts.judge(&expression, &facts);
+            verdicts.judge(&expression, &attributes);
         }
     });
     let container = |name: &str, kind| Container {
@@ -45,14 +45,14 @@ fuzz_target!(|data: &[u8]| {
     };
     assert!(text.len() <= MAX_TEXT);
     let ways = asked.iter().flat_map(|one| &one.requests);
-    let most = ways.map(|request| request.ways.iter().map(|way| way.count).max());
+    let most = ways.map(|request| request.alternatives.iter().map(|way| way.count).max());
     let most: u32 = most.flatten().sum();
     assert!((1..=MAX_DEVICES).contains(&most));
     let names: Vec<String> = (0..20).map(|number| format!("gpu-{number}")).collect();
     let configurations: Vec<&str> = asked
         .iter()
         .flat_map(|one| &one.requests)
-        .flat_map(|request| &request.ways)
+        .flat_map(|request| &request.alternatives)
         .map(|way| way.configuration.as_str())
         .collect();
     let of = configurations.iter().cycle().zip(&names);
@@ -60,7 +60,7 @@ fuzz_target!(|data: &[u8]| {
         .map(|(configuration, name)| Candidate {
             configuration,
             name,
-            facts: &facts,
+            attributes: &attributes,
             is_shared: false,
             left: 0,
         })
@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
         choose(&asked, &candidates, &mut { u32::MAX }, |way, _| {
             way.expressions.iter().all(|text| {
                 let expression = verdicts.expression(text);
-                expression.is_ok_and(|one| verdicts.judge(&one, &facts) == Verdict::Fits)
+                expression.is_ok_and(|one| verdicts.judge(&one, &attributes) == Verdict::Fits)
             })
         })
     });

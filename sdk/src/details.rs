@@ -46,8 +46,9 @@ fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
         .and_then(|rest| rest.split_once('`'));
     if let Some((field, _)) = missing {
         let path = join(path, field);
-        let meant = |other: &Unknown| other.meant == Some(field) && other.sibling(field) == path;
-        return match unknown.iter().position(meant) {
+        let is_suggested =
+            |other: &Unknown| other.suggestion == Some(field) && other.sibling(field) == path;
+        return match unknown.iter().position(is_suggested) {
             Some(place) => {
                 let name = unknown.remove(place).name;
                 Problem::new(

@@ -151,16 +151,18 @@ impl Answering {
         };
         let (space, name) = (text("PodNamespace")?, text("PodName")?);
         if let Some(instances) = &self.instances {
-            let mut left = instances.lock().unwrap_or_else(PoisonError::into_inner);
-            let instance = left.pop().context("no Instance is left")?;
-            drop(left);
+            let instance = instances
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop()
+                .context("no Instance is left")?;
             let slot = format!("/spec/deviceUsage/{instance}-0");
             let usage = format!("P:{}:{}", text("PodUID")?, text("Node")?);
-            let patch = json!([{"op": "test", "path": slot, "value": ""}, {"op": "add", "path": slot, "value": usage}]);
+            let operations = json!([{"op": "test", "path": slot, "value": ""}, {"op": "add", "path": slot, "value": usage}]);
             let path = format!("/apis/akri.sh/v0/namespaces/{space}/instances/{instance}");
             let request = http::Request::patch(path)
                 .header("content-type", "application/json-patch+json")
-                .body(serde_json::to_vec(&patch)?)?;
+                .body(serde_json::to_vec(&operations)?)?;
             let written = self.client.request::<Value>(request);
             self.runtime.block_on(written)?;
         }

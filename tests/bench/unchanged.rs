@@ -33,7 +33,7 @@ pub fn measure() -> Result<Vec<Line>> {
     let written: Vec<What> = watch
         .all()
         .into_iter()
-        .map(|heard| heard.what)
+        .map(|observation| observation.what)
         .filter(|what| !matches!(what, What::Device(_)))
         .collect();
     // Checks that the watch works.

@@ -22,7 +22,7 @@ const KERNEL: u32 = 1;
 
 /// Observation and its time.
 #[derive(Debug, Clone)]
-pub struct Heard {
+pub struct Observation {
     pub at: Instant,
     pub what: What,
 }
@@ -40,7 +40,7 @@ pub enum What {
 
 /// Thread that observes until this is dropped.
 pub struct Watch {
-    heard: Receiver<Heard>,
+    observed: Receiver<Observation>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,28 +64,28 @@ impl Watch {
             watched.insert(added, folder.clone());
         }
         let (stop, stopped) = UnixStream::pair()?;
-        let (sender, heard) = channel();
+        let (sender, observed) = channel();
         let listener = Listener {
             kernel,
             files,
             watched,
             stopped,
-            heard: sender,
+            observed: sender,
         };
         Ok(Self {
-            heard,
+            observed,
             stop: Some(stop),
             thread: Some(std::thread::spawn(move || listener.listen())),
         })
     }
 
     /// Returns the next observation that `fits`, within a minute; drops others.
-    pub fn next(&self, what: &str, fits: impl Fn(&What) -> bool) -> Result<Heard> {
+    pub fn next(&self, what: &str, fits: impl Fn(&What) -> bool) -> Result<Observation> {
         let until = Instant::now() + Duration::from_mins(1);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.heard.recv_timeout(left) {
-                Ok(heard) if fits(&heard.what) => return Ok(heard),
+            match self.observed.recv_timeout(left) {
+                Ok(observed) if fits(&observed.what) => return Ok(observed),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => bail!("{what}: not within a minute"),
                 Err(RecvTimeoutError::Disconnected) => bail!("{what}: the watch has ended"),
@@ -94,8 +94,8 @@ impl Watch {
     }
 
     /// Returns all observations so far.
-    pub fn all(&self) -> Vec<Heard> {
-        self.heard.try_iter().collect()
+    pub fn all(&self) -> Vec<Observation> {
+        self.observed.try_iter().collect()
     }
 }
 
@@ -134,7 +134,7 @@ struct Listener {
     files: Inotify,
     watched: HashMap<WatchDescriptor, PathBuf>,
     stopped: UnixStream,
-    heard: Sender<Heard>,
+    observed: Sender<Observation>,
 }
 
 impl Listener {
@@ -146,14 +146,14 @@ impl Listener {
                 return;
             }
             let at = Instant::now();
-            let mut heard = Vec::new();
+            let mut observed = Vec::new();
             while let Ok((message, _)) = self.kernel.recv_from_full() {
                 let text = String::from_utf8_lossy(&message);
                 let first = text.split('\0').next().unwrap_or_default();
-                heard.push(What::Device(first.to_owned()));
+                observed.push(What::Device(first.to_owned()));
             }
             match self.files.read_events(&mut buffer) {
-                Ok(events) => heard.extend(events.filter_map(|event| {
+                Ok(events) => observed.extend(events.filter_map(|event| {
                     let path = self.watched.get(&event.wd)?.join(event.name?);
                     let is_placed = event.mask.contains(EventMask::MOVED_TO);
                     Some(if is_placed {
@@ -165,8 +165,8 @@ impl Listener {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => eprintln!("files are not watched any more: {error}"),
             }
-            for what in heard {
-                if self.heard.send(Heard { at, what }).is_err() {
+            for what in observed {
+                if self.observed.send(Observation { at, what }).is_err() {
                     return;
                 }
             }

@@ -220,9 +220,14 @@ fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
     }
     for (name, first, main) in [("both", &[3][..], &[3][..]), ("alone", &[4], &[])] {
         space.wait_running(name).with_context(|| scheduling.log())?;
-        let has = |container: &str| Ok::<_, anyhow::Error>(indices(&space.logs(name, container)?));
-        ensure!(has("first")? == first.iter().copied().collect(), "{name}");
-        ensure!(has("main")? == main.iter().copied().collect(), "{name}");
+        for (container, expected) in [("first", first), ("main", main)] {
+            let log = space.wait_logs(name, container, "PATH=")?;
+            let has = indices(&log);
+            ensure!(
+                has == expected.iter().copied().collect(),
+                "{container} of {name} has {has:?}\n{log}"
+            );
+        }
     }
     for name in ["both", "alone"] {
         space.delete(name)?;

@@ -167,9 +167,10 @@ fn one(
         let why = match status["phase"].as_str() {
             Some("Running") => None,
             Some("Failed") => Some(format!(
-                "{name}: {}: {}",
+                "{name}: {}: {} {}",
                 text(&status["reason"]),
-                text(&status["message"])
+                text(&status["message"]),
+                status["containerStatuses"][0]["state"]
             )),
             other => bail!("it is {other:?}: {:#}", status["conditions"]),
         };

@@ -89,7 +89,7 @@ impl Kubelet {
         let world = Arc::clone(&self.world);
         let life = Life::start(world, how.pause, !how.without_pods).await?;
         *locked(&self.life) = Some(life);
-        self.world.tell();
+        self.world.notify();
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Kubelet {
             running: std::collections::BTreeSet::new(),
         };
         self.world.pods().insert(uid.clone(), pod);
-        self.world.tell();
+        self.world.notify();
         Ok(uid)
     }
 
@@ -288,7 +288,7 @@ impl Kubelet {
                 .filter(|c| c.kind != pods::Kind::Init);
             pod.running = stay.map(|container| container.name.clone()).collect();
         }
-        self.world.tell();
+        self.world.notify();
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Kubelet {
         if let Some(pod) = self.world.pods().get_mut(uid) {
             pod.running.insert(container.to_owned());
         }
-        self.world.tell();
+        self.world.notify();
         Ok(())
     }
 
@@ -345,7 +345,7 @@ impl Kubelet {
         if let Some(pod) = self.world.pods().get_mut(uid) {
             pod.running.remove(container);
         }
-        self.world.tell();
+        self.world.notify();
     }
 
     /// Ends a pod successfully. The next allocation or List removes it from the records; its folder stays.
@@ -354,7 +354,7 @@ impl Kubelet {
             pod.phase = Phase::Succeeded;
             pod.running.clear();
         }
-        self.world.tell();
+        self.world.notify();
     }
 
     /// Deletes a pod from the API, then its folder.
@@ -366,13 +366,13 @@ impl Kubelet {
     /// Deletes a pod from the API but keeps its folder, as when a volume cannot be unmounted.
     pub fn forget_pod(&self, uid: &str) {
         self.world.pods().remove(uid);
-        self.world.tell();
+        self.world.notify();
     }
 
     /// Tells the kubelet its pods, as the API server does, after a start [without pods](Restart::without_pods).
     pub fn learn_pods(&self) -> Result<(), Refusal> {
         self.life()?.knows_pods.store(true, Relaxed);
-        self.world.tell();
+        self.world.notify();
         Ok(())
     }
 

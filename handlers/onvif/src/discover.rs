@@ -18,7 +18,7 @@ use leafhost_sdk::{Discovery, Event, Host, Request};
 
 use crate::details::Details;
 use crate::discover::camera::Asker;
-use crate::discover::candidates::Heard;
+use crate::discover::candidates::ReceivedAnnouncement;
 use crate::discover::cursor::{Cursor, Moment};
 use crate::discover::probe::{ExtraWait, GROUP_V4, GROUP_V6, PORT, probe, report_silence, resolve};
 use crate::security::credentials::Credentials;
@@ -61,7 +61,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     news.take_replies(host, &cursor);
     let since_probe = Duration::from_millis(now(host).saturating_sub(cursor.probed));
     let scans_all = request.events_lost
-        || cursor.told.is_none()
+        || cursor.sent_digest.is_none()
         || since_probe >= INTERVAL + LATE
         || request
             .events
@@ -95,16 +95,16 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         } else {
             ExtraWait::None
         };
-        let (mut heard, has_listened) = probe(host, timeout, extra_wait).await;
+        let (mut received, has_listened) = probe(host, timeout, extra_wait).await;
         if has_listened || scan.cursor.listened == 0 {
             scan.cursor.listened = now(host);
         }
-        resolve(host, &scan.cursor, &mut heard).await;
-        heard.extend(news.hellos);
-        if heard.is_empty() && scan.cursor.cameras.iter().next().is_none() {
+        resolve(host, &scan.cursor, &mut received).await;
+        received.extend(news.hellos);
+        if received.is_empty() && scan.cursor.cameras.iter().next().is_none() {
             report_silence(host);
         }
-        scan.scan_all(&heard, &news.byes).await;
+        scan.scan_all(&received, &news.byes).await;
         (scan.everything(), INTERVAL)
     } else {
         let before = scan.rendered();
@@ -147,9 +147,9 @@ fn now(host: &Host) -> Moment {
 /// News about the network from the events of this call.
 #[derive(Debug, Default)]
 struct News {
-    hellos: Vec<Heard>,
+    hellos: Vec<ReceivedAnnouncement>,
     /// Probe answers that a device sent to the multicast group instead of to the asker.
-    replies: Vec<Heard>,
+    replies: Vec<ReceivedAnnouncement>,
     /// Endpoint references without `urn:uuid:`.
     byes: Vec<String>,
     /// True if an event needs a probe to tell what changed.
@@ -171,7 +171,7 @@ impl News {
             let Ok(source) = datagram.source.parse::<SocketAddr>() else {
                 continue;
             };
-            let heard = |announcement| Heard {
+            let received = |announcement| ReceivedAnnouncement {
                 source: source.ip().to_canonical(),
                 announcement,
             };
@@ -179,9 +179,9 @@ impl News {
                 Ok(Message::Hello(announcement)) if announcement.xaddrs.is_empty() => {
                     news.is_vague |= announcement.is_onvif;
                 }
-                Ok(Message::Hello(announcement)) => news.hellos.push(heard(announcement)),
+                Ok(Message::Hello(announcement)) => news.hellos.push(received(announcement)),
                 Ok(Message::Matches { matches, .. }) => {
-                    news.replies.extend(matches.into_iter().map(heard));
+                    news.replies.extend(matches.into_iter().map(received));
                 }
                 Ok(Message::Bye(endpoint)) => {
                     news.byes.push(wsd::uuid(&endpoint));

@@ -86,11 +86,11 @@ impl Error {
     }
 
     /// Returns true if this answer to the request for a channel without security is a refusal. A server that had such a
-    /// channel before (`told`) must say so explicitly: otherwise it may just be busy or stopping.
-    pub fn is_refusal(&self, told: bool) -> bool {
+    /// channel before (`had_channel`) must say so explicitly: otherwise it may just be busy or stopping.
+    pub fn is_refusal(&self, had_channel: bool) -> bool {
         match self.status() {
-            Some(status) => SECURITY.contains(&status) || !told && !BOUNDS.contains(&status),
-            None => !told && matches!(self, Self::Lost(_)),
+            Some(status) => SECURITY.contains(&status) || !had_channel && !BOUNDS.contains(&status),
+            None => !had_channel && matches!(self, Self::Lost(_)),
         }
     }
 

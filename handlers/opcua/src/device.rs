@@ -2,9 +2,9 @@
 
 use leafhost_sdk::{AttributeValue, Device, Health};
 
-use crate::facts::Facts;
 use crate::location::Location;
 use crate::messages::Application;
+use crate::security_settings::SecuritySettings;
 
 /// Upper bound of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
@@ -21,7 +21,11 @@ const POLICIES: [&str; 4] = [
 const MAX_POLICIES: usize = 12;
 
 /// Builds the device of an application at a location.
-pub fn device(location: &Location, application: &Application, facts: Option<&Facts>) -> Device {
+pub fn device(
+    location: &Location,
+    application: &Application,
+    settings: Option<&SecuritySettings>,
+) -> Device {
     let url = location.url.as_str();
     let mut device = Device::new(url)
         .shared(!location.url.is_loopback())
@@ -44,15 +48,15 @@ pub fn device(location: &Location, application: &Application, facts: Option<&Fac
             device = device.attribute(name, value);
         }
     }
-    match facts {
-        Some(facts) => secured(device, facts),
+    match settings {
+        Some(settings) => secured(device, settings),
         None => device,
     }
 }
 
-fn secured(mut device: Device, facts: &Facts) -> Device {
+fn secured(mut device: Device, settings: &SecuritySettings) -> Device {
     for (mode, name) in [(1, "modeNone"), (2, "modeSign"), (3, "modeSignAndEncrypt")] {
-        device = device.attribute(name, facts.modes.contains(mode));
+        device = device.attribute(name, settings.modes.contains(mode));
     }
     for (token, name) in [
         (0, "tokenAnonymous"),
@@ -60,22 +64,22 @@ fn secured(mut device: Device, facts: &Facts) -> Device {
         (2, "tokenCertificate"),
         (3, "tokenIssued"),
     ] {
-        device = device.attribute(name, facts.tokens.contains(token));
+        device = device.attribute(name, settings.tokens.contains(token));
     }
     for name in POLICIES {
         device = device.attribute(
             format!("policy{name}"),
-            facts.policies.iter().any(|policy| policy == name),
+            settings.policies.iter().any(|policy| policy == name),
         );
     }
-    let others = facts
+    let others = settings
         .policies
         .iter()
         .filter(|name| !POLICIES.contains(&name.as_str()));
     for name in others.take(MAX_POLICIES) {
         device = device.attribute(format!("policy{name}"), true);
     }
-    match bounded(&facts.certificate, MAX_ATTRIBUTE) {
+    match bounded(&settings.certificate, MAX_ATTRIBUTE) {
         Some(digest) => device.attribute("certificateSha256", digest),
         None => device,
     }
@@ -108,7 +112,7 @@ fn bounded(text: &str, most: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Kinds;
+    use crate::security_settings::Kinds;
     use crate::url::Url;
 
     fn mk_application(uri: &str, name: &str) -> Application {
@@ -139,18 +143,18 @@ mod tests {
 
     #[test]
     fn a_server_has_akris_id_and_property_and_selectable_attributes() {
-        let facts = Facts {
+        let settings = SecuritySettings {
             certificate: "ab".repeat(32),
             modes: mk_kinds(&[1, 3]),
             policies: vec!["Basic128Rsa15".to_owned(), "None".to_owned()],
             tokens: mk_kinds(&[0]),
-            ..Facts::default()
+            ..SecuritySettings::default()
         };
         let url = "opc.tcp://plc:4842/UA";
         let device = device(
             &mk_place(url),
             &mk_application("urn:plc", "PLC 1"),
-            Some(&facts),
+            Some(&settings),
         );
         assert_eq!(device.id, url);
         assert_eq!(
@@ -178,9 +182,13 @@ mod tests {
 
     #[test]
     fn any_difference_changes_the_comparison_text() {
-        let facts = Facts::default();
+        let settings = SecuritySettings::default();
         let location = mk_place("opc.tcp://plc:1");
-        let plain = device(&location, &mk_application("urn:plc", "PLC 1"), Some(&facts));
+        let plain = device(
+            &location,
+            &mk_application("urn:plc", "PLC 1"),
+            Some(&settings),
+        );
         let others = [
             plain.clone().attribute("modeNone", true),
             plain.clone().attribute("more", "x"),
@@ -200,17 +208,17 @@ mod tests {
 
     #[test]
     fn attributes_stay_within_the_limits() {
-        let facts = Facts {
+        let settings = SecuritySettings {
             certificate: "ab".repeat(32),
             policies: (0..16).map(|number| format!("{number:A>26}")).collect(),
-            ..Facts::default()
+            ..SecuritySettings::default()
         };
         let mut application = mk_application(&"u".repeat(257), &"n".repeat(65));
         application.product = "a\nb".to_owned();
         let device = device(
             &mk_place("opc.tcp://127.1.2.3:1"),
             &application,
-            Some(&facts),
+            Some(&settings),
         );
         assert!(device.attributes.len() <= 32, "{}", device.attributes.len());
         assert!(

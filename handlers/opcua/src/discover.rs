@@ -9,11 +9,11 @@ use leafhost_sdk::{Device, Discovery, Event, Host, Request};
 use crate::client::{self, AT_ONCE, Budget, Conversation};
 use crate::details::Details;
 use crate::device::{comparison_text, device};
-use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::messages::{Application, Endpoint};
 use crate::mirrored;
-use crate::search::{Answers, Outcome, Results, Search, Task, Told};
+use crate::search::{Answers, Outcome, Results, Search, SettingsResult, Task};
+use crate::security_settings::SecuritySettings;
 use crate::table::Table;
 use crate::url::Url;
 
@@ -62,10 +62,10 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
         Task::Ask {
             asked,
             url,
-            facts,
+            settings,
             records,
             known,
-            told,
+            known_application,
         } => {
             let mut answers = Answers::default();
             let mut first = true;
@@ -77,9 +77,9 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
                             host,
                             budget,
                             &url,
-                            facts,
+                            settings,
                             records,
-                            told.as_deref(),
+                            known_application.as_deref(),
                             &mut answers,
                         ),
                     )
@@ -109,12 +109,12 @@ async fn run_task(host: &Host, budget: &Budget, task: Task) -> Outcome {
             url,
             listed,
             addresses,
-            facts,
+            settings,
             known,
         } => {
             let mut tries = if known { 2 } else { 1 };
             let found = loop {
-                let found = confirm(host, budget, &url, &listed, &addresses, facts).await;
+                let found = confirm(host, budget, &url, &listed, &addresses, settings).await;
                 tries -= 1;
                 if tries == 0 || found.is_ok() {
                     break found;
@@ -130,9 +130,9 @@ async fn ask(
     host: &Host,
     budget: &Budget,
     url: &Url,
-    facts: bool,
+    settings: bool,
     records: bool,
-    told: Option<&str>,
+    known_application: Option<&str>,
     answers: &mut Answers,
 ) -> Result<(), client::Error> {
     answers.refused = false;
@@ -144,7 +144,7 @@ async fn ask(
     let mut conversation = Conversation::begin(host, &answers.addresses, url, budget).await?;
     answers.alive = true;
     let opened = conversation.open().await;
-    opened.inspect_err(|error| answers.refused = error.is_refusal(told.is_some()))?;
+    opened.inspect_err(|error| answers.refused = error.is_refusal(known_application.is_some()))?;
     let found = conversation.servers(url.as_str()).await?;
     let servers = answers.servers.insert(found);
     let discovery = servers.items.iter().find(|server| server.kind == 3);
@@ -156,12 +156,13 @@ async fn ask(
     let is_mirrored = mirrored::is_mirrored(&servers.items, url);
     // Endpoints from before are outdated if the list no longer has their application.
     let is_replaced = servers.items.len() > 1
-        && told.is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
-    if facts || is_replaced {
+        && known_application
+            .is_some_and(|uri| !servers.items.iter().any(|server| server.uri == uri));
+    if settings || is_replaced {
         let listed = own.and_then(Application::url);
-        answers.facts = Some(match conversation.endpoints(url, listed).await {
+        answers.settings = Some(match conversation.endpoints(url, listed).await {
             // The connection can still be used after these errors.
-            told @ (Ok(_) | Err(client::Error::Messages(_))) => facts_of(told),
+            answer @ (Ok(_) | Err(client::Error::Messages(_))) => settings_of(answer),
             Err(error) => return Err(error),
         });
     }
@@ -186,22 +187,22 @@ async fn confirm(
     url: &Url,
     listed: &str,
     addresses: &[std::net::IpAddr],
-    facts: bool,
-) -> Result<Told, client::Error> {
+    settings: bool,
+) -> Result<SettingsResult, client::Error> {
     if !url.is_opc_tcp() {
         client::accepts_connections(host, addresses, url.port(), budget).await?;
         let why = "endpoints are asked for over opc.tcp only";
         return Ok(Some(Err(why.to_owned())));
     }
     let conversation = Conversation::begin(host, addresses, url, budget).await?;
-    if !facts {
+    if !settings {
         return Ok(None);
     }
     let endpoints = endpoints(conversation, url, listed);
     let left = CONVERSATION_LIMIT.saturating_sub(client::HELLO_LIMIT);
     let endpoints = host.within(left, endpoints).await;
     let slow = Err(client::Error::Slow(left));
-    Ok(Some(facts_of(endpoints.unwrap_or(slow))))
+    Ok(Some(settings_of(endpoints.unwrap_or(slow))))
 }
 
 async fn endpoints(
@@ -215,9 +216,11 @@ async fn endpoints(
     Ok(endpoints)
 }
 
-fn facts_of(endpoints: Result<Vec<Endpoint>, client::Error>) -> Result<Facts, String> {
+fn settings_of(
+    endpoints: Result<Vec<Endpoint>, client::Error>,
+) -> Result<SecuritySettings, String> {
     let endpoints = endpoints.map_err(|error| error.in_full())?;
-    Facts::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
+    SecuritySettings::of(&endpoints).ok_or_else(|| "the server lists none".to_owned())
 }
 
 fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Results) -> Discovery {
@@ -231,11 +234,11 @@ fn answer(request: &Request<Details>, host: &Host, before: &Memory, results: Res
             before,
             &devices.iter().map(comparison_text).collect::<String>(),
         );
-        let anew = request
+        let needs_full_answer = request
             .events
             .iter()
             .any(|event| matches!(event, Event::First | Event::Changed));
-        if same && !anew {
+        if same && !needs_full_answer {
             Discovery::unchanged()
         } else {
             Discovery::complete(devices)
@@ -273,7 +276,7 @@ fn devices(request: &Request<Details>, host: &Host, results: &Results) -> Vec<De
             devices.push(device(
                 &found.location,
                 &found.application,
-                found.facts.as_ref(),
+                found.settings.as_ref(),
             ));
         }
     }

@@ -4,7 +4,6 @@ mod client;
 mod details;
 mod device;
 mod discover;
-mod facts;
 #[doc(hidden)]
 pub mod framing;
 mod location;
@@ -13,6 +12,7 @@ mod memory;
 pub mod messages;
 mod mirrored;
 mod search;
+mod security_settings;
 mod status;
 mod table;
 mod text;

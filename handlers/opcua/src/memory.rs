@@ -1,9 +1,9 @@
-//! State that a call leaves to the next one: the servers that answered, their facts, and the servers that did not answer.
+//! State that a call leaves to the next one: the servers that answered, their settings, and the servers that did not answer.
 //! Without it a call finds the same devices, only slower.
 
 use std::fmt;
 
-use crate::facts::Facts;
+use crate::security_settings::SecuritySettings;
 use crate::text::digest;
 
 /// Upper bound of known servers.
@@ -31,7 +31,7 @@ pub struct Memory {
     /// Digest of the last complete answer.
     answer: Option<u64>,
     /// Servers that answered, by digest of host and port, sorted.
-    servers: Vec<(u64, Option<Facts>)>,
+    servers: Vec<(u64, Option<SecuritySettings>)>,
     /// Digests of servers that did not answer, sorted.
     silent: Vec<u64>,
 }
@@ -50,7 +50,9 @@ impl Memory {
             match (word, number) {
                 ("round", Some(number)) => memory.round = number,
                 ("answer", number) => memory.answer = number,
-                ("server", Some(number)) => memory.servers.push((number, Facts::read(fields))),
+                ("server", Some(number)) => memory
+                    .servers
+                    .push((number, SecuritySettings::read(fields))),
                 ("silent", Some(number)) => memory.silent.push(number),
                 _ => return Self::default(),
             }
@@ -68,9 +70,9 @@ impl Memory {
     pub fn write(&self) -> Option<Vec<u8>> {
         let mut lines = vec![format!("round {:x}", self.round)];
         lines.extend(self.answer.map(|answer| format!("answer {answer:x}")));
-        for (number, facts) in &self.servers {
-            lines.push(match facts {
-                Some(facts) => format!("server {number:x}\t{}", facts.write()),
+        for (number, settings) in &self.servers {
+            lines.push(match settings {
+                Some(settings) => format!("server {number:x}\t{}", settings.write()),
                 None => format!("server {number:x}"),
             });
         }
@@ -104,8 +106,8 @@ impl Memory {
         self.silent.binary_search(&peer.digest()).is_ok()
     }
 
-    /// Returns the last known facts of the server.
-    pub fn facts(&self, peer: &Peer) -> Option<&Facts> {
+    /// Returns the last known settings of the server.
+    pub fn settings(&self, peer: &Peer) -> Option<&SecuritySettings> {
         let index = self.index_of(peer).ok()?;
         self.servers.get(index)?.1.as_ref()
     }
@@ -119,15 +121,15 @@ impl Memory {
     /// Returns true if its endpoints are to be requested in this call; the servers take turns.
     pub fn wants_facts(&self, peer: &Peer) -> bool {
         let turn = peer.digest() % REFRESH == self.round % REFRESH;
-        turn || self.facts(peer).is_none()
+        turn || self.settings(peer).is_none()
     }
 
     /// Records that a server answered.
-    pub fn answered(&mut self, peer: &Peer, facts: Option<Facts>) {
+    pub fn answered(&mut self, peer: &Peer, settings: Option<SecuritySettings>) {
         if let Err(index) = self.index_of(peer)
             && self.servers.len() < MAX_SERVERS
         {
-            self.servers.insert(index, (peer.digest(), facts));
+            self.servers.insert(index, (peer.digest(), settings));
         }
     }
 
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn servers_are_remembered_for_the_next_call() {
         let mut memory = Memory::default().following();
-        memory.answered(&mk_peer(1), Some(Facts::default()));
+        memory.answered(&mk_peer(1), Some(SecuritySettings::default()));
         memory.answered(&mk_peer(2), None);
         memory.failed(&mk_peer(3));
         let written = memory.write().unwrap();
@@ -189,7 +191,7 @@ mod tests {
     fn every_servers_endpoints_are_asked_for_once_in_sixty_calls() {
         let peer = mk_peer(4840);
         let mut memory = Memory::default();
-        memory.answered(&peer, Some(Facts::default()));
+        memory.answered(&peer, Some(SecuritySettings::default()));
         let asked = (0..120).filter(|_| {
             memory.round += 1;
             memory.wants_facts(&peer)
@@ -216,13 +218,13 @@ mod tests {
     fn a_full_memory_fits_into_a_cursor() {
         let mut memory = Memory::default();
         for number in 0..u16::MAX {
-            let facts = Facts {
+            let settings = SecuritySettings {
                 certificate: "a".repeat(64),
                 application: "u".repeat(60),
                 policies: vec!["Aes256_Sha256_RsaPss".to_owned(), "None".to_owned()],
-                ..Facts::default()
+                ..SecuritySettings::default()
             };
-            memory.answered(&mk_peer(number), Some(facts));
+            memory.answered(&mk_peer(number), Some(settings));
             memory.failed(&mk_peer(number));
         }
         let written = memory.write().unwrap();

@@ -15,14 +15,14 @@ use std::net::IpAddr;
 use lookups::{Found, NameLookups};
 use queue::{Priority, TaskQueue, Urgency};
 pub use results::Results;
-pub use tasks::{Answers, Outcome, Task, Told};
+pub use tasks::{Answers, Outcome, SettingsResult, Task};
 
 use crate::details::{self, Details};
-use crate::facts::Facts;
 use crate::location::{self, Location, Lookup, Skip, Source};
 use crate::memory::{Memory, Peer};
 use crate::messages::{Application, Record};
 use crate::mirrored;
+use crate::security_settings::SecuritySettings;
 use crate::table::Table;
 use crate::text::quoted;
 use crate::url::{Host, Url};
@@ -91,8 +91,8 @@ struct Server {
 #[derive(Debug)]
 enum State {
     Unknown,
-    /// Server that answered, with the facts of its endpoints or the reason why they are unknown.
-    Alive(Option<Facts>, String),
+    /// Server that answered, with the settings of its endpoints or the reason why they are unknown.
+    Alive(Option<SecuritySettings>, String),
     Dead(String),
 }
 
@@ -164,8 +164,8 @@ impl<'a> Search<'a> {
                     self.locate(waiting);
                 }
             }
-            Outcome::Confirmed(peer, Ok(told)) => {
-                let alive = self.alive(&peer, told);
+            Outcome::Confirmed(peer, Ok(settings_result)) => {
+                let alive = self.alive(&peer, settings_result);
                 self.set_state(peer, alive);
             }
             Outcome::Confirmed(peer, Err(why)) => {
@@ -188,13 +188,13 @@ impl<'a> Search<'a> {
         let asked = self.asked.len();
         let task = Task::Ask {
             asked,
-            facts: self.memory.wants_facts(&peer),
+            settings: self.memory.wants_facts(&peer),
             records: !further,
             known: self.memory.knows(&peer),
-            told: self
+            known_application: self
                 .memory
-                .facts(&peer)
-                .map(|facts| facts.application.clone()),
+                .settings(&peer)
+                .map(|settings| settings.application.clone()),
             url: url.clone(),
         };
         self.tasks.add(priority, task);
@@ -212,22 +212,25 @@ impl<'a> Search<'a> {
         });
     }
 
-    /// Returns the state of a server that answers, with its current or earlier facts.
-    fn alive(&self, peer: &Peer, told: Told) -> State {
-        let (facts, why) = match told {
-            Some(Ok(facts)) => (Some(facts), String::new()),
+    /// Returns the state of a server that answers, with its current or earlier settings.
+    fn alive(&self, peer: &Peer, settings_result: SettingsResult) -> State {
+        let (settings, why) = match settings_result {
+            Some(Ok(settings)) => (Some(settings), String::new()),
             Some(Err(why)) => (None, why),
             None => (None, String::new()),
         };
-        State::Alive(facts.or_else(|| self.memory.facts(peer).cloned()), why)
+        State::Alive(
+            settings.or_else(|| self.memory.settings(peer).cloned()),
+            why,
+        )
     }
 
     fn asked(&mut self, index: usize, answers: Answers) {
         let Some(peer) = self.asked.get(index).map(|asked| peer_of(&asked.url)) else {
             return;
         };
-        let told = answers.facts.or_else(|| answers.error.clone().map(Err));
-        let alive = self.alive(&peer, told);
+        let settings_result = answers.settings.or_else(|| answers.error.clone().map(Err));
+        let alive = self.alive(&peer, settings_result);
         let Some(asked) = self.asked.get_mut(index) else {
             return;
         };
@@ -237,7 +240,7 @@ impl<'a> Search<'a> {
         self.late |= answers.cut;
         asked.addresses = answers.addresses;
         let endpoints = match &alive {
-            State::Alive(Some(facts), _) => facts.application.clone(),
+            State::Alive(Some(settings), _) => settings.application.clone(),
             _ => String::new(),
         };
         let own = match &answers.servers {
@@ -471,11 +474,11 @@ impl<'a> Search<'a> {
             return;
         }
         self.set_state(peer.clone(), State::Unknown);
-        // Facts of another application may be outdated.
-        let remembered = self.memory.facts(&peer);
-        let is_other = remembered.is_some_and(|facts| differs(wanted, [&facts.application]));
+        // Settings of another application may be outdated.
+        let remembered = self.memory.settings(&peer);
+        let is_other = remembered.is_some_and(|settings| differs(wanted, [&settings.application]));
         let task = Task::Confirm {
-            facts: is_other || self.memory.wants_facts(&peer),
+            settings: is_other || self.memory.wants_facts(&peer),
             peer,
             url: location.url.clone(),
             listed: wanted.url.as_str().to_owned(),

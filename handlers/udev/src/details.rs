@@ -66,8 +66,8 @@ impl Details {
         for (index, rule) in rules.iter().enumerate() {
             for term in rule {
                 let path = format!("udevRules[{index}]");
-                let told = rules::remark(term);
-                remarks.extend(told.map(|told| Problem::new(path, told)));
+                let remark = rules::remark(term);
+                remarks.extend(remark.map(|remark| Problem::new(path, remark)));
             }
         }
         remarks

@@ -188,12 +188,13 @@ impl Agent {
         };
         let claims = match (ports.claims, &config.kubelet, claim_specs) {
             (Some(home), Some(kubelet), Some(specs)) => {
-                let places = claims::Places {
+                let folders = claims::Folders {
                     kubelet_dir: kubelet.root.clone(),
                     specs,
                 };
                 let store = Arc::clone(&ports.instances);
-                let board = claims::add(&mut tasks, &node, places, home, store, &devices, &metrics);
+                let board =
+                    claims::add(&mut tasks, &node, folders, home, store, &devices, &metrics);
                 Some(board)
             }
             _ => None,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use leafhost_core::attribute;
 use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
+use leafhost_core::device_id::resource;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
 use leafhost_core::text;
-use leafhost_core::unit::resource;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
 use leafhost_discovery::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
 use leafhost_kubelet::{Report, State};
@@ -346,8 +346,8 @@ fn kubelet_view(board: &KubeletBoard) -> KubeletView {
     });
     let taken = slots.slots.iter().map(|slot| SlotView {
         slot: slot.slot.clone(),
-        resource: slot.unit.resource.clone(),
-        device: slot.unit.id.clone(),
+        resource: slot.device_id.resource.clone(),
+        device: slot.device_id.id.clone(),
         holder: slot.holder.clone(),
     });
     let folder: Vec<Problem> = (plugins.problems.iter().cloned())

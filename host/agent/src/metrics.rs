@@ -116,7 +116,7 @@ impl Metrics {
     }
 
     /// Counts a change of an Instance.
-    pub(crate) fn wrote(&self, kind: &'static str, result: &'static str) {
+    pub(crate) fn count_write(&self, kind: &'static str, result: &'static str) {
         self.writes
             .get_or_create(&labels([("kind", kind), ("result", result)]))
             .0

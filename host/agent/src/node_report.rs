@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::fair::in_turns;
+use leafhost_core::device_id::resource;
+use leafhost_core::fair::round_robin;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{
     HANDLER_REFUSED, HandlerPhase, MAX_REPORTS, NodeReport, ReportedConfiguration, ReportedHandler,
@@ -13,7 +14,6 @@ use leafhost_core::node_report::{
 };
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::{Problem, Reason, Subject};
-use leafhost_core::unit::resource;
 use leafhost_discovery::loader::LoadedSource;
 use leafhost_discovery::{ConfigurationReport, HandlerReport};
 use tokio::sync::watch;
@@ -88,7 +88,7 @@ impl AgentState {
             let mut object = loaded.objects.get(source);
             let unread = source_name(source).and_then(|name| problems.sources.get(&name));
             if let (None, Some(unread)) = (&reported.problem, unread) {
-                reported.problem = Some(told(&Problem::InvalidSource(unread.clone())));
+                reported.problem = Some(report_of(&Problem::InvalidSource(unread.clone())));
                 object = loaded.objects.get(&unread.source);
             }
             reported.object = object.cloned();
@@ -106,7 +106,7 @@ impl AgentState {
             let name = source.strip_suffix(".wasm").unwrap_or(source);
             let handler = handlers.entry(name.to_owned()).or_default();
             let reported = ReportedSource {
-                problem: Some(told(&Problem::InvalidSource(problem.clone()))),
+                problem: Some(report_of(&Problem::InvalidSource(problem.clone()))),
                 object: loaded.objects.get(&problem.source).cloned(),
                 ..ReportedSource::default()
             };
@@ -119,7 +119,7 @@ impl AgentState {
         for (name, problem) in &problems.objects {
             let handler = handlers.entry(name.clone()).or_default();
             let source = ReportedSource {
-                problem: Some(told(&Problem::InvalidSource(problem.clone()))),
+                problem: Some(report_of(&Problem::InvalidSource(problem.clone()))),
                 object: loaded.objects.get(&problem.source).cloned(),
                 ..ReportedSource::default()
             };
@@ -165,7 +165,7 @@ fn shared_out(handlers: BTreeMap<String, ReportedHandler>) -> BTreeMap<String, R
     let (with_source, others): (Vec<_>, Vec<_>) = handlers
         .into_iter()
         .partition(|(_, handler)| !handler.sources.is_empty());
-    let others = in_turns(others, |(_, handler)| {
+    let others = round_robin(others, |(_, handler)| {
         let first = handler.configurations.keys().next();
         first.map(|key| key.namespace().to_owned())
     });
@@ -199,7 +199,7 @@ impl Problems {
             };
             if let Some(key) = key {
                 let place = first.configurations.entry(key.clone());
-                place.or_insert_with(|| told(problem));
+                place.or_insert_with(|| report_of(problem));
             } else if let Problem::InvalidSource(invalid) = problem {
                 // A ConfigMap has its files as fields.
                 let file = [&invalid.path, &invalid.source].map(|one| source_name(one));
@@ -220,7 +220,7 @@ impl Problems {
     }
 }
 
-fn told(problem: &Problem) -> ReportedProblem {
+fn report_of(problem: &Problem) -> ReportedProblem {
     ReportedProblem {
         reason: problem.reason().to_owned(),
         message: problem.to_string(),
@@ -288,8 +288,8 @@ fn add_registered(handler: &mut ReportedHandler, registered: &HandlerReport) {
     let problem = &mut source.or_default().problem;
     if phase == HandlerPhase::Offline && problem.is_none() {
         let reason = <&str>::from(Reason::DiscoveryFailed).to_owned();
-        let told = |message| ReportedProblem { reason, message };
-        *problem = registered.last_error.clone().map(told);
+        let report_of = |message| ReportedProblem { reason, message };
+        *problem = registered.last_error.clone().map(report_of);
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use leafhost_core::backoff;
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::fair::in_turns;
+use leafhost_core::fair::round_robin;
 use leafhost_core::instance::{Edit, HeldSlots, Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
-use leafhost_core::repeats::Repeats;
 use leafhost_core::text::chain;
 use leafhost_core::timeouts;
 use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,7 @@ pub struct ReconcileTask {
     metrics: Arc<Metrics>,
     held: watch::Receiver<Arc<HeldSlots>>,
     /// Instances that this node has created or joined.
-    joins: Repeats<InstanceKey>,
+    joins: WriteLimiter<InstanceKey>,
     /// Time of the next join that waits.
     next_join: Option<Instant>,
     /// Instances whose last write failed. Each is paused separately, whatever else changes.
@@ -85,7 +85,7 @@ impl ReconcileTask {
             report,
             metrics,
             held,
-            joins: Repeats::default(),
+            joins: WriteLimiter::default(),
             next_join: None,
             failing: BTreeMap::new(),
         };
@@ -136,7 +136,7 @@ impl ReconcileTask {
             self.failing.retain(|key, _| planned.contains(key));
             self.next_join = None;
             changes.retain(|change| {
-                let Meant { key, enters, .. } = Meant::of(change);
+                let ChangeInfo { key, enters, .. } = ChangeInfo::of(change);
                 if self.is_left_alone(&key, begun) {
                     return false;
                 }
@@ -150,7 +150,7 @@ impl ReconcileTask {
                 break;
             }
             // Many Instances of one namespace must not delay those of another.
-            let changes = in_turns(changes, |change| change.key().namespace);
+            let changes = round_robin(changes, |change| change.key().namespace);
             let (errors, whole) = self.apply(changes, &mut reservations.taken, shutdown).await;
             // The rest is planned again, in the next round if the devices have changed.
             read &= whole;
@@ -251,18 +251,18 @@ impl ReconcileTask {
         changes: Vec<Change>,
         taken: &mut BTreeSet<InstanceKey>,
     ) -> Vec<Failed> {
-        let meant: Vec<Meant> = changes.iter().map(Meant::of).collect();
+        let info: Vec<ChangeInfo> = changes.iter().map(ChangeInfo::of).collect();
         let results = self.store.apply(changes).await;
         let (mut errors, mut left) = (Vec::new(), Vec::new());
-        for (result, meant) in results.into_iter().zip(meant) {
+        for (result, info) in results.into_iter().zip(info) {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
-            self.metrics.wrote(meant.kind, label);
+            self.metrics.count_write(info.kind, label);
             let error = match result {
                 Ok(written) => {
-                    self.failing.remove(&meant.key);
-                    match meant.enters {
-                        Some(true) => self.joins.wrote(meant.key, Instant::now()),
-                        Some(false) => self.joins.forget(&meant.key),
+                    self.failing.remove(&info.key);
+                    match info.enters {
+                        Some(true) => self.joins.record(info.key, Instant::now()),
+                        Some(false) => self.joins.forget(&info.key),
                         None => {}
                     }
                     left.extend(written.filter(|instance| instance.spec.nodes.is_empty()));
@@ -274,13 +274,13 @@ impl ReconcileTask {
                 key,
                 found: Some(found),
             } = &error
-                && let Some(device) = meant.local_device
+                && let Some(device) = info.local_device
                 && !is_ours(&self.node, found, &device)
             {
                 // Another device has the name; ours gets a longer one. If it is ours, after a lost answer, its event is awaited.
                 taken.insert(key.clone());
             }
-            errors.push((meant.key, error));
+            errors.push((info.key, error));
         }
         if !left.is_empty() {
             self.remove(left).await;
@@ -302,7 +302,7 @@ impl ReconcileTask {
             .await
         {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
-            self.metrics.wrote("delete", label);
+            self.metrics.count_write("delete", label);
         }
     }
 
@@ -338,7 +338,7 @@ fn batches(changes: Vec<Change>, most: usize) -> Peekable<impl Iterator<Item = V
 type Failed = (InstanceKey, StoreError);
 
 /// Facts about a change, for when it was applied.
-struct Meant {
+struct ChangeInfo {
     kind: &'static str,
     key: InstanceKey,
     /// True if it adds this node, false if it removes it.
@@ -347,7 +347,7 @@ struct Meant {
     local_device: Option<String>,
 }
 
-impl Meant {
+impl ChangeInfo {
     fn of(change: &Change) -> Self {
         let (kind, enters) = match change {
             Change::Create(_) => ("create", Some(true)),

@@ -54,7 +54,7 @@ impl Shared {
 
     /// Releases what is over in a loop; runs until it is dropped.
     pub async fn keep(&self) {
-        let mut is_told = false;
+        let mut is_logged = false;
         let mut restore_at = Instant::now();
         let mut abandoned = HashMap::new();
         let mut instances = self.ports.store.instances();
@@ -76,7 +76,7 @@ impl Shared {
                     is_done
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut is_told, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         tracing::warn!(error, "no claim can be prepared or given back");
                     }
                     false

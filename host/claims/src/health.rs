@@ -53,7 +53,7 @@ fn list(
     if !instances.is_known() {
         return HealthList::new();
     }
-    let told = |device: &RecordedDevice| {
+    let health_of = |device: &RecordedDevice| {
         let found = match device.slots.first() {
             Some(slot) => instances.instances.get(&slot.key()).cloned(),
             None => find(node, &device.pool, &device.device, instances).map(|found| found.instance),
@@ -74,6 +74,6 @@ fn list(
     let records = report.claims.values().filter(|record| !record.is_over);
     records
         .flat_map(|record| &record.devices)
-        .filter_map(told)
+        .filter_map(health_of)
         .collect()
 }

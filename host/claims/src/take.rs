@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST_HOLDERS: usize = 5;
 
 /// Device that was taken.
-pub struct Taken {
+pub struct TakenDevice {
     pub usable: Usable,
     pub instance: Arc<Instance>,
     /// Slots taken; empty for a claim with admin access.
@@ -43,7 +43,7 @@ impl Shared {
         allocated: &Allocated,
         others: &BTreeSet<(InstanceKey, String)>,
         deadline: Instant,
-    ) -> Result<Taken, String> {
+    ) -> Result<TakenDevice, String> {
         let own = self.usage(claim);
         let appears = deadline.min(Instant::now() + APPEARS);
         loop {
@@ -66,7 +66,7 @@ impl Shared {
                 Some(found) => match usable(&self.node, &view, &found.instance) {
                     Ok(usable) => {
                         if allocated.is_admin {
-                            return Ok(Taken {
+                            return Ok(TakenDevice {
                                 usable,
                                 instance: found.instance,
                                 slots: Vec::new(),
@@ -74,7 +74,7 @@ impl Shared {
                         }
                         let claimed = self.claim_slot(&found, &own, others, deadline);
                         if let Some(slot) = claimed.await? {
-                            return Ok(Taken {
+                            return Ok(TakenDevice {
                                 usable,
                                 instance: found.instance,
                                 slots: vec![slot],

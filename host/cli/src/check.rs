@@ -10,7 +10,7 @@ use leafhost_files::{Checked, Located, check_file, check_folder, check_reference
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
-use crate::failure::Shown;
+use crate::failure::AlreadyReported;
 use crate::handler::open::block_on;
 use crate::terminal::{self, Paint, Tone};
 
@@ -65,7 +65,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     if findings.problems.is_empty() && notes.is_empty() {
         Ok(())
     } else {
-        Err(Shown.into())
+        Err(AlreadyReported.into())
     }
 }
 
@@ -118,9 +118,9 @@ async fn check(
         namespaces: _,
     } = plan;
     let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-    let told = (&mut problems, &mut notes);
+    let output = (&mut problems, &mut notes);
     let folders = folders.into_iter().chain(installed);
-    let handlers = Handlers::load(components, folders, compiler, told).await?;
+    let handlers = Handlers::load(components, folders, compiler, output).await?;
     for (found, complete) in &configurations {
         let name = &found.configuration.handler;
         if handlers.has(name) {
@@ -129,9 +129,11 @@ async fn check(
             continue;
         }
         let message = match (handlers.nearest(name), complete) {
-            (Some(meant), true) => format!("no handler is named {name:?}; did you mean {meant}?"),
-            (Some(meant), false) => format!(
-                "no handler is named {name:?}; did you mean {meant}? If it is another one, name its folder with --handlers-dir DIR"
+            (Some(suggestion), true) => {
+                format!("no handler is named {name:?}; did you mean {suggestion}?")
+            }
+            (Some(suggestion), false) => format!(
+                "no handler is named {name:?}; did you mean {suggestion}? If it is another one, name its folder with --handlers-dir DIR"
             ),
             (None, true) => format!(
                 "no handler is named {name:?}; there is {}",
@@ -169,8 +171,8 @@ pub async fn details(
 ) -> Result<Vec<String>> {
     let (mut problems, mut notes) = (Vec::new(), Vec::new());
     let folders = handlers_dirs.iter().cloned().chain(installed_handlers());
-    let told = (&mut problems, &mut notes);
-    let handlers = Handlers::load(BTreeSet::new(), folders, compiler, told).await?;
+    let output = (&mut problems, &mut notes);
+    let handlers = Handlers::load(BTreeSet::new(), folders, compiler, output).await?;
     for (name, text) in configurations {
         let checked = check_file(&name, &text);
         problems.extend(checked.problems);

@@ -12,7 +12,7 @@ pub struct Usage(pub String);
 /// Failure that is already printed: the command ran, and for example `check` found problems.
 #[derive(Debug, thiserror::Error)]
 #[error("failed")]
-pub struct Shown;
+pub struct AlreadyReported;
 
 /// Prints the error and chooses the exit code: 0 if the reader of the output is gone, 2 for a wrong command line, otherwise
 /// 1.
@@ -21,7 +21,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let code = if error.is::<Usage>() { 2 } else { 1 };
-    if !error.is::<Shown>() {
+    if !error.is::<AlreadyReported>() {
         let label = Paint::stderr().apply(Tone::Bad, "error:");
         eprintln!("{label} {}", line(error));
     }
@@ -51,7 +51,7 @@ mod tests {
         for (error, code) in [
             (anyhow!("no"), ExitCode::from(1)),
             (Usage("no".into()).into(), ExitCode::from(2)),
-            (Shown.into(), ExitCode::from(1)),
+            (AlreadyReported.into(), ExitCode::from(1)),
             (
                 anyhow::Error::from(gone).context("cannot print"),
                 ExitCode::SUCCESS,

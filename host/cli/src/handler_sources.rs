@@ -158,11 +158,11 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
 }
 
 /// Returns the grants for a component from an earlier source that lacks the component. The problem that reports these grants
-/// as having no component goes to `told`.
+/// as having no component goes to `problems`.
 fn granted(
     earlier: &[Arc<SourceSet>],
     component: &str,
-    told: &mut BTreeSet<SourceProblem>,
+    problems: &mut BTreeSet<SourceProblem>,
 ) -> Option<Arc<str>> {
     earlier.iter().find_map(|set| {
         let of_none = |name: &str| {
@@ -171,7 +171,7 @@ fn granted(
         };
         let name = grants_file::among(component, |name| of_none(name).is_some());
         let (grants, orphaned) = of_none(&name)?;
-        told.insert(orphaned.clone());
+        problems.insert(orphaned.clone());
         Some(Arc::clone(&grants.text))
     })
 }

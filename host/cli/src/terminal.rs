@@ -105,8 +105,8 @@ pub struct Size {
 
 /// Returns the size of this terminal; 80 × 24 if it is unknown.
 pub fn size() -> Size {
-    let told = terminal_size::terminal_size();
-    let (width, height) = told.map_or((80, 24), |(width, height)| (width.0, height.0));
+    let size = terminal_size::terminal_size();
+    let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
     Size {
         width: usize::from(width),
         height: usize::from(height),

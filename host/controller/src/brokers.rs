@@ -22,5 +22,5 @@ mod template;
 
 pub use plan::{Plan, World, plan};
 pub use restarts::Restarts;
-pub use review::{Named, Written};
+pub use review::{BrokerWrite, ReferencedOwner};
 pub use task::BrokerTask;

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
 use crate::error::Error;
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
+use crate::round_robin::WriteLimits;
 use crate::statuses::Problems;
-use crate::turns::Places;
 use crate::writes::{Answer as _, Done, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Upper bound of problems that get Events: the number that can be published within [`AGAIN`]. Namespaces share it equally.
 const MOST: usize = 2_000;
 /// Limits of concurrent writes: one, and one more for a namespace whose writes take long.
-const PLACES: Places = Places {
+const PLACES: WriteLimits = WriteLimits {
     all: 1,
     of_one: 1,
     slow: 1,
@@ -41,12 +41,12 @@ pub async fn run(
     store: &dyn StatusStore,
     mut problems: watch::Receiver<Problems>,
 ) -> Result<(), Error> {
-    let mut task = Making {
+    let mut task = EventWriter {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
-        book: Book::default(),
+        published: PublishedEvents::default(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
@@ -70,13 +70,13 @@ pub async fn run(
     }
 }
 
-struct Making<'a> {
+struct EventWriter<'a> {
     writes: Writes<'a, Key, Event, Result<(), WriteError>>,
     attempts: Attempts<Key, (), ()>,
-    book: Book,
+    published: PublishedEvents,
 }
 
-impl<'a> Making<'a> {
+impl<'a> EventWriter<'a> {
     /// Plans the Events that are due. Returns the time of the next pass if nothing changes.
     fn look(&mut self, problems: &Problems, is_leader: bool) -> Option<Instant> {
         if !is_leader {
@@ -85,12 +85,12 @@ impl<'a> Making<'a> {
             return None;
         }
         let now = Instant::now();
-        self.book.forget(problems, now);
+        self.published.forget(problems, now);
         self.attempts.forget(|key| problems.contains_key(key), now);
         let mut next = Earliest::default();
         let mut due = Vec::new();
         for (key, event) in parts(problems) {
-            let at = self.book.due(key);
+            let at = self.published.due(key);
             match self.attempts.later(key, &(), &(), now).or(at) {
                 Some(at) if at > now => next.by(at),
                 _ => due.push((namespace(&key.0).to_owned(), key.clone(), event.clone())),
@@ -114,7 +114,7 @@ impl<'a> Making<'a> {
     fn note(&mut self, done: Done<Key, Event, Result<(), WriteError>>) {
         let outcome = done.answer.outcome();
         match &done.answer {
-            Ok(()) => self.book.made(done.key.clone(), done.at),
+            Ok(()) => self.published.made(done.key.clone(), done.at),
             Err(error) => {
                 let reason = &done.value.reason;
                 tracing::warn!(%error, reason, "cannot make an Event");
@@ -148,16 +148,16 @@ fn namespace(regarding: &Regarding) -> &str {
 
 /// Time at which each Event was last published.
 #[derive(Debug, Default)]
-struct Book(BTreeMap<Key, Made>);
+struct PublishedEvents(BTreeMap<Key, Publication>);
 
 #[derive(Debug)]
-struct Made {
+struct Publication {
     at: Instant,
     /// True while the problem has lasted since `at`.
     lasts: bool,
 }
 
-impl Book {
+impl PublishedEvents {
     /// Forgets the Events of ended problems once [`AGAIN`] has passed.
     fn forget(&mut self, problems: &Problems, now: Instant) {
         self.0.retain(|key, made| {
@@ -173,7 +173,7 @@ impl Book {
     }
 
     fn made(&mut self, key: Key, at: Instant) {
-        self.0.insert(key, Made { at, lasts: true });
+        self.0.insert(key, Publication { at, lasts: true });
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::error::Error;
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -28,12 +28,12 @@ type Job = (Deleting, Vec<String>);
 /// Removes the finalizers while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
     let (mut leads, mut deleting) = (cluster.leads(), cluster.deleting());
-    let mut task = Removing {
+    let mut task = FinalizerRemover {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
         first: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
@@ -57,7 +57,7 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
     }
 }
 
-struct Removing<'a> {
+struct FinalizerRemover<'a> {
     /// Writes by uid of the object.
     writes: Writes<'a, String, Job, Result<(), WriteError>>,
     attempts: Attempts<String, (), ()>,
@@ -65,7 +65,7 @@ struct Removing<'a> {
     first: BTreeMap<String, Instant>,
 }
 
-impl<'a> Removing<'a> {
+impl<'a> FinalizerRemover<'a> {
     /// Plans the writes that are due. Returns the time of the next pass if nothing changes.
     fn look(&mut self, objects: &[Deleting], is_leader: bool) -> Option<Instant> {
         if !is_leader {

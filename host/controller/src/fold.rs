@@ -16,7 +16,7 @@ use leafhost_core::status_store::{
 };
 use leafhost_core::text::few;
 
-use crate::names::Owners;
+use crate::names::NameIndex;
 
 /// Upper bound of node names in a message.
 const NAMED: usize = 3;
@@ -25,7 +25,7 @@ const NAMED: usize = 3;
 const LEFT_OUT: &str = "DevicesLeftOut";
 
 /// State of the cluster that the statuses are computed from.
-pub struct Seen<'a> {
+pub struct ClusterState<'a> {
     /// Nodes.
     pub nodes: &'a NodeSet,
     /// Configurations.
@@ -52,11 +52,11 @@ pub struct Folded {
 }
 
 /// Folds the state of the cluster into statuses and Events. A condition whose status is unchanged keeps its transition time.
-pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
+pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
     let mut folded = Folded::default();
     let mut reported = by_configuration(seen);
-    let owners = Owners::of_states(seen.names, seen.configurations);
-    let devices = devices(seen, &owners);
+    let name_index = NameIndex::of_states(seen.names, seen.configurations);
+    let devices = devices(seen, &name_index);
     for (key, configuration) in &seen.configurations.configurations {
         if configuration.is_deleting {
             continue;
@@ -73,32 +73,35 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
             continue;
         }
         let found = devices.get(key);
-        let taken = owners.of_configuration(key);
+        let taken = name_index.of_configuration(key);
         let is_taken = taken.is_some();
         let taken = taken.map(|owner| Problem::NameTaken {
             configuration: key.clone(),
             owner,
             consumer: "the kubelet",
         });
-        let taken = taken.or_else(|| found?.taken.clone()).as_ref().map(told);
+        let taken = taken
+            .or_else(|| found?.taken.clone())
+            .as_ref()
+            .map(report_of);
         let mut problems = problems(&reports, taken.as_ref());
         let mut conditions = conditions(&reports, &problems, taken.as_ref());
         let left_out = left_out(&reports, &configuration.handler);
-        conditions.extend(left_out.map(|(told, is_problem)| {
+        conditions.extend(left_out.map(|(update, is_problem)| {
             if is_problem {
-                problems.insert(LEFT_OUT.to_owned(), told.message.clone());
+                problems.insert(LEFT_OUT.to_owned(), update.message.clone());
             }
-            told
+            update
         }));
         conditions.extend(allocation(seen, key, configuration, &problems));
         if let Some(Err(problem)) = seen.classes.get(key) {
-            let problem = told(problem);
+            let problem = report_of(problem);
             problems.insert(problem.reason, problem.message);
         }
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
-        let brokers: Vec<ReportedProblem> = brokers.map(told).collect();
-        conditions.extend(brokers.first().map(|problem| Told {
+        let brokers: Vec<ReportedProblem> = brokers.map(report_of).collect();
+        conditions.extend(brokers.first().map(|problem| ConditionUpdate {
             kind: ConditionType::BrokersMade,
             status: Truth::False,
             reason: problem.reason.clone(),
@@ -118,7 +121,7 @@ pub fn fold(seen: &Seen<'_>, now: Timestamp) -> Folded {
         let before = configuration.status.as_ref();
         status.conditions = conditions
             .into_iter()
-            .map(|told| told.since(before, configuration, now))
+            .map(|update| update.since(before, configuration, now))
             .collect();
         folded.statuses.insert(key.clone(), status);
         for (reason, message) in problems {
@@ -201,7 +204,9 @@ fn is_ready(nodes: &NodeSet, node: &str) -> bool {
 }
 
 /// Returns the reports of Ready nodes by Configuration. Only reports of the handler that the Configuration names now count.
-fn by_configuration<'a>(seen: &Seen<'a>) -> BTreeMap<&'a ConfigurationKey, Vec<Report<'a>>> {
+fn by_configuration<'a>(
+    seen: &ClusterState<'a>,
+) -> BTreeMap<&'a ConfigurationKey, Vec<Report<'a>>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for ((node, handler), report) in &seen.reports.handlers {
         if !is_ready(seen.nodes, node) {
@@ -226,7 +231,10 @@ struct Devices {
     taken: Option<Problem>,
 }
 
-fn devices(seen: &Seen<'_>, owners: &Owners<'_>) -> BTreeMap<ConfigurationKey, Devices> {
+fn devices(
+    seen: &ClusterState<'_>,
+    name_index: &NameIndex<'_>,
+) -> BTreeMap<ConfigurationKey, Devices> {
     let mut all: BTreeMap<_, Devices> = BTreeMap::new();
     for (key, instance) in &seen.instances.instances {
         let spec = &instance.spec;
@@ -238,7 +246,7 @@ fn devices(seen: &Seen<'_>, owners: &Owners<'_>) -> BTreeMap<ConfigurationKey, D
         let devices = all.entry(configuration).or_default();
         devices.count = devices.count.saturating_add(1);
         if devices.taken.is_none() {
-            let owner = owners.of_name(&key.namespace, &key.name);
+            let owner = name_index.of_name(&key.namespace, &key.name);
             devices.taken = owner.map(|owner| Problem::InstanceNameTaken {
                 instance: key.clone(),
                 owner,
@@ -248,7 +256,7 @@ fn devices(seen: &Seen<'_>, owners: &Owners<'_>) -> BTreeMap<ConfigurationKey, D
     all
 }
 
-fn told(problem: &Problem) -> ReportedProblem {
+fn report_of(problem: &Problem) -> ReportedProblem {
     ReportedProblem {
         reason: problem.reason().to_owned(),
         message: problem.to_string(),
@@ -257,18 +265,18 @@ fn told(problem: &Problem) -> ReportedProblem {
 
 /// Returns the problems by reason, each with the nodes that have it. A taken name is known without the nodes.
 fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap<String, String> {
-    let mut by_reason: BTreeMap<&str, Places<'_>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<&str, NodeMessages<'_>> = BTreeMap::new();
     for report in reports {
         if let Some(problem) = &report.reported.problem
             && problem.reason != <&str>::from(Reason::HandlerLoading)
         {
-            let places = by_reason.entry(&problem.reason).or_default();
-            places.add(report.node, &problem.message);
+            let node_messages = by_reason.entry(&problem.reason).or_default();
+            node_messages.add(report.node, &problem.message);
         }
     }
     let all = by_reason.into_iter();
     let mut all: BTreeMap<String, String> = all
-        .map(|(reason, places)| (reason.to_owned(), places.told(reports.len())))
+        .map(|(reason, node_messages)| (reason.to_owned(), node_messages.describe(reports.len())))
         .collect();
     if let Some(taken) = taken {
         all.insert(taken.reason.clone(), taken.message.clone());
@@ -278,12 +286,12 @@ fn problems(reports: &[Report<'_>], taken: Option<&ReportedProblem>) -> BTreeMap
 
 /// Nodes that have a problem, and their messages with counts.
 #[derive(Debug, Default)]
-struct Places<'a> {
+struct NodeMessages<'a> {
     nodes: BTreeSet<&'a str>,
     messages: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> NodeMessages<'a> {
     fn add(&mut self, node: &'a str, message: &'a str) {
         self.nodes.insert(node);
         let count = self.messages.entry(message).or_default();
@@ -291,7 +299,7 @@ impl<'a> Places<'a> {
     }
 
     /// Returns a text with the nodes and the most frequent message.
-    fn told(&self, of: usize) -> String {
+    fn describe(&self, of: usize) -> String {
         let names = few(&self.nodes, NAMED);
         let messages = self.messages.iter();
         let message = messages.max_by_key(|(message, count)| (*count, std::cmp::Reverse(*message)));
@@ -304,14 +312,14 @@ impl<'a> Places<'a> {
 }
 
 /// A condition without its transition time.
-struct Told {
+struct ConditionUpdate {
     kind: ConditionType,
     status: Truth,
     reason: String,
     message: String,
 }
 
-impl Told {
+impl ConditionUpdate {
     fn since(
         self,
         before: Option<&ConfigurationStatus>,
@@ -335,7 +343,7 @@ fn conditions(
     reports: &[Report<'_>],
     problems: &BTreeMap<String, String>,
     taken: Option<&ReportedProblem>,
-) -> Vec<Told> {
+) -> Vec<ConditionUpdate> {
     use Concerns::{Allocation, Details, Discovery, Handler, LeftOut, Remark};
 
     let of = |wanted: &[Concerns]| {
@@ -345,7 +353,7 @@ fn conditions(
             reason.is_some_and(|reason| wanted.contains(&concerns(reason)))
         })
     };
-    let with = |kind, status, reason: &str, message: String| Told {
+    let with = |kind, status, reason: &str, message: String| ConditionUpdate {
         kind,
         status,
         reason: reason.to_owned(),
@@ -418,17 +426,17 @@ fn conditions(
 
 /// Returns the conditions on how the scheduler is offered the devices, or none if the Configuration does not use DRA.
 fn allocation(
-    seen: &Seen<'_>,
+    seen: &ClusterState<'_>,
     key: &ConfigurationKey,
     configuration: &ConfigurationState,
     problems: &BTreeMap<String, String>,
-) -> Vec<Told> {
+) -> Vec<ConditionUpdate> {
     if configuration.backend != Backend::Dra {
         return Vec::new();
     }
     let kind = ConditionType::DeviceClassMade;
     let made = seen.classes.get(key).map(|made| match made {
-        Ok(()) => Told {
+        Ok(()) => ConditionUpdate {
             kind,
             status: Truth::True,
             reason: "ClassMade".to_owned(),
@@ -438,8 +446,8 @@ fn allocation(
             ),
         },
         Err(problem) => {
-            let ReportedProblem { reason, message } = told(problem);
-            Told {
+            let ReportedProblem { reason, message } = report_of(problem);
+            ConditionUpdate {
                 kind,
                 status: Truth::False,
                 reason,
@@ -448,7 +456,7 @@ fn allocation(
         }
     });
     let reason = <&str>::from(Reason::DraUnavailable);
-    let unavailable = problems.get(reason).map(|message| Told {
+    let unavailable = problems.get(reason).map(|message| ConditionUpdate {
         kind: ConditionType::DraUnavailable,
         status: Truth::True,
         reason: reason.to_owned(),
@@ -459,7 +467,7 @@ fn allocation(
 
 /// Returns the condition on objects that a handler found but that did not become devices, and true if that is a problem: an object was
 /// denied, or an object was skipped and there is no device at all.
-fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
+fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(ConditionUpdate, bool)> {
     let sum = |count: fn(&ReportedConfiguration) -> usize| {
         let counts = reports.iter().map(|one| count(one.reported));
         counts.fold(0, usize::saturating_add)
@@ -469,13 +477,13 @@ fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
         return None;
     }
     let first = |text: fn(&ReportedConfiguration) -> Option<&String>| {
-        let mut places = Places::default();
+        let mut node_messages = NodeMessages::default();
         for report in reports {
             if let Some(text) = text(report.reported) {
-                places.add(report.node, text);
+                node_messages.add(report.node, text);
             }
         }
-        (!places.nodes.is_empty()).then(|| places.told(reports.len()))
+        (!node_messages.nodes.is_empty()).then(|| node_messages.describe(reports.len()))
     };
     let mut parts = Vec::new();
     if denied > 0 {
@@ -488,37 +496,37 @@ fn left_out(reports: &[Report<'_>], handler: &str) -> Option<(Told, bool)> {
         let first = first(|one| one.first_skipped.as_ref()).unwrap_or_default();
         parts.push(format!("{skipped} skipped, first {first}"));
     }
-    let told = Told {
+    let update = ConditionUpdate {
         kind: ConditionType::DevicesLeftOut,
         status: Truth::True,
         reason: if denied > 0 { "Denied" } else { "Skipped" }.to_owned(),
         message: parts.join("; "),
     };
     let is_problem = denied > 0 || sum(|one| one.devices) == 0;
-    Some((told, is_problem))
+    Some((update, is_problem))
 }
 
 /// Adds an Event for each ConfigMap that holds a refused component or an invalid entry.
-fn refused_handlers(seen: &Seen<'_>, folded: &mut Folded) {
+fn refused_handlers(seen: &ClusterState<'_>, folded: &mut Folded) {
     let reports = seen.reports.handlers.iter();
     let reports = reports.filter(|((node, _), _)| is_ready(seen.nodes, node));
     let nodes: BTreeSet<&str> = reports
         .clone()
         .map(|((node, _), _)| node.as_str())
         .collect();
-    let mut refused: BTreeMap<_, Places<'_>> = BTreeMap::new();
+    let mut refused: BTreeMap<_, NodeMessages<'_>> = BTreeMap::new();
     for ((node, _), report) in reports {
         for source in report.sources.values() {
             if let (Some(problem), Some(object)) = (&source.problem, &source.object)
                 && [HANDLER_REFUSED, Reason::InvalidSource.into()].contains(&&*problem.reason)
             {
-                let places = refused.entry((object, &problem.reason)).or_default();
-                places.add(node, &problem.message);
+                let node_messages = refused.entry((object, &problem.reason)).or_default();
+                node_messages.add(node, &problem.message);
             }
         }
     }
-    for ((object, reason), places) in refused {
-        let message = places.told(nodes.len());
+    for ((object, reason), node_messages) in refused {
+        let message = node_messages.describe(nodes.len());
         folded.add(
             Regarding::ConfigMap(object.clone()),
             reason.clone(),

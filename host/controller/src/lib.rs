@@ -14,13 +14,13 @@ mod finalizers;
 mod fold;
 mod metrics;
 mod names;
-mod pace;
+mod pass_schedule;
 mod release;
 mod released;
 mod releasing;
+mod round_robin;
 mod statuses;
 mod task;
-mod turns;
 mod writes;
 
 pub use error::Error;

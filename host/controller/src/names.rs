@@ -21,12 +21,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::Error;
 use crate::metrics::{Metrics, Write};
-use crate::pace::Earliest;
+use crate::pass_schedule::Earliest;
 
-mod owners;
+mod name_index;
 mod plan;
 
-pub use owners::Owners;
+pub use name_index::NameIndex;
 use plan::{Change, Plan, plan};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -42,7 +42,7 @@ pub async fn run(
     grace: Duration,
     metrics: &Metrics,
 ) -> Result<(), Error> {
-    let mut task = Reserving {
+    let mut task = NameReserver {
         store,
         metrics,
         grace,
@@ -53,14 +53,14 @@ pub async fn run(
         rests: Instant::now(),
     };
     let mut next = Some(Instant::now());
-    let mut told = None;
+    let mut logged = None;
     loop {
         let problem = task.names.borrow().problem.clone();
-        if told != problem {
+        if logged != problem {
             if let Some(problem) = &problem {
                 tracing::warn!("ResourceNames {problem}");
             }
-            told = problem;
+            logged = problem;
         }
         let at = next.map(|next| next.max(task.rests));
         tokio::select! {
@@ -77,7 +77,7 @@ pub async fn run(
     }
 }
 
-struct Reserving<'a> {
+struct NameReserver<'a> {
     store: &'a dyn NameStore,
     metrics: &'a Metrics,
     grace: Duration,
@@ -99,7 +99,7 @@ struct Attempt {
     again: Instant,
 }
 
-impl Reserving<'_> {
+impl NameReserver<'_> {
     /// Writes the planned changes. Returns the time of the next pass if nothing changes.
     async fn pass(&mut self) -> Option<Instant> {
         let states = Arc::clone(&self.configurations.borrow_and_update());

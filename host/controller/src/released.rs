@@ -7,7 +7,7 @@ use std::time::Duration;
 use leafhost_core::instance::{Instance, InstanceKey};
 use tokio::time::Instant;
 
-use crate::pace::Earliest;
+use crate::pass_schedule::Earliest;
 use crate::release::{self, Absence};
 
 /// Shortest interval between two removals of the same node from an Instance. An agent that still runs although its node is gone writes its

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::attempts::Attempts;
 use crate::error::Error;
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::release::{self, Absence, Verdict};
 use crate::released::Released;
 use crate::writes::{Answer as _, Done, PLACES, Writes};
@@ -32,7 +32,7 @@ type Job = (Arc<Instance>, Change);
 
 /// Releases devices while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
-    let mut task = Releasing {
+    let mut task = SlotReleaser {
         cluster,
         metrics,
         leads: cluster.leads(),
@@ -43,7 +43,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
         released: Released::default(),
         kept: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
@@ -72,7 +72,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
     }
 }
 
-struct Releasing<'a> {
+struct SlotReleaser<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
@@ -86,7 +86,7 @@ struct Releasing<'a> {
     kept: BTreeMap<String, Instant>,
 }
 
-impl Releasing<'_> {
+impl SlotReleaser<'_> {
     /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());

@@ -19,9 +19,9 @@ use tokio::time::Instant;
 
 use crate::attempts::Attempts;
 use crate::error::Error;
-use crate::fold::{self, Seen};
+use crate::fold::{self, ClusterState};
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; the reports of many nodes come together.
@@ -47,7 +47,7 @@ pub async fn run(
     problems: watch::Sender<Problems>,
     metrics: &Metrics,
 ) -> Result<(), Error> {
-    let mut task = Showing {
+    let mut task = StatusWriter {
         store,
         metrics,
         leads: cluster.leads(),
@@ -63,7 +63,7 @@ pub async fn run(
         attempts: Attempts::default(),
         first_seen: BTreeMap::new(),
     };
-    let mut pace = Pace::new(SOON);
+    let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
             changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
@@ -92,7 +92,7 @@ pub async fn run(
     }
 }
 
-struct Showing<'a> {
+struct StatusWriter<'a> {
     store: &'a dyn StatusStore,
     metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
@@ -110,7 +110,7 @@ struct Showing<'a> {
     first_seen: BTreeMap<String, Instant>,
 }
 
-impl Showing<'_> {
+impl StatusWriter<'_> {
     /// Plans the statuses that differ and may be written now. Returns the time of the next pass if nothing changes.
     fn look(&mut self) -> Option<Instant> {
         let nodes = Arc::clone(&self.nodes.borrow_and_update());
@@ -134,7 +134,7 @@ impl Showing<'_> {
             self.writes.plan([]);
             return None;
         }
-        let seen = Seen {
+        let state = ClusterState {
             nodes: &nodes,
             configurations: &configurations,
             reports: &reports,
@@ -146,11 +146,11 @@ impl Showing<'_> {
         // The API server keeps whole seconds.
         let now = Timestamp::now();
         let now = now.round(Unit::Second).unwrap_or(now);
-        let folded = fold::fold(&seen, now);
-        self.problems.send_if_modified(|told| {
-            let differs = **told != folded.events;
+        let folded = fold::fold(&state, now);
+        self.problems.send_if_modified(|published| {
+            let differs = **published != folded.events;
             if differs {
-                *told = Arc::new(folded.events);
+                *published = Arc::new(folded.events);
             }
             differs
         });

@@ -8,10 +8,10 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use leafhost_core::{brokers, ports, status_store};
 use tokio::time::{Instant, sleep_until};
 
-use crate::turns::{Places, Turns, Waiting};
+use crate::round_robin::{RoundRobin, Waiting, WriteLimits};
 
 /// Bounds of a task's concurrent writes.
-pub const PLACES: Places = Places {
+pub const PLACES: WriteLimits = WriteLimits {
     all: 8,
     of_one: 4,
     slow: 2,
@@ -97,7 +97,7 @@ type Running<'a, K, V, T> = Pin<Box<dyn Future<Output = Done<K, V, T>> + Send + 
 
 /// Waiting and running writes.
 pub struct Writes<'a, K, V, T> {
-    turns: Turns<K>,
+    round_robin: RoundRobin<K>,
     waiting: Waiting<K, V>,
     running: FuturesUnordered<Running<'a, K, V, T>>,
 }
@@ -109,9 +109,9 @@ where
     T: Answer + Send + 'a,
 {
     /// Creates a queue without writes.
-    pub fn new(places: Places) -> Self {
+    pub fn new(limits: WriteLimits) -> Self {
         Self {
-            turns: Turns::new(places),
+            round_robin: RoundRobin::new(limits),
             waiting: Waiting::new(),
             running: FuturesUnordered::new(),
         }
@@ -121,9 +121,9 @@ where
     /// write has ended.
     pub fn plan(&mut self, due: impl IntoIterator<Item = (String, K, V)>) {
         self.waiting.clear();
-        self.turns.forget(Instant::now());
+        self.round_robin.forget(Instant::now());
         for (namespace, key, value) in due {
-            if !self.turns.is_running(&namespace, &key) {
+            if !self.round_robin.is_running(&namespace, &key) {
                 self.waiting
                     .entry(namespace)
                     .or_default()
@@ -138,7 +138,7 @@ where
         F: Future<Output = (V, T)> + Send + 'a,
     {
         let now = Instant::now();
-        while let Some((namespace, key)) = self.turns.next(&self.waiting, now) {
+        while let Some((namespace, key)) = self.round_robin.next(&self.waiting, now) {
             let queue = self.waiting.get_mut(&namespace);
             let Some(value) = queue.and_then(|queue| queue.remove(&key)) else {
                 return;
@@ -175,7 +175,7 @@ where
         }
         let now = Instant::now();
         for done in &all {
-            self.turns
+            self.round_robin
                 .done(&done.namespace, &done.key, done.is_slow, now);
         }
         all

@@ -12,7 +12,7 @@ pub fn wait(failures: u32) -> Duration {
 }
 
 /// Returns true if the `failures`-th failure in a row is logged: those whose number is a power of two.
-pub fn is_told(failures: u64) -> bool {
+pub fn is_logged(failures: u64) -> bool {
     failures.is_power_of_two()
 }
 
@@ -40,6 +40,6 @@ mod tests {
 
     #[test]
     fn a_thousand_failures_make_ten_lines() {
-        assert_eq!((1..=1000).filter(|&n| is_told(n)).count(), 10);
+        assert_eq!((1..=1000).filter(|&n| is_logged(n)).count(), 10);
     }
 }

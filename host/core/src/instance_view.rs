@@ -75,7 +75,7 @@ impl InstanceView {
     }
 
     /// Records an object from an answer, an event or a list. Returns true if the view changed.
-    pub fn saw(&mut self, instance: Instance) -> bool {
+    pub fn observe(&mut self, instance: Instance) -> bool {
         let (key, now) = (instance.key(), version(&instance));
         let instance = Arc::new(instance);
         for Listing { seen, .. } in self.lists.values_mut() {
@@ -98,13 +98,13 @@ impl InstanceView {
     }
 
     /// Records the deletion of an object. Returns true if the view changed.
-    pub fn saw_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
-        self.saw_leave(key, uid, u64::MAX)
+    pub fn observe_deletion(&mut self, key: &InstanceKey, uid: &str) -> bool {
+        self.observe_leave(key, uid, u64::MAX)
     }
 
     /// Removes an object that left the watch: it was deleted, or lost its label with this version. The object is shown
     /// again once this or a newer version of it is seen. Returns true if the view changed.
-    pub fn saw_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) -> bool {
+    pub fn observe_leave(&mut self, key: &InstanceKey, uid: &str, version: u64) -> bool {
         if version < u64::MAX {
             self.newest = self.newest.max(version);
         }
@@ -208,32 +208,32 @@ mod tests {
     #[test]
     fn nothing_older_follows_what_is_newer() {
         let mut view = InstanceView::default();
-        assert!(view.saw(shared("a-1", "u", 9)));
+        assert!(view.observe(shared("a-1", "u", 9)));
         // As text, 10 would sort before 9.
-        assert!(view.saw(shared("a-1", "u", 10)));
-        assert!(!view.saw(shared("a-1", "u", 9)) && !view.saw(shared("a-1", "u", 10)));
+        assert!(view.observe(shared("a-1", "u", 10)));
+        assert!(!view.observe(shared("a-1", "u", 9)) && !view.observe(shared("a-1", "u", 10)));
         assert_eq!(shown(&view), [("u", 10)]);
     }
 
     #[test]
     fn a_deleted_object_does_not_come_back_and_its_successor_stays() {
         let mut view = InstanceView::default();
-        view.saw(shared("a-1", "old", 5));
+        view.observe(shared("a-1", "old", 5));
         let key = shared("a-1", "old", 5).key();
-        assert!(view.saw_deletion(&key, "old"));
-        assert!(!view.saw(shared("a-1", "old", 6)));
-        assert!(view.saw(shared("a-1", "new", 7)));
+        assert!(view.observe_deletion(&key, "old"));
+        assert!(!view.observe(shared("a-1", "old", 6)));
+        assert!(view.observe(shared("a-1", "new", 7)));
         // The deletion event arrives after the answer that created the successor.
-        assert!(!view.saw_deletion(&key, "old"));
+        assert!(!view.observe_deletion(&key, "old"));
         assert_eq!(shown(&view), [("new", 7)]);
     }
 
     #[test]
     fn a_successor_that_is_seen_first_replaces_what_is_deleted() {
         let mut view = InstanceView::default();
-        view.saw(shared("a-1", "old", 5));
-        assert!(view.saw(shared("a-1", "new", 7)));
-        assert!(!view.saw(shared("a-1", "old", 6)));
+        view.observe(shared("a-1", "old", 5));
+        assert!(view.observe(shared("a-1", "new", 7)));
+        assert!(!view.observe(shared("a-1", "old", 6)));
         assert_eq!(shown(&view), [("new", 7)]);
     }
 
@@ -241,12 +241,12 @@ mod tests {
     fn a_list_removes_what_it_does_not_have_but_nothing_written_since_it_began_and_nothing_of_another_scope()
      {
         let mut view = InstanceView::default();
-        view.saw(shared("a-1", "u1", 1));
-        view.saw(shared("a-2", "u2", 2));
-        view.saw(instance("a-3", "u3", 3, Scope::Local));
+        view.observe(shared("a-1", "u1", 1));
+        view.observe(shared("a-2", "u2", 2));
+        view.observe(instance("a-3", "u3", 3, Scope::Local));
         view.list_begins(Scope::Shared);
-        view.saw(shared("a-2", "u2", 2));
-        view.saw(shared("a-4", "u4", 9));
+        view.observe(shared("a-2", "u2", 2));
+        view.observe(shared("a-4", "u4", 9));
         assert!(view.list_ended(Scope::Shared, 8));
         assert_eq!(shown(&view), [("u2", 2), ("u3", 3), ("u4", 9)]);
         assert!(!view.list_ended(Scope::Shared, 8));
@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn what_is_newer_than_a_list_is_there_although_the_list_does_not_have_it() {
         let mut view = InstanceView::default();
-        view.saw(shared("a-1", "u1", 7));
-        view.saw(shared("a-2", "u2", 9));
+        view.observe(shared("a-1", "u1", 7));
+        view.observe(shared("a-2", "u2", 9));
         view.list_begins(Scope::Shared);
         assert!(view.list_ended(Scope::Shared, 8));
         assert_eq!(shown(&view), [("u2", 9)]);
@@ -265,14 +265,14 @@ mod tests {
     #[test]
     fn what_has_lost_its_label_comes_back_with_a_newer_version_and_no_older_one() {
         let mut view = InstanceView::default();
-        view.saw(shared("a-1", "u", 5));
+        view.observe(shared("a-1", "u", 5));
         let key = shared("a-1", "u", 5).key();
-        assert!(view.saw_leave(&key, "u", 7));
-        assert!(!view.saw(shared("a-1", "u", 6)));
+        assert!(view.observe_leave(&key, "u", 7));
+        assert!(!view.observe(shared("a-1", "u", 6)));
         assert_eq!(shown(&view), []);
         // A read finds the object, now without its label.
-        assert!(view.saw(shared("a-1", "u", 7)));
-        assert!(view.saw(shared("a-1", "u", 8)));
+        assert!(view.observe(shared("a-1", "u", 7)));
+        assert!(view.observe(shared("a-1", "u", 8)));
         assert_eq!(shown(&view), [("u", 8)]);
     }
 
@@ -280,24 +280,24 @@ mod tests {
     fn a_store_that_was_restored_shows_what_it_has() {
         let mut view = InstanceView::default();
         for number in [40, 41, 42] {
-            view.saw(shared(&format!("a-{number}"), &number.to_string(), number));
+            view.observe(shared(&format!("a-{number}"), &number.to_string(), number));
         }
-        view.saw(instance("b-1", "local", 43, Scope::Local));
+        view.observe(instance("b-1", "local", 43, Scope::Local));
         let key = shared("a-40", "40", 40).key();
-        view.saw_deletion(&key, "40");
+        view.observe_deletion(&key, "40");
         view.list_begins(Scope::Shared);
-        view.saw(shared("a-40", "40", 10));
-        view.saw(shared("a-41", "41", 11));
+        view.observe(shared("a-40", "40", 10));
+        view.observe(shared("a-41", "41", 11));
         assert_eq!(view.overtaken(Scope::Shared, 12), Some(43));
         assert!(view.list_restored(Scope::Shared, 12));
         assert_eq!(shown(&view), [("40", 10), ("41", 11), ("local", 0)]);
         // Later events count, even if their versions are older than some seen before the restore.
-        assert!(view.saw(shared("a-41", "41", 13)));
-        assert!(view.saw(instance("b-1", "local", 9, Scope::Local)));
+        assert!(view.observe(shared("a-41", "41", 13)));
+        assert!(view.observe(instance("b-1", "local", 9, Scope::Local)));
         assert_eq!(shown(&view), [("40", 10), ("41", 13), ("local", 9)]);
         // A list that is not older than everything seen before it does not indicate a restored store.
         view.list_begins(Scope::Local);
-        view.saw(shared("a-41", "41", 20));
+        view.observe(shared("a-41", "41", 20));
         assert_eq!(view.overtaken(Scope::Local, 13), None);
         assert_eq!(view.overtaken(Scope::Local, 12), Some(13));
     }
@@ -307,7 +307,7 @@ mod tests {
         let mut view = InstanceView::default();
         let key = shared("a-1", "", 1).key();
         for number in 0..=GONE {
-            view.saw_deletion(&key, &number.to_string());
+            view.observe_deletion(&key, &number.to_string());
         }
         assert_eq!((view.gone.len(), view.order.len()), (GONE, GONE));
         assert!(!view.gone.contains_key("0"));

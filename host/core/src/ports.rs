@@ -190,13 +190,13 @@ pub struct Owner {
     pub source: String,
     /// Place of the source.
     #[serde(flatten)]
-    pub place: Place,
+    pub location: SourceLocation,
 }
 
 /// Place of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "place", rename_all = "camelCase")]
-pub enum Place {
+pub enum SourceLocation {
     /// Folder of the node, or of the image.
     Folder,
     /// ConfigMap.

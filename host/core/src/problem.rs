@@ -342,12 +342,12 @@ pub enum Problem {
     )]
     ResourceNamesExhausted { over: usize, names: usize },
     #[error(
-        "slot {slot} is held by {holder} ({unit}) and claimed by {claim:?}: delete that pod, or the one of the claim"
+        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}: delete that pod, or the one of the claim"
     )]
     SlotClaimedTwice {
         slot: String,
         holder: String,
-        unit: String,
+        device_id: String,
         claim: String,
     },
     #[error(

@@ -346,7 +346,14 @@ pub trait Cluster: Send + Sync {
         lock: Option<&str>,
     ) -> Result<Option<NodeSeen>, PodError>;
     /// Writes an event about the pod.
-    async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool);
+    async fn record_event(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        reason: &str,
+        message: &str,
+        is_warning: bool,
+    );
     /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed
     /// meanwhile, the observer is told of its current state.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;

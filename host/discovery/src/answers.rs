@@ -6,8 +6,8 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
-use super::served::{SourceSession, Taken};
-use super::session::{Answer, Said, SessionId};
+use super::served::{AppliedReport, SourceSession};
+use super::session::{Answer, SessionId, SessionMessage};
 use crate::devices::Budget;
 use crate::metrics::{Call, CallResult};
 
@@ -32,7 +32,7 @@ impl DiscoveryTask {
         let Answer {
             id,
             generation,
-            said,
+            message,
         } = answer;
         let (now, explanations) = (self.now(), self.explanations());
         let budget = self.budget();
@@ -45,12 +45,12 @@ impl DiscoveryTask {
             Some(session) if session.generation() == Some(generation) => session,
             _ => return,
         };
-        let Taken {
+        let AppliedReport {
             answered,
             differs,
             left_out,
-        } = match said {
-            Said::Report(mut report) => {
+        } = match message {
+            SessionMessage::Report(mut report) => {
                 if let Outcome::Discovered(discovery) = &report.outcome
                     && let Err(why) = budget.admit(&session.devices, discovery, grace)
                 {
@@ -76,15 +76,15 @@ impl DiscoveryTask {
                 });
                 session.take(source, *report, explanations, grace, now)
             }
-            Said::Refused(problems) => {
+            SessionMessage::Refused(problems) => {
                 session.refused(source, problems, now);
-                Taken {
+                AppliedReport {
                     answered: true,
                     differs: false,
                     left_out: Vec::new(),
                 }
             }
-            Said::NotValidated { fault, took } => {
+            SessionMessage::NotValidated { fault, took } => {
                 self.metrics.called(Call {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
@@ -94,7 +94,7 @@ impl DiscoveryTask {
                     denied: 0,
                 });
                 session.failed(source, &fault, now);
-                Taken {
+                AppliedReport {
                     answered: false,
                     differs: false,
                     left_out: Vec::new(),

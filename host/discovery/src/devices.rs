@@ -217,7 +217,7 @@ impl SessionDevices {
     }
 
     /// Keeps only the departed ids that are still in `unseen`.
-    pub fn remember_departed(&mut self, unseen: &Unseen) {
+    pub fn remember_departed(&mut self, unseen: &UnconfirmedDevices) {
         self.departed.retain(|id| unseen.has(id));
     }
 
@@ -234,9 +234,9 @@ impl SessionDevices {
 
 /// Devices that only the store knows: Instances of an earlier run that no session has reported yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unseen(BTreeMap<DeviceKey, Option<Timestamp>>);
+pub struct UnconfirmedDevices(BTreeMap<DeviceKey, Option<Timestamp>>);
 
-impl Unseen {
+impl UnconfirmedDevices {
     /// Creates the set from devices and the time since which they are missing, if they are.
     pub fn new(devices: BTreeMap<DeviceKey, Option<Timestamp>>) -> Self {
         Self(devices)

@@ -20,7 +20,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::devices::Unseen;
+use crate::devices::UnconfirmedDevices;
 use crate::loader::HandlerSet;
 use crate::registry::{Event, HandlerKey, Registry};
 
@@ -41,7 +41,7 @@ pub use published::{
     CallResult, ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport,
 };
 
-use served::Served;
+use served::ServedConfiguration;
 use session::{Answer, SessionId};
 
 /// Least time between two reports: each is a document of all Configurations.
@@ -74,9 +74,9 @@ pub struct DiscoveryTask {
     handler_set: Arc<HandlerSet>,
     registry: Registry,
     serving: BTreeMap<HandlerKey, Arc<dyn Handler>>,
-    served: BTreeMap<ConfigurationKey, Served>,
+    served: BTreeMap<ConfigurationKey, ServedConfiguration>,
     /// Devices that the store knew at the start, until their Configuration is first seen.
-    known: BTreeMap<ConfigurationKey, Unseen>,
+    known: BTreeMap<ConfigurationKey, UnconfirmedDevices>,
     /// True if the handler of every source was known at the last tick.
     all_known: bool,
     /// Time of the next report, if anything has changed since the last one.
@@ -351,7 +351,11 @@ impl DiscoveryTask {
 }
 
 /// Returns the devices of this node's Instances.
-fn known(instances: &InstanceSet, node: &str, clock: &Clock) -> BTreeMap<ConfigurationKey, Unseen> {
+fn known(
+    instances: &InstanceSet,
+    node: &str,
+    clock: &Clock,
+) -> BTreeMap<ConfigurationKey, UnconfirmedDevices> {
     let mut known: BTreeMap<ConfigurationKey, BTreeMap<DeviceKey, Option<Timestamp>>> =
         BTreeMap::new();
     for instance in instances.instances.values() {
@@ -372,7 +376,7 @@ fn known(instances: &InstanceSet, node: &str, clock: &Clock) -> BTreeMap<Configu
     }
     known
         .into_iter()
-        .map(|(key, devices)| (key, Unseen::new(devices)))
+        .map(|(key, devices)| (key, UnconfirmedDevices::new(devices)))
         .collect()
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use leafhost_core::handler::{MOST_HANDLERS, Registration};
 use leafhost_core::node_report::ObjectName;
 use leafhost_core::ports::{
-    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, Place, SourceFile,
-    SourceProblem, SourceSet, SourceVersion,
+    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, SourceFile,
+    SourceLocation, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
@@ -26,7 +26,7 @@ mod attempt;
 mod owners;
 mod published;
 use attempt::Attempt;
-use owners::{Candidate, Owners};
+use owners::{Candidate, HandlerOwners};
 pub use published::{HandlerSet, LoadedSource, TrustedSource};
 
 /// Upper bound of loads at once, not counting slow ones.
@@ -94,7 +94,7 @@ pub struct LoaderTask {
     /// Running loads, with the time they began.
     jobs: HashMap<Id, (Job, Instant)>,
     read: bool,
-    owners: Owners,
+    owners: HandlerOwners,
     /// Files that exist, usable or not.
     there: BTreeSet<String>,
     objects: BTreeMap<String, ObjectName>,
@@ -124,7 +124,7 @@ impl LoaderTask {
             running: JoinSet::new(),
             jobs: HashMap::new(),
             read: false,
-            owners: Owners::default(),
+            owners: HandlerOwners::default(),
             there: BTreeSet::new(),
             objects: BTreeMap::new(),
             problems: Vec::new(),
@@ -138,7 +138,7 @@ impl LoaderTask {
         let kept = spawn_blocking(move || (store.accepted(), store.owners())).await;
         if let Ok((accepted, owners)) = kept {
             self.accepted = accepted;
-            self.owners = Owners::new(owners);
+            self.owners = HandlerOwners::new(owners);
         } else {
             tracing::error!("reading accepted handlers panicked; this is a bug");
         }
@@ -486,23 +486,26 @@ impl LoaderTask {
             Some(Candidate {
                 source,
                 registration: entry.loaded.registration.as_ref()?,
-                place: self.place(source, entry),
+                location: self.location(source, entry),
             })
         });
         candidates.collect()
     }
 
     /// Returns the place of a source, if it is known.
-    fn place(&self, source: &str, entry: &Entry) -> Option<Place> {
+    fn location(&self, source: &str, entry: &Entry) -> Option<SourceLocation> {
         if entry.loaded.handler.as_ref()?.endpoint().is_some() {
-            return Some(Place::External);
+            return Some(SourceLocation::External);
         }
         match self.objects.get(source) {
-            Some(object) => Some(Place::ConfigMap {
+            Some(object) => Some(SourceLocation::ConfigMap {
                 namespace: object.namespace.clone(),
                 name: object.name.clone(),
             }),
-            None => self.there.contains(source).then_some(Place::Folder),
+            None => self
+                .there
+                .contains(source)
+                .then_some(SourceLocation::Folder),
         }
     }
 

@@ -8,7 +8,7 @@ use leafhost_core::problem::Problem;
 
 use super::DiscoveryTask;
 use super::published::{ConfigurationReport, DiscoveryReport, HandlerReport};
-use super::served::Served;
+use super::served::ServedConfiguration;
 use super::sync::{is_gone, rank};
 use crate::registry::{HandlerKey, Phase};
 
@@ -55,7 +55,7 @@ impl DiscoveryTask {
         })
     }
 
-    fn configuration_report(&self, served: &Served) -> ConfigurationReport {
+    fn configuration_report(&self, served: &ServedConfiguration) -> ConfigurationReport {
         let mut invalid: Vec<FieldProblem> = served
             .sessions
             .values()
@@ -66,7 +66,7 @@ impl DiscoveryTask {
         let key = &served.configured.configuration.key;
         let mut problems = Vec::new();
         if let Err(field) = &served.configured.properties
-            && !self.is_told(key, &field.path)
+            && !self.is_reported(key, &field.path)
         {
             problems.push(Problem::PropertyUnavailable {
                 configuration: key.clone(),
@@ -93,9 +93,9 @@ impl DiscoveryTask {
     }
 
     /// Returns true if the source of Configurations reports a problem of that field already, with its file.
-    fn is_told(&self, key: &ConfigurationKey, path: &str) -> bool {
-        let mut told = self.configuration_set.problems.iter();
-        told.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
+    fn is_reported(&self, key: &ConfigurationKey, path: &str) -> bool {
+        let mut problems = self.configuration_set.problems.iter();
+        problems.any(|problem| problem.configuration.as_ref() == Some(key) && problem.path == path)
     }
 
     fn handler_problem(&self, key: &ConfigurationKey, name: &str) -> Option<Problem> {
@@ -139,12 +139,16 @@ impl DiscoveryTask {
         })
     }
 
-    fn source_problems(&self, key: &ConfigurationKey, served: &Served) -> Vec<Problem> {
+    fn source_problems(
+        &self,
+        key: &ConfigurationKey,
+        served: &ServedConfiguration,
+    ) -> Vec<Problem> {
         let handler = served.handler();
         let serving = self.serving.iter().filter(|(key, _)| key.name == handler);
         let (newcomers, trusted): (Vec<_>, Vec<_>) = serving
             .map(|(key, component)| (key, rank(&self.handler_set, key, component)))
-            .partition(|(_, rank)| rank.newcomer);
+            .partition(|(_, rank)| rank.is_secondary);
         let mut problems = Vec::new();
         if trusted.len() > 1 {
             problems.push(Problem::HandlerAmbiguous {

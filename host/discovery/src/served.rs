@@ -22,21 +22,23 @@ use tokio::sync::watch;
 
 use super::events::{self, Event};
 use super::published::{CallResult, SessionReport};
-use super::session::Order;
-use crate::devices::{Bucket, Grace, Lost, Part, SessionDevices, SourceRank, Unseen, merge};
+use super::session::SessionCommand;
+use crate::devices::{
+    Bucket, Grace, Lost, Part, SessionDevices, SourceRank, UnconfirmedDevices, merge,
+};
 
 /// Upper bound of devices that are remembered as gone. Further ones stay until a complete answer.
 const MOST_GONE: usize = 10_000;
 
 /// Configuration that is served.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct ServedConfiguration {
     pub configured: Arc<ConfiguredDiscovery>,
     /// Sessions by source. A session without a running task keeps its devices.
     pub sessions: BTreeMap<String, Box<SourceSession>>,
     /// Source of its handler that was accepted first, loaded or not.
     pub first: Option<String>,
-    pub unseen: Unseen,
+    pub unseen: UnconfirmedDevices,
     /// Time since which no handler of the name is registered.
     pub without_handler: Option<Timestamp>,
     /// Devices that were last published.
@@ -77,7 +79,7 @@ pub(super) struct SourceSession {
 
 /// Result of applying a report.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct AppliedReport {
     /// True if the handler answered, that is, did not fault.
     pub answered: bool,
     /// True if the devices have changed.
@@ -103,7 +105,7 @@ fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
 #[derive(Debug)]
 pub(super) struct Running {
     pub generation: u64,
-    pub orders: watch::Sender<Arc<Order>>,
+    pub orders: watch::Sender<Arc<SessionCommand>>,
 }
 
 impl Running {
@@ -121,8 +123,8 @@ impl Running {
     }
 }
 
-impl Served {
-    pub fn new(configured: Arc<ConfiguredDiscovery>, unseen: Unseen) -> Self {
+impl ServedConfiguration {
+    pub fn new(configured: Arc<ConfiguredDiscovery>, unseen: UnconfirmedDevices) -> Self {
         Self {
             configured,
             sessions: BTreeMap::new(),
@@ -154,7 +156,7 @@ impl Served {
         let first = first.and_then(|first| self.sessions.get(first));
         let known = first.map_or(all_known, |session| session.devices.is_settled());
         for session in self.sessions.values_mut() {
-            if !session.counted && (known || !session.rank.newcomer) {
+            if !session.counted && (known || !session.rank.is_secondary) {
                 session.counted = true;
                 self.stale = true;
             }
@@ -204,7 +206,7 @@ impl Served {
     }
 
     /// Returns all its devices, to keep them after its sessions have ended.
-    pub fn into_unseen(mut self) -> Unseen {
+    pub fn into_unseen(mut self) -> UnconfirmedDevices {
         for session in self.sessions.values() {
             self.unseen.adopt(&session.devices);
         }
@@ -285,7 +287,7 @@ impl Served {
     }
 }
 
-impl Served {
+impl ServedConfiguration {
     /// Logs the changes of devices since the last publication.
     fn log_changes(&mut self, devices: &BTreeMap<DeviceKey, DeviceView>, now: Timestamp) {
         let none = BTreeMap::new();
@@ -381,7 +383,7 @@ impl SourceSession {
         explanations: usize,
         grace: Grace,
         now: Timestamp,
-    ) -> Taken {
+    ) -> AppliedReport {
         let Report {
             outcome,
             mut explained,
@@ -404,7 +406,7 @@ impl SourceSession {
             ..SessionReport::default()
         };
         self.fault = None;
-        let mut taken = Taken {
+        let mut taken = AppliedReport {
             answered: true,
             differs: false,
             left_out: Vec::new(),

@@ -26,7 +26,7 @@ pub(super) struct SessionId {
 
 /// Order for a session task.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct SessionCommand {
     /// Number returned with every answer, so that answers to an older order are recognized.
     pub generation: u64,
     pub handler: Arc<dyn Handler>,
@@ -38,11 +38,11 @@ pub(super) struct Order {
 pub(super) struct Answer {
     pub id: SessionId,
     pub generation: u64,
-    pub said: Said,
+    pub message: SessionMessage,
 }
 
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum SessionMessage {
     /// A call ended.
     Report(Box<Report>),
     /// The handler rejects the details and is not called.
@@ -54,7 +54,7 @@ pub(super) enum Said {
 /// Runs until the sender of orders is dropped.
 pub(super) async fn run(
     id: SessionId,
-    mut orders: watch::Receiver<Arc<Order>>,
+    mut orders: watch::Receiver<Arc<SessionCommand>>,
     answers: mpsc::Sender<Answer>,
 ) {
     loop {
@@ -70,12 +70,12 @@ pub(super) async fn run(
 }
 
 /// Serves one order; returns when the receiver of answers is gone.
-async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
-    let say = async |said| {
+async fn serve(id: &SessionId, order: &SessionCommand, answers: &mpsc::Sender<Answer>) {
+    let say = async |message| {
         let answer = Answer {
             id: id.clone(),
             generation: order.generation,
-            said,
+            message,
         };
         answers.send(answer).await.is_ok()
     };
@@ -86,7 +86,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
             Ok(problems) if problems.is_empty() => break,
             Ok(problems) => {
                 // The details belong to this order: nothing can be done before the next one.
-                if say(Said::Refused(problems)).await {
+                if say(SessionMessage::Refused(problems)).await {
                     answers.closed().await;
                 }
                 return;
@@ -94,7 +94,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
             Err(fault) => {
                 let took = started.elapsed();
                 failures += 1;
-                if !say(Said::NotValidated { fault, took }).await {
+                if !say(SessionMessage::NotValidated { fault, took }).await {
                     return;
                 }
                 tokio::time::sleep(rest(failures, took)).await;
@@ -104,7 +104,7 @@ async fn serve(id: &SessionId, order: &Order, answers: &mpsc::Sender<Answer>) {
     let mut session = order.handler.open(order.spec.clone());
     loop {
         let report = session.next().await;
-        if !say(Said::Report(Box::new(report))).await {
+        if !say(SessionMessage::Report(Box::new(report))).await {
             return;
         }
     }

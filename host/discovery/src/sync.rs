@@ -11,8 +11,8 @@ use leafhost_core::session::{Property, SessionSpec};
 use tokio::sync::watch;
 
 use super::DiscoveryTask;
-use super::served::{Running, Served, SourceSession};
-use super::session::{self, Order, SessionId};
+use super::served::{Running, ServedConfiguration, SourceSession};
+use super::session::{self, SessionCommand, SessionId};
 use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
 use crate::registry::HandlerKey;
@@ -106,7 +106,7 @@ impl DiscoveryTask {
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(free) => {
                 let unseen = self.known.remove(key).unwrap_or_default();
-                free.insert(Served::new(Arc::clone(configured), unseen))
+                free.insert(ServedConfiguration::new(Arc::clone(configured), unseen))
             }
         };
         if served.handler() != configured.configuration.handler {
@@ -147,7 +147,7 @@ impl DiscoveryTask {
             let session = served.sessions.entry(handler.source.clone()).or_default();
             session.rank = rank(&self.handler_set, handler, component);
             // A newcomer is not trusted with the properties that the first source got.
-            let properties = if session.rank.newcomer {
+            let properties = if session.rank.is_secondary {
                 &[]
             } else {
                 properties.as_slice()
@@ -225,7 +225,7 @@ pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler
     let is_gone = is_gone(set, &key.name);
     let is_first = !is_gone && first.is_none_or(|first| first == key.source);
     SourceRank {
-        newcomer: !handler.is_named() && !is_first,
+        is_secondary: !handler.is_named() && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }
 }
@@ -237,8 +237,8 @@ fn order(
     handler: &Arc<dyn Handler>,
     session: &SourceSession,
     (details, properties): (&str, &[Property]),
-) -> Arc<Order> {
-    Arc::new(Order {
+) -> Arc<SessionCommand> {
+    Arc::new(SessionCommand {
         generation,
         handler: Arc::clone(handler),
         spec: SessionSpec {

@@ -1,4 +1,4 @@
-//! The task that applies the book: publishes the set of sources, writes the file in the state folder, and probes handlers that are gone.
+//! The task that applies the registrations: publishes the set of sources, writes the file in the state folder, and probes handlers that are gone.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
-use crate::book::Registered;
 use crate::endpoint::Error;
 use crate::handler::Target;
+use crate::registrations::Registered;
 use crate::{Shared, keep, of_socket};
 
 /// Runs until the publisher of components is dropped.
@@ -47,7 +47,7 @@ pub async fn run(
             () = shared.changed.notified() => {}
             Ok(()) = socket.changed() => {}
             Some(looked) = looks.join_next() => if let Ok((source, is_there)) = looked {
-                shared.edit(|book, now| book.looked(&source, is_there, now));
+                shared.edit(|registrations, now| registrations.looked(&source, is_there, now));
             },
             () = time => {}
         }
@@ -60,9 +60,9 @@ fn step(
     components: &SourceSet,
     looks: &mut JoinSet<(String, bool)>,
 ) -> Option<Instant> {
-    let (due, deadline) = shared.book(|book, now| {
-        book.tidy(now);
-        (book.take_looks(now), book.deadline(now))
+    let (due, deadline) = shared.registrations(|registrations, now| {
+        registrations.tidy(now);
+        (registrations.take_looks(now), registrations.deadline(now))
     });
     for (source, registered) in due {
         let grants = components.grants.get(&grants_name(&registered));
@@ -95,13 +95,13 @@ async fn look(
 }
 
 async fn keep_registrations(shared: &Arc<Shared>) {
-    let Some(unkept) = shared.book(|book, _| book.take_unkept()) else {
+    let Some(unkept) = shared.registrations(|registrations, _| registrations.take_unkept()) else {
         return;
     };
     let path = shared.config.kept.clone();
     let kept = spawn_blocking(move || keep::write(&path, unkept)).await;
     if let Ok(Err(error)) = kept {
-        shared.book(|book, _| book.is_unkept = true);
+        shared.registrations(|registrations, _| registrations.is_unkept = true);
         tracing::warn!(%error, file = %shared.config.kept.display(),
             "cannot keep which external handlers are registered; after a restart of the agent start them again");
     }
@@ -110,9 +110,9 @@ async fn keep_registrations(shared: &Arc<Shared>) {
 /// Returns the components and the external handlers as one set.
 fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
     let mut set = components.clone();
-    let sources = shared.book(|book, now| {
-        set.problems.extend(book.refusals().cloned());
-        book.sources(now)
+    let sources = shared.registrations(|registrations, now| {
+        set.problems.extend(registrations.refusals().cloned());
+        registrations.sources(now)
     });
     for (name, source) in sources {
         let grants = components.grants.get(&grants_name(&source.registered));

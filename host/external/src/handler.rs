@@ -10,10 +10,10 @@ use leafhost_net::Policy;
 use tonic::transport::Channel;
 
 use crate::Shared;
-use crate::book::{First, Registered, SessionEvent, Source};
 use crate::endpoint::{Connection, Error};
 use crate::first_connection::FirstConnection;
 use crate::paced::Paced;
+use crate::registrations::{First, Registered, SessionEvent, Source};
 use crate::threads::Quota;
 use crate::wire;
 
@@ -96,10 +96,10 @@ impl ExternalHandler {
         })
     }
 
-    /// Reports an event of a session to the book.
-    pub fn tell(&self, event: SessionEvent) {
+    /// Reports an event of a session to the registrations.
+    pub fn send_event(&self, event: SessionEvent) {
         let Target { shared, source, .. } = &self.target;
-        shared.edit(|book, now| book.session(source, event, now));
+        shared.edit(|registrations, now| registrations.session(source, event, now));
     }
 }
 
@@ -146,7 +146,7 @@ impl Target {
         let at = || self.registered.endpoint.to_string();
         let first = self
             .shared
-            .book(|book, now| book.first_connection(&self.source, now));
+            .registrations(|registrations, now| registrations.first_connection(&self.source, now));
         match first {
             First::Holds(first) => return Ok(first.channel),
             First::Ended => return Err(Error::NotTheFirst { at: at() }),
@@ -162,10 +162,10 @@ impl Target {
             })?;
         let first = FirstConnection { channel, ended };
         self.shared
-            .book(|book, _| book.connected(&self.source, first));
+            .registrations(|registrations, _| registrations.connected(&self.source, first));
         match self
             .shared
-            .book(|book, now| book.first_connection(&self.source, now))
+            .registrations(|registrations, now| registrations.first_connection(&self.source, now))
         {
             First::Holds(first) => Ok(first.channel),
             _ => Err(Error::NotTheFirst { at: at() }),

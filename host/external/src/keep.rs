@@ -1,12 +1,12 @@
 //! The registrations in the state folder: a running handler registers again only if it notices that the agent was away. Blocks.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
+use leafhost_disk::atomic;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
-use crate::book::Registered;
+use crate::registrations::Registered;
 
 /// Maximum number of bytes that are read.
 const MAX: u64 = 1 << 20;
@@ -32,11 +32,8 @@ pub fn read(path: &Path) -> io::Result<Vec<Registered>> {
 
 /// Writes the file atomically.
 pub fn write(path: &Path, handlers: Vec<Registered>) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut file = NamedTempFile::new_in(folder)?;
-    serde_json::to_writer(file.as_file_mut(), &File { handlers })?;
-    file.as_file_mut().flush()?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    let (folder, name) = atomic::parts(path)?;
+    atomic::write_with(folder, name, |file| {
+        Ok(serde_json::to_writer(file, &File { handlers })?)
+    })
 }

@@ -26,7 +26,6 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 mod answer;
-mod book;
 mod endpoint;
 mod first_connection;
 mod folder;
@@ -37,6 +36,7 @@ mod loaded;
 mod paced;
 pub mod proto;
 mod registration;
+mod registrations;
 pub mod serve;
 mod session;
 mod socket;
@@ -46,10 +46,10 @@ mod threads;
 mod timeouts;
 mod wire;
 
-use book::{Book, Registered, Source};
 use folder::Folder;
 use handler::ExternalHandler;
 use loaded::Loaded;
+use registrations::{Registered, Registrations, Source};
 use threads::Threads;
 
 /// Name of the agent's socket in the folder.
@@ -72,14 +72,14 @@ pub struct Config {
 
 /// [`Config`] in the form that the crate uses.
 #[derive(Debug)]
-struct Places {
+struct Paths {
     folder: Folder,
     kept: PathBuf,
     never: Arc<[String]>,
     network: Result<leafhost_net::Network, String>,
 }
 
-impl Places {
+impl Paths {
     fn socket(&self) -> PathBuf {
         self.folder.path().join(SOCKET)
     }
@@ -95,11 +95,11 @@ impl Places {
 /// State that tasks, handlers and sessions share.
 #[derive(Debug)]
 struct Shared {
-    config: Places,
+    config: Paths,
     /// Threads for blocking work of handlers.
     threads: Threads,
-    book: Mutex<Book>,
-    /// Wakes the task that follows changes of the book.
+    registrations: Mutex<Registrations>,
+    /// Wakes the task that follows changes of the registrations.
     changed: Notify,
     socket_problem: watch::Sender<Option<String>>,
     /// Registration socket that was made last.
@@ -107,37 +107,40 @@ struct Shared {
 }
 
 impl Shared {
-    /// Locks the book for `open`, which must not wait.
-    fn book<T>(&self, open: impl FnOnce(&mut Book, Instant) -> T) -> T {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        open(&mut book, Instant::now())
+    /// Locks the registrations for `open`, which must not wait.
+    fn registrations<T>(&self, open: impl FnOnce(&mut Registrations, Instant) -> T) -> T {
+        let mut registrations = self
+            .registrations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        open(&mut registrations, Instant::now())
     }
 
-    /// Locks the book for `edit`, then announces the change.
-    fn edit<T>(&self, edit: impl FnOnce(&mut Book, Instant) -> T) -> T {
-        let edited = self.book(edit);
+    /// Locks the registrations for `edit`, then announces the change.
+    fn edit<T>(&self, edit: impl FnOnce(&mut Registrations, Instant) -> T) -> T {
+        let edited = self.registrations(edit);
         self.changed.notify_one();
         edited
     }
 
     fn register(&self, registered: Registered) -> Result<(), String> {
         tracing::debug!(handler = registered.name, endpoint = %registered.endpoint, "external handler registers");
-        self.edit(|book, now| {
+        self.edit(|registrations, now| {
             let name = registered.name.clone();
-            book.register(registered, self.config.folder.path(), now)?;
-            book.accepted(&name);
+            registrations.register(registered, self.config.folder.path(), now)?;
+            registrations.accepted(&name);
             Ok(())
         })
     }
 
     fn source(&self, name: &str) -> Option<Source> {
-        self.book(|book, now| book.sources(now).remove(name))
+        self.registrations(|registrations, now| registrations.sources(now).remove(name))
     }
 
     fn socket_problem(&self, problem: Option<String>) {
-        self.socket_problem.send_if_modified(|told| {
-            let differs = *told != problem;
-            *told = problem;
+        self.socket_problem.send_if_modified(|published| {
+            let differs = *published != problem;
+            *published = problem;
             differs
         });
     }
@@ -166,7 +169,7 @@ impl External {
             own_folders,
             network,
         } = config;
-        let config = Places {
+        let config = Paths {
             folder: Folder::new(folder),
             kept: state_dir.join(KEPT),
             never: leafhost_grants::never(&own_folders),
@@ -177,11 +180,12 @@ impl External {
                 "cannot read which external handlers were registered; those that run register again when they are started again");
             Vec::new()
         });
-        let book = Book::of_earlier_run(kept, config.folder.path(), Instant::now());
+        let registrations =
+            Registrations::of_earlier_run(kept, config.folder.path(), Instant::now());
         let shared = Arc::new(Shared {
             config,
             threads: Threads::default(),
-            book: Mutex::new(book),
+            registrations: Mutex::new(registrations),
             changed: Notify::new(),
             socket_problem: watch::Sender::new(None),
             made: watch::Sender::new(None),

@@ -23,11 +23,11 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::Shared;
-use crate::book::Registered;
 use crate::endpoint::Endpoint;
 use crate::paced::Paced;
 use crate::proto::registration_server::{Registration, RegistrationServer};
 use crate::proto::{Empty, RegisterDiscoveryHandlerRequest};
+use crate::registrations::Registered;
 use crate::socket;
 use crate::timeouts::{REGISTRATION, SOCKET};
 
@@ -108,7 +108,7 @@ impl Registration for Service {
                 );
                 tracing::debug!(%problem, "external handler is refused");
                 self.shared
-                    .edit(|book, now| book.refuse(&name, problem, now));
+                    .edit(|registrations, now| registrations.refuse(&name, problem, now));
                 Err(Status::invalid_argument(why))
             }
         }

@@ -177,16 +177,16 @@ pub(crate) struct Ended {
 
 /// Reports on drop how a stream ended.
 struct Ends {
-    told: Arc<Ended>,
+    ended: Arc<Ended>,
     by_itself: bool,
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
         if self.by_itself {
-            self.told.by_itself.notify_one();
+            self.ended.by_itself.notify_one();
         } else {
-            self.told.by_agent.notify_one();
+            self.ended.by_agent.notify_one();
         }
     }
 }
@@ -197,7 +197,7 @@ pub(crate) fn until_dropped(
     ended: Arc<Ended>,
 ) -> BoxStream<'static, Result<DiscoverResponse, Status>> {
     let ends = Ends {
-        told: ended,
+        ended,
         by_itself: false,
     };
     futures::stream::unfold((sets, ends), async |(mut sets, mut ends)| {

@@ -22,11 +22,11 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::answer::Checks;
-use crate::book::SessionEvent;
 use crate::endpoint::Error;
 use crate::handler::{ExternalHandler, Target};
 use crate::paced::Paced;
 use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
+use crate::registrations::SessionEvent;
 use crate::timeouts::{CALM, FLOOD_SPACING};
 use crate::wire::{channel, discover};
 
@@ -117,25 +117,25 @@ struct Open {
     counted: Option<Counted>,
 }
 
-/// A stream that the book counts for as long as this value exists.
+/// A stream that the registrations count for as long as this value exists.
 struct Counted(Arc<ExternalHandler>);
 
 impl Counted {
     fn new(handler: &Arc<ExternalHandler>) -> Self {
-        handler.tell(SessionEvent::StreamBegun);
+        handler.send_event(SessionEvent::StreamBegun);
         Self(Arc::clone(handler))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.tell(SessionEvent::StreamEnded);
+        self.0.send_event(SessionEvent::StreamEnded);
     }
 }
 
 impl Course {
     fn new(handler: Arc<ExternalHandler>, spec: SessionSpec) -> Self {
-        handler.tell(SessionEvent::Opened);
+        handler.send_event(SessionEvent::Opened);
         Self {
             secrets: Arc::new(Secrets::new(&spec.properties)),
             handler,
@@ -234,7 +234,7 @@ impl Course {
         };
         let now = Instant::now();
         self.failures = 0;
-        self.handler.tell(SessionEvent::Answered);
+        self.handler.send_event(SessionEvent::Answered);
         let (mut why, mut wall) = ("set", now - begun);
         if let Phase::Open(open) = &mut self.phase {
             if open.taken_at.is_none() {
@@ -254,7 +254,7 @@ impl Course {
             "it has sent no set of devices within {} s, and the agent waits; a handler sends its devices as soon as it is asked, an empty set if there are none",
             wall.as_secs()
         );
-        self.handler.tell(SessionEvent::Answered);
+        self.handler.send_event(SessionEvent::Answered);
         report(Outcome::Unavailable(what), "first", wall)
     }
 
@@ -268,7 +268,7 @@ impl Course {
             "it has not begun to answer within {} s, and the agent waits; see the handler's log; a handler sends its devices as soon as it is asked, an empty set if there are none",
             wall.as_secs()
         );
-        self.handler.tell(SessionEvent::Failed);
+        self.handler.send_event(SessionEvent::Failed);
         let fault = Fault::new(FaultReason::WallTimeout, what);
         report(Outcome::Faulted(fault), "first", wall)
     }
@@ -279,7 +279,7 @@ impl Course {
         let mut next = None;
         self.phase = match &outcome {
             Outcome::InvalidDetails(_) => {
-                self.handler.tell(SessionEvent::Answered);
+                self.handler.send_event(SessionEvent::Answered);
                 Phase::Refused
             }
             outcome => {
@@ -287,7 +287,7 @@ impl Course {
                     Outcome::Faulted(_) => SessionEvent::Failed,
                     _ => SessionEvent::Answered,
                 };
-                self.handler.tell(event);
+                self.handler.send_event(event);
                 self.failures = self.failures.saturating_add(1);
                 let wait = backoff(self.failures);
                 next = Some(wait);
@@ -352,7 +352,7 @@ impl Drop for Course {
     fn drop(&mut self) {
         // The stream is dropped first.
         self.phase = Phase::Refused;
-        self.handler.tell(SessionEvent::Closed);
+        self.handler.send_event(SessionEvent::Closed);
     }
 }
 

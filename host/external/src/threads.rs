@@ -8,7 +8,7 @@ use std::thread;
 
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::book::MOST;
+use crate::registrations::MOST;
 
 /// Maximum number of threads per source: while one hangs, the other shows whether the file system answers again.
 const OF_SOURCE: usize = 2;

@@ -337,13 +337,13 @@ impl State {
         let instance = Arc::new(instance);
         self.history.push(Arc::clone(&instance));
         self.server.insert(key, Arc::clone(&instance));
-        self.view.saw(Instance::clone(&instance));
+        self.view.observe(Instance::clone(&instance));
         instance
     }
 
     fn remove(&mut self, key: &InstanceKey) {
         if let Some(instance) = self.server.remove(key) {
-            self.view.saw_deletion(key, &instance.metadata.uid);
+            self.view.observe_deletion(key, &instance.metadata.uid);
         }
     }
 
@@ -353,7 +353,7 @@ impl State {
             if !self.history.is_empty() {
                 let which = self.random.random_range(0..self.history.len());
                 let late = Instance::clone(&self.history[which]);
-                self.view.saw(late);
+                self.view.observe(late);
             }
         }
         if self.random.random_bool(0.2) {
@@ -361,7 +361,7 @@ impl State {
                 self.view.list_begins(scope);
                 for instance in self.server.values() {
                     if Scope::of(instance) == Some(scope) {
-                        self.view.saw(Instance::clone(instance));
+                        self.view.observe(Instance::clone(instance));
                     }
                 }
                 self.view.list_ended(scope, self.version);

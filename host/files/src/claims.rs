@@ -12,9 +12,9 @@ use leafhost_core::claim::ports::{ClaimRecords, Records};
 use leafhost_core::claim::record::Record;
 use leafhost_core::names::is_node_name;
 
-use crate::atomic;
 use crate::blocking::blocking;
 use crate::regular;
+use leafhost_disk::atomic;
 
 /// Name of the folder in the state folder.
 const FOLDER: &str = "claims";
@@ -36,7 +36,7 @@ impl FileClaimRecords {
         Self { folder }
     }
 
-    fn told(&self, name: &str, error: &io::Error) -> String {
+    fn describe(&self, name: &str, error: &io::Error) -> String {
         let path = self.folder.join(name);
         let remedy = atomic::remedy(error);
         format!("cannot write {}: {remedy} ({error})", path.display())
@@ -103,7 +103,7 @@ impl ClaimRecords for FileClaimRecords {
                 .create(&folder)?;
             atomic::write(&folder, &file, &bytes)
         });
-        written.await.map_err(|error| self.told(&name, &error))
+        written.await.map_err(|error| self.describe(&name, &error))
     }
 
     async fn remove(&self, uid: &str) -> Result<(), String> {
@@ -113,7 +113,7 @@ impl ClaimRecords for FileClaimRecords {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         });
-        removed.await.map_err(|error| self.told(&name, &error))
+        removed.await.map_err(|error| self.describe(&name, &error))
     }
 }
 

@@ -15,12 +15,13 @@ use leafhost_core::properties::invalid_references;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
+use leafhost_disk::atomic;
 use tokio::sync::watch;
 
 use crate::blocking::{blocking, publish};
+use crate::damaged;
 use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
-use crate::{atomic, damaged};
 
 mod claims;
 mod documents;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt as _;
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 
-use crate::atomic;
 use crate::settle::FileEvent;
+use leafhost_disk::atomic;
 
 /// An event in a watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

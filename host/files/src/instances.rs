@@ -18,7 +18,7 @@ use batch::Batch;
 
 /// Reason why the Instances cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {}", path.display(), crate::atomic::remedy(source))]
+#[error("cannot {action} {}: {}", path.display(), leafhost_disk::atomic::remedy(source))]
 pub struct Error {
     action: &'static str,
     path: PathBuf,

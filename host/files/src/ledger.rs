@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use leafhost_core::ports::{LedgerError, ResourceLedger};
 
-use crate::atomic;
 use crate::blocking::blocking;
+use leafhost_disk::atomic;
 
 /// Name of the file of resource names in the state folder.
 const NAME: &str = "offered-resources";

@@ -3,7 +3,6 @@
 //! Implements the ports of `leafhost-core` on two folders: one that an operator writes and this crate only reads, and the state folder,
 //! which belongs to the agent. Does not know handlers, Wasm or the kubelet.
 
-mod atomic;
 mod blocking;
 mod claims;
 pub mod configurations;
@@ -29,5 +28,5 @@ pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;
 pub use loader_store::FileLoaderStore;
-pub use standalone::{NodeState, Places, Standalone};
+pub use standalone::{Folders, NodeState, Standalone};
 pub use state::StateDir;

@@ -14,16 +14,16 @@ use leafhost_core::ports::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::atomic;
 use crate::blocking::blocking;
 use crate::handlers::MAX;
 use crate::own_yaml;
 use crate::regular::{self, Error};
+use leafhost_disk::atomic;
 
 mod loads;
 mod owners;
 use loads::Loads;
-use owners::Owners;
+use owners::OwnersFile;
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
@@ -45,7 +45,7 @@ pub struct FileLoaderStore {
     /// Versions found when the store was opened.
     accepted: BTreeMap<String, AcceptedVersion>,
     loads: Loads,
-    owners: Owners,
+    owners: OwnersFile,
 }
 
 impl FileLoaderStore {
@@ -54,7 +54,7 @@ impl FileLoaderStore {
         blocking(move || {
             Ok(Self {
                 accepted: accepted(&folder)?,
-                owners: Owners::new(state.clone()),
+                owners: OwnersFile::new(state.clone()),
                 loads: Loads::open(state),
                 folder,
             })

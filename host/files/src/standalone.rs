@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leafhost_core::ports::SourceProblem;
+use leafhost_disk::atomic;
 
 use crate::blocking::blocking;
 use crate::{
-    FileConfigurations, FileHandlers, FileInstances, FileLedger, FileLoaderStore, StateDir, atomic,
+    FileConfigurations, FileHandlers, FileInstances, FileLedger, FileLoaderStore, StateDir,
     instances, state,
 };
 
@@ -34,7 +35,7 @@ pub enum Error {
 
 /// Folders of a home.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Folders {
     /// The operator's folder, with `configurations`, `handlers`, `secrets` and `configmaps`.
     pub folder: PathBuf,
     /// The agent's own folder.
@@ -101,12 +102,12 @@ pub struct Standalone {
 
 impl Standalone {
     /// Opens the home for the node of that name.
-    pub async fn open(places: Places, node_name: &str, tasks: &mut Tasks) -> Result<Self, Error> {
-        let Places {
+    pub async fn open(folders: Folders, node_name: &str, tasks: &mut Tasks) -> Result<Self, Error> {
+        let Folders {
             folder,
             state_dir,
             handlers,
-        } = places;
+        } = folders;
         let state = NodeState::open(state_dir, node_name).await?;
         let instances = FileInstances::open(state.path().join("instances")).await?;
         let kept = state.path().join("accepted/configurations");
@@ -146,16 +147,16 @@ mod tests {
     #[tokio::test]
     async fn an_empty_home_is_complete_and_held_by_one_agent() {
         let folder = tempfile::tempdir().unwrap();
-        let places = Places {
+        let folders = Folders {
             folder: folder.path().join("etc"),
             state_dir: folder.path().join("state"),
             handlers: Vec::new(),
         };
         let mut tasks = Tasks::default();
-        let home = Standalone::open(places.clone(), "edge-1", &mut tasks)
+        let home = Standalone::open(folders.clone(), "edge-1", &mut tasks)
             .await
             .unwrap();
-        let second = Standalone::open(places.clone(), "edge-1", &mut tasks).await;
+        let second = Standalone::open(folders.clone(), "edge-1", &mut tasks).await;
         assert!(matches!(
             second.err(),
             Some(Error::State(state::Error::InUse { .. }))
@@ -189,7 +190,7 @@ mod tests {
         );
         assert!(home.problems().is_empty());
         drop(home);
-        Standalone::open(places, "edge-1", &mut tasks)
+        Standalone::open(folders, "edge-1", &mut tasks)
             .await
             .unwrap();
     }

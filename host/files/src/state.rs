@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leafhost_core::ports::SourceProblem;
 
-use crate::atomic;
+use leafhost_disk::atomic;
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";

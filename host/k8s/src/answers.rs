@@ -92,7 +92,7 @@ impl Failure {
     }
 
     /// Returns a full description with the remedy.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let message = &self.message;
         match (self.kind, self.code) {
             (Kind::Undefined, _) => {
@@ -114,7 +114,7 @@ impl Failure {
     }
 
     /// Returns the message with the remedy for a `resource` that is to be listed and watched.
-    pub fn told_of(&self, resource: &str) -> String {
+    pub fn describe_watch(&self, resource: &str) -> String {
         let remedy = match self.code {
             Some(404) => {
                 "apply the definitions: leafhost crds | kubectl apply --server-side -f -".to_owned()
@@ -307,7 +307,7 @@ mod tests {
         let failure = ended.unwrap_err();
         assert_eq!(failure.kind, Kind::Failed);
         assert_eq!(
-            failure.told(),
+            failure.describe(),
             "the API server did not answer within 3 seconds"
         );
     }

@@ -10,7 +10,7 @@ use crate::answers::Failure;
 use crate::watch::{Event, Watch};
 
 /// Container of values by object name.
-pub trait Kept<N, V>: Default {
+pub trait ObjectMap<N, V>: Default {
     /// Keeps a value, if the container admits it.
     fn put(&mut self, name: N, value: V);
     /// Returns the value of a name.
@@ -19,7 +19,7 @@ pub trait Kept<N, V>: Default {
     fn drop_name(&mut self, name: &N);
 }
 
-impl<N: Ord, V> Kept<N, V> for BTreeMap<N, V> {
+impl<N: Ord, V> ObjectMap<N, V> for BTreeMap<N, V> {
     fn put(&mut self, name: N, value: V) {
         self.insert(name, value);
     }
@@ -52,7 +52,7 @@ impl<M: Default> Index<M> {
         read: impl FnOnce(K, Option<&V>) -> Option<V>,
     ) -> bool
     where
-        M: Kept<N, V>,
+        M: ObjectMap<N, V>,
     {
         match event {
             Event::Init => self.listing = M::default(),
@@ -103,7 +103,7 @@ pub async fn follow<K, N, V, M>(
     publish: impl Fn(&M),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    M: Kept<N, V>,
+    M: ObjectMap<N, V>,
 {
     let mut watch = objects.into();
     let mut index = Index::<M>::default();

@@ -39,7 +39,7 @@ pub fn outdated() -> Failure {
 
 /// Converts a failure to an error of the store.
 pub fn store_error(failure: &Failure, key: &InstanceKey) -> StoreError {
-    let (key, message) = (key.clone(), failure.told());
+    let (key, message) = (key.clone(), failure.describe());
     match failure.kind {
         Kind::Taken => StoreError::AlreadyExists { key, found: None },
         Kind::Conflict | Kind::Mismatch => StoreError::Conflict { key },

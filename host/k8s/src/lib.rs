@@ -7,13 +7,13 @@
 
 mod agent;
 mod answers;
+mod bounded_store;
 mod certificates;
 pub mod client;
 mod controller;
 pub mod crd;
 mod index;
 mod instance;
-mod keeper;
 mod lease;
 mod manifest;
 mod memory;
@@ -21,15 +21,15 @@ pub mod migrate;
 mod names;
 mod node_lock;
 mod nodes;
+mod reconciler;
 mod reports;
 mod requests;
 mod scheduler;
-mod seen;
-mod shelf;
 mod slices;
 #[cfg(test)]
 mod stub;
 mod watch;
+mod watched_object;
 mod webhook;
 
 use std::sync::Arc;

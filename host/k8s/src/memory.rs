@@ -1,11 +1,12 @@
 //! Cluster state on disk: an agent that starts while the API server is away serves running pods from the state last read.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leafhost_disk::atomic;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -43,7 +44,7 @@ pub async fn keep<T, K>(
     T: Clone + Send + Sync + 'static,
     K: Serialize + Send + 'static,
 {
-    let mut is_told = false;
+    let mut is_logged = false;
     while source.changed().await.is_ok() {
         tokio::time::sleep(TOGETHER).await;
         // Clones the value, so that the sender does not wait for the write.
@@ -53,9 +54,9 @@ pub async fn keep<T, K>(
         };
         let file = path.clone();
         match tokio::task::spawn_blocking(move || write(&file, &kept)).await {
-            Ok(Ok(())) => is_told = false,
-            Ok(Err(error)) if !is_told => {
-                is_told = true;
+            Ok(Ok(())) => is_logged = false,
+            Ok(Err(error)) if !is_logged => {
+                is_logged = true;
                 let path = path.display();
                 tracing::warn!(%path, %error, "cannot keep what is needed for a start without the API server; free or repair the disk");
             }
@@ -67,20 +68,13 @@ pub async fn keep<T, K>(
 
 /// Writes a whole file and syncs it to disk.
 pub fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let (folder, name) = atomic::parts(path)?;
     // Also creates the agent's own folder above if needed, which only the agent may read.
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let file = tempfile::NamedTempFile::new_in(folder)?;
-    let mut writer = BufWriter::new(&file);
-    serde_json::to_writer(&mut writer, kept)?;
-    writer.flush()?;
-    drop(writer);
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    atomic::write_with(folder, name, |file| Ok(serde_json::to_writer(file, kept)?))
 }
 
 #[cfg(test)]

@@ -26,19 +26,19 @@ pub async fn follow(
     sender: watch::Sender<Arc<NameSet>>,
 ) {
     let mut watch: Watch<DeserializeGuard<ResourceName>> = Watch::new(Api::all(client));
-    let mut book = Book {
+    let mut reservations = NameReservations {
         remembered: Arc::new(remembered),
-        ..Book::default()
+        ..NameReservations::default()
     };
     loop {
-        crate::publish(&sender, book.set());
-        watch.take(|event| book.take(event)).await;
+        crate::publish(&sender, reservations.set());
+        watch.take(|event| reservations.take(event)).await;
     }
 }
 
 /// State of the reservations.
 #[derive(Debug, Default)]
-struct Book {
+struct NameReservations {
     remembered: Arc<ResourceNames>,
     records: Index<BTreeMap<String, NameRecord>>,
     is_unreadable: bool,
@@ -47,7 +47,7 @@ struct Book {
     problem: Option<String>,
 }
 
-impl Book {
+impl NameReservations {
     fn take(&mut self, event: Result<Event<DeserializeGuard<ResourceName>>, Failure>) {
         match event {
             Ok(event) => {
@@ -62,7 +62,7 @@ impl Book {
                 self.failures = self.failures.saturating_add(1);
                 let is_final = matches!(failure.code, Some(401 | 403 | 404));
                 self.is_unreadable |= is_final || self.failures >= TRIES;
-                let why = failure.told_of("resourcenames.leafhost.dev");
+                let why = failure.describe_watch("resourcenames.leafhost.dev");
                 self.problem = Some(format!(
                     "cannot be watched: {why}; a name that was read before stays with its namespace, any other is that of the oldest Configuration"
                 ));

@@ -150,8 +150,8 @@ fn pod_error(failure: &Failure) -> PodError {
         | Kind::Denied
         | Kind::Refused
         | Kind::Undefined => PodError::Refused(failure.message.clone()),
-        Kind::Busy | Kind::Unreachable => PodError::Unavailable(failure.told()),
-        Kind::Failed | Kind::Lost | Kind::Unreadable => PodError::Unknown(failure.told()),
+        Kind::Busy | Kind::Unreachable => PodError::Unavailable(failure.describe()),
+        Kind::Failed | Kind::Lost | Kind::Unreadable => PodError::Unknown(failure.describe()),
     }
 }
 
@@ -221,7 +221,14 @@ impl Cluster for KubeScheduling {
         written.map_err(|failure| pod_error(&failure))
     }
 
-    async fn tell(&self, pod: &PodKey, uid: &str, reason: &str, message: &str, is_warning: bool) {
+    async fn record_event(
+        &self,
+        pod: &PodKey,
+        uid: &str,
+        reason: &str,
+        message: &str,
+        is_warning: bool,
+    ) {
         let regarding = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -241,8 +248,8 @@ impl Cluster for KubeScheduling {
             action: "Scheduling".to_owned(),
             secondary: None,
         };
-        let told = answers::within(REQUEST, self.recorder.publish(&event, &regarding)).await;
-        if let Err(failure) = told {
+        let published = answers::within(REQUEST, self.recorder.publish(&event, &regarding)).await;
+        if let Err(failure) = published {
             tracing::debug!(pod = %pod, error = failure.message, "an event is not written");
         }
     }

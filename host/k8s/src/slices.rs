@@ -19,7 +19,7 @@ use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
 
 use crate::answers::{self, Kind};
-use crate::keeper::Write;
+use crate::reconciler::Write;
 use crate::requests::put_by;
 
 /// Timeout of a request.
@@ -144,7 +144,9 @@ pub fn slice(object: &ResourceSlice) -> Option<Slice> {
         generation: spec.pool.generation,
         count: spec.pool.resource_slice_count,
         reach,
-        devices: devices.map(|one| (one.name.clone(), meant(one))).collect(),
+        devices: devices
+            .map(|one| (one.name.clone(), slice_device(one)))
+            .collect(),
     })
 }
 
@@ -163,7 +165,7 @@ fn hostnames(selector: &NodeSelector) -> Option<BTreeSet<String>> {
 }
 
 /// Converts a device, without the fields that Leafhost never writes.
-fn meant(device: &Device) -> SliceDevice {
+fn slice_device(device: &Device) -> SliceDevice {
     let attributes = device.attributes.iter().flatten();
     let attributes = attributes.filter_map(|(name, value)| Some((name.clone(), value_of(value)?)));
     let is_shared = device.allow_multiple_allocations == Some(true);
@@ -283,7 +285,7 @@ pub async fn probe(client: &Client, pool: &str, reach: Reach) -> Result<SliceFea
         message: match failure.kind {
             Kind::Undefined => "this cluster has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, or leafhost.dev/allocation: device-plugin".to_owned(),
             Kind::Denied => format!("{}; allow the service account to create resourceslices", failure.message),
-            _ => failure.told(),
+            _ => failure.describe(),
         },
         is_transient: !matches!(failure.kind, Kind::Undefined | Kind::Denied | Kind::Refused),
     })?;
@@ -333,7 +335,7 @@ mod tests {
             Reach::Node("node-a".to_owned()),
             Reach::Hostnames(names.into()),
         ] {
-            let meant = Slice {
+            let wanted = Slice {
                 pool: "node-a".to_owned(),
                 generation: 3,
                 count: 2,
@@ -344,7 +346,7 @@ mod tests {
                 ]
                 .into(),
             };
-            assert_eq!(slice(&object("leafhost.dev-1", &meant)), Some(meant));
+            assert_eq!(slice(&object("leafhost.dev-1", &wanted)), Some(wanted));
         }
     }
 

@@ -117,7 +117,7 @@ where
                 api: self.api.clone(),
                 list: self.list.clone(),
                 follow: self.follow.clone(),
-                at: At::Start,
+                at: ReadPosition::Start,
                 backoff: DefaultBackoff::default(),
                 resume: self.resume,
                 is_failing: false,
@@ -168,7 +168,7 @@ struct Reader<K> {
     api: Api<K>,
     list: ListParams,
     follow: WatchParams,
-    at: At<K>,
+    at: ReadPosition<K>,
     backoff: DefaultBackoff,
     /// Earliest time of the next request.
     resume: Instant,
@@ -179,7 +179,7 @@ struct Reader<K> {
 }
 
 /// Progress of the reader.
-enum At<K> {
+enum ReadPosition<K> {
     /// Nothing was read.
     Start,
     /// Part of a list was read: its unread objects, and the part after them.
@@ -210,15 +210,15 @@ where
 {
     async fn next(&mut self) -> Result<Event<K>, Failure> {
         loop {
-            let event = match std::mem::replace(&mut self.at, At::Start) {
-                At::Start => {
+            let event = match std::mem::replace(&mut self.at, ReadPosition::Start) {
+                ReadPosition::Start => {
                     sleep_until(self.resume).await;
-                    self.at = At::List(Vec::new().into_iter(), After::Page(None));
+                    self.at = ReadPosition::List(Vec::new().into_iter(), After::Page(None));
                     Some(Event::Init)
                 }
-                At::List(objects, after) => self.read(objects, after).await?,
-                At::Version(version) => self.open(version).await?,
-                At::Open(open) => self.follow(open).await?,
+                ReadPosition::List(objects, after) => self.read(objects, after).await?,
+                ReadPosition::Version(version) => self.open(version).await?,
+                ReadPosition::Open(open) => self.follow(open).await?,
             };
             if let Some(event) = event {
                 return Ok(event);
@@ -229,7 +229,7 @@ where
     /// Returns the next object of a list.
     async fn read(&mut self, mut objects: vec::IntoIter<K>, after: After) -> Step<K> {
         if let Some(object) = objects.next() {
-            self.at = At::List(objects, after);
+            self.at = ReadPosition::List(objects, after);
             return Ok(Some(Event::InitApply(object)));
         }
         let token = match after {
@@ -237,7 +237,7 @@ where
             After::End(version) => {
                 let number = version.parse().unwrap_or_default();
                 self.listed.store(number, Ordering::Relaxed);
-                self.at = At::Version(version);
+                self.at = ReadPosition::Version(version);
                 return Ok(Some(Event::InitDone));
             }
         };
@@ -252,10 +252,10 @@ where
                     Some(token) => After::Page(Some(token)),
                     None => After::End(page.metadata.resource_version.unwrap_or_default()),
                 };
-                self.at = At::List(page.items.into_iter(), after);
+                self.at = ReadPosition::List(page.items.into_iter(), after);
                 Ok(None)
             }
-            Err(failure) => self.failed(failure, At::Start),
+            Err(failure) => self.failed(failure, ReadPosition::Start),
         }
     }
 
@@ -263,14 +263,14 @@ where
         sleep_until(self.resume).await;
         match answers::within(self.limit(), self.api.watch(&self.follow, &version)).await {
             Ok(events) => {
-                self.at = At::Open(Open {
+                self.at = ReadPosition::Open(Open {
                     version,
                     since: Instant::now(),
                     events: events.boxed(),
                 });
                 Ok(None)
             }
-            Err(failure) => self.failed(failure, At::Version(version)),
+            Err(failure) => self.failed(failure, ReadPosition::Version(version)),
         }
     }
 
@@ -278,7 +278,7 @@ where
         let (now, works) = (Instant::now(), open.since + WORKS);
         if self.is_failing && works <= now {
             self.is_failing = false;
-            self.at = At::Open(open);
+            self.at = ReadPosition::Open(open);
             return Ok(Some(Event::Resumed));
         }
         let end = if self.is_failing {
@@ -288,10 +288,13 @@ where
         };
         let Ok(event) = timeout_at(end, open.events.next()).await else {
             if self.is_failing {
-                self.at = At::Open(open);
+                self.at = ReadPosition::Open(open);
                 return Ok(None);
             }
-            return self.failed(Failure::silent(self.limit()), At::Version(open.version));
+            return self.failed(
+                Failure::silent(self.limit()),
+                ReadPosition::Version(open.version),
+            );
         };
         let event = match event {
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
@@ -300,26 +303,26 @@ where
             Some(Ok(WatchEvent::Deleted(object))) => Event::Delete(object),
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                 open.version = bookmark.metadata.resource_version;
-                self.at = At::Open(open);
+                self.at = ReadPosition::Open(open);
                 return Ok(None);
             }
             Some(Ok(WatchEvent::Error(status))) => {
                 let failure = missed(kube::Error::Api(status.boxed()));
-                return self.failed(failure, At::Version(open.version));
+                return self.failed(failure, ReadPosition::Version(open.version));
             }
             // An event that cannot be read does not hold up later ones.
             Some(Err(error)) if is_undecodable(&error) => {
                 open.since = now;
-                return self.failed(missed(error), At::Open(open));
+                return self.failed(missed(error), ReadPosition::Open(open));
             }
             Some(Err(error)) => {
-                return self.failed(missed(error), At::Version(open.version));
+                return self.failed(missed(error), ReadPosition::Version(open.version));
             }
             None if open.since.elapsed() < WORKS => {
-                return self.failed(ended(), At::Version(open.version));
+                return self.failed(ended(), ReadPosition::Version(open.version));
             }
             None => {
-                self.at = At::Version(open.version);
+                self.at = ReadPosition::Version(open.version);
                 return Ok(None);
             }
         };
@@ -328,12 +331,12 @@ where
         {
             open.version = version;
         }
-        self.at = At::Open(open);
+        self.at = ReadPosition::Open(open);
         Ok(Some(event))
     }
 
     /// Schedules the continuation at `at` after a wait. If the version is too old, continues with a list instead, which is no failure.
-    fn failed(&mut self, failure: Failure, at: At<K>) -> Step<K> {
+    fn failed(&mut self, failure: Failure, at: ReadPosition<K>) -> Step<K> {
         let mut wait = self.backoff.next().unwrap_or(LONGEST);
         if failure.code == Some(404) {
             wait = wait.min(UNDEFINED);

@@ -19,7 +19,7 @@ mod registration;
 mod service;
 mod sockets;
 
-use registration::Book;
+use registration::RegistrationState;
 use sockets::Serving;
 
 /// Pause between two attempts to serve the sockets.
@@ -133,7 +133,7 @@ pub struct DraTask {
     config: DraConfig,
     preparer: Arc<dyn ClaimPreparer>,
     health: watch::Receiver<Arc<HealthList>>,
-    book: Arc<Book>,
+    state: Arc<RegistrationState>,
     calls: TaskTracker,
 }
 
@@ -144,12 +144,12 @@ impl DraTask {
         preparer: Arc<dyn ClaimPreparer>,
         health: watch::Receiver<Arc<HealthList>>,
     ) -> (Self, watch::Receiver<DraReport>) {
-        let (book, report) = Book::new();
+        let (state, report) = RegistrationState::new();
         let task = Self {
             config,
             preparer,
             health,
-            book: Arc::new(book),
+            state: Arc::new(state),
             calls: TaskTracker::new(),
         };
         (task, report)
@@ -161,11 +161,11 @@ impl DraTask {
         while !stop.is_cancelled() {
             match Serving::start(&self).await {
                 Ok(serving) => {
-                    self.book.problem(None);
+                    self.state.problem(None);
                     serving.until(&stop, self.config.drain).await;
                 }
                 Err(error) => {
-                    self.book.problem(Some(error.to_string()));
+                    self.state.problem(Some(error.to_string()));
                     stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await;
                 }
             }

@@ -82,7 +82,7 @@ impl Endpoint {
         if let Some((serving, kubelet)) = serving.take() {
             Box::pin(self.end(serving, kubelet)).await;
         }
-        self.offered.tell(|report| {
+        self.offered.update_report(|report| {
             report.state = State::Waiting;
             report.problem = None;
         });
@@ -224,8 +224,9 @@ impl Endpoint {
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
         if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
-            self.offered
-                .tell(|report| report.registrations = report.registrations.saturating_add(1));
+            self.offered.update_report(|report| {
+                report.registrations = report.registrations.saturating_add(1);
+            });
         }
         if let Err(registration::Error::Refused(_)) = &registered {
             session.refused();
@@ -291,7 +292,7 @@ impl Endpoint {
     }
 
     fn set_state(&self, state: State, problem: Option<String>) {
-        self.offered.tell(|report| {
+        self.offered.update_report(|report| {
             report.state = state;
             report.problem = problem;
         });

@@ -48,9 +48,9 @@ impl Offered {
     }
 
     /// Records an Allocate. The ids stay listed until the returned flight is dropped, and for the linger time after that.
-    pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<Flight, NotListed> {
+    pub fn asked(self: &Arc<Self>, ids: BTreeSet<String>) -> Result<InFlight, NotListed> {
         self.change(|listing, now| listing.asked(&ids, now))?;
-        Ok(Flight {
+        Ok(InFlight {
             offered: Arc::clone(self),
             ids,
         })
@@ -100,7 +100,7 @@ impl Offered {
     }
 
     /// Changes the report, and has it published if it differs.
-    pub fn tell(&self, change: impl FnOnce(&mut ResourceReport)) {
+    pub fn update_report(&self, change: impl FnOnce(&mut ResourceReport)) {
         let mut report = locked(&self.report);
         let before = report.clone();
         change(&mut report);
@@ -131,12 +131,12 @@ impl Offered {
 }
 
 /// Allocate in flight.
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     offered: Arc<Offered>,
     ids: BTreeSet<String>,
 }
 
-impl Drop for Flight {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         self.offered

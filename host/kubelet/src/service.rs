@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::listing::List;
-use crate::offered::{Flight, Offered};
+use crate::offered::{InFlight, Offered};
 use crate::proto::device_plugin as proto;
 use crate::session::{OpenStream, Session};
 use crate::{Allocation, Allocator, Refusal};
@@ -80,7 +80,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
         let flights = containers
             .iter()
             .map(|ids| self.offered.asked(ids.clone()))
-            .collect::<Result<Vec<Flight>, _>>()
+            .collect::<Result<Vec<InFlight>, _>>()
             .map_err(|error| Status::not_found(error.to_string()))?;
         let flights = Arc::new(flights);
         let work = {

@@ -21,13 +21,13 @@ const SESSION: usize = 9;
 
 /// Reason why a socket could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", told(path, why))]
+#[error("{}", describe(path, why))]
 pub struct Error {
     path: PathBuf,
     why: leafhost_uds::Error,
 }
 
-fn told(path: &Path, why: &leafhost_uds::Error) -> String {
+fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
     use leafhost_uds::Error as Why;
     let path = path.display();
     match why {

@@ -36,7 +36,7 @@ pub use budget::Budget;
 pub use error::{HttpError, Stage};
 pub use names::Names;
 
-use budget::Kept;
+use budget::BudgetGuard;
 use target::Target;
 use tls::Roots;
 use until::Until;
@@ -142,7 +142,7 @@ where
     let permit = budget.enter()?;
     let total = Until::after(limits.timeouts.total);
     let target = Target::of(request.uri())?;
-    let mut kept = Kept::new(budget);
+    let mut kept = BudgetGuard::new(budget);
     let request = head::collect(&target, request, total, &mut kept).await?;
     let body = http_body::Body::size_hint(request.body()).lower();
 

@@ -52,7 +52,7 @@ impl Cluster for Silent {
         Ok(None)
     }
 
-    async fn tell(&self, _: &PodKey, _: &str, _: &str, _: &str, _: bool) {}
+    async fn record_event(&self, _: &PodKey, _: &str, _: &str, _: &str, _: bool) {}
 
     async fn edit(&self, _: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
         Vec::new()

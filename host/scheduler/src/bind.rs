@@ -8,11 +8,11 @@ use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
 use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
 use leafhost_core::text::chain;
-use leafhost_select::Asked;
+use leafhost_select::ContainerRequest;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::extender::BindingArgs;
-use crate::filter::{Judge, Taken};
+use crate::filter::{Evaluator, NodeDevices};
 use crate::release::SHOWN;
 use crate::scheduler::{Scheduler, State};
 use crate::world::{Number, Reservation, World};
@@ -65,14 +65,14 @@ impl Scheduler {
         };
         let asked = {
             let state = &mut *self.state();
-            let asked = state.passed.asked(&target.uid, Instant::now());
+            let asked = state.filtered.asked(&target.uid, Instant::now());
             let asked = asked.ok_or(
                 "the pod has not passed Filter here within a minute; each scheduler must ask one extender alone",
             )?;
             if !state.binding.insert(target.uid.clone()) {
                 return Err("the pod is being bound already".to_owned());
             }
-            state.passed.take_on(&target.uid, &target.node);
+            state.filtered.take_on(&target.uid, &target.node);
             asked
         };
         let bound = match self.lock(&target).await {
@@ -84,14 +84,14 @@ impl Scheduler {
         }
         let bound = bound.map_err(|error| error.why);
         if let Err(why) = &bound {
-            self.tell(&target, "DevicesRefused", why.clone());
+            self.record_event(&target, "DevicesRefused", why.clone());
         }
         {
             let state = &mut *self.state();
             state.binding.remove(&target.uid);
             match &bound {
-                Ok(()) => state.passed.remove(&target.uid),
-                Err(_) => state.passed.take_nothing(&target.uid),
+                Ok(()) => state.filtered.remove(&target.uid),
+                Err(_) => state.filtered.take_nothing(&target.uid),
             }
         }
         if bound.is_err() {
@@ -100,21 +100,29 @@ impl Scheduler {
         bound
     }
 
-    /// Writes an event for the pod in a background task, one at a time: Bindings of other pods come first. Drops it if too many wait.
-    fn tell(&self, target: &Target, reason: &'static str, message: String) {
+    /// Writes an event for the pod in a background task. Events are written one at a time, so that a crowd of pods is bound before all its events are
+    /// written, and are dropped if too many wait.
+    fn record_event(&self, target: &Target, reason: &'static str, message: String) {
         if self.tasks.len() > MOST_TASKS {
             return;
         }
         let (key, uid) = (target.key.clone(), target.uid.clone());
-        let (cluster, telling) = (Arc::clone(&self.cluster), Arc::clone(&self.telling));
+        let (cluster, turn) = (Arc::clone(&self.cluster), Arc::clone(&self.event_turn));
         let is_warning = reason == "DevicesRefused";
         self.tasks.spawn(async move {
-            let _turn = telling.lock().await;
-            cluster.tell(&key, &uid, reason, &message, is_warning).await;
+            if let Ok(_permit) = turn.acquire().await {
+                cluster
+                    .record_event(&key, &uid, reason, &message, is_warning)
+                    .await;
+            }
         });
     }
 
-    async fn reserve_and_bind(&self, target: &Target, asked: &[Asked]) -> Result<(), NotBound> {
+    async fn reserve_and_bind(
+        &self,
+        target: &Target,
+        asked: &[ContainerRequest],
+    ) -> Result<(), NotBound> {
         self.replace(target).await?;
         let own = self.reserved_of(&target.uid);
         let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
@@ -133,7 +141,7 @@ impl Scheduler {
         };
         match self.bind_pod(target, &given).await {
             Ok(()) => {
-                self.tell(target, "DevicesReserved", told(&given));
+                self.record_event(target, "DevicesReserved", describe(&given));
                 Ok(())
             }
             Err(error) => {
@@ -150,12 +158,10 @@ impl Scheduler {
     /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
     async fn replace(&self, target: &Target) -> Result<(), String> {
-        let name = target.key.to_string();
-        let is_before = |one: &Reservation| {
-            one.pod == name && one.uid != target.uid && one.node == target.node && !one.is_held
-        };
+        let is_before =
+            |one: &Reservation| one.uid != target.uid && one.node == target.node && !one.is_held;
         let before = |state: &State| -> Vec<Reservation> {
-            let reserved = state.world.reserved();
+            let reserved = state.world.reserved_for_name(&target.key).into_iter();
             reserved.filter(|one| is_before(one)).cloned().collect()
         };
         let now = Instant::now();
@@ -171,7 +177,7 @@ impl Scheduler {
         let all = {
             let state = self.state();
             // A third pod may have taken the name meanwhile.
-            if state.passed.asked(&target.uid, Instant::now()).is_none() {
+            if state.filtered.asked(&target.uid, Instant::now()).is_none() {
                 return Err("the pod is gone".to_owned());
             }
             before(&state)
@@ -213,15 +219,15 @@ impl Scheduler {
 
     fn reserved_of(&self, uid: &str) -> Vec<Reservation> {
         let state = self.state();
-        let own = state.world.reserved().filter(|one| one.uid == uid);
+        let own = state.world.reserved_for(uid).into_iter();
         own.cloned().collect()
     }
 
     /// Returns true if the reservations `own` are exactly what the pod asks for now, all on the target's node.
-    fn is_whole(&self, target: &Target, asked: &[Asked], own: &[Reservation]) -> bool {
+    fn is_whole(&self, target: &Target, asked: &[ContainerRequest], own: &[Reservation]) -> bool {
         let state = &mut *self.state();
-        let judge = Judge::new(&state.world, &mut state.verdicts, &target.uid, asked);
-        let Ok(taken) = judge.of_own().take(&target.node, &[]) else {
+        let evaluator = Evaluator::new(&state.world, &mut state.verdicts, &target.uid, asked);
+        let Ok(taken) = evaluator.of_own().take(&target.node, &[]) else {
             return false;
         };
         let uses = uses(asked, &taken).unwrap_or_default();
@@ -240,7 +246,7 @@ impl Scheduler {
     async fn reserve(
         &self,
         target: &Target,
-        asked: &[Asked],
+        asked: &[ContainerRequest],
     ) -> Result<BTreeMap<String, Vec<String>>, String> {
         for attempt in 0..TRIES {
             if attempt > 0 {
@@ -252,8 +258,8 @@ impl Scheduler {
                 let Some(wanted) = wanted(state, target, asked, &taken) else {
                     continue;
                 };
-                let passed = &mut state.passed;
-                passed.take(&target.uid, &target.node, taken.devices.clone());
+                let filtered = &mut state.filtered;
+                filtered.take(&target.uid, &target.node, taken.devices.clone());
                 let slots = wanted
                     .iter()
                     .map(|(instance, slot, _)| (instance.key(), slot.clone()));
@@ -283,10 +289,10 @@ impl Scheduler {
                 }
                 for result in written {
                     match result {
-                        Ok(Some(instance)) => drop(state.saw(instance)),
+                        Ok(Some(instance)) => drop(state.update_instance(instance)),
                         Ok(None) => {}
                         Err(error) => {
-                            state.missed(&error);
+                            state.edit_failed(&error);
                             errors.push(error);
                         }
                     }
@@ -298,7 +304,7 @@ impl Scheduler {
                 .or(errors.first())
             else {
                 // The slots are reserved now.
-                self.state().passed.take_nothing(&target.uid);
+                self.state().filtered.take_nothing(&target.uid);
                 return Ok(given);
             };
             self.metrics.conflict();
@@ -356,7 +362,7 @@ impl Scheduler {
             let state = self.state();
             for one in all {
                 if let Some(device) = state.world.get(&one.device) {
-                    tracing::info!(slot = one.slot, pod = one.pod, reason, "released");
+                    tracing::info!(slot = one.slot, pod = %one.pod, reason, "released");
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
@@ -373,10 +379,10 @@ impl Scheduler {
                 Ok(instance) => {
                     (0..count).for_each(|_| self.metrics.released(reason));
                     if let Some(instance) = instance {
-                        is_better |= state.saw(instance);
+                        is_better |= state.update_instance(instance);
                     }
                 }
-                Err(error) if error.is_outdated() => state.missed(&error),
+                Err(error) if error.is_outdated() => state.edit_failed(&error),
                 Err(error) => {
                     is_done = false;
                     let error = chain(&error);
@@ -397,23 +403,27 @@ fn kept() -> String {
 }
 
 /// Chooses devices on the target's node, if possible none that other pods are about to take.
-fn choice(state: &mut State, target: &Target, asked: &[Asked]) -> Result<Taken, String> {
+fn choice(
+    state: &mut State,
+    target: &Target,
+    asked: &[ContainerRequest],
+) -> Result<NodeDevices, String> {
     let now = Instant::now();
-    let taken = state.passed.taken(&target.uid, now);
+    let taken = state.filtered.taken(&target.uid, now);
     let taken = taken.get(target.node.as_str()).cloned().unwrap_or_default();
-    let mut judge = Judge::new(&state.world, &mut state.verdicts, &target.uid, asked);
-    let found = judge.take(&target.node, &taken);
+    let mut evaluator = Evaluator::new(&state.world, &mut state.verdicts, &target.uid, asked);
+    let found = evaluator.take(&target.node, &taken);
     let found = found.or_else(|why| {
         if taken.is_empty() {
             return Err(why);
         }
-        judge.take(&target.node, &[])
+        evaluator.take(&target.node, &[])
     });
     found.map_err(|why| format!("the node has not the devices any more: {why}"))
 }
 
 /// Returns the containers that use each chosen device.
-fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
+fn uses(asked: &[ContainerRequest], taken: &NodeDevices) -> Option<BTreeMap<Number, Vec<Use>>> {
     let mut uses: BTreeMap<Number, Vec<Use>> = BTreeMap::new();
     let mut numbers: BTreeMap<usize, u32> = BTreeMap::new();
     let of = |index: usize| {
@@ -423,14 +433,14 @@ fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
     for (choice, device) in taken.choices.iter().zip(&taken.devices) {
         let one = asked.get(choice.asked)?;
         let request = one.requests.get(choice.request)?;
-        let way = request.ways.get(choice.way)?;
+        let alternative = request.alternatives.get(choice.alternative)?;
         let number = numbers.entry(choice.asked).or_default();
         uses.entry(*device).or_default().push(Use {
             container: one.container.clone(),
             place: one.place,
             number: *number,
             of: of(choice.asked),
-            request: way.whole_name(request),
+            request: alternative.whole_name(request),
         });
         *number += 1;
     }
@@ -438,7 +448,12 @@ fn uses(asked: &[Asked], taken: &Taken) -> Option<BTreeMap<Number, Vec<Use>>> {
 }
 
 /// Returns the slots to reserve; `None` if every free slot of a chosen device is being written.
-fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Option<Vec<Wanted>> {
+fn wanted(
+    state: &State,
+    target: &Target,
+    asked: &[ContainerRequest],
+    taken: &NodeDevices,
+) -> Option<Vec<Wanted>> {
     let uses = uses(asked, taken)?;
     let reserved = uses.into_iter().map(|(number, uses)| {
         let device = state.world.device(number)?;
@@ -456,7 +471,11 @@ fn wanted(state: &State, target: &Target, asked: &[Asked], taken: &Taken) -> Opt
 }
 
 /// Returns the names of the Instances that each container gets.
-pub fn given(asked: &[Asked], taken: &Taken, world: &World) -> BTreeMap<String, Vec<String>> {
+pub fn given(
+    asked: &[ContainerRequest],
+    taken: &NodeDevices,
+    world: &World,
+) -> BTreeMap<String, Vec<String>> {
     let mut given: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (choice, device) in taken.choices.iter().zip(&taken.devices) {
         if let (Some(one), Some(device)) = (asked.get(choice.asked), world.device(*device)) {
@@ -484,7 +503,7 @@ fn names(state: &State, own: &[Reservation]) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-fn told(given: &BTreeMap<String, Vec<String>>) -> String {
+fn describe(given: &BTreeMap<String, Vec<String>>) -> String {
     let each = given.iter();
     let each = each.map(|(container, names)| format!("{container} gets {}", names.join(" and ")));
     each.collect::<Vec<_>>().join(", ")

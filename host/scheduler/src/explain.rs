@@ -6,10 +6,10 @@ use std::sync::Arc;
 use leafhost_core::instance::Instance;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::Pod;
-use leafhost_select::{Asked, Candidate, Verdicts, missed, read};
+use leafhost_select::{Candidate, ContainerRequest, Verdicts, read, unmet_condition};
 
 use crate::bind::given;
-use crate::filter::Judge;
+use crate::filter::Evaluator;
 use crate::world::{Device, World};
 
 /// Outcome of scheduling a pod now.
@@ -39,8 +39,8 @@ pub fn explain(
     let mut chosen = BTreeSet::new();
     let nodes: Vec<String> = world.nodes().cloned().collect();
     for node in nodes {
-        let mut judge = Judge::new(&world, &mut verdicts, &pod.uid, &asked);
-        let taken = judge.take(&node, &[]);
+        let mut evaluator = Evaluator::new(&world, &mut verdicts, &pod.uid, &asked);
+        let taken = evaluator.take(&node, &[]);
         let taken = taken.map(|taken| given(&asked, &taken, &world));
         let names = taken.iter().flat_map(BTreeMap::values).flatten();
         chosen.extend(names.cloned());
@@ -58,27 +58,34 @@ pub fn explain(
     Ok(explanation)
 }
 
-fn why_not(world: &World, verdicts: &mut Verdicts, device: &Device, asked: &[Asked]) -> String {
+fn why_not(
+    world: &World,
+    verdicts: &mut Verdicts,
+    device: &Device,
+    asked: &[ContainerRequest],
+) -> String {
     let spec = &device.instance.spec;
     let candidate = Candidate {
         configuration: &spec.configuration_name,
         name: &device.instance.metadata.name,
-        facts: &device.facts,
+        attributes: &device.attributes,
         is_shared: spec.shared,
         left: 0,
     };
     let mut nearest = None;
     for one in asked {
         for request in &one.requests {
-            for way in &request.ways {
-                let name = format!("{}/{}", one.container, way.whole_name(request));
-                let missing = missed(way, &candidate, |text| match verdicts.expression(text) {
-                    Ok(expression) => verdicts.judge(&expression, &device.facts),
-                    Err(error) => leafhost_select::Verdict::Failed(error.to_string()),
+            for alternative in &request.alternatives {
+                let name = format!("{}/{}", one.container, alternative.whole_name(request));
+                let missing = unmet_condition(alternative, &candidate, |text| {
+                    match verdicts.expression(text) {
+                        Ok(expression) => verdicts.judge(&expression, &device.attributes),
+                        Err(error) => leafhost_select::Verdict::Failed(error.to_string()),
+                    }
                 });
                 match missing {
                     None => return unused(world, device, &name),
-                    Some(leafhost_select::Missed::Configuration(_)) => {}
+                    Some(leafhost_select::UnmetCondition::Configuration(_)) => {}
                     Some(missing) => {
                         nearest.get_or_insert(format!("request {name}: {missing}"));
                     }

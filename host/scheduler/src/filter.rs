@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use leafhost_core::instance::InstanceKey;
 use leafhost_select::{
-    Asked, Candidate, Choice, Expression, NoChoice, STEPS, Verdicts, Way, choose,
+    Alternative, Candidate, Choice, ContainerRequest, Expression, NoChoice, STEPS, Verdicts, choose,
 };
 
 use crate::world::{Device, Number, Reservation, World};
 
 /// Reason that a node does not fit. The texts name no node, so that a scheduler can count equal ones.
-pub type Why = String;
+pub type Reason = String;
 
 /// Judge of the cluster's devices for one pod.
-pub struct Judge<'a> {
+pub struct Evaluator<'a> {
     world: &'a World,
     verdicts: &'a mut Verdicts,
-    asked: &'a [Asked],
-    ways: Vec<Judged<'a>>,
+    asked: &'a [ContainerRequest],
+    alternatives: Vec<ParsedAlternative<'a>>,
     /// Namespace that owns the name of each Configuration the pod asks for.
     owners: BTreeMap<&'a str, Option<&'a str>>,
     /// Slots that are already reserved for the pod, on any node.
@@ -30,50 +30,54 @@ pub struct Judge<'a> {
 }
 
 /// Way to meet a request, with its parsed expressions.
-struct Judged<'a> {
-    way: &'a Way,
+struct ParsedAlternative<'a> {
+    alternative: &'a Alternative,
     expressions: Vec<Arc<Expression>>,
 }
 
 /// Devices that a pod takes on a node.
-pub struct Taken {
+pub struct NodeDevices {
     /// Choices of devices for the requests of the pod.
     pub choices: Vec<Choice>,
     /// Number of the device of each choice, in the same order.
     pub devices: Vec<Number>,
 }
 
-impl<'a> Judge<'a> {
-    /// Makes a judge for the pod with the uid `uid`. The expressions of `asked` must have been parsed by `verdicts` before.
+impl<'a> Evaluator<'a> {
+    /// Makes an evaluator for the pod with the uid `uid`. The expressions of `asked` must have been parsed by `verdicts` before.
     pub fn new(
         world: &'a World,
         verdicts: &'a mut Verdicts,
         uid: &str,
-        asked: &'a [Asked],
+        asked: &'a [ContainerRequest],
     ) -> Self {
         let all = asked.iter().flat_map(|one| &one.requests);
-        let all: Vec<&Way> = all.flat_map(|request| &request.ways).collect();
+        let all: Vec<&Alternative> = all.flat_map(|request| &request.alternatives).collect();
         let owners = all.iter();
-        let owners =
-            owners.map(|way| (way.configuration.as_str(), world.owner(&way.configuration)));
+        let owners = owners.map(|alternative| {
+            (
+                alternative.configuration.as_str(),
+                world.owner(&alternative.configuration),
+            )
+        });
         let owners = owners.collect();
-        let ways = all.into_iter().map(|way| Judged {
-            way,
-            expressions: way
+        let alternatives = all.into_iter().map(|alternative| ParsedAlternative {
+            alternative,
+            expressions: alternative
                 .expressions
                 .iter()
                 .filter_map(|text| verdicts.expression(text).ok())
                 .collect(),
         });
-        let ways = ways.collect();
+        let alternatives = alternatives.collect();
         Self {
-            own: world.reserved().filter(|one| one.uid == uid).collect(),
+            own: world.reserved_for(uid),
             is_own_only: false,
             left: 10 * STEPS,
             world,
             verdicts,
             asked,
-            ways,
+            alternatives,
             owners,
         }
     }
@@ -85,7 +89,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Chooses devices on a node, except for the slots `taken` that other pods are about to take there.
-    pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<Taken, Why> {
+    pub fn take(&mut self, node: &str, taken: &[Number]) -> Result<NodeDevices, Reason> {
         let world = self.world;
         let reserved: Vec<&InstanceKey> = self
             .own
@@ -104,8 +108,10 @@ impl<'a> Judge<'a> {
             let free = if is_own_only { 0 } else { device.free.len() };
             (free + own).saturating_sub(others)
         };
-        if let Some(way) = self.only_way()
-            && let Some(found) = self.take_any(way, node, left)
+        // A device without a free slot is left for a pod only if it has a slot of its own.
+        let least = (false, usize::from(reserved.is_empty()));
+        if let Some(alternative) = self.only_alternative()
+            && let Some(found) = self.take_any(alternative, node, least, left)
         {
             return Ok(found);
         }
@@ -117,7 +123,7 @@ impl<'a> Judge<'a> {
             .copied()
             .filter(|(number, device)| left(*number, device) > 0)
             .collect();
-        if self.only_way().is_some() {
+        if self.only_alternative().is_some() {
             return Err(self.why(&own, &free));
         }
         let candidates: Vec<Candidate<'_>> = free
@@ -125,23 +131,23 @@ impl<'a> Judge<'a> {
             .map(|(number, device)| Candidate {
                 configuration: &device.instance.spec.configuration_name,
                 name: &device.instance.metadata.name,
-                facts: &device.facts,
+                attributes: &device.attributes,
                 is_shared: device.instance.spec.shared,
                 left: u32::try_from(left(*number, device) - 1).unwrap_or(u32::MAX),
             })
             .collect();
         let asked = self.asked;
         let mut steps = self.left;
-        let choices = choose(asked, &candidates, &mut steps, |way, index| {
+        let choices = choose(asked, &candidates, &mut steps, |alternative, index| {
             let number = free.get(index).map(|(number, _)| *number);
-            number.is_some_and(|number| self.fits(way, number))
+            number.is_some_and(|number| self.fits(alternative, number))
         });
         self.left = steps;
         match choices {
             Ok(choices) => {
                 let devices = choices.iter();
                 let devices = devices.filter_map(|one| Some(free.get(one.candidate)?.0));
-                Ok(Taken {
+                Ok(NodeDevices {
                     devices: devices.collect(),
                     choices,
                 })
@@ -151,113 +157,114 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the single way of a pod that has one request, one way and no constraints. Any devices that fit will do for it.
-    fn only_way(&self) -> Option<&'a Way> {
+    /// Returns the only alternative of a pod with one request and no constraints. Such a pod takes any devices that fit.
+    fn only_alternative(&self) -> Option<&'a Alternative> {
         let [only] = self.asked else {
             return None;
         };
         let ([request], []) = (&only.requests[..], &only.constraints[..]) else {
             return None;
         };
-        let [way] = &request.ways[..] else {
+        let [alternative] = &request.alternatives[..] else {
             return None;
         };
-        Some(way)
+        Some(alternative)
     }
 
-    /// Chooses devices of a node for a single way; `None` if too few fit.
+    /// Chooses devices of a node for a single alternative; `None` if too few fit. No device has a lower rank than `least`.
     fn take_any(
         &mut self,
-        way: &Way,
+        alternative: &Alternative,
         node: &str,
+        least: (bool, usize),
         left: impl Fn(Number, &Device) -> usize,
-    ) -> Option<Taken> {
+    ) -> Option<NodeDevices> {
         let world = self.world;
-        let space = (*self.owners.get(&*way.configuration)?)?;
-        let all = world.of_node(node, (&way.configuration, space));
-        let fitting =
-            all.filter(|(number, device)| left(*number, device) > 0 && self.fits(way, *number));
-        let rank = |(number, device): (Number, &'a Device)| {
-            let instance = &device.instance;
-            (
-                instance.spec.shared,
-                device.free.len(),
-                instance.metadata.name.as_str(),
-                number,
-            )
-        };
-        let count = usize::try_from(way.count).unwrap_or(usize::MAX);
-        let fitting = fitting.map(rank);
-        let chosen = if count == 1 {
-            vec![fitting.min()?]
-        } else {
-            let mut all: Vec<_> = fitting.collect();
-            all.sort_unstable();
-            all.truncate(count);
-            all
-        };
+        let space = (*self.owners.get(&*alternative.configuration)?)?;
+        let all = world.of_node(node, (&alternative.configuration, space));
+        let fitting = all.filter(|(number, device)| {
+            left(*number, device) > 0 && self.fits(alternative, *number)
+        });
+        let count = usize::try_from(alternative.count).unwrap_or(usize::MAX);
+        let rank = |device: &Device| (device.is_shared, device.free.len());
+        let mut chosen: Vec<(Number, &Device)> = Vec::new();
+        let mut has_least = true;
+        for (number, device) in fitting {
+            has_least &= rank(device) <= least;
+            chosen.push((number, device));
+            // No later device can have a lower rank, and equal ones are taken in the order of their names.
+            if has_least && chosen.len() == count {
+                break;
+            }
+        }
         if chosen.len() < count {
             return None;
         }
-        let devices: Vec<Number> = chosen.into_iter().map(|(_, _, _, number)| number).collect();
+        chosen.sort_by_key(|(_, device)| rank(device));
+        let chosen = chosen.into_iter().take(count);
+        let devices: Vec<Number> = chosen.map(|(number, _)| number).collect();
         let choices = (0..devices.len()).map(|candidate| Choice {
             asked: 0,
             request: 0,
-            way: 0,
+            alternative: 0,
             candidate,
         });
-        Some(Taken {
+        Some(NodeDevices {
             choices: choices.collect(),
             devices,
         })
     }
 
-    /// Returns true if all expressions of a way are true for a device.
-    fn fits(&mut self, way: &Way, number: Number) -> bool {
-        let mut all = self.ways.iter();
-        let judged = all.find(|judged| std::ptr::eq(judged.way, way));
-        let (Some(judged), Some(device)) = (judged, self.world.device(number)) else {
+    /// Returns true if all expressions of an alternative are true for a device.
+    fn fits(&mut self, alternative: &Alternative, number: Number) -> bool {
+        let mut all = self.alternatives.iter();
+        let parsed = all.find(|parsed| std::ptr::eq(parsed.alternative, alternative));
+        let (Some(parsed), Some(device)) = (parsed, self.world.device(number)) else {
             return false;
         };
-        let is_read = judged.expressions.len() == way.expressions.len();
+        let is_read = parsed.expressions.len() == alternative.expressions.len();
         let at = (number, device.version);
         is_read
-            && judged
+            && parsed
                 .expressions
                 .iter()
-                .all(|expression| self.verdicts.fits(expression, at, &device.facts))
+                .all(|expression| self.verdicts.fits(expression, at, &device.attributes))
     }
 
     /// Returns the reason that a node cannot meet the requests, naming the first request that fails.
-    fn why(&mut self, own: &[(Number, &Device)], free: &[(Number, &Device)]) -> Why {
+    fn why(&mut self, own: &[(Number, &Device)], free: &[(Number, &Device)]) -> Reason {
         let asked = self.asked;
         for one in asked {
             for request in &one.requests {
                 let name = format!("{}/{}", one.container, request.name);
-                let of = |way: &Way, all: &[(Number, &Device)]| -> Vec<Number> {
+                let of = |alternative: &Alternative, all: &[(Number, &Device)]| -> Vec<Number> {
                     let all = all.iter();
                     all.filter(|(_, device)| {
-                        device.instance.spec.configuration_name == way.configuration
+                        device.instance.spec.configuration_name == alternative.configuration
                     })
                     .map(|(number, _)| *number)
                     .collect()
                 };
-                let count = |way: &Way| usize::try_from(way.count).unwrap_or(usize::MAX);
-                let ways = request.ways.iter();
+                let count = |alternative: &Alternative| {
+                    usize::try_from(alternative.count).unwrap_or(usize::MAX)
+                };
+                let alternatives = request.alternatives.iter();
                 let (mut best, mut missing) = (0, None);
-                for way in ways {
-                    let there = of(way, own);
-                    let fitting = there.iter().filter(|number| self.fits(way, **number));
+                for alternative in alternatives {
+                    let there = of(alternative, own);
+                    let fitting = there
+                        .iter()
+                        .filter(|number| self.fits(alternative, **number));
                     let fitting = fitting.count();
-                    let left = of(way, free);
+                    let left = of(alternative, free);
                     let left = left
                         .iter()
-                        .filter(|number| self.fits(way, **number))
+                        .filter(|number| self.fits(alternative, **number))
                         .count();
-                    let configuration = &way.configuration;
-                    let (stage, why) = if left >= count(way) {
+                    let configuration = &alternative.configuration;
+                    let (stage, why) = if left >= count(alternative) {
                         (4, None)
-                    } else if fitting >= count(way) {
+                    } else if fitting >= count(alternative) {
                         (3, Some(format!("devices for request {name} are in use")))
                     } else if there.is_empty() {
                         (
@@ -287,16 +294,16 @@ impl<'a> Judge<'a> {
 
 /// Returns for each node the devices that a pod takes there, or the reason for none.
 pub fn filter<'n>(
-    judge: &mut Judge<'_>,
+    evaluator: &mut Evaluator<'_>,
     nodes: impl Iterator<Item = &'n str>,
     taken: &HashMap<&str, Vec<Number>>,
-) -> Vec<(&'n str, Result<Vec<Number>, Why>)> {
+) -> Vec<(&'n str, Result<Vec<Number>, Reason>)> {
     let none = Vec::new();
     let mut all = Vec::new();
     let mut refused = Vec::new();
     for node in nodes {
         let taken = taken.get(node).unwrap_or(&none);
-        match judge.take(node, taken) {
+        match evaluator.take(node, taken) {
             Ok(found) => all.push((node, Ok(found.devices))),
             Err(why) => refused.push((node, !taken.is_empty(), why)),
         }
@@ -304,7 +311,7 @@ pub fn filter<'n>(
     let is_full = all.is_empty();
     for (node, is_taken, why) in refused {
         // If no node fits otherwise, the pod competes with pods that have passed but are not bound yet.
-        let again = (is_full && is_taken).then(|| judge.take(node, &none));
+        let again = (is_full && is_taken).then(|| evaluator.take(node, &none));
         let found = again.map_or(Err(why), |found| found.map(|found| found.devices));
         all.push((node, found));
     }

@@ -7,15 +7,15 @@ mod bind;
 mod explain;
 mod extender;
 mod filter;
+mod filtered_pods;
 mod lock;
 mod metrics;
+mod node_queues;
 mod offered;
-mod passed;
 mod release;
 mod restore;
 mod routes;
 mod scheduler;
-mod turns;
 mod waiting;
 mod world;
 

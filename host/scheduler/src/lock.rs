@@ -64,9 +64,8 @@ impl State {
             return true;
         }
         if !pod.node.is_empty() {
-            let own = self.world.reserved().filter(|one| one.uid == pod.uid);
-            let own: Vec<bool> = own.map(|one| one.is_held).collect();
-            let is_served = !own.is_empty() && own.into_iter().all(|is_held| is_held);
+            let own = self.world.reserved_for(&pod.uid);
+            let is_served = !own.is_empty() && own.iter().all(|one| one.is_held);
             let mut given = pod.allocated.values().flatten();
             let has_any = given.any(|name| self.world.has_named(name));
             return pod.node != node || is_served || !has_any;
@@ -80,14 +79,14 @@ impl State {
 impl Scheduler {
     /// Wakes the Binds that wait for a lock.
     pub(crate) fn may_be_unlocked(&self) {
-        if let Some(turns) = &self.locks {
-            turns.changed.notify_waiters();
+        if let Some(node_queues) = &self.locks {
+            node_queues.changed.notify_waiters();
         }
     }
 
     /// Locks the node for the pod, if the extender locks nodes.
     pub(crate) async fn lock(&self, target: &Target) -> Result<(), String> {
-        let Some(turns) = &self.locks else {
+        let Some(node_queues) = &self.locks else {
             return Ok(());
         };
         let deadline = Instant::now() + WAITS;
@@ -97,12 +96,12 @@ impl Scheduler {
                 "node {node} is locked until {by} has its devices; it is tried again"
             ))
         };
-        let Ok(_turn) = timeout_at(deadline, turns.at(&target.node)).await else {
+        let Ok(_permit) = timeout_at(deadline, node_queues.acquire(&target.node)).await else {
             return busy("another pod");
         };
         let mut tries = 0;
         loop {
-            let changed = turns.changed.notified();
+            let changed = node_queues.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let verdict = self

@@ -8,13 +8,13 @@ const MOST: usize = 10_000;
 
 /// Nodes offered for pods, by the pod's uid.
 #[derive(Debug, Default)]
-pub struct Offered {
+pub struct OfferedNodes {
     pods: HashMap<String, Arc<[String]>>,
     /// Nodes offered for the last pod; most pods share them.
     last: Arc<[String]>,
 }
 
-impl Offered {
+impl OfferedNodes {
     /// Stores the nodes that a scheduler has asked about for a pod.
     pub fn put(&mut self, uid: &str, mut nodes: Vec<String>) {
         nodes.sort_unstable();

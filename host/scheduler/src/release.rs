@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leafhost_core::instance::Edit;
-use leafhost_core::scheduling::{NodeLock, Pod, PodKey};
+use leafhost_core::scheduling::{NodeLock, Pod};
 use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
@@ -86,8 +86,8 @@ impl State {
         let since = *self.unbound.entry(one.uid.clone()).or_insert(now);
         let world = &self.world;
         let has_own = |pod: &Pod| {
-            let mut all = world.reserved();
-            all.any(|other| other.uid == pod.uid && other.node == one.node)
+            let all = world.reserved_for(&pod.uid);
+            all.iter().any(|other| other.node == one.node)
         };
         one.judge(pod, since, now, has_own)
     }
@@ -97,34 +97,36 @@ impl Scheduler {
     /// Releases the reservations that are over; returns when to look again.
     pub(crate) async fn release_over(&self) -> Option<Instant> {
         let now = Instant::now();
-        let (mut next, mut doubtful) = (None::<Instant>, BTreeMap::new());
+        let (mut next, mut uncertain) = (None::<Instant>, BTreeMap::new());
         {
             let state = &mut *self.state();
             if !state.world.is_read() {
                 return None;
             }
-            let all: Vec<Reservation> = state.world.reserved().cloned().collect();
-            let uids = all.iter().map(|one| one.uid.clone());
-            let locking = state.world.locks().into_iter().flatten();
+            let world = &state.world;
+            let locking = world.locks().into_iter().flatten();
             let locking = locking.filter_map(|(_, seen)| Some(NodeLock::read(&seen.lock)?.uid));
-            let uids: BTreeSet<String> = uids.chain(locking).collect();
-            state.unbound.retain(|uid, _| uids.contains(uid));
+            let locking: BTreeSet<String> = locking.collect();
+            state
+                .unbound
+                .retain(|uid, _| locking.contains(uid) || !world.reserved_for(uid).is_empty());
+            let all = world.reserved().filter(|one| !world.is_of_bound_pod(one));
+            let all: Vec<Reservation> = all.cloned().collect();
             for one in &all {
-                let key = PodKey::read(&one.pod).unwrap_or_default();
-                let pod = state.world.pods().get(&key).cloned();
+                let pod = state.world.pods().get(&one.pod).cloned();
                 match state.judge(one, pod.as_ref(), now) {
                     Verdict::Stays => {}
                     Verdict::StaysUntil(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     Verdict::Over(_) => {
-                        doubtful
-                            .entry(key)
+                        uncertain
+                            .entry(one.pod.clone())
                             .or_insert_with(Vec::new)
                             .push(one.clone());
                     }
                 }
             }
         }
-        for (key, all) in doubtful {
+        for (key, all) in uncertain {
             let Ok(pod) = self.cluster.pod(&key).await else {
                 next = Some(next.map_or(now + AGAIN, |next| next.min(now + AGAIN)));
                 continue;

@@ -16,7 +16,7 @@ use crate::scheduler::Scheduler;
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Slot to reserve again for a running pod.
-struct Lost {
+struct LostReservation {
     instance: Arc<Instance>,
     pod: String,
     edit: Edit,
@@ -39,7 +39,7 @@ impl Scheduler {
                     let pod = lost.pod;
                     tracing::info!(instance = name, pod, "a pod that runs has its slot again");
                     self.state().world.restored.insert(lost.uids);
-                    self.saw(instance);
+                    self.update_instance(instance);
                     continue;
                 }
                 Some(Err(error)) => chain(&error),
@@ -58,7 +58,7 @@ impl Scheduler {
     }
 
     /// Returns a slot to reserve again, except for the pairs in `tried`.
-    fn lost(&self, tried: &BTreeSet<Uids>) -> Option<Lost> {
+    fn lost(&self, tried: &BTreeSet<Uids>) -> Option<LostReservation> {
         let state = self.state();
         if !state.world.is_read() {
             return None;
@@ -71,7 +71,7 @@ impl Scheduler {
                 node: pod.node.clone(),
                 reserved: reserved(pod, &instance.metadata.name),
             };
-            (!tried.contains(&uids)).then(|| Lost {
+            (!tried.contains(&uids)).then(|| LostReservation {
                 instance: Arc::clone(instance),
                 pod: pod.key.to_string(),
                 edit,

@@ -9,18 +9,18 @@ use leafhost_core::ports::StoreError;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodKey};
 use leafhost_core::wait::until;
-use leafhost_select::{Asked, InvalidRequest, Verdicts, read};
-use tokio::sync::Notify;
+use leafhost_select::{ContainerRequest, InvalidRequest, Verdicts, read};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::extender::{Args, BindingArgs, BindingResult, FilterResult, HostPriority};
-use crate::filter::{Judge, filter};
+use crate::filter::{Evaluator, filter};
+use crate::filtered_pods::FilteredPods;
 use crate::metrics::Metrics;
-use crate::offered::Offered;
-use crate::passed::Passed;
-use crate::turns::Turns;
+use crate::node_queues::NodeQueues;
+use crate::offered::OfferedNodes;
 use crate::world::World;
 
 /// Pause in which further events of one change are collected.
@@ -36,11 +36,11 @@ pub struct Scheduler {
     /// Notified of changes that may release slots or help waiting pods.
     changed: Notify,
     /// Turns of Binds at nodes; `None` if nodes are not locked.
-    pub(crate) locks: Option<Turns>,
+    pub(crate) locks: Option<NodeQueues>,
     /// Background tasks: Binds, which continue when the scheduler hangs up, and events.
     pub(crate) tasks: TaskTracker,
-    /// Held while an event is being written.
-    pub(crate) telling: Arc<tokio::sync::Mutex<()>>,
+    /// One permit, with which an event is written; closed when the scheduler stops.
+    pub(crate) event_turn: Arc<Semaphore>,
 }
 
 /// State of the extender.
@@ -48,8 +48,8 @@ pub struct Scheduler {
 pub(crate) struct State {
     pub world: World,
     pub verdicts: Verdicts,
-    pub passed: Passed,
-    pub offered: Offered,
+    pub filtered: FilteredPods,
+    pub offered: OfferedNodes,
     /// Uids of the pods that are being bound.
     pub binding: BTreeSet<String>,
     /// Slots that are being written.
@@ -67,11 +67,11 @@ pub(crate) struct State {
 }
 
 /// Parsed requests of a pod, or the reason that they are invalid.
-type Read = Result<Arc<Vec<Asked>>, InvalidRequest>;
+type Read = Result<Arc<Vec<ContainerRequest>>, InvalidRequest>;
 
 impl State {
     /// Stores an Instance. Returns true if it may serve a pod better than before or if its reservations have changed.
-    pub fn saw(&mut self, instance: Arc<Instance>) -> bool {
+    pub fn update_instance(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.world.reserved_of(&key).to_vec();
         let is_better = self.world.put(instance);
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Records the error of an edit. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
-    pub fn missed(&mut self, error: &StoreError) {
+    pub fn edit_failed(&mut self, error: &StoreError) {
         if let StoreError::Gone { key } = error {
             self.world.remove(key);
         }
@@ -122,20 +122,20 @@ impl Scheduler {
             changed: Notify::new(),
             locks: None,
             tasks: TaskTracker::new(),
-            telling: Arc::default(),
+            event_turn: Arc::new(Semaphore::new(1)),
         }
     }
 
     /// Makes the extender lock each node until the pod that is bound to it has its devices.
     #[must_use]
     pub fn locking_nodes(mut self) -> Self {
-        self.locks = Some(Turns::default());
+        self.locks = Some(NodeQueues::default());
         self
     }
 
     /// Stores an Instance that a watch or a write has shown, and wakes whoever waits for such a change.
-    pub(crate) fn saw(&self, instance: Arc<Instance>) {
-        if self.state().saw(instance) {
+    pub(crate) fn update_instance(&self, instance: Arc<Instance>) {
+        if self.state().update_instance(instance) {
             self.changed.notify_one();
         }
         self.may_be_unlocked();
@@ -161,6 +161,8 @@ impl Scheduler {
     /// Releases slots, restores lost ones and has waiting pods tried again until `stop`; then waits for Binds under way.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep()).await;
+        // Drops events that wait: an API server that does not answer would delay the end by the time limit of each.
+        self.event_turn.close();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -220,11 +222,12 @@ impl Scheduler {
             return Err("Instances and pods are not read yet; it is tried again".to_owned());
         }
         let asked = state.asked(&pod).map_err(|error| error.to_string())?;
-        let taken = state.passed.taken(&pod.uid, now);
-        let mut judge = Judge::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
-        let found = filter(&mut judge, names.iter().map(String::as_str), &taken);
+        let taken = state.filtered.taken(&pod.uid, now);
+        let mut evaluator = Evaluator::new(&state.world, &mut state.verdicts, &pod.uid, &asked);
+        let found = filter(&mut evaluator, names.iter().map(String::as_str), &taken);
         let mut result = FilterResult::default();
-        let mut by_node = HashMap::new();
+        let mut by_node = HashMap::with_capacity(found.len());
+        result.node_names.reserve(found.len());
         for (node, found) in found {
             match found {
                 Ok(devices) => {
@@ -239,10 +242,10 @@ impl Scheduler {
         }
         drop(taken);
         if by_node.is_empty() {
-            state.passed.remove(&pod.uid);
+            state.filtered.remove(&pod.uid);
             state.offered.put(&pod.uid, names);
         } else {
-            state.passed.add(&pod.uid, (asked, by_node), now);
+            state.filtered.add(&pod.uid, (asked, by_node), now);
         }
         Ok(result)
     }
@@ -255,15 +258,23 @@ impl Scheduler {
         let state = &mut *self.state();
         let asked = pod.and_then(|pod| state.asked(&pod).ok());
         let requests = asked.iter().flat_map(|asked| asked.iter());
-        let ways = requests.flat_map(|one| one.requests.iter().flat_map(|request| &request.ways));
-        let wanted: BTreeSet<&str> = ways.map(|way| way.configuration.as_str()).collect();
+        let alternatives = requests.flat_map(|one| {
+            one.requests
+                .iter()
+                .flat_map(|request| &request.alternatives)
+        });
+        let wanted: BTreeSet<&str> = alternatives
+            .map(|alternative| alternative.configuration.as_str())
+            .collect();
+        let owned = wanted.into_iter();
+        let owned = owned.filter_map(|name| Some((name, state.world.owner(name)?)));
+        let owned: Vec<(&str, &str)> = owned.collect();
         let score = |node: &str| {
-            let (mut free, mut all) = (0, 0);
-            let owned = wanted.iter();
-            let owned = owned.filter_map(|name| Some((*name, state.world.owner(name)?)));
-            for (_, device) in owned.flat_map(|of| state.world.of_node(node, of)) {
+            let (mut free, mut all) = (0, 0_usize);
+            let devices = owned.iter();
+            for (_, device) in devices.flat_map(|of| state.world.of_node(node, *of)) {
                 free += device.free.len();
-                all += usize::try_from(device.instance.spec.capacity).unwrap_or(0);
+                all = all.saturating_add(device.capacity);
             }
             let used = all.saturating_sub(free).saturating_mul(10);
             i64::try_from(used.checked_div(all).unwrap_or(0)).unwrap_or(0)
@@ -305,7 +316,7 @@ impl Observer for Scheduler {
     }
 
     fn instance(&self, instance: Arc<Instance>) {
-        self.saw(instance);
+        self.update_instance(instance);
     }
 
     fn instance_gone(&self, key: &InstanceKey) {
@@ -331,7 +342,7 @@ impl Observer for Scheduler {
             let state = &mut *self.state();
             let is_over = pod.has_ended || !pod.node.is_empty();
             if is_over {
-                state.passed.remove(&pod.uid);
+                state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
             }
@@ -353,7 +364,7 @@ impl Observer for Scheduler {
             let state = &mut *self.state();
             let gone = state.world.remove_pod(key);
             if let Some(pod) = &gone {
-                state.passed.remove(&pod.uid);
+                state.filtered.remove(&pod.uid);
                 state.unbound.remove(&pod.uid);
                 state.offered.remove(&pod.uid);
                 state.tried.remove(&pod.uid);

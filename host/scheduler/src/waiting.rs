@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use leafhost_core::scheduling::{Pod, PodKey, TRIED_AGAIN};
 use tokio::time::Instant;
 
-use crate::filter::Judge;
+use crate::filter::Evaluator;
 use crate::scheduler::{Scheduler, State};
 use crate::world::Number;
 
@@ -21,7 +21,7 @@ const TAKEN: Duration = Duration::from_secs(1);
 const TOGETHER: usize = 50;
 
 /// Devices that pods are about to take, by node.
-type Taken = HashMap<String, Vec<Number>>;
+type TakenByNode = HashMap<String, Vec<Number>>;
 
 /// Outcome of one look at a waiting pod.
 enum Outcome {
@@ -39,24 +39,25 @@ impl State {
         &mut self,
         pod: &Pod,
         nodes: &BTreeSet<String>,
-        taken: &mut Taken,
+        taken: &mut TakenByNode,
         now: Instant,
     ) -> Outcome {
-        if self.passed.is_recent(&pod.uid, now) || self.binding.contains(&pod.uid) {
+        if self.filtered.is_recent(&pod.uid, now) || self.binding.contains(&pod.uid) {
             return Outcome::Later(now + SPACING);
         }
         let Ok(asked) = self.asked(pod) else {
             return Outcome::Waits;
         };
-        let mut judge = Judge::new(&self.world, &mut self.verdicts, &pod.uid, &asked);
+        let mut evaluator = Evaluator::new(&self.world, &mut self.verdicts, &pod.uid, &asked);
         let none = Vec::new();
         let mut is_taken = false;
         let nodes = nodes.iter();
         let mut nodes = nodes.filter(|node| self.offered.has(&pod.uid, node));
         let found = nodes.find_map(|node| {
             let others = taken.get(node).unwrap_or(&none);
-            let devices = judge.take(node, others).ok().map(|found| found.devices);
-            is_taken |= devices.is_none() && !others.is_empty() && judge.take(node, &none).is_ok();
+            let devices = evaluator.take(node, others).ok().map(|found| found.devices);
+            is_taken |=
+                devices.is_none() && !others.is_empty() && evaluator.take(node, &none).is_ok();
             Some((node.clone(), devices?))
         });
         let Some((place, devices)) = found else {
@@ -93,9 +94,8 @@ impl Scheduler {
             state.tried.retain(|_, tried| *tried + SPACING > now);
             let better = std::mem::take(&mut state.better);
             let unlooked = std::mem::take(&mut state.unlooked);
-            let all: BTreeSet<String> = state.world.nodes().cloned().collect();
-            let mut taken: Taken = HashMap::new();
-            for (node, devices) in state.passed.taken("", now) {
+            let mut taken: TakenByNode = HashMap::new();
+            for (node, devices) in state.filtered.taken("", now) {
                 taken.insert(node.to_owned(), devices);
             }
             let waiting =
@@ -105,6 +105,10 @@ impl Scheduler {
             let waiting: Vec<(PodKey, Pod)> = waiting
                 .map(|(key, pod)| (key.clone(), pod.clone()))
                 .collect();
+            let mut all = BTreeSet::new();
+            if waiting.iter().any(|(key, _)| unlooked.contains(key)) {
+                all.extend(state.world.nodes().cloned());
+            }
             for (key, pod) in waiting {
                 let is_new = unlooked.contains(&key);
                 let nodes = if is_new { &all } else { &better };

@@ -13,7 +13,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{NodeSeen, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
-use leafhost_select::Facts;
+use leafhost_select::DeviceAttributes;
 
 /// Index of a device, valid while the device is known.
 pub type Number = usize;
@@ -24,13 +24,17 @@ pub struct Device {
     /// Instance of the device with only those fields that reservations need.
     pub instance: Arc<Instance>,
     /// Attributes and capacities that expressions can read.
-    pub facts: Facts,
-    /// Version of `facts`; changes whenever they change and is never 0.
+    pub attributes: DeviceAttributes,
+    /// Version of `attributes`; changes whenever they change and is never 0.
     pub version: u64,
     /// Nodes on which the device is usable: present and not reported unhealthy.
     pub nodes: BTreeSet<String>,
     /// Slots that a pod may take.
     pub free: Vec<String>,
+    /// Number of all slots.
+    pub capacity: usize,
+    /// True if several nodes may see the device.
+    pub is_shared: bool,
 }
 
 /// Slot that is reserved for a pod.
@@ -44,14 +48,14 @@ pub struct Reservation {
     pub uid: String,
     /// Node that the device is reserved on.
     pub node: String,
-    /// Pod as `namespace/name`.
-    pub pod: String,
+    /// Namespace and name of the pod; empty if the Instance does not name it.
+    pub pod: PodKey,
     /// True if the node reports that a container of the pod has the slot. The agent there then knows when to release it.
     pub is_held: bool,
 }
 
-/// Devices by the name and the namespace of their Configuration.
-type Owned = BTreeMap<String, BTreeMap<String, BTreeSet<Number>>>;
+/// Devices by the name and the namespace of their Configuration, in the order of their Instances' names.
+type Owned = BTreeMap<String, BTreeMap<String, Vec<Number>>>;
 
 /// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
@@ -66,13 +70,17 @@ pub struct World {
     /// Number of devices by Configuration name and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
     names: Arc<ResourceNames>,
-    /// Last version given to a device's facts.
+    /// Last version given to a device's attributes.
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
+    /// Instances with reservations for a pod, by the pod's uid and by its `namespace/name`.
+    by_pod: HashMap<String, BTreeSet<InstanceKey>>,
     /// Pods that ask for devices.
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
     given: BTreeMap<String, BTreeSet<PodKey>>,
+    /// Devices of which a running pod has lost a slot, and maybe others.
+    short: BTreeSet<Number>,
     /// Uids of pods and of newer Instances of which the pods have got their slots again.
     pub restored: BTreeSet<(String, String)>,
     /// Nodes by name; `None` before they were listed.
@@ -116,26 +124,25 @@ impl World {
         let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
             return false;
         };
-        let facts = Facts::of(&owner, &instance);
+        let attributes = DeviceAttributes::of(&owner, &instance);
         let is_same = before.is_some_and(|before| {
-            before.facts == facts && before.instance.spec.capacity == instance.spec.capacity
+            before.attributes == attributes
+                && before.instance.spec.capacity == instance.spec.capacity
         });
         let (old_nodes, old_free) = before.map_or((BTreeSet::new(), 0), |before| {
             (before.nodes.clone(), before.free.len())
         });
         let reserved = reservations(&instance);
         let mut device = Device {
-            facts,
+            attributes,
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),
+            capacity: usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX),
+            is_shared: instance.spec.shared,
             instance: slim(instance),
         };
-        if reserved.is_empty() {
-            self.reserved.remove(&key);
-        } else {
-            self.reserved.insert(key.clone(), reserved);
-        }
+        self.reserve(&key, reserved);
         let number = if let Some(number) = self.by_key.get(&key) {
             *number
         } else {
@@ -154,13 +161,19 @@ impl World {
             number
         };
         let (name, space) = (configuration_of(&device), owner.namespace());
+        let of_device = &device.instance.metadata.name;
         for node in old_nodes.difference(&device.nodes) {
             self.leave(node, (&name, space), number);
         }
         for node in device.nodes.difference(&old_nodes) {
             let own = self.by_node.entry(node.clone()).or_default();
             let own = own.entry(name.clone()).or_default();
-            own.entry(space.to_owned()).or_default().insert(number);
+            let numbers = own.entry(space.to_owned()).or_default();
+            let is_before = |other: &Number| {
+                let other = self.devices.get(*other).and_then(Option::as_ref);
+                other.is_some_and(|other| other.instance.metadata.name < *of_device)
+            };
+            numbers.insert(numbers.partition_point(is_before), number);
         }
         let is_better = device.free.len() > old_free
             || !device.free.is_empty()
@@ -266,9 +279,8 @@ impl World {
 
     /// Returns the running pods that have lost their slot, each with the Instance and the slot held back for it, if one is free.
     pub fn short(&self) -> impl Iterator<Item = (&Arc<Instance>, &Pod, Option<String>)> {
-        let given = self.given.keys();
-        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
-        let devices = numbers.filter_map(|number| self.device(*number));
+        let devices = self.short.iter();
+        let devices = devices.filter_map(|number| self.device(*number));
         devices.flat_map(|device| {
             let pods = self.without_slot(&device.instance);
             let slots = match pods.len() {
@@ -298,6 +310,11 @@ impl World {
         let short = self.without_slot(&device.instance).len();
         let mut free = free(&device.instance);
         free.truncate(free.len().saturating_sub(short));
+        if short > 0 {
+            self.short.insert(number);
+        } else {
+            self.short.remove(&number);
+        }
         if let Some(Some(device)) = self.devices.get_mut(number) {
             device.free = free;
         }
@@ -308,7 +325,7 @@ impl World {
         let Some(number) = self.by_key.remove(key) else {
             return;
         };
-        self.reserved.remove(key);
+        self.reserve(key, Vec::new());
         if let Some(named) = self.by_name.get_mut(&key.name) {
             named.remove(&number);
             if named.is_empty() {
@@ -322,14 +339,46 @@ impl World {
         for node in &device.nodes {
             self.leave(node, (&name, &key.namespace), number);
         }
+        self.short.remove(&number);
         self.unused.push(number);
-        if let Some(spaces) = self.namespaces.get_mut(&name) {
-            if let Some(count) = spaces.get_mut(&key.namespace) {
-                *count = count.saturating_sub(1);
-            }
-            spaces.retain(|_, count| *count > 0);
+        let Some(spaces) = self.namespaces.get_mut(&name) else {
+            return;
+        };
+        if let Some(count) = spaces.get_mut(&key.namespace) {
+            *count = count.saturating_sub(1);
         }
-        self.namespaces.retain(|_, spaces| !spaces.is_empty());
+        let before = spaces.len();
+        spaces.retain(|_, count| *count > 0);
+        let is_owner_new = spaces.len() < before;
+        if spaces.is_empty() {
+            self.namespaces.remove(&name);
+        }
+        if is_owner_new {
+            self.name(Arc::clone(&self.names));
+        }
+    }
+
+    /// Replaces the reservations of a device.
+    fn reserve(&mut self, key: &InstanceKey, reserved: Vec<Reservation>) {
+        for before in self.reserved.remove(key).into_iter().flatten() {
+            for pod in [&before.uid, &before.pod.to_string()] {
+                if let Some(keys) = self.by_pod.get_mut(pod) {
+                    keys.remove(key);
+                    if keys.is_empty() {
+                        self.by_pod.remove(pod);
+                    }
+                }
+            }
+        }
+        for one in &reserved {
+            for pod in [one.uid.clone(), one.pod.to_string()] {
+                let keys = self.by_pod.entry(pod).or_default();
+                keys.insert(key.clone());
+            }
+        }
+        if !reserved.is_empty() {
+            self.reserved.insert(key.clone(), reserved);
+        }
     }
 
     fn leave(&mut self, node: &str, (name, space): (&str, &str), number: Number) {
@@ -338,7 +387,7 @@ impl World {
         };
         if let Some(spaces) = own.get_mut(name) {
             if let Some(numbers) = spaces.get_mut(space) {
-                numbers.remove(&number);
+                numbers.retain(|other| *other != number);
             }
             spaces.retain(|_, numbers| !numbers.is_empty());
         }
@@ -415,7 +464,7 @@ impl World {
         self.devices.get(number)?.as_ref()
     }
 
-    /// Returns the devices of a Configuration, given by name and namespace, that are usable on a node.
+    /// Returns the devices of a Configuration, given by name and namespace, that are usable on a node, in the order of their Instances' names.
     pub fn of_node(
         &self,
         node: &str,
@@ -440,6 +489,26 @@ impl World {
     /// Returns the reservations of a device.
     pub fn reserved_of(&self, key: &InstanceKey) -> &[Reservation] {
         self.reserved.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the reservations for the pod with a uid.
+    pub fn reserved_for(&self, uid: &str) -> Vec<&Reservation> {
+        let keys = self.by_pod.get(uid).into_iter().flatten();
+        let all = keys.flat_map(|key| self.reserved_of(key));
+        all.filter(|one| one.uid == uid).collect()
+    }
+
+    /// Returns the reservations for pods of a name.
+    pub fn reserved_for_name(&self, pod: &PodKey) -> Vec<&Reservation> {
+        let keys = self.by_pod.get(&pod.to_string()).into_iter().flatten();
+        let all = keys.flat_map(|key| self.reserved_of(key));
+        all.filter(|one| one.pod == *pod).collect()
+    }
+
+    /// Returns true if the pod of a reservation is bound to its node and has not ended.
+    pub fn is_of_bound_pod(&self, one: &Reservation) -> bool {
+        let pod = self.pods.get(&one.pod);
+        pod.is_some_and(|pod| pod.uid == one.uid && pod.node == one.node && !pod.has_ended)
     }
 
     /// Returns all reservations.
@@ -517,7 +586,7 @@ fn reservations(instance: &Instance) -> Vec<Reservation> {
             slot: slot.clone(),
             uid,
             is_held: holder.is_some() && holder == pod,
-            pod: pod.cloned().unwrap_or_default(),
+            pod: pod.and_then(|pod| PodKey::read(pod)).unwrap_or_default(),
             node,
         })
     });

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::scheduling::ContainerKind;
 
-use crate::facts::Facts;
-use crate::request::{Asked, Request, Way};
+use crate::device_attributes::DeviceAttributes;
+use crate::request::{Alternative, ContainerRequest, Request};
 
 /// Upper bound of steps of one search. One step looks at one device or sorts about eight.
 pub const STEPS: u32 = 200_000;
@@ -21,7 +21,7 @@ pub struct Candidate<'a> {
     /// Name of the Instance; devices that are otherwise alike are tried in the order of their names.
     pub name: &'a str,
     /// Attributes and capacities of the device.
-    pub facts: &'a Facts,
+    pub attributes: &'a DeviceAttributes,
     /// True if other nodes may use the device, too.
     pub is_shared: bool,
     /// Number of further pods that may use the device after this one.
@@ -31,12 +31,12 @@ pub struct Candidate<'a> {
 /// Device chosen for a request of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Choice {
-    /// Index of the container in the slice of [`Asked`].
+    /// Index of the container in the slice of [`ContainerRequest`].
     pub asked: usize,
-    /// Index of the request in [`Asked::requests`].
+    /// Index of the request in [`ContainerRequest::requests`].
     pub request: usize,
-    /// Index of the way in [`Request::ways`].
-    pub way: usize,
+    /// Index of the alternative in [`Request::alternatives`].
+    pub alternative: usize,
     /// Index of the candidate.
     pub candidate: usize,
 }
@@ -53,30 +53,37 @@ pub enum NoChoice {
 }
 
 /// Chooses devices for all requests in at most `left` and at most [`STEPS`] steps, and subtracts the steps taken from `left`. `fits` returns true if
-/// the candidate satisfies all expressions of the way; it is called only for candidates of the way's Configuration.
+/// the candidate satisfies all expressions of the alternative; it is called only for candidates of the alternative's Configuration.
 pub fn choose(
-    asked: &[Asked],
+    asked: &[ContainerRequest],
     candidates: &[Candidate<'_>],
     left: &mut u32,
-    mut fits: impl FnMut(&Way, usize) -> bool,
+    mut fits: impl FnMut(&Alternative, usize) -> bool,
 ) -> Result<Vec<Choice>, NoChoice> {
-    let ways: Vec<Vec<Vec<Vec<bool>>>> = asked
+    let alternatives: Vec<Vec<Vec<Vec<bool>>>> = asked
         .iter()
         .map(|one| {
-            let of = |way: &Way, fits: &mut dyn FnMut(&Way, usize) -> bool| {
+            let of = |alternative: &Alternative,
+                      fits: &mut dyn FnMut(&Alternative, usize) -> bool| {
                 let all = candidates.iter().enumerate();
                 all.map(|(index, candidate)| {
-                    candidate.configuration == way.configuration && fits(way, index)
+                    candidate.configuration == alternative.configuration && fits(alternative, index)
                 })
                 .collect()
             };
             let requests = one.requests.iter();
             requests
-                .map(|request| request.ways.iter().map(|way| of(way, &mut fits)).collect())
+                .map(|request| {
+                    request
+                        .alternatives
+                        .iter()
+                        .map(|alternative| of(alternative, &mut fits))
+                        .collect()
+                })
                 .collect()
         })
         .collect();
-    let kinds = kinds(asked, candidates, &ways);
+    let kinds = kinds(asked, candidates, &alternatives);
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
         let found = candidates.get(*index);
@@ -86,7 +93,7 @@ pub fn choose(
     let mut search = Search {
         asked,
         candidates,
-        ways: &ways,
+        alternatives: &alternatives,
         kinds: &kinds,
         order: &order,
         chosen: Vec::new(),
@@ -104,12 +111,16 @@ pub fn choose(
     }
 }
 
-/// Candidates that fit, by container, request, way and candidate.
+/// Candidates that fit, by container, request, alternative and candidate.
 type Fits = [Vec<Vec<Vec<bool>>>];
 
-/// Numbers the candidates so that those with the same number are interchangeable: they fit the same ways and have the same values of constrained
+/// Numbers the candidates so that those with the same number are interchangeable: they fit the same alternatives and have the same values of constrained
 /// attributes.
-fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usize> {
+fn kinds(
+    asked: &[ContainerRequest],
+    candidates: &[Candidate<'_>],
+    alternatives: &Fits,
+) -> Vec<usize> {
     let attributes: BTreeSet<&str> = asked
         .iter()
         .flat_map(|one| one.constraints.iter().map(|found| found.attribute.as_str()))
@@ -117,10 +128,14 @@ fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usiz
     let mut known: Vec<(Vec<bool>, Vec<Option<&AttributeValue>>)> = Vec::new();
     let mut kinds = Vec::with_capacity(candidates.len());
     for (index, candidate) in candidates.iter().enumerate() {
-        let fit = ways.iter().flatten().flatten();
-        let fit: Vec<bool> = fit.filter_map(|way| way.get(index).copied()).collect();
+        let fit = alternatives.iter().flatten().flatten();
+        let fit: Vec<bool> = fit
+            .filter_map(|alternative| alternative.get(index).copied())
+            .collect();
         let values = attributes.iter();
-        let values: Vec<_> = values.map(|name| candidate.facts.attribute(name)).collect();
+        let values: Vec<_> = values
+            .map(|name| candidate.attributes.attribute(name))
+            .collect();
         let place = known.iter().position(|(a, b)| *a == fit && *b == values);
         kinds.push(place.unwrap_or_else(|| {
             known.push((fit, values));
@@ -131,9 +146,9 @@ fn kinds(asked: &[Asked], candidates: &[Candidate<'_>], ways: &Fits) -> Vec<usiz
 }
 
 struct Search<'a> {
-    asked: &'a [Asked],
+    asked: &'a [ContainerRequest],
     candidates: &'a [Candidate<'a>],
-    ways: &'a Fits,
+    alternatives: &'a Fits,
     kinds: &'a [usize],
     order: &'a [usize],
     chosen: Vec<Choice>,
@@ -152,14 +167,21 @@ impl Search<'_> {
         let Some(found) = self.find(asked, request) else {
             return self.container(asked + 1);
         };
-        let ways = found.ways.len();
-        (0..ways).any(|way| self.device(asked, request, way, 0, 0))
+        let alternatives = found.alternatives.len();
+        (0..alternatives).any(|alternative| self.device(asked, request, alternative, 0, 0))
     }
 
-    /// Chooses the remaining devices of a way, of which `made` are chosen, then for the requests after it. Candidates before `from` in the order have
+    /// Chooses the remaining devices of an alternative, of which `made` are chosen, then for the requests after it. Candidates before `from` in the order have
     /// already been tried in place of the previous devices. Returns true if all are served.
-    fn device(&mut self, asked: usize, request: usize, way: usize, made: u32, from: usize) -> bool {
-        let Some((_, of)) = self.way(asked, request, way) else {
+    fn device(
+        &mut self,
+        asked: usize,
+        request: usize,
+        alternative: usize,
+        made: u32,
+        from: usize,
+    ) -> bool {
+        let Some((_, of)) = self.alternative(asked, request, alternative) else {
             return false;
         };
         if made >= of.count {
@@ -175,7 +197,7 @@ impl Search<'_> {
             let choice = Choice {
                 asked,
                 request,
-                way,
+                alternative,
                 candidate,
             };
             let is_used = self.is_used(candidate);
@@ -184,7 +206,7 @@ impl Search<'_> {
                 self.chosen.push(choice);
                 // Chosen candidates stand first in the order, and the others keep their relative order.
                 let next = if is_used { 0 } else { place + 1 };
-                if self.device(asked, request, way, made + 1, next) {
+                if self.device(asked, request, alternative, made + 1, next) {
                     return true;
                 }
                 self.chosen.pop();
@@ -207,9 +229,14 @@ impl Search<'_> {
         self.asked.get(asked)?.requests.get(request)
     }
 
-    fn way(&self, asked: usize, request: usize, way: usize) -> Option<(&Request, &Way)> {
+    fn alternative(
+        &self,
+        asked: usize,
+        request: usize,
+        alternative: usize,
+    ) -> Option<(&Request, &Alternative)> {
         let found = self.find(asked, request)?;
-        Some((found, found.ways.get(way)?))
+        Some((found, found.alternatives.get(alternative)?))
     }
 
     fn is_used(&self, candidate: usize) -> bool {
@@ -217,10 +244,10 @@ impl Search<'_> {
     }
 
     fn is_possible(&self, choice: Choice) -> bool {
-        let fits = self.ways.get(choice.asked);
+        let fits = self.alternatives.get(choice.asked);
         let fits = fits.and_then(|requests| requests.get(choice.request));
-        let fits = fits.and_then(|ways| ways.get(choice.way));
-        let fits = fits.and_then(|way| way.get(choice.candidate));
+        let fits = fits.and_then(|alternatives| alternatives.get(choice.alternative));
+        let fits = fits.and_then(|alternative| alternative.get(choice.candidate));
         fits == Some(&true) && self.is_apart(choice) && self.is_alike(choice)
     }
 
@@ -244,15 +271,17 @@ impl Search<'_> {
         let Some(own) = self.asked.get(choice.asked) else {
             return false;
         };
-        let concerned = |choice: &Choice| self.way(choice.asked, choice.request, choice.way);
+        let concerned =
+            |choice: &Choice| self.alternative(choice.asked, choice.request, choice.alternative);
         let value = |candidate: usize, name: &str| {
             let candidate = self.candidates.get(candidate);
-            candidate.and_then(|candidate| candidate.facts.attribute(name))
+            candidate.and_then(|candidate| candidate.attributes.attribute(name))
         };
         own.constraints.iter().all(|constraint| {
             let is_of = |choice: &Choice| {
                 let found = concerned(choice);
-                found.is_some_and(|(request, way)| constraint.concerns(request, way))
+                found
+                    .is_some_and(|(request, alternative)| constraint.concerns(request, alternative))
             };
             if !is_of(&choice) {
                 return true;
@@ -268,7 +297,7 @@ impl Search<'_> {
 }
 
 /// Returns true if two containers run at the same time. `first` must be the earlier one or the same.
-fn run_together(first: &Asked, second: &Asked) -> bool {
+fn run_together(first: &ContainerRequest, second: &ContainerRequest) -> bool {
     first.place == second.place || first.kind != ContainerKind::Init
 }
 

@@ -12,7 +12,7 @@ use cel::{Context, Program};
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::slices::DRIVER;
 
-use crate::facts::{AttributeHash, Fact, Facts, Name};
+use crate::device_attributes::{AttributeHash, DependencyValue, DeviceAttributes, Name};
 use crate::values;
 
 /// Upper bound of an expression's length in bytes.
@@ -152,9 +152,12 @@ impl Expression {
     }
 
     /// Returns the device's values that the verdict depends on; devices with equal values have the same verdict.
-    pub(crate) fn depends_on(&self, facts: &Facts) -> Vec<Option<Fact>> {
+    pub(crate) fn depends_on(
+        &self,
+        device_attributes: &DeviceAttributes,
+    ) -> Vec<Option<DependencyValue>> {
         let attribute = |value: &AttributeValue| {
-            Fact::Attribute(match value {
+            DependencyValue::Attribute(match value {
                 AttributeValue::String(text) => AttributeHash::String(text.clone()),
                 AttributeValue::Int(number) => AttributeHash::Int(*number),
                 AttributeValue::Bool(is) => AttributeHash::Bool(*is),
@@ -162,25 +165,39 @@ impl Expression {
             })
         };
         let value = |kind: Kind, name: &Name| match kind {
-            Kind::Attribute => facts.attributes.get(name).map(attribute),
-            Kind::Capacity => facts.capacity.get(name).copied().map(Fact::Capacity),
+            Kind::Attribute => device_attributes.attributes.get(name).map(attribute),
+            Kind::Capacity => device_attributes
+                .capacity
+                .get(name)
+                .copied()
+                .map(DependencyValue::Capacity),
         };
         match &self.reads {
             Reads::These(names) => {
-                let shared = Fact::Capacity(i128::from(facts.is_shared));
+                let shared = DependencyValue::Capacity(i128::from(device_attributes.is_shared));
                 let values = names.iter().map(|(kind, name)| value(*kind, name));
                 std::iter::once(Some(shared)).chain(values).collect()
             }
             Reads::All => {
-                let text =
-                    |text: &str| Some(Fact::Attribute(AttributeHash::String(text.to_owned())));
-                let attributes = facts.attributes.iter().flat_map(|(name, found)| {
-                    [text(&name.0), text(&name.1), Some(attribute(found))]
+                let text = |text: &str| {
+                    Some(DependencyValue::Attribute(AttributeHash::String(
+                        text.to_owned(),
+                    )))
+                };
+                let attributes = device_attributes
+                    .attributes
+                    .iter()
+                    .flat_map(|(name, found)| {
+                        [text(&name.0), text(&name.1), Some(attribute(found))]
+                    });
+                let capacity = device_attributes.capacity.iter().flat_map(|(name, found)| {
+                    [
+                        text(&name.0),
+                        text(&name.1),
+                        Some(DependencyValue::Capacity(*found)),
+                    ]
                 });
-                let capacity = facts.capacity.iter().flat_map(|(name, found)| {
-                    [text(&name.0), text(&name.1), Some(Fact::Capacity(*found))]
-                });
-                let shared = Fact::Capacity(i128::from(facts.is_shared));
+                let shared = DependencyValue::Capacity(i128::from(device_attributes.is_shared));
                 std::iter::once(Some(shared))
                     .chain(attributes)
                     .chain([None])
@@ -191,9 +208,13 @@ impl Expression {
     }
 
     /// Judges a device by the expression.
-    pub(crate) fn judge(&self, functions: &Functions, facts: &Facts) -> Verdict {
+    pub(crate) fn judge(
+        &self,
+        functions: &Functions,
+        device_attributes: &DeviceAttributes,
+    ) -> Verdict {
         let mut context = functions.0.new_inner_scope();
-        context.add_variable_from_value("device", self.device(facts));
+        context.add_variable_from_value("device", self.device(device_attributes));
         match self.program.execute(&context) {
             Ok(Value::Bool(true)) => Verdict::Fits,
             Ok(Value::Bool(false)) => Verdict::Differs,
@@ -214,24 +235,27 @@ impl Expression {
     }
 
     /// Builds the variable `device`.
-    fn device(&self, facts: &Facts) -> Value {
+    fn device(&self, device_attributes: &DeviceAttributes) -> Value {
         let attribute = |value: &AttributeValue| match value {
             AttributeValue::String(text) => Value::from(text.as_str()),
             AttributeValue::Int(number) => Value::Int(*number),
             AttributeValue::Bool(is) => Value::Bool(*is),
             AttributeValue::Version(text) => values::version(text),
         };
-        let attributes = facts.attributes.iter();
+        let attributes = device_attributes.attributes.iter();
         let attributes = attributes
             .filter(|(name, _)| self.may_read(Kind::Attribute, name))
             .map(|(name, value)| (name, attribute(value)));
-        let capacity = facts.capacity.iter();
+        let capacity = device_attributes.capacity.iter();
         let capacity = capacity
             .filter(|(name, _)| self.may_read(Kind::Capacity, name))
             .map(|(name, value)| (name, values::quantity(*value)));
         let device: HashMap<&str, Value> = HashMap::from([
             ("driver", Value::from(DRIVER)),
-            ("allowMultipleAllocations", Value::Bool(facts.is_shared)),
+            (
+                "allowMultipleAllocations",
+                Value::Bool(device_attributes.is_shared),
+            ),
             ("attributes", self.by_domain(attributes)),
             ("capacity", self.by_domain(capacity)),
         ]);
@@ -370,7 +394,7 @@ mod tests {
 
     use super::*;
 
-    fn facts() -> Facts {
+    fn device_attributes() -> DeviceAttributes {
         let instance = serde_json::from_value(serde_json::json!({
             "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "gpu-1", "namespace": "lab"},
             "spec": {"configurationName": "gpu", "capacity": 2, "leafhost": {"id": "x",
@@ -379,12 +403,12 @@ mod tests {
                 "capacity": {"memory": "80Gi"}}},
         }));
         let key = ConfigurationKey::new("lab", "gpu").unwrap();
-        Facts::of(&key, &instance.unwrap())
+        DeviceAttributes::of(&key, &instance.unwrap())
     }
 
     fn judged(text: &str) -> Verdict {
         let expression = Expression::new(text).unwrap();
-        expression.judge(&Functions::default(), &facts())
+        expression.judge(&Functions::default(), &device_attributes())
     }
 
     #[test]
@@ -508,7 +532,12 @@ mod tests {
 
     #[test]
     fn a_verdict_depends_on_the_values_that_are_named() {
-        let of = |text: &str| Expression::new(text).unwrap().depends_on(&facts()).len();
+        let of = |text: &str| {
+            Expression::new(text)
+                .unwrap()
+                .depends_on(&device_attributes())
+                .len()
+        };
         let ours = r#"device.attributes["leafhost.dev"]"#;
         assert_eq!(of(&format!("{ours}.index == 5 || {ours}.model == 'a'")), 3);
         assert_eq!(of(&format!("{ours}['index'] == 5")), 2);

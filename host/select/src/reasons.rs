@@ -2,11 +2,11 @@
 
 use crate::choose::Candidate;
 use crate::expression::Verdict;
-use crate::request::Way;
+use crate::request::Alternative;
 
 /// Condition of a request that a device does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Missed {
+pub enum UnmetCondition {
     /// Device of another Configuration, which this holds.
     #[error("it is of Configuration {0}")]
     Configuration(String),
@@ -30,23 +30,25 @@ pub enum Missed {
     },
 }
 
-/// Returns the first condition of a way that a device does not meet, or `None` if it meets all. `judge` judges the device by an expression.
-pub fn missed(
-    way: &Way,
+/// Returns the first condition of an alternative that a device does not meet, or `None` if it meets all. `judge` judges the device by an expression.
+pub fn unmet_condition(
+    alternative: &Alternative,
     candidate: &Candidate<'_>,
     mut judge: impl FnMut(&str) -> Verdict,
-) -> Option<Missed> {
-    if candidate.configuration != way.configuration {
-        return Some(Missed::Configuration(candidate.configuration.to_owned()));
+) -> Option<UnmetCondition> {
+    if candidate.configuration != alternative.configuration {
+        return Some(UnmetCondition::Configuration(
+            candidate.configuration.to_owned(),
+        ));
     }
-    let mut numbered = (1..).zip(&way.expressions);
+    let mut numbered = (1..).zip(&alternative.expressions);
     numbered.find_map(|(number, text)| match judge(text) {
         Verdict::Fits => None,
-        Verdict::Differs => Some(Missed::Selector {
+        Verdict::Differs => Some(UnmetCondition::Selector {
             number,
             text: text.clone(),
         }),
-        Verdict::Failed(why) => Some(Missed::Fails {
+        Verdict::Failed(why) => Some(UnmetCondition::Fails {
             number,
             text: text.clone(),
             why,

@@ -25,8 +25,8 @@ pub const MAX_DEVICES: u32 = 64;
 const MAX_CONTAINERS: usize = MAX_USES;
 /// Upper bound of requests, and of constraints, per container.
 const MAX_REQUESTS: usize = 32;
-/// Upper bound of ways per request, as in a resource claim.
-const MAX_WAYS: usize = 8;
+/// Upper bound of alternatives per request, as in a resource claim.
+const MAX_ALTERNATIVES: usize = 8;
 /// Upper bound of expressions per pod.
 const MAX_EXPRESSIONS: usize = 32;
 
@@ -49,7 +49,7 @@ fn at(path: &str) -> String {
 
 /// Container and the devices it asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ContainerRequest {
     /// Name of the container.
     pub container: String,
     /// Index of the container in the pod, init containers first.
@@ -62,19 +62,19 @@ pub struct Asked {
     pub constraints: Vec<Constraint>,
 }
 
-/// Request for devices, which can be met in one of several ways.
+/// Request for devices, which can be met by one of several alternatives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Name of the request.
     pub name: String,
     /// Ways to meet the request, the preferred one first.
-    pub ways: Vec<Way>,
+    pub alternatives: Vec<Alternative>,
 }
 
-/// One way to meet a request: a number of devices of one Configuration.
+/// Alternative of a request: a number of devices of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
-    /// Name of the way; `None` if the request uses `exactly`.
+pub struct Alternative {
+    /// Name of the alternative; `None` if the request uses `exactly`.
     pub name: Option<String>,
     /// Name of the Configuration.
     pub configuration: String,
@@ -89,24 +89,24 @@ pub struct Way {
 pub struct Constraint {
     /// Qualified name of the attribute, `<domain>/<name>`.
     pub attribute: String,
-    /// Requests that the constraint applies to, as `<request>` or `<request>/<way>`; all requests if empty.
+    /// Requests that the constraint applies to, as `<request>` or `<request>/<alternative>`; all requests if empty.
     pub requests: BTreeSet<String>,
 }
 
 impl Constraint {
-    /// Returns true if the constraint applies to devices of a way of a request.
-    pub fn concerns(&self, request: &Request, way: &Way) -> bool {
+    /// Returns true if the constraint applies to devices of an alternative of a request.
+    pub fn concerns(&self, request: &Request, alternative: &Alternative) -> bool {
         self.requests.is_empty()
             || self.requests.contains(&request.name)
-            || self.requests.contains(&way.whole_name(request))
+            || self.requests.contains(&alternative.whole_name(request))
     }
 }
 
-impl Way {
-    /// Returns `<request>/<way>`, or `<request>` if the way has no name.
+impl Alternative {
+    /// Returns `<request>/<alternative>`, or `<request>` if the alternative has no name.
     pub fn whole_name(&self, request: &Request) -> String {
         match &self.name {
-            Some(way) => format!("{}/{way}", request.name),
+            Some(alternative) => format!("{}/{alternative}", request.name),
             None => request.name.clone(),
         }
     }
@@ -176,7 +176,7 @@ pub fn read(
     text: &str,
     containers: &[Container],
     mut check: impl FnMut(&str) -> Result<(), InvalidExpression>,
-) -> Result<Vec<Asked>, InvalidRequest> {
+) -> Result<Vec<ContainerRequest>, InvalidRequest> {
     let whole = |problem: String| InvalidRequest {
         path: String::new(),
         problem,
@@ -205,7 +205,7 @@ pub fn read(
         match (container.asks, raw.remove(name)) {
             (true, Some(devices)) => {
                 let (requests, constraints) = checked(name, devices, &mut counts, &mut check)?;
-                all.push(Asked {
+                all.push(ContainerRequest {
                     container: name.clone(),
                     place: u32::try_from(place).unwrap_or(u32::MAX),
                     kind: container.kind,
@@ -275,12 +275,15 @@ fn checked(
                 "must be a name of its own of at most 63 lower-case letters, digits and '-'";
             return Err(wrong(format!("{path}.name"), problem));
         }
-        let ways = ways(&path, one.exactly, one.first_available)?;
+        let alternatives = alternatives(&path, one.exactly, one.first_available)?;
         let mut checked = Vec::new();
-        for (path, way) in ways {
-            checked.push(way_of(&path, way, counts, check)?);
+        for (path, alternative) in alternatives {
+            checked.push(way_of(&path, alternative, counts, check)?);
         }
-        let most = checked.iter().map(|way: &Way| way.count).max();
+        let most = checked
+            .iter()
+            .map(|alternative: &Alternative| alternative.count)
+            .max();
         counts.devices = counts.devices.saturating_add(most.unwrap_or(0));
         if counts.devices > MAX_DEVICES {
             let problem = format!("the pod asks for more than {MAX_DEVICES} devices");
@@ -288,7 +291,7 @@ fn checked(
         }
         requests.push(Request {
             name: one.name,
-            ways: checked,
+            alternatives: checked,
         });
     }
     let mut constraints = Vec::new();
@@ -305,9 +308,9 @@ fn checked(
             requests.iter().any(|request| {
                 *name == request.name
                     || request
-                        .ways
+                        .alternatives
                         .iter()
-                        .any(|way| way.whole_name(request) == *name)
+                        .any(|alternative| alternative.whole_name(request) == *name)
             })
         };
         if let Some(name) = one.requests.iter().find(|name| !is_known(name)) {
@@ -322,8 +325,8 @@ fn checked(
     Ok((requests, constraints))
 }
 
-/// Returns the ways of a request, each with the path of its field.
-fn ways(
+/// Returns the alternatives of a request, each with the path of its field.
+fn alternatives(
     path: &str,
     exactly: Option<RawExactly>,
     first: Option<Vec<RawWay>>,
@@ -335,31 +338,34 @@ fn ways(
                 let problem = "is not possible here; use a resource claim";
                 return Err(wrong(format!("{path}.adminAccess"), problem));
             }
-            let way = RawWay {
+            let alternative = RawWay {
                 name: String::new(),
                 device_class_name: exactly.device_class_name,
                 selectors: exactly.selectors,
                 allocation_mode: exactly.allocation_mode,
                 count: exactly.count,
             };
-            Ok(vec![(path, way)])
+            Ok(vec![(path, alternative)])
         }
-        (None, Some(ways)) => {
+        (None, Some(alternatives)) => {
             let path = format!("{path}.firstAvailable");
-            if ways.is_empty() || ways.len() > MAX_WAYS {
-                let problem = format!("there are {}; 1 to {MAX_WAYS} are allowed", ways.len());
+            if alternatives.is_empty() || alternatives.len() > MAX_ALTERNATIVES {
+                let problem = format!(
+                    "there are {}; 1 to {MAX_ALTERNATIVES} are allowed",
+                    alternatives.len()
+                );
                 return Err(wrong(path, problem));
             }
             let mut names = BTreeSet::new();
-            for (index, way) in ways.iter().enumerate() {
-                if !is_label(&way.name) || !names.insert(way.name.clone()) {
+            for (index, alternative) in alternatives.iter().enumerate() {
+                if !is_label(&alternative.name) || !names.insert(alternative.name.clone()) {
                     let problem = "must be a name of its own of at most 63 lower-case letters, digits and '-'";
                     return Err(wrong(format!("{path}[{index}].name"), problem));
                 }
             }
-            let paths = ways.into_iter().enumerate();
+            let paths = alternatives.into_iter().enumerate();
             Ok(paths
-                .map(|(index, way)| (format!("{path}[{index}]"), way))
+                .map(|(index, alternative)| (format!("{path}[{index}]"), alternative))
                 .collect())
         }
         _ => Err(wrong(path, "must have either exactly or firstAvailable")),
@@ -371,7 +377,7 @@ fn way_of(
     raw: RawWay,
     counts: &mut Counts,
     check: &mut impl FnMut(&str) -> Result<(), InvalidExpression>,
-) -> Result<Way, InvalidRequest> {
+) -> Result<Alternative, InvalidRequest> {
     if let Some(mode) = raw.allocation_mode.filter(|mode| mode != "ExactCount") {
         let problem = format!("{mode:?} is not possible here; only ExactCount is");
         return Err(wrong(format!("{path}.allocationMode"), problem));
@@ -408,7 +414,7 @@ fn way_of(
         check(&text).map_err(|problem| wrong(path, problem))?;
         expressions.push(text);
     }
-    Ok(Way {
+    Ok(Alternative {
         name: Some(raw.name).filter(|name| !name.is_empty()),
         configuration: name.to_owned(),
         expressions,

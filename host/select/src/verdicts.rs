@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use crate::device_attributes::{DependencyValue, DeviceAttributes};
 use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
-use crate::facts::{Fact, Facts};
 
 /// Upper bound of cached expressions; all are dropped when it is reached.
 const EXPRESSIONS: usize = 1_000;
@@ -37,7 +37,7 @@ struct Numbered {
 struct Known {
     /// Keeps the expression alive, so that no other gets its address.
     _expression: Arc<Expression>,
-    values: Vec<Option<Fact>>,
+    values: Vec<Option<DependencyValue>>,
     verdict: Verdict,
 }
 
@@ -56,13 +56,13 @@ impl Verdicts {
         Ok(expression)
     }
 
-    /// Returns true if an expression is true for a device. `number` identifies the device; `version` must change whenever its facts change and must
-    /// not be 0. For a known number and version, no facts are compared.
+    /// Returns true if an expression is true for a device. `number` identifies the device; `version` must change whenever its attributes change and must
+    /// not be 0. For a known number and version, no attributes are compared.
     pub fn fits(
         &mut self,
         expression: &Arc<Expression>,
         (number, version): (usize, u64),
-        facts: &Facts,
+        device_attributes: &DeviceAttributes,
     ) -> bool {
         let address = Arc::as_ptr(expression).addr();
         let known = self.numbered.get(&address);
@@ -71,7 +71,7 @@ impl Verdicts {
         {
             return *fits;
         }
-        let fits = self.judge(expression, facts) == Verdict::Fits;
+        let fits = self.judge(expression, device_attributes) == Verdict::Fits;
         if self.places > NUMBERED {
             self.numbered.clear();
             self.places = 0;
@@ -90,8 +90,12 @@ impl Verdicts {
     }
 
     /// Returns the verdict on a device, from the cache if a device with the same values was judged before.
-    pub fn judge(&mut self, expression: &Arc<Expression>, facts: &Facts) -> Verdict {
-        let values = expression.depends_on(facts);
+    pub fn judge(
+        &mut self,
+        expression: &Arc<Expression>,
+        device_attributes: &DeviceAttributes,
+    ) -> Verdict {
+        let values = expression.depends_on(device_attributes);
         let mut hasher = DefaultHasher::new();
         values.hash(&mut hasher);
         let key = (Arc::as_ptr(expression).addr(), hasher.finish());
@@ -100,7 +104,7 @@ impl Verdicts {
         {
             return known.verdict.clone();
         }
-        let verdict = expression.judge(&self.functions, facts);
+        let verdict = expression.judge(&self.functions, device_attributes);
         if self.judged.len() >= VERDICTS {
             self.judged.clear();
         }
@@ -119,16 +123,16 @@ mod tests {
     use super::*;
     use leafhost_core::attribute::AttributeValue;
 
-    fn facts(index: i64, serial: &str) -> Facts {
+    fn device_attributes(index: i64, serial: &str) -> DeviceAttributes {
         let name = |name: &str| ("leafhost.dev".to_owned(), name.to_owned());
-        Facts {
+        DeviceAttributes {
             attributes: [
                 (name("index"), AttributeValue::Int(index)),
                 (name("serial"), AttributeValue::String(serial.to_owned())),
             ]
             .into_iter()
             .collect(),
-            ..Facts::default()
+            ..DeviceAttributes::default()
         }
     }
 
@@ -139,11 +143,11 @@ mod tests {
         let expression = verdicts.expression(text).unwrap();
         for serial in ["a", "b", "c"] {
             assert_eq!(
-                verdicts.judge(&expression, &facts(1, serial)),
+                verdicts.judge(&expression, &device_attributes(1, serial)),
                 Verdict::Fits
             );
             assert_eq!(
-                verdicts.judge(&expression, &facts(2, serial)),
+                verdicts.judge(&expression, &device_attributes(2, serial)),
                 Verdict::Differs
             );
         }
@@ -155,17 +159,17 @@ mod tests {
     }
 
     #[test]
-    fn a_device_whose_facts_are_others_is_judged_anew() {
+    fn a_device_whose_attributes_differ_is_judged_again() {
         let mut verdicts = Verdicts::default();
         let text = r#"device.attributes["leafhost.dev"].index == 1"#;
         let expression = verdicts.expression(text).unwrap();
-        assert!(verdicts.fits(&expression, (7, 1), &facts(1, "a")));
+        assert!(verdicts.fits(&expression, (7, 1), &device_attributes(1, "a")));
         assert!(
-            verdicts.fits(&expression, (7, 1), &facts(2, "a")),
+            verdicts.fits(&expression, (7, 1), &device_attributes(2, "a")),
             "it is the same version"
         );
-        assert!(!verdicts.fits(&expression, (7, 2), &facts(2, "a")));
-        assert!(!verdicts.fits(&expression, (3, 1), &facts(2, "a")));
+        assert!(!verdicts.fits(&expression, (7, 2), &device_attributes(2, "a")));
+        assert!(!verdicts.fits(&expression, (3, 1), &device_attributes(2, "a")));
         assert_eq!(verdicts.places, 8);
     }
 
@@ -175,7 +179,7 @@ mod tests {
         for number in 0..EXPRESSIONS + 10 {
             let text = format!(r#"device.attributes["leafhost.dev"].index == {number}"#);
             let expression = verdicts.expression(&text).unwrap();
-            verdicts.judge(&expression, &facts(1, "a"));
+            verdicts.judge(&expression, &device_attributes(1, "a"));
         }
         assert!(verdicts.expressions.len() <= EXPRESSIONS);
         assert!(verdicts.judged.len() <= VERDICTS);

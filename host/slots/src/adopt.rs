@@ -5,22 +5,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::allocation::take;
+use leafhost_core::device_id::{DeviceId, device_id_of};
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::problem::Problem;
-use leafhost_core::repeats::Repeats;
 use leafhost_core::text::chain;
-use leafhost_core::unit::{Unit, unit_of};
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::model::hold::Place;
+use super::model::slot_state::SlotKey;
 use super::writes::Purpose;
 
 /// Progress and failures of claiming such slots.
 #[derive(Default)]
 pub(super) struct Adoptions {
     /// Slots that were claimed, with the time before which none is claimed again.
-    done: Repeats<Place>,
+    done: WriteLimiter<SlotKey>,
     /// Reason why the last claims could not be written.
     pub problem: Option<Problem>,
     /// Slots that another node claims although a pod of this node has them.
@@ -34,48 +34,52 @@ impl SlotTask {
         if !instances.complete {
             return;
         }
-        let (mut changes, mut places) = (Vec::new(), Vec::new());
+        let (mut changes, mut slot_keys) = (Vec::new(), Vec::new());
         let mut waits = false;
         self.adoptions.conflicts.clear();
-        for (unit, hold) in &self.holds.by_unit {
-            let owner = hold.owner(&self.owners);
+        for (device_id, state) in &self.slot_table.by_device_id {
+            let owner = state.owner(&self.name_index);
             let Some(instance) = owner.and_then(|key| instances.instances.get(key)) else {
                 continue;
             };
-            // A unit that does not map back to this slot would never be found in the Instance again.
-            let unit_there = unit_of(&self.node, instance, &hold.slot, &hold.usage);
-            let place = (instance.key(), hold.slot.clone());
-            if hold.stored.is_some()
-                || unit_there.as_ref() != Some(unit)
-                || self.writes.has_place(&place)
+            // A device id that does not map back to this slot would never be found in the Instance again.
+            let device_id_there = device_id_of(&self.node, instance, &state.slot, &state.usage);
+            let slot_key = (instance.key(), state.slot.clone());
+            if state.stored.is_some()
+                || device_id_there.as_ref() != Some(device_id)
+                || self.writes.has_slot_key(&slot_key)
             {
                 continue;
             }
             match instance
                 .spec
                 .device_usage
-                .get(&hold.slot)
+                .get(&state.slot)
                 .map_or("", String::as_str)
             {
                 // Another writer frees this slot repeatedly: it is claimed again at a later snapshot.
-                "" if self.adoptions.done.next(&place, Instant::now()).is_some() => {}
-                "" if self.unwritable.has(&place.0) => waits = true,
+                "" if self
+                    .adoptions
+                    .done
+                    .next(&slot_key, Instant::now())
+                    .is_some() => {}
+                "" if self.unwritable.has(&slot_key.0) => waits = true,
                 "" => {
                     changes.push(Change::Update {
                         key: instance.key(),
                         uid: instance.metadata.uid.clone(),
-                        edits: take(instance, &hold.slot, &hold.usage),
+                        edits: take(instance, &state.slot, &state.usage),
                     });
-                    places.push((unit.clone(), place));
+                    slot_keys.push((device_id.clone(), slot_key));
                 }
                 other => drop(
                     self.adoptions.conflicts.insert(Problem::SlotClaimedTwice {
-                        slot: hold.slot.clone(),
-                        holder: hold
+                        slot: state.slot.clone(),
+                        holder: state
                             .holder
-                            .words()
+                            .describe()
                             .unwrap_or_else(|| "a pod that was just given it".to_owned()),
-                        unit: unit.to_string(),
+                        device_id: device_id.to_string(),
                         claim: other.to_owned(),
                     }),
                 ),
@@ -84,18 +88,18 @@ impl SlotTask {
         self.metrics
             .set_slot_conflicts(self.adoptions.conflicts.len());
         if !changes.is_empty() {
-            self.write(Purpose::Adopt { places }, changes);
+            self.write(Purpose::Adopt { slot_keys }, changes);
         } else if !waits {
             self.adoptions.problem = None;
         }
     }
 
     /// Records the results of the claims that [`Self::adopt`] began.
-    pub(super) fn adopted(&mut self, places: Vec<(Unit, Place)>, results: Vec<Written>) {
+    pub(super) fn adopted(&mut self, slot_keys: Vec<(DeviceId, SlotKey)>, results: Vec<Written>) {
         let mut errors = Vec::new();
-        for (result, (_, place)) in results.into_iter().zip(places) {
+        for (result, (_, slot_key)) in results.into_iter().zip(slot_keys) {
             match result {
-                Ok(_) => self.adoptions.done.wrote(place, Instant::now()),
+                Ok(_) => self.adoptions.done.record(slot_key, Instant::now()),
                 Err(error) => errors.push(error),
             }
         }

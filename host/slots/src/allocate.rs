@@ -3,36 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::ports::StoreError;
 use leafhost_core::slot::slot_number;
 use leafhost_core::text::chain;
-use leafhost_core::unit::{Unit, resource_name};
 use leafhost_core::wait::SourceEnded;
 use leafhost_kubelet::{KubeletRun, Refusal};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::SlotTask;
-use super::looks::SOON;
-use super::model::claim::{self, Chosen, Turns};
+use super::holder_queries::HolderAnswer;
+use super::model::claim::{self, Chosen, RoundRobin};
 use super::model::context::SlotContext;
-use super::model::hold::{Hold, Holder, Place, Reason};
-use super::questions::Answer;
+use super::model::slot_state::{Holder, Reason, SlotKey, SlotState};
 use super::queue::Request;
+use super::record_reads::SOON;
 use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides these allocations. Those with a unit that is being written wait in `pending.busy`.
+    /// Decides these allocations. Those with a device id that is being written wait in `pending.busy`.
     pub(super) async fn allocate(&mut self, mut waiting: Vec<Request>) {
         while !waiting.is_empty() {
             // Requests for the same id are decided one after the other.
-            let mut units = BTreeSet::new();
+            let mut device_ids = BTreeSet::new();
             let (batch, rest) = waiting.into_iter().partition(|request| {
-                let own: Vec<Unit> = request.units().collect();
-                let is_apart = own.iter().all(|unit| !units.contains(unit));
+                let own: Vec<DeviceId> = request.device_ids().collect();
+                let is_apart = own.iter().all(|device_id| !device_ids.contains(device_id));
                 if is_apart {
-                    units.extend(own);
+                    device_ids.extend(own);
                 }
                 is_apart
             });
@@ -44,25 +44,31 @@ impl SlotTask {
         }
     }
 
-    /// Moves requests whose units are being written or asked about to `pending.busy`; returns the others.
+    /// Moves requests whose device ids are being written or asked about to `pending.busy`; returns the others.
     fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
         let is_busy = |request: &Request| {
-            let mut units = request.units();
-            units.any(|unit| self.writes.has_unit(&unit) || self.questions.has_unit(&unit))
+            let mut device_ids = request.device_ids();
+            device_ids.any(|device_id| {
+                self.writes.has_device_id(&device_id)
+                    || self.holder_queries.has_device_id(&device_id)
+            })
         };
         let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
         self.pending.busy.extend(busy);
         free
     }
 
-    /// Decides allocations that have no unit in common. Units that a pod was seen to have are first looked up at the kubelet.
+    /// Decides allocations that have no device id in common. Device ids that a pod was seen to have are first looked up at the kubelet.
     async fn decide(&mut self, batch: Vec<Request>) {
         self.refresh();
         let (held, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| {
-            !request.is_late() && request.units().any(|unit| self.is_seen(&unit, |_| true))
+            !request.is_late()
+                && request
+                    .device_ids()
+                    .any(|device_id| self.is_seen(&device_id, |_| true))
         });
         for request in held {
-            self.ask(request);
+            self.query_holders(request);
         }
         self.choose(free, BTreeMap::new()).await;
     }
@@ -70,12 +76,12 @@ impl SlotTask {
     /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
     pub(super) async fn answered(
         &mut self,
-        answer: Result<Answer, JoinError>,
+        answer: Result<HolderAnswer, JoinError>,
     ) -> Result<(), SourceEnded> {
         let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
         self.refresh();
         let checked = self.check_holders(&answer);
-        // The units that proved to be free are being released.
+        // The device ids that proved to be free are being released.
         let batch = self.hold_back(vec![answer.request]);
         self.choose(batch, checked).await;
         let waiting = std::mem::take(&mut self.pending.busy);
@@ -83,9 +89,9 @@ impl SlotTask {
         Ok(())
     }
 
-    /// Chooses slots for allocations and begins to claim them. `checked` holds the refusal for each unit that a pod still has.
-    async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<Unit, Refusal>) {
-        let batch = self.free_doubles(batch, &checked);
+    /// Chooses slots for allocations and begins to claim them. `checked` holds the refusal for each device id that a pod still has.
+    async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<DeviceId, Refusal>) {
+        let batch = self.release_duplicates(batch, &checked);
         self.refresh();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -93,26 +99,28 @@ impl SlotTask {
             node: &self.node,
             devices: &devices,
             instances: &instances,
-            owners: &self.owners,
-            holds: &self.holds,
-            new: self.newcomers.uids(),
+            name_index: &self.name_index,
+            slot_table: &self.slot_table,
+            new: self.warmup.uids(),
             barred: self.unwritable.barred(),
-            kubelet: self.looks.records.kubelet_run(),
+            kubelet: self.record_reads.records.kubelet_run(),
         };
         let mut reserved = self.writes.slots();
         let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
         for request in batch {
-            let held = request.units().find_map(|unit| checked.remove(&unit));
+            let held = request
+                .device_ids()
+                .find_map(|device_id| checked.remove(&device_id));
             let chosen = match held {
                 Some(refusal) => Err(refusal),
                 None if request.is_late() => Err(too_late()),
-                None => context.choose_for(&request, &mut reserved, &mut self.turns),
+                None => context.choose_for(&request, &mut reserved, &mut self.round_robin),
             };
             decided.push((request, chosen));
         }
         for (request, chosen) in decided {
             match chosen {
-                Err(_) if self.may_wait(&request) => self.pending.patient.push(request),
+                Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
                 Err(refusal) => {
                     let refusal = request.lost_with(refusal);
                     self.refuse(request, refusal);
@@ -126,22 +134,22 @@ impl SlotTask {
     /// known within the time limit.
     fn may_wait(&self, request: &Request) -> bool {
         let name = resource_name(&request.resource).unwrap_or_default();
-        self.owners.configurations.contains_key(name)
+        self.name_index.configurations.contains_key(name)
             && request.again_until().is_some()
-            && request.units().all(|unit| {
-                let is_known = slot_number(name, &unit.id).is_some();
-                is_known && !self.holds.by_unit.contains_key(&unit)
+            && request.device_ids().all(|device_id| {
+                let is_known = slot_number(name, &device_id.id).is_some();
+                is_known && !self.slot_table.by_device_id.contains_key(&device_id)
             })
     }
 
     /// Decides again the allocations that wait for a free slot.
-    pub(super) async fn decide_patient(&mut self) {
-        let patient = std::mem::take(&mut self.pending.patient);
-        self.allocate(patient).await;
+    pub(super) async fn retry_waiting(&mut self) {
+        let waiting_for_slot = std::mem::take(&mut self.pending.waiting_for_slot);
+        self.allocate(waiting_for_slot).await;
     }
 
     /// Chooses other slots for a request whose slots could not be claimed, usually because another node claimed them first, or refuses it.
-    pub(super) async fn lose(
+    pub(super) async fn retry_or_refuse(
         &mut self,
         mut request: Request,
         chosen: &[Chosen],
@@ -156,7 +164,7 @@ impl SlotTask {
         let unwritten = errors.iter().find(|error| !error.is_outdated());
         request.unwritten = unwritten.map(|error| refused(error, chosen));
         let name = resource_name(&request.resource).unwrap_or_default();
-        let is_any = self.owners.configurations.contains_key(name);
+        let is_any = self.name_index.configurations.contains_key(name);
         if is_any && request.again_until().is_some() {
             tracing::debug!(
                 resource = request.resource,
@@ -172,83 +180,87 @@ impl SlotTask {
 
     /// Begins to write the claims of an allocation, or grants it at once if none is needed.
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
-        let mut redeemed = BTreeSet::new();
+        let mut retried_claims = BTreeSet::new();
         for one in &chosen {
             // This allocation owns the claim from here on.
-            if self.writes.void.remove(&one.place()).is_some() {
-                redeemed.insert(one.place());
+            if self.writes.refused_claims.remove(&one.slot_key()).is_some() {
+                retried_claims.insert(one.slot_key());
             }
             if one.claim.is_some() {
                 // Left over from an Instance that is gone; no pod was seen to have it.
-                self.holds.released(&one.unit);
+                self.slot_table.released(&one.device_id);
             }
         }
         let changes = claim::claims(&chosen);
         if changes.is_empty() {
-            self.grant(request, chosen, &redeemed).await;
+            self.grant(request, chosen, &retried_claims).await;
         } else {
             let purpose = Purpose::Claim {
                 request,
                 chosen,
-                redeemed,
+                retried_claims,
             };
             self.write(purpose, changes);
         }
     }
 
-    /// Returns a refusal for each requested unit that a running pod has. A unit of this node is requested again by the app container of the
+    /// Returns a refusal for each requested device id that a running pod has. A device id of this node is requested again by the app container of the
     /// same pod, after its pod has ended, or by a kubelet that has lost its records.
-    fn check_holders(&mut self, answer: &Answer) -> BTreeMap<Unit, Refusal> {
-        let Answer {
+    fn check_holders(&mut self, answer: &HolderAnswer) -> BTreeMap<DeviceId, Refusal> {
+        let HolderAnswer {
             request,
             snapshot,
             listed,
         } = answer;
         let mut refusals = BTreeMap::new();
-        let seen = request.units().filter(|unit| self.is_seen(unit, |_| true));
-        let seen: Vec<Unit> = seen.collect();
+        let seen = request
+            .device_ids()
+            .filter(|device_id| self.is_seen(device_id, |_| true));
+        let seen: Vec<DeviceId> = seen.collect();
         if let Some(snapshot) = snapshot {
-            let back = self.holds.see(snapshot, self.config.grace);
+            let back = self.slot_table.observe(snapshot, self.config.grace);
             self.release(back, Vec::new());
         }
-        for unit in seen {
-            let Some(Hold { holder, .. }) = self.holds.by_unit.get(&unit) else {
+        for device_id in seen {
+            let Some(SlotState { holder, .. }) = self.slot_table.by_device_id.get(&device_id)
+            else {
                 continue;
             };
-            let words = holder.words().unwrap_or_default();
-            let why = if let Some(pods) = listed.as_ref().and_then(|listed| listed.get(&unit)) {
+            let words = holder.describe().unwrap_or_default();
+            let why = if let Some(pods) = listed.as_ref().and_then(|listed| listed.get(&device_id))
+            {
                 let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                format!("{unit} is held by {}", pods.join(", "))
+                format!("{device_id} is held by {}", pods.join(", "))
             } else if holder.is_lost() {
                 format!(
-                    "{unit} is held by {words}, which is still on this node although the kubelet has lost its record of it"
+                    "{device_id} is held by {words}, which is still on this node although the kubelet has lost its record of it"
                 )
-            } else if self.is_of_older_kubelet(&unit)
+            } else if self.is_of_older_kubelet(&device_id)
                 && snapshot
                     .as_ref()
                     .is_none_or(|snapshot| snapshot.listed.is_none() || holder.is_running(snapshot))
             {
                 format!(
-                    "{unit} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"
+                    "{device_id} was held by {words} before the kubelet was restarted, and it cannot be told whether that has ended"
                 )
             } else {
                 continue;
             };
-            refusals.insert(unit, Refusal::Unavailable(why));
+            refusals.insert(device_id, Refusal::Unavailable(why));
         }
         refusals
     }
 
-    /// Returns true if a pod was seen to have the unit, by a kubelet other than the current one.
-    pub(super) fn is_of_older_kubelet(&self, unit: &Unit) -> bool {
-        let current = self.looks.records.kubelet_run();
-        self.is_seen(unit, |kubelet_run| kubelet_run != current)
+    /// Returns true if a pod was seen to have the device id, by a kubelet other than the current one.
+    pub(super) fn is_of_older_kubelet(&self, device_id: &DeviceId) -> bool {
+        let current = self.record_reads.records.kubelet_run();
+        self.is_seen(device_id, |kubelet_run| kubelet_run != current)
     }
 
-    /// Returns true if a pod was seen to have the unit, by a kubelet that satisfies `wish`.
-    fn is_seen(&self, unit: &Unit, wish: impl Fn(Option<KubeletRun>) -> bool) -> bool {
-        let hold = self.holds.by_unit.get(unit);
-        hold.is_some_and(|hold| match &hold.holder {
+    /// Returns true if a pod was seen to have the device id, by a kubelet that satisfies `wish`.
+    fn is_seen(&self, device_id: &DeviceId, wish: impl Fn(Option<KubeletRun>) -> bool) -> bool {
+        let state = self.slot_table.by_device_id.get(device_id);
+        state.is_some_and(|state| match &state.holder {
             Holder::Seen { kubelet_run, .. } => wish(*kubelet_run),
             Holder::Unseen(_) => false,
         })
@@ -256,33 +268,40 @@ impl SlotTask {
 
     /// Releases all but one of the slots of one Instance that a single request names, so that the container gets different Instances: the
     /// pods that had them have ended. Such a request waits for the release, once. Returns the requests that need not wait.
-    fn free_doubles(
+    fn release_duplicates(
         &mut self,
         batch: Vec<Request>,
-        refused: &BTreeMap<Unit, Refusal>,
+        refused: &BTreeMap<DeviceId, Refusal>,
     ) -> Vec<Request> {
         let mut ready = Vec::new();
         for mut request in batch {
             let name = resource_name(&request.resource).unwrap_or_default();
             if request.ids.len() < 2
                 || request.has_waited
-                || !self.owners.configurations.contains_key(name)
+                || !self.name_index.configurations.contains_key(name)
                 || request.is_late()
-                || request.units().any(|unit| refused.contains_key(&unit))
+                || request
+                    .device_ids()
+                    .any(|device_id| refused.contains_key(&device_id))
             {
                 ready.push(request);
                 continue;
             }
-            let mut held: Vec<(Unit, &Hold)> = request
-                .units()
-                .filter_map(|unit| Some((unit.clone(), self.holds.by_unit.get(&unit)?)))
+            let mut held: Vec<(DeviceId, &SlotState)> = request
+                .device_ids()
+                .filter_map(|device_id| {
+                    Some((
+                        device_id.clone(),
+                        self.slot_table.by_device_id.get(&device_id)?,
+                    ))
+                })
                 .collect();
-            held.sort_by_key(|(_, hold)| std::cmp::Reverse(hold.allocated));
+            held.sort_by_key(|(_, state)| std::cmp::Reverse(state.allocated));
             let mut instances = BTreeSet::new();
             let mut back = Vec::new();
-            for (unit, hold) in held {
-                if !instances.insert(&hold.instance) {
-                    back.push((unit, Reason::GivenBack));
+            for (device_id, state) in held {
+                if !instances.insert(&state.instance) {
+                    back.push((device_id, Reason::GivenBack));
                 }
             }
             if back.is_empty() {
@@ -295,9 +314,13 @@ impl SlotTask {
         ready
     }
 
-    pub(super) fn uids<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> BTreeSet<String> {
-        let holders = units.filter_map(|unit| self.holds.by_unit.get(unit));
-        holders.flat_map(|hold| hold.holder.uids()).collect()
+    pub(super) fn uids<'a>(
+        &self,
+        device_ids: impl Iterator<Item = &'a DeviceId>,
+    ) -> BTreeSet<String> {
+        let holders =
+            device_ids.filter_map(|device_id| self.slot_table.by_device_id.get(device_id));
+        holders.flat_map(|state| state.holder.uids()).collect()
     }
 
     /// Answers an allocation whose claims are written.
@@ -305,31 +328,32 @@ impl SlotTask {
         &mut self,
         request: Request,
         chosen: Vec<Chosen>,
-        redeemed: &BTreeSet<Place>,
+        retried_claims: &BTreeSet<SlotKey>,
     ) {
         let name = resource_name(&request.resource).unwrap_or_default();
-        let through = self.owners.configurations.contains_key(name);
+        let through = self.name_index.configurations.contains_key(name);
         let answer = if request.is_late() {
             Err(too_late())
         } else {
-            submounts::hold(claim::answer(through.then_some(name), &chosen))
+            submounts::cover(claim::answer(through.then_some(name), &chosen))
         };
         let allocation = match answer {
             Ok(allocation) => allocation,
             Err(refusal) => {
-                self.take_back(&chosen, redeemed);
+                self.release_claims(&chosen, retried_claims);
                 return self.refuse(request, refusal);
             }
         };
         self.metrics.allocated("ok", request.asked.elapsed());
-        self.shown.refusals.granted(&request.resource);
+        self.published.refusals.granted(&request.resource);
         let is_sent = request.answer.send(Ok(allocation)).is_ok();
         // The task that waits for the answer runs next on this thread, before the records are brought up to date.
         tokio::task::yield_now().await;
         self.refresh();
-        let units = chosen.iter().map(|one| one.unit.clone()).collect();
-        let kubelet = self.looks.records.kubelet_run();
-        self.holds.allocated(&units, kubelet, Instant::now());
+        let device_ids = chosen.iter().map(|one| one.device_id.clone()).collect();
+        let kubelet = self.record_reads.records.kubelet_run();
+        self.slot_table
+            .allocated(&device_ids, kubelet, Instant::now());
         let slots: Vec<&str> = chosen.iter().map(|one| one.slot.as_str()).collect();
         tracing::info!(
             resource = request.resource,
@@ -337,9 +361,9 @@ impl SlotTask {
             "allocated"
         );
         if !is_sent {
-            self.take_back(&chosen, redeemed);
+            self.release_claims(&chosen, retried_claims);
         }
-        self.look_by(Instant::now() + SOON);
+        self.schedule_read(Instant::now() + SOON);
     }
 
     /// Answers an allocation with an error.
@@ -347,46 +371,47 @@ impl SlotTask {
         self.metrics.allocated("refused", request.asked.elapsed());
         let reason = refusal.to_string();
         tracing::warn!(resource = request.resource, reason, "allocation refused");
-        self.shown
+        self.published
             .refusals
             .add(&request.resource, reason, self.clock.now());
-        self.holds.refused(request.units());
+        self.slot_table.refused(request.device_ids());
         drop(request.answer.send(Err(refusal)));
         // The kubelet's records may explain the refusal.
-        self.look_by(Instant::now() + SOON);
+        self.schedule_read(Instant::now() + SOON);
     }
 
     /// Releases the claims of an allocation that is answered with an error, of which the kubelet holds nothing. A claim with an unknown
     /// outcome is released when the store shows it.
-    pub(super) fn take_back(&mut self, chosen: &[Chosen], redeemed: &BTreeSet<Place>) {
+    pub(super) fn release_claims(&mut self, chosen: &[Chosen], retried_claims: &BTreeSet<SlotKey>) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
-        let places = chosen
+        let slot_keys = chosen
             .iter()
-            .filter(|one| one.claim.is_some() || redeemed.contains(&one.place()))
-            .map(|one| (one.place(), until));
-        self.writes.void.extend(places);
-        self.take_back_void();
+            .filter(|one| one.claim.is_some() || retried_claims.contains(&one.slot_key()))
+            .map(|one| (one.slot_key(), until));
+        self.writes.refused_claims.extend(slot_keys);
+        self.release_refused_claims();
     }
 
-    /// Releases the claims in `writes.void` that the store shows. After the grace they are released like any other slot that no pod was
+    /// Releases the claims in `writes.refused_claims` that the store shows. After the grace they are released like any other slot that no pod was
     /// seen to have.
-    pub(super) fn take_back_void(&mut self) {
-        if self.writes.void.is_empty() {
+    pub(super) fn release_refused_claims(&mut self) {
+        if self.writes.refused_claims.is_empty() {
             return;
         }
         let now = Instant::now();
-        self.writes.void.retain(|_, until| *until > now);
-        let back: Vec<(Unit, Reason)> = self
-            .holds
-            .by_unit
+        self.writes.refused_claims.retain(|_, until| *until > now);
+        let back: Vec<(DeviceId, Reason)> = self
+            .slot_table
+            .by_device_id
             .iter()
-            .filter(|(_, hold)| {
-                let place = hold.place();
-                matches!(hold.holder, Holder::Unseen(_))
-                    && place.is_some_and(|place| self.writes.void.contains_key(&place))
+            .filter(|(_, state)| {
+                let slot_key = state.slot_key();
+                matches!(state.holder, Holder::Unseen(_))
+                    && slot_key
+                        .is_some_and(|slot_key| self.writes.refused_claims.contains_key(&slot_key))
             })
-            .map(|(unit, _)| (unit.clone(), Reason::Refused))
+            .map(|(device_id, _)| (device_id.clone(), Reason::Refused))
             .collect();
         self.release(back, Vec::new());
     }
@@ -398,18 +423,18 @@ impl SlotContext<'_> {
         &self,
         request: &Request,
         reserved: &mut BTreeSet<String>,
-        turns: &mut Turns,
+        round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let (resource, ids) = (&request.resource, &request.ids);
         if !request.lost.is_empty() {
             let mut others = reserved.clone();
             others.extend(request.lost.iter().cloned());
-            if let Ok(chosen) = self.choose(resource, ids, &mut others, turns) {
+            if let Ok(chosen) = self.choose(resource, ids, &mut others, round_robin) {
                 reserved.extend(chosen.iter().map(|one| one.slot.clone()));
                 return Ok(chosen);
             }
         }
-        self.choose(resource, ids, reserved, turns)
+        self.choose(resource, ids, reserved, round_robin)
     }
 }
 

@@ -7,20 +7,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::configuration::Resources;
 use leafhost_core::device::{Device, DeviceNode};
+use leafhost_core::device_id::DeviceId;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
 use leafhost_core::instance::Instance;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
-use leafhost_core::unit::Unit;
 use leafhost_fakes::{configured_as, key};
 use leafhost_kubelet::KubeletRun;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::model::name_index::NameIndex;
 use super::model::snapshot::{Checked, Pod, Snapshot};
-use super::model::view::Owners;
 use super::records::Records;
 
 /// Name of this node.
@@ -49,8 +49,8 @@ pub(crate) fn instance(
     .unwrap()
 }
 
-pub(crate) fn unit(resource: &str, id: &str) -> Unit {
-    Unit {
+pub(crate) fn device_id(resource: &str, id: &str) -> DeviceId {
+    DeviceId {
         resource: format!("akri.sh/{resource}"),
         id: id.into(),
     }
@@ -145,8 +145,8 @@ impl Fixture {
         view.devices.get_mut(&key).unwrap()
     }
 
-    pub fn owners(&self) -> Owners {
-        Owners::new(NODE, &self.devices, &self.instances)
+    pub fn name_index(&self) -> NameIndex {
+        NameIndex::new(NODE, &self.devices, &self.instances)
     }
 }
 
@@ -165,11 +165,14 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// Returns a snapshot in which these pods have these units by both records.
-pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
-    let mut listed: BTreeMap<Unit, BTreeSet<Pod>> = BTreeMap::new();
-    for (unit, name) in held {
-        listed.entry((*unit).clone()).or_default().insert(pod(name));
+/// Returns a snapshot in which these pods have these device ids by both records.
+pub(crate) fn snapshot(number: u64, held: &[(&DeviceId, &str)]) -> Snapshot {
+    let mut listed: BTreeMap<DeviceId, BTreeSet<Pod>> = BTreeMap::new();
+    for (device_id, name) in held {
+        listed
+            .entry((*device_id).clone())
+            .or_default()
+            .insert(pod(name));
     }
     Snapshot {
         begun: Instant::now(),
@@ -187,7 +190,7 @@ pub(crate) fn snapshot(number: u64, held: &[(&Unit, &str)]) -> Snapshot {
             entries: listed.clone(),
             slots: BTreeMap::new(),
             fresh: true,
-            anew: true,
+            rewritten: true,
         }),
         listed: Some(listed),
         problems: Vec::new(),
@@ -205,8 +208,8 @@ pub(crate) struct Kubelet {
 pub(crate) struct State {
     /// Number of the kubelet that runs.
     pub number: Option<u64>,
-    /// Holders by unit, with the slot if the answer named one.
-    pub held: BTreeMap<Unit, (String, Option<String>)>,
+    /// Holders by device id, with the slot if the answer named one.
+    pub held: BTreeMap<DeviceId, (String, Option<String>)>,
     /// Pods whose folders exist.
     pub alive: BTreeSet<String>,
     /// Makes PodResources return no list.
@@ -235,16 +238,18 @@ impl Kubelet {
     }
 
     /// Sends an event.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Adds a pod with these units, as the kubelet records it after an answer.
-    pub fn run(&self, name: &str, units: &[Unit]) {
+    /// Adds a pod with these device ids, as the kubelet records it after an answer.
+    pub fn run(&self, name: &str, device_ids: &[DeviceId]) {
         let mut state = self.state();
         state.alive.insert(name.to_owned());
-        for unit in units {
-            state.held.insert(unit.clone(), (name.to_owned(), None));
+        for device_id in device_ids {
+            state
+                .held
+                .insert(device_id.clone(), (name.to_owned(), None));
         }
     }
 
@@ -254,13 +259,13 @@ impl Kubelet {
         state.alive.remove(name);
         state.held.retain(|_, (holder, _)| holder != name);
         drop(state);
-        self.tell();
+        self.notify();
     }
 }
 
 #[async_trait]
 impl Records for Kubelet {
-    async fn read(&self, uids: BTreeSet<String>, _open: BTreeSet<Unit>) -> Snapshot {
+    async fn read(&self, uids: BTreeSet<String>, _open: BTreeSet<DeviceId>) -> Snapshot {
         let (begun, slow) = (Instant::now(), self.state().slow);
         self.state().snapshots += 1;
         let state = self.state().clone();
@@ -268,7 +273,7 @@ impl Records for Kubelet {
         let held: Vec<_> = state
             .held
             .iter()
-            .map(|(unit, (name, _))| (unit, name.as_str()))
+            .map(|(device_id, (name, _))| (device_id, name.as_str()))
             .collect();
         let mut seen = snapshot(state.number.unwrap_or_default(), &held);
         seen.begun = begun;
@@ -289,7 +294,7 @@ impl Records for Kubelet {
             checked.slots = state
                 .held
                 .iter()
-                .filter_map(|(unit, (_, slot))| Some((unit.clone(), slot.clone()?)))
+                .filter_map(|(device_id, (_, slot))| Some((device_id.clone(), slot.clone()?)))
                 .collect();
         }
         if state.is_mute || state.number.is_none() {
@@ -302,14 +307,14 @@ impl Records for Kubelet {
         seen
     }
 
-    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
+    async fn listed(&self) -> Option<BTreeMap<DeviceId, BTreeSet<Pod>>> {
         let state = self.state().clone();
         if state.hangs {
             std::future::pending::<()>().await;
         }
         let held = state.held.into_iter();
         (state.number.is_some() && !state.is_mute).then(|| {
-            held.map(|(unit, (name, _))| (unit, BTreeSet::from([pod(&name)])))
+            held.map(|(device_id, (name, _))| (device_id, BTreeSet::from([pod(&name)])))
                 .collect()
         })
     }

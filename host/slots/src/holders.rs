@@ -1,17 +1,15 @@
 //! Writes to each Instance which pods of this node have its slots, and the number of used slots, for people who look with kubectl.
 //!
-//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. No
-//! decision depends on it.
+//! The task compares the report of the slot task with the Instances and writes the difference, to each Instance at most once a second. A
+//! scheduler leaves a slot with a holder to the agent; no other decision depends on this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::give_back;
 use leafhost_core::backoff;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, MAX_HOLDER, MAX_HOLDERS};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
-use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::{abridge, chain};
 use leafhost_core::wait::until;
 use tokio::sync::watch;
@@ -33,25 +31,6 @@ const RELEASE: Duration = Duration::from_secs(2);
 
 /// Maps slot ids to the pods that have them.
 type SlotHolders = BTreeMap<String, String>;
-
-/// Returns the edits that release a slot of this node and remove its holder. Only if the Instance has one slot: the holders need the version that was
-/// read, and the slots of an Instance are often released at once.
-pub(crate) fn release(
-    node: &str,
-    instance: &Instance,
-    slot: &str,
-    usage: &DeviceUsage,
-) -> Vec<Edit> {
-    let released = give_back(slot, usage);
-    if instance.spec.capacity != 1 || !instance.status.nodes.contains_key(node) {
-        return vec![released];
-    }
-    let none = Edit::Holders {
-        node: node.to_owned(),
-        holders: SlotHolders::new(),
-    };
-    vec![released, none]
-}
 
 /// Task that publishes the holders of this node's slots.
 pub struct HoldersTask {
@@ -163,8 +142,8 @@ impl HoldersTask {
             let Some(key) = &view.instance else {
                 continue;
             };
-            let place = (key.clone(), view.slot.clone());
-            let is_seen = view.holder.is_some() || self.seen.contains(&place);
+            let slot_key = (key.clone(), view.slot.clone());
+            let is_seen = view.holder.is_some() || self.seen.contains(&slot_key);
             let before = || {
                 let instance = instances.instances.get(key)?;
                 let entry = instance.status.nodes.get(&*self.node)?;
@@ -182,7 +161,7 @@ impl HoldersTask {
                 holders.insert(view.slot.clone(), abridge(holder, MAX_HOLDER));
             }
             if is_seen {
-                seen.insert(place);
+                seen.insert(slot_key);
             }
         }
         self.seen = seen;
@@ -201,11 +180,7 @@ impl HoldersTask {
         if instance.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let delay = if entry.holders != *holders {
-            let mut left = holders.iter();
-            let is_less = left.all(|(slot, holder)| entry.holders.get(slot) == Some(holder));
-            if is_less { RELEASE } else { Duration::ZERO }
-        } else {
+        let delay = if entry.holders == *holders {
             // Only the first node of the Instance corrects the number.
             let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
             if !is_first || instance.status.used == Some(instance.used()) {
@@ -213,6 +188,10 @@ impl HoldersTask {
                 return None;
             }
             OTHERS
+        } else {
+            let mut left = holders.iter();
+            let is_less = left.all(|(slot, holder)| entry.holders.get(slot) == Some(holder));
+            if is_less { RELEASE } else { Duration::ZERO }
         };
         let since = *self.pending.entry(key.clone()).or_insert(now);
         Some((since + delay).max(now))
@@ -247,7 +226,7 @@ impl HoldersTask {
         let failures = self.failed.get(&key).map_or(0, |(failures, _)| *failures);
         let failures = failures.saturating_add(1);
         // The first failure is usually a conflict with another node's write.
-        if failures > 1 && backoff::is_told(failures.into()) {
+        if failures > 1 && backoff::is_logged(failures.into()) {
             tracing::warn!(instance = %key, error, "cannot show who has slots; it is tried again");
         }
         let until = Instant::now() + backoff::wait(failures);

@@ -2,7 +2,7 @@
 //! claims or releases slots on this node, and it makes one decision at a time.
 //!
 //! A claim is written as a compare-and-swap before the kubelet is answered: a node that loses a race gets an error, and every list shows
-//! the true state at once. [`model::holds`] says when a slot is released.
+//! the true state at once. [`model::slot_table`] says when a slot is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use tokio_util::sync::CancellationToken;
 
 mod adopt;
 mod allocate;
+mod holder_queries;
 pub mod holders;
-mod looks;
+mod ledger_writes;
 mod metrics;
 pub mod model;
 mod node_count;
-mod notes;
 mod pending;
 mod publish;
-mod questions;
 pub mod queue;
+mod record_reads;
 pub mod records;
 mod refusals;
 mod release;
@@ -41,18 +41,18 @@ pub use metrics::Metrics;
 pub use queue::{AllocateQueue, SlotHandle};
 
 use adopt::Adoptions;
-use looks::Looks;
-use looks::{FIRST_LOOK, SOON};
-use model::claim::Turns;
-use model::holds::Holds;
-use model::newcomers::Newcomers;
-use model::view::Owners;
+use holder_queries::HolderQueries;
+use ledger_writes::LedgerWrites;
+use model::claim::RoundRobin;
+use model::name_index::NameIndex;
+use model::slot_table::SlotTable;
+use model::warmup::Warmup;
 use node_count::NodeCount;
-use notes::Notes;
 use pending::Pending;
-use publish::Shown;
-use questions::Questions;
+use publish::Published;
 use queue::{QUEUE, Request};
+use record_reads::RecordReads;
+use record_reads::{FIRST_READ, SOON};
 use records::Records;
 use report::SlotReport;
 use unwritable::Unwritable;
@@ -90,20 +90,20 @@ pub struct SlotTask {
     metrics: Arc<Metrics>,
     clock: Clock,
     /// Instances and devices that were last taken over.
-    met: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
-    owners: Owners,
-    holds: Holds,
-    newcomers: Newcomers,
+    current: (Arc<InstanceSet>, Arc<DeviceSnapshot>),
+    name_index: NameIndex,
+    slot_table: SlotTable,
+    warmup: Warmup,
     nodes: NodeCount,
-    turns: Turns,
-    looks: Looks,
+    round_robin: RoundRobin,
+    record_reads: RecordReads,
     writes: Writes,
-    questions: Questions,
-    notes: Notes,
+    holder_queries: HolderQueries,
+    ledger_writes: LedgerWrites,
     pending: Pending,
     adoptions: Adoptions,
     unwritable: Unwritable,
-    shown: Shown,
+    published: Published,
     /// True if slots may have to be released, claimed for pods that have them, or given to waiting requests.
     is_due: bool,
 }
@@ -122,25 +122,25 @@ impl SlotTask {
             node: queue.handle.node,
             config,
             instances: ports.store.instances(),
-            holds: Holds::new(ports.ledger.kubelet().and_then(|text| text.parse().ok())),
+            slot_table: SlotTable::new(ports.ledger.kubelet().and_then(|text| text.parse().ok())),
             store: ports.store,
             devices: ports.devices,
             requests: queue.requests,
             metrics,
             clock: Clock::new(jiff::Timestamp::now()),
-            met: (Arc::default(), Arc::default()),
-            owners: Owners::default(),
-            newcomers: Newcomers::default(),
+            current: (Arc::default(), Arc::default()),
+            name_index: NameIndex::default(),
+            warmup: Warmup::default(),
             nodes: NodeCount::default(),
-            turns: Turns::new(),
-            looks: Looks::new(records),
+            round_robin: RoundRobin::new(),
+            record_reads: RecordReads::new(records),
             writes: Writes::default(),
-            questions: Questions::default(),
+            holder_queries: HolderQueries::default(),
             pending: Pending::default(),
             adoptions: Adoptions::default(),
             unwritable: Unwritable::default(),
-            shown: Shown::new(queue.offers, ports.held, queue.report, ports.ledger.names()),
-            notes: Notes::new(ports.ledger),
+            published: Published::new(queue.offers, ports.held, queue.report, ports.ledger.names()),
+            ledger_writes: LedgerWrites::new(ports.ledger),
             is_due: true,
         };
         (task, seen)
@@ -150,7 +150,7 @@ impl SlotTask {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         self.refresh();
         loop {
-            let (again, patience) = (self.notes.retry, self.pending.until());
+            let (again, time_limit) = (self.ledger_writes.retry, self.pending.until());
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
@@ -170,40 +170,40 @@ impl SlotTask {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(answer) = self.questions.next() => {
+                Some(answer) = self.holder_queries.next() => {
                     self.answered(answer).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(note) = self.notes.next() => self.noted(note)?,
-                Some(snapshot) = self.looks.reading.join_next() => {
+                Some(note) = self.ledger_writes.next() => self.ledger_written(note)?,
+                Some(snapshot) = self.record_reads.reading.join_next() => {
                     if let Ok(snapshot) = snapshot {
-                        self.see(&snapshot);
+                        self.observe(&snapshot);
                     } else {
                         tracing::error!("reading the kubelet's records panicked; this is a bug");
-                        self.looks.by(Instant::now() + FIRST_LOOK);
+                        self.record_reads.schedule(Instant::now() + FIRST_READ);
                     }
                 }
-                changed = self.looks.changes.changed() => {
+                changed = self.record_reads.changes.changed() => {
                     changed.map_err(|_| SourceEnded("the kubelet's folder"))?;
-                    self.look_by(Instant::now() + SOON);
+                    self.schedule_read(Instant::now() + SOON);
                 }
-                () = until(self.looks.next), if self.looks.reading.is_empty() => self.read(),
-                () = until(self.looks.ready) => self.looks.ready = None,
+                () = until(self.record_reads.next), if self.record_reads.reading.is_empty() => self.read(),
+                () = until(self.record_reads.ready) => self.record_reads.ready = None,
                 () = until(self.unwritable.next()) => self.try_to_write(),
-                () = until(again) => self.notes.retry = None,
-                () = until(self.shown.refusals.next()) => {}
+                () = until(again) => self.ledger_writes.retry = None,
+                () = until(self.published.refusals.next()) => {}
                 Some(is_alone) = self.nodes.next() => {
                     // A node that joins later has no pod with a slot of an Instance created before.
-                    self.is_due |= is_alone && self.newcomers.end();
+                    self.is_due |= is_alone && self.warmup.end();
                 }
-                () = until(self.newcomers.next()) => self.is_due |= self.newcomers.expire(Instant::now()),
-                () = until(patience) => self.is_due = true,
+                () = until(self.warmup.next()) => self.is_due |= self.warmup.expire(Instant::now()),
+                () = until(time_limit) => self.is_due = true,
             }
             self.refresh();
             if std::mem::take(&mut self.is_due) {
-                self.take_back_void();
+                self.release_refused_claims();
                 self.adopt();
-                self.decide_patient().await;
+                self.retry_waiting().await;
             }
             self.publish();
         }
@@ -213,31 +213,32 @@ impl SlotTask {
     fn refresh(&mut self) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let devices = Arc::clone(&self.devices.borrow_and_update());
-        let (old_instances, old_devices) = &self.met;
+        let (old_instances, old_devices) = &self.current;
         let same = Arc::ptr_eq(old_instances, &instances);
-        let same_owners = Arc::ptr_eq(old_devices, &devices)
-            && (same || model::view::is_alike(&self.node, old_instances, &instances));
-        if !same_owners {
-            self.owners = Owners::new(&self.node, &devices, &instances);
+        let same_name_index = Arc::ptr_eq(old_devices, &devices)
+            && (same || model::name_index::has_same_names(&self.node, old_instances, &instances));
+        if !same_name_index {
+            self.name_index = NameIndex::new(&self.node, &devices, &instances);
             let known = &devices.configurations;
-            self.turns.retain(|key, _| known.contains_key(key));
+            self.round_robin.retain(|key, _| known.contains_key(key));
         }
         if !same {
-            self.holds.update(&self.node, &self.owners, &instances);
+            self.slot_table
+                .update(&self.node, &self.name_index, &instances);
             if self.store.has_other_nodes() {
-                self.newcomers
+                self.warmup
                     .update(&instances, Instant::now(), self.clock.now());
-                if !self.newcomers.uids().is_empty() {
+                if !self.warmup.uids().is_empty() {
                     self.nodes.count(&self.store);
                 }
             }
             // Another writer has added a claim of this node while it had none.
-            if !self.looks.is_looking() && !self.holds.by_unit.is_empty() {
-                self.looks.by(Instant::now() + SOON);
+            if !self.record_reads.is_active() && !self.slot_table.by_device_id.is_empty() {
+                self.record_reads.schedule(Instant::now() + SOON);
             }
         }
-        self.is_due |= !(same && same_owners);
-        self.met = (instances, devices);
+        self.is_due |= !(same && same_name_index);
+        self.current = (instances, devices);
     }
 }
 

@@ -4,9 +4,10 @@
 pub mod admission;
 pub mod claim;
 pub mod context;
-pub mod hold;
-pub mod holds;
-pub mod newcomers;
+pub mod name_index;
 pub mod offers;
+pub mod released;
+pub mod slot_state;
+pub mod slot_table;
 pub mod snapshot;
-pub mod view;
+pub mod warmup;

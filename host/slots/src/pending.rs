@@ -7,16 +7,16 @@ use super::queue::Request;
 /// Waiting allocations by what they wait for.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Requests with a unit that is being written or asked about.
+    /// Requests with a device id that is being written or asked about.
     pub busy: Vec<Request>,
     /// Requests through a Configuration for which no slot is free at the moment.
-    pub patient: Vec<Request>,
+    pub waiting_for_slot: Vec<Request>,
 }
 
 impl Pending {
-    /// Returns the first end of the time limits of `patient`.
+    /// Returns the first end of the time limits of `waiting_for_slot`.
     pub fn until(&self) -> Option<Instant> {
-        let waiting = self.patient.iter();
+        let waiting = self.waiting_for_slot.iter();
         waiting
             .map(|request| request.again_until().unwrap_or(request.asked))
             .min()
@@ -25,6 +25,6 @@ impl Pending {
     /// Drops all requests: the task decides nothing more.
     pub fn clear(&mut self) {
         self.busy.clear();
-        self.patient.clear();
+        self.waiting_for_slot.clear();
     }
 }

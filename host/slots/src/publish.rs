@@ -4,35 +4,35 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::configuration::Backend;
+use leafhost_core::device_id::resource;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::HeldSlots;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::unit::resource;
 use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
 
 use super::SlotTask;
 use super::model::context::SlotContext;
-use super::model::holds::Holds;
-use super::model::offers::{self, Limits, Offerer};
-use super::model::view::Owners;
+use super::model::name_index::NameIndex;
+use super::model::offers::{self, Limits, OfferBuilder};
+use super::model::slot_table::SlotTable;
 use super::refusals::Refusals;
 use super::report::{SlotReport, SlotView};
 
 /// Published state and its receivers.
-pub(super) struct Shown {
+pub(super) struct Published {
     offers: watch::Sender<Arc<Offers>>,
     held: watch::Sender<Arc<HeldSlots>>,
     report: watch::Sender<Arc<SlotReport>>,
-    offerer: Offerer,
+    offer_builder: OfferBuilder,
     /// Names that were ever offered.
     known: BTreeSet<String>,
     pub refusals: Refusals,
 }
 
-impl Shown {
+impl Published {
     /// Creates the state with nothing published. `known` are the names that were ever offered.
     pub fn new(
         offers: watch::Sender<Arc<Offers>>,
@@ -44,7 +44,7 @@ impl Shown {
             offers,
             held,
             report,
-            offerer: Offerer::default(),
+            offer_builder: OfferBuilder::default(),
             known,
             refusals: Refusals::default(),
         }
@@ -54,29 +54,25 @@ impl Shown {
 impl SlotTask {
     /// Returns the problems of slots that a restarted kubelet has no record of.
     fn lost(&self, kubelet: Option<KubeletRun>) -> impl Iterator<Item = Problem> {
-        let (mut lost, mut doubtful) = (Vec::new(), Vec::new());
-        for hold in self.holds.by_unit.values() {
-            if hold.holder.is_lost() {
-                let pods = hold.holder.words().unwrap_or_default();
-                lost.push(format!("{} ({pods})", hold.slot));
-            } else if hold.absent && hold.is_doubtful(kubelet) {
-                doubtful.push(hold.slot.clone());
+        let (mut lost, mut uncertain) = (Vec::new(), Vec::new());
+        for state in self.slot_table.by_device_id.values() {
+            if state.holder.is_lost() {
+                let pods = state.holder.describe().unwrap_or_default();
+                lost.push(format!("{} ({pods})", state.slot));
+            } else if state.absent && state.is_uncertain(kubelet) {
+                uncertain.push(state.slot.clone());
             }
         }
         let lost = (!lost.is_empty()).then_some(Problem::SlotRecordLost { slots: lost });
-        let doubtful = (!doubtful.is_empty()).then_some(Problem::SlotRecordMissing {
-            slots: doubtful,
+        let uncertain = (!uncertain.is_empty()).then_some(Problem::SlotRecordMissing {
+            slots: uncertain,
             grace_seconds: self.config.grace.as_secs(),
         });
-        lost.into_iter().chain(doubtful)
+        lost.into_iter().chain(uncertain)
     }
 
     /// Returns the resources of Configurations with backend `Dra`: a resource offered both ways would be allocated by the kubelet alone.
-    fn given_by_the_scheduler(
-        &self,
-        devices: &DeviceSnapshot,
-        instances: &InstanceSet,
-    ) -> BTreeSet<String> {
+    fn dra_resources(&self, devices: &DeviceSnapshot, instances: &InstanceSet) -> BTreeSet<String> {
         let is_given = |key: &ConfigurationKey| {
             let view = devices.configurations.get(key);
             view.is_some_and(|view| view.configured.configuration.backend == Backend::Dra)
@@ -84,9 +80,9 @@ impl SlotTask {
         if !devices.configurations.keys().any(is_given) {
             return BTreeSet::new();
         }
-        let configurations = self.owners.configurations.iter();
+        let configurations = self.name_index.configurations.iter();
         let configurations = configurations.filter(|(_, key)| is_given(key));
-        let own = self.owners.instances.iter().filter(|(_, key)| {
+        let own = self.name_index.instances.iter().filter(|(_, key)| {
             let instance = instances.instances.get(key);
             let owner = instance.and_then(|instance| {
                 ConfigurationKey::new(&key.namespace, &instance.spec.configuration_name).ok()
@@ -100,8 +96,8 @@ impl SlotTask {
     }
 
     pub(super) fn publish(&mut self) {
-        let held = self.holds.held(&self.owners);
-        self.shown.held.send_if_modified(|old| {
+        let held = self.slot_table.held(&self.name_index);
+        self.published.held.send_if_modified(|old| {
             let differs = **old != held;
             if differs {
                 *old = Arc::new(held);
@@ -109,10 +105,10 @@ impl SlotTask {
             differs
         });
         let is_known = self.instances.borrow().is_known();
-        if self.looks.ready.is_some() || !is_known {
+        if self.record_reads.ready.is_some() || !is_known {
             return;
         }
-        let kubelet = self.looks.records.kubelet_run();
+        let kubelet = self.record_reads.records.kubelet_run();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {
@@ -123,18 +119,18 @@ impl SlotTask {
             node: &self.node,
             devices: &devices,
             instances: &instances,
-            owners: &self.owners,
-            holds: &self.holds,
-            new: self.newcomers.uids(),
+            name_index: &self.name_index,
+            slot_table: &self.slot_table,
+            new: self.warmup.uids(),
             barred: self.unwritable.barred(),
             kubelet,
         };
         let is_writable = !self.unwritable.is_all() && instances.complete;
-        let mut offered = self
-            .shown
-            .offerer
-            .offer(context, is_writable, &self.shown.known, limits);
-        let given = self.given_by_the_scheduler(&devices, &instances);
+        let mut offered =
+            self.published
+                .offer_builder
+                .offer(context, is_writable, &self.published.known, limits);
+        let given = self.dra_resources(&devices, &instances);
         offered
             .offers
             .retain(|name, _| !given.contains(name.as_str()));
@@ -143,15 +139,15 @@ impl SlotTask {
         let mut new_names = BTreeSet::new();
         if kubelet.is_some() {
             new_names = offered.new_names;
-            self.shown.known.extend(new_names.iter().cloned());
+            self.published.known.extend(new_names.iter().cloned());
         }
-        self.note_names(new_names);
-        problems.extend(self.notes.problem.clone());
+        self.store_names(new_names);
+        problems.extend(self.ledger_writes.problem.clone());
         let offers = &offered.offers;
-        self.shown
+        self.published
             .refusals
             .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
-        self.shown.offers.send_if_modified(|old| {
+        self.published.offers.send_if_modified(|old| {
             let same = old.len() == offered.offers.len()
                 && old
                     .iter()
@@ -162,33 +158,33 @@ impl SlotTask {
             }
             !same
         });
-        problems.extend(self.owners.problems.iter().cloned());
+        problems.extend(self.name_index.problems.iter().cloned());
         problems.extend(self.adoptions.conflicts.iter().cloned());
         problems.extend(self.adoptions.problem.iter().cloned());
-        problems.extend(self.looks.problems.iter().cloned());
-        problems.extend(withdrawn(&self.holds, &self.owners));
+        problems.extend(self.record_reads.problems.iter().cloned());
+        problems.extend(withdrawn(&self.slot_table, &self.name_index));
         problems.extend(self.unwritable.problem());
         problems.extend(self.lost(kubelet));
         let slots = self
-            .holds
-            .by_unit
+            .slot_table
+            .by_device_id
             .iter()
-            .map(|(unit, hold)| SlotView {
-                slot: hold.slot.clone(),
-                instance: hold.owner(&self.owners).cloned(),
-                unit: unit.clone(),
-                holder: hold.holder.words(),
-                is_named: hold.holder.is_named(),
+            .map(|(device_id, state)| SlotView {
+                slot: state.slot.clone(),
+                instance: state.owner(&self.name_index).cloned(),
+                device_id: device_id.clone(),
+                holder: state.holder.describe(),
+                is_named: state.holder.is_named(),
             })
             .collect();
         let report = SlotReport {
             is_known: true,
             slots,
-            socket_missing: self.looks.is_socket_missing,
+            socket_missing: self.record_reads.is_socket_missing,
             problems: problems.into_iter().collect(),
-            refusals: self.shown.refusals.views(),
+            refusals: self.published.refusals.views(),
         };
-        self.shown.report.send_if_modified(|old| {
+        self.published.report.send_if_modified(|old| {
             let differs = **old != report;
             if differs {
                 *old = Arc::new(report);
@@ -199,11 +195,11 @@ impl SlotTask {
 }
 
 /// Returns a problem with the pods that have slots of withdrawn Instances; their devices are usually gone.
-fn withdrawn(holds: &Holds, owners: &Owners) -> Option<Problem> {
-    let gone = holds.by_unit.values();
-    let gone = gone.filter(|hold| hold.stored.is_none() && hold.owner(owners).is_none());
+fn withdrawn(slot_table: &SlotTable, name_index: &NameIndex) -> Option<Problem> {
+    let gone = slot_table.by_device_id.values();
+    let gone = gone.filter(|state| state.stored.is_none() && state.owner(name_index).is_none());
     let slots: Vec<String> = gone
-        .filter_map(|hold| Some(format!("{} ({})", hold.slot, hold.holder.words()?)))
+        .filter_map(|state| Some(format!("{} ({})", state.slot, state.holder.describe()?)))
         .collect();
     (!slots.is_empty()).then_some(Problem::InstanceWithdrawn { slots })
 }

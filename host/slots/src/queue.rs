@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::node_order::{first, place};
 use leafhost_core::ports::InstanceSet;
-use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -41,8 +41,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub fn units(&self) -> impl Iterator<Item = Unit> {
-        self.ids.iter().map(|id| Unit {
+    pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> {
+        self.ids.iter().map(|id| DeviceId {
             resource: self.resource.clone(),
             id: id.clone(),
         })
@@ -139,8 +139,8 @@ impl Allocator for SlotHandle {
         let held: BTreeSet<&str> = report
             .slots
             .iter()
-            .filter(|slot| slot.unit.resource == resource.as_str())
-            .map(|slot| slot.unit.id.as_str())
+            .filter(|slot| slot.device_id.resource == resource.as_str())
+            .map(|slot| slot.device_id.id.as_str())
             .collect();
         let mut ordered: Vec<String> = available.iter().cloned().collect();
         ordered.rotate_left(

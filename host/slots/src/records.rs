@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::problem::Problem;
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::text::chain;
-use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::records::{
     self, Checkpoint, Listed, PodResources, pod_exists, pod_has_volumes, read_checkpoint,
 };
@@ -27,10 +27,10 @@ const SOCKET: &str = "device-plugins/kubelet.sock";
 /// Time within which the kubelet writes its checkpoint after a list was sent again.
 const REWRITE: Duration = Duration::from_secs(1);
 /// Time for which a checkpoint that alone names a device is believed. It doubles each time the checkpoint says the same, up to
-/// [`BELIEVED`]: an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
-const BELIEVED_FIRST: Duration = Duration::from_secs(5);
+/// [`TRUST_MAX`]: an init container may run for hours, but a kubelet that has just started does not yet leave out pods that have ended.
+const TRUST_FIRST: Duration = Duration::from_secs(5);
 /// Longest time for which it is believed.
-const BELIEVED: Duration = Duration::from_mins(1);
+const TRUST_MAX: Duration = Duration::from_mins(1);
 /// Time during which PodResources is asked again while it rejects requests as too frequent, and the pause between the requests.
 const LIMITED: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(10);
@@ -38,11 +38,11 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// Source of snapshots of the kubelet's records.
 #[async_trait]
 pub trait Records: Send + Sync {
-    /// Takes a snapshot. `uids` are pods whose presence is to be checked; `open` are units for which the snapshot must show whether a pod
+    /// Takes a snapshot. `uids` are pods whose presence is to be checked; `open` are device ids for which the snapshot must show whether a pod
     /// got them.
-    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot;
-    /// Returns the units that PodResources lists now; `None` if it cannot be read.
-    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>>;
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<DeviceId>) -> Snapshot;
+    /// Returns the device ids that PodResources lists now; `None` if it cannot be read.
+    async fn listed(&self) -> Option<BTreeMap<DeviceId, BTreeSet<Pod>>>;
     /// Returns the kubelet that runs now.
     fn kubelet_run(&self) -> Option<KubeletRun>;
     /// Returns a receiver that changes when a snapshot may show something new.
@@ -66,14 +66,14 @@ pub struct KubeletRecords {
     pods: PodResources,
     plugins: DevicePlugins,
     changes: watch::Receiver<u64>,
-    believed: Mutex<Option<Believed>>,
+    checkpoint_only: Mutex<Option<CheckpointOnly>>,
 }
 
-/// Units that only a newly written checkpoint named, and how long they are believed.
-struct Believed {
+/// Device ids that only a newly written checkpoint named, and how long they are believed.
+struct CheckpointOnly {
     until: Instant,
     wait: Duration,
-    entries: BTreeMap<Unit, BTreeSet<Pod>>,
+    entries: BTreeMap<DeviceId, BTreeSet<Pod>>,
 }
 
 impl KubeletRecords {
@@ -109,7 +109,7 @@ impl KubeletRecords {
             root,
             plugins,
             changes,
-            believed: Mutex::default(),
+            checkpoint_only: Mutex::default(),
         }
     }
 
@@ -137,8 +137,10 @@ impl KubeletRecords {
         }
     }
 
-    fn believed(&self) -> MutexGuard<'_, Option<Believed>> {
-        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn checkpoint_only(&self) -> MutexGuard<'_, Option<CheckpointOnly>> {
+        self.checkpoint_only
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the kubelet write its checkpoint and reads it; `None` if the kubelet did not write.
@@ -162,7 +164,7 @@ impl KubeletRecords {
     }
 
     /// Returns true unless one of these pods is known to have lost its folder, which means that it has ended.
-    async fn are_there(&self, entries: &BTreeMap<Unit, BTreeSet<Pod>>) -> bool {
+    async fn are_there(&self, entries: &BTreeMap<DeviceId, BTreeSet<Pod>>) -> bool {
         let pods = entries.values().flatten();
         let uids: BTreeSet<String> = pods.filter_map(|pod| pod.uid.clone()).collect();
         let root = self.root.clone();
@@ -173,8 +175,8 @@ impl KubeletRecords {
     /// Reads the checkpoint. Has it written anew if it says more than `listed`, or if neither has one of `open`.
     async fn check(
         &self,
-        listed: Option<&BTreeMap<Unit, BTreeSet<Pod>>>,
-        open: &BTreeSet<Unit>,
+        listed: Option<&BTreeMap<DeviceId, BTreeSet<Pod>>>,
+        open: &BTreeSet<DeviceId>,
     ) -> Result<Option<Checked>, String> {
         let Some(read) = self.checkpoint().await? else {
             // Nothing was ever allocated, or the file was removed.
@@ -184,30 +186,31 @@ impl KubeletRecords {
         let Some(listed) = listed else {
             return Ok(Some(checked));
         };
-        let more = |checked: &Checked| -> BTreeMap<Unit, BTreeSet<Pod>> {
+        let more = |checked: &Checked| -> BTreeMap<DeviceId, BTreeSet<Pod>> {
             let entries = checked.entries.iter();
             entries
-                .filter(|(unit, _)| !listed.contains_key(unit))
-                .map(|(unit, pods)| (unit.clone(), pods.clone()))
+                .filter(|(device_id, _)| !listed.contains_key(device_id))
+                .map(|(device_id, pods)| (device_id.clone(), pods.clone()))
                 .collect()
         };
         let alone = more(&checked);
-        let known = self.believed().take();
-        let is_named = |unit| listed.contains_key(unit) || checked.entries.contains_key(unit);
+        let known = self.checkpoint_only().take();
+        let is_named =
+            |device_id| listed.contains_key(device_id) || checked.entries.contains_key(device_id);
         let is_complete = open.iter().all(is_named);
         if alone.is_empty() && is_complete {
             return Ok(Some(checked));
         }
         let known = known.filter(|known| known.entries == alone);
-        let wait = known.as_ref().map_or(BELIEVED_FIRST, |known| {
-            known.wait.saturating_mul(2).min(BELIEVED)
+        let wait = known.as_ref().map_or(TRUST_FIRST, |known| {
+            known.wait.saturating_mul(2).min(TRUST_MAX)
         });
         if let Some(known) = known
             && is_complete
             && known.until > Instant::now()
             && self.are_there(&known.entries).await
         {
-            *self.believed() = Some(known);
+            *self.checkpoint_only() = Some(known);
             return Ok(Some(Checked {
                 fresh: true,
                 ..checked
@@ -217,10 +220,10 @@ impl KubeletRecords {
             Some(read) => {
                 let checked = Checked {
                     fresh: true,
-                    anew: true,
+                    rewritten: true,
                     ..digest(&read, self.wanted)
                 };
-                *self.believed() = Some(Believed {
+                *self.checkpoint_only() = Some(CheckpointOnly {
                     until: Instant::now() + wait,
                     wait,
                     entries: more(&checked),
@@ -238,7 +241,7 @@ fn unavailable(error: String) -> Problem {
 
 #[async_trait]
 impl Records for KubeletRecords {
-    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<Unit>) -> Snapshot {
+    async fn read(&self, uids: BTreeSet<String>, open: BTreeSet<DeviceId>) -> Snapshot {
         let begun = Instant::now();
         let kubelet_run = self.kubelet_run();
         let mut problems = Vec::new();
@@ -247,7 +250,7 @@ impl Records for KubeletRecords {
                 let pods = listed.pods.iter();
                 let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
                 let active = active.collect();
-                (Some(units(listed, self.wanted)), active)
+                (Some(device_ids(listed, self.wanted)), active)
             }
             Err(error) => {
                 if kubelet_run.is_some() {
@@ -304,9 +307,9 @@ impl Records for KubeletRecords {
         snapshot
     }
 
-    async fn listed(&self) -> Option<BTreeMap<Unit, BTreeSet<Pod>>> {
+    async fn listed(&self) -> Option<BTreeMap<DeviceId, BTreeSet<Pod>>> {
         let listed = self.list().await.ok();
-        listed.map(|listed| units(listed, self.wanted))
+        listed.map(|listed| device_ids(listed, self.wanted))
     }
 
     fn kubelet_run(&self) -> Option<KubeletRun> {
@@ -342,7 +345,7 @@ impl Admissions for KubeletRecords {
     }
 }
 
-fn units(listed: Listed, wanted: Wanted) -> BTreeMap<Unit, BTreeSet<Pod>> {
+fn device_ids(listed: Listed, wanted: Wanted) -> BTreeMap<DeviceId, BTreeSet<Pod>> {
     listed
         .holders
         .into_iter()
@@ -356,7 +359,7 @@ fn units(listed: Listed, wanted: Wanted) -> BTreeMap<Unit, BTreeSet<Pod>> {
                     container: holder.container,
                 })
                 .collect();
-            (Unit { resource, id }, pods)
+            (DeviceId { resource, id }, pods)
         })
         .collect()
 }
@@ -377,24 +380,26 @@ fn digest(checkpoint: &Checkpoint, wanted: Wanted) -> Checked {
             .filter_map(|pair| pair.split_once('='))
             .collect();
         for id in &entry.ids {
-            let unit = Unit {
+            let device_id = DeviceId {
                 resource: entry.resource.clone(),
                 id: id.clone(),
             };
             if let Some(slot) = slots.get(id.as_str()) {
-                let before = checked.slots.insert(unit.clone(), (*slot).to_owned());
+                let before = checked.slots.insert(device_id.clone(), (*slot).to_owned());
                 if before.is_some_and(|before| before != **slot) {
-                    unclear.insert(unit.clone());
+                    unclear.insert(device_id.clone());
                 }
             }
-            checked.entries.entry(unit).or_default().insert(Pod {
+            checked.entries.entry(device_id).or_default().insert(Pod {
                 name: None,
                 uid: Some(entry.pod_uid.clone()),
                 container: entry.container.clone(),
             });
         }
     }
-    checked.slots.retain(|unit, _| !unclear.contains(unit));
+    checked
+        .slots
+        .retain(|device_id, _| !unclear.contains(device_id));
     checked
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use leafhost_core::device_id::DeviceId;
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::text::chain;
-use leafhost_core::unit::Unit;
 
 use super::SlotTask;
-use super::holders::release;
-use super::model::hold::{Place, Reason};
+use super::model::released;
+use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
 use super::writes::Purpose;
 
@@ -16,31 +16,31 @@ impl SlotTask {
     /// Begins to release slots. The requests of `then` are decided after the write; they are returned if nothing is to be written.
     pub(super) fn release(
         &mut self,
-        back: Vec<(Unit, Reason)>,
+        back: Vec<(DeviceId, Reason)>,
         then: Vec<Request>,
     ) -> Vec<Request> {
         let instances = Arc::clone(&self.instances.borrow());
         let mut changes = Vec::new();
         let mut slots = Vec::new();
-        for (unit, reason) in back {
-            let Some(hold) = self.holds.by_unit.get(&unit) else {
+        for (device_id, reason) in back {
+            let Some(state) = self.slot_table.by_device_id.get(&device_id) else {
                 continue;
             };
-            let stored = hold.stored.as_ref();
+            let stored = state.stored.as_ref();
             let Some(instance) = stored.and_then(|key| instances.instances.get(key)) else {
-                self.holds.released(&unit);
+                self.slot_table.released(&device_id);
                 continue;
             };
-            let place = (instance.key(), hold.slot.clone());
-            if self.writes.has_unit(&unit) || self.writes.has_place(&place) {
+            let slot_key = (instance.key(), state.slot.clone());
+            if self.writes.has_device_id(&device_id) || self.writes.has_slot_key(&slot_key) {
                 continue;
             }
             changes.push(Change::Update {
                 key: instance.key(),
                 uid: instance.metadata.uid.clone(),
-                edits: release(&self.node, instance, &hold.slot, &hold.usage),
+                edits: released::edits(&self.node, instance, &state.slot, &state.usage),
             });
-            slots.push((unit, place, reason));
+            slots.push((device_id, slot_key, reason));
         }
         if changes.is_empty() {
             return then;
@@ -50,15 +50,19 @@ impl SlotTask {
     }
 
     /// Records the results of releases. Failed ones are tried again at the next snapshot.
-    pub(super) fn released(&mut self, slots: Vec<(Unit, Place, Reason)>, results: Vec<Written>) {
-        for (result, (unit, place, reason)) in results.into_iter().zip(slots) {
-            let slot = place.1.as_str();
+    pub(super) fn released(
+        &mut self,
+        slots: Vec<(DeviceId, SlotKey, Reason)>,
+        results: Vec<Written>,
+    ) {
+        for (result, (device_id, slot_key, reason)) in results.into_iter().zip(slots) {
+            let slot = slot_key.1.as_str();
             match result {
                 Ok(_) => {
                     tracing::info!(slot, reason = reason.as_str(), "slot is free again");
                     self.metrics.released(reason.as_str());
-                    self.writes.void.remove(&place);
-                    self.holds.released(&unit);
+                    self.writes.refused_claims.remove(&slot_key);
+                    self.slot_table.released(&device_id);
                 }
                 Err(error) => {
                     tracing::warn!(slot, problem = chain(&error), "slot cannot be released");

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use leafhost_core::device_id::DeviceId;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::problem::Problem;
-use leafhost_core::unit::Unit;
 
 /// Report of the slots of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct SlotView {
     /// Instance of the slot, if it is known.
     pub instance: Option<InstanceKey>,
     /// Resource and id that the kubelet uses.
-    pub unit: Unit,
+    pub device_id: DeviceId,
     /// Pods that were seen to have it.
     pub holder: Option<String>,
     /// True if `holder` has the names of pods: a kubelet that has not asked the API server since its start knows only their uids.

@@ -12,20 +12,20 @@ use leafhost_kubelet::{Allocation, Mount, Refusal};
 ///
 /// # Errors
 /// The mount table cannot be read.
-pub fn hold(mut allocation: Allocation) -> Result<Allocation, Refusal> {
+pub fn cover(mut allocation: Allocation) -> Result<Allocation, Refusal> {
     if allocation.mounts.iter().any(|mount| mount.read_only) {
         let table = std::fs::read(TABLE).map_err(|error| {
             Refusal::Unavailable(format!(
                 "cannot tell what is mounted below a read-only mount: {TABLE} cannot be read ({error}); mount /proc for the agent"
             ))
         })?;
-        allocation.mounts = held(allocation.mounts, &Mounts::parse(&table));
+        allocation.mounts = covered(allocation.mounts, &Mounts::parse(&table));
     }
     Ok(allocation)
 }
 
 /// Adds the mounts, except at container paths that the answer uses already.
-fn held(mounts: Vec<Mount>, table: &Mounts) -> Vec<Mount> {
+fn covered(mounts: Vec<Mount>, table: &Mounts) -> Vec<Mount> {
     let mut taken: BTreeSet<String> = mounts
         .iter()
         .map(|mount| mount.container_path.clone())
@@ -77,7 +77,7 @@ mod tests {
             let access = if mount.read_only { "ro" } else { "rw" };
             format!("{} {} {access}", mount.container_path, mount.host_path)
         };
-        let all: Vec<String> = held(given, &table).iter().map(written).collect();
+        let all: Vec<String> = covered(given, &table).iter().map(written).collect();
         assert_eq!(
             all,
             [

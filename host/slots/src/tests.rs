@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::fixture::{Fixture, Kubelet, NODE, ids, instance, unit};
+use super::fixture::{Fixture, Kubelet, NODE, device_id, ids, instance};
 use super::*;
 
 mod again;
 mod agreement;
 mod moved;
-mod newcomers;
 mod races;
 mod snapshots;
 mod trouble;
 mod undelivered;
+mod warmup;
 
 const GRACE: Duration = Duration::from_mins(5);
 
@@ -277,7 +277,7 @@ async fn until_the_store_is_read_pods_that_run_are_served_by_what_was_known_and_
  {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
     let kubelet = Kubelet::new(Some(1));
-    kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     let rig = Rig::new(&fixture, kubelet);
     rig.store
         .edit(|set| (set.complete, set.remembered) = (false, true));
@@ -359,7 +359,7 @@ async fn many_questions_at_once_each_get_a_slot_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn what_a_pod_has_is_given_to_nobody_else() {
     let rig = Rig::cams(2, &[]).await;
-    let held = unit("cams-a", "cams-a-0");
+    let held = device_id("cams-a", "cams-a-0");
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.kubelet.run("p", std::slice::from_ref(&held));
     pass(10).await;
@@ -394,13 +394,13 @@ async fn what_a_pod_has_is_given_to_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn what_an_ended_pod_had_is_given_to_the_next_before_it_came_back() {
     let rig = Rig::cams(1, &[]).await;
-    let held = unit("cams-a", "cams-a-0");
+    let held = device_id("cams-a", "cams-a-0");
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.kubelet.run("old", std::slice::from_ref(&held));
     pass(10).await;
     // A running snapshot still shows the old one.
     rig.kubelet.state().slow = Duration::from_secs(2);
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(1).await;
     rig.kubelet.state().held.clear();
     rig.kubelet.state().slow = Duration::ZERO;

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::device_id::DeviceId;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Edit, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
 use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
-use leafhost_core::unit::Unit;
 use leafhost_core::wait::{SourceEnded, until};
 use leafhost_kubelet::{
     Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
@@ -24,12 +24,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::holders::release;
-use crate::looks::SOON;
 use crate::metrics::Metrics;
 use crate::model::admission::Served;
-use crate::model::hold::{RECORD_WAIT, Reason};
+use crate::model::released;
+use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
 use crate::model::snapshot::Snapshot;
+use crate::record_reads::SOON;
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
@@ -37,7 +37,7 @@ use crate::submounts;
 mod answer;
 pub mod model;
 
-use model::{Keeper, Next, Place};
+use model::{Next, TicketHistory};
 
 /// Upper bound of tickets: twice the most pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
@@ -154,7 +154,7 @@ pub struct TicketTask {
     requests: mpsc::Receiver<Request>,
     report: watch::Sender<Arc<TicketReport>>,
     metrics: Arc<Metrics>,
-    keeper: Keeper,
+    history: TicketHistory,
     holders: BTreeSet<String>,
     reading: JoinSet<Snapshot>,
     next: Option<Instant>,
@@ -163,7 +163,7 @@ pub struct TicketTask {
     /// Answers that the kubelet may not have recorded yet.
     answered: Vec<Answered>,
     /// Uids of pods that may have got devices reserved for other pods.
-    doubtful: BTreeSet<String>,
+    uncertain_uids: BTreeSet<String>,
     lock: Option<LockPort>,
     /// Pods, as `namespace/name`, that the kubelet had admitted at the last Allocate.
     admitted: BTreeSet<String>,
@@ -208,13 +208,13 @@ impl TicketTask {
             requests,
             report,
             metrics,
-            keeper: Keeper::default(),
+            history: TicketHistory::default(),
             holders: BTreeSet::new(),
             reading: JoinSet::new(),
             next: config.is_offered.then(Instant::now),
             unanswered: 0,
             answered: Vec::new(),
-            doubtful: BTreeSet::new(),
+            uncertain_uids: BTreeSet::new(),
             lock: ports.lock,
             admitted: BTreeSet::new(),
         };
@@ -231,15 +231,15 @@ impl TicketTask {
                 changed = self.instances.changed() => {
                     changed.map_err(|_| SourceEnded("Instances"))?;
                     self.publish();
-                    self.look_by(Instant::now() + SOON);
+                    self.schedule_read(Instant::now() + SOON);
                 }
                 changed = events.changed() => {
                     changed.map_err(|_| SourceEnded("the kubelet's folder"))?;
-                    self.look_by(Instant::now() + SOON);
+                    self.schedule_read(Instant::now() + SOON);
                 }
                 () = until(self.next), if self.reading.is_empty() => self.read(),
                 Some(snapshot) = self.reading.join_next() => match snapshot {
-                    Ok(snapshot) => self.see(&snapshot).await,
+                    Ok(snapshot) => self.observe(&snapshot).await,
                     Err(_) => self.next = Some(Instant::now() + EVERY),
                 },
             }
@@ -248,9 +248,9 @@ impl TicketTask {
 
     /// Schedules a read of the kubelet's records at `at` or earlier, if pods have slots here or tickets are offered and the records were not readable
     /// yet.
-    fn look_by(&mut self, at: Instant) {
+    fn schedule_read(&mut self, at: Instant) {
         if self.config.is_offered && !self.report.borrow().is_readable
-            || !model::places(&self.node, &self.instances.borrow()).is_empty()
+            || !model::reserved_slots(&self.node, &self.instances.borrow()).is_empty()
         {
             self.next = Some(self.next.map_or(at, |next| next.min(at)));
         }
@@ -258,15 +258,15 @@ impl TicketTask {
 
     fn read(&mut self) {
         self.next = None;
-        let places = model::places(&self.node, &self.instances.borrow());
-        let uids = places.into_iter().map(|(_, _, uid)| uid);
-        let uids = uids.chain(self.doubtful.iter().cloned()).collect();
+        let reserved = model::reserved_slots(&self.node, &self.instances.borrow());
+        let uids = reserved.into_iter().map(|(_, _, uid)| uid);
+        let uids = uids.chain(self.uncertain_uids.iter().cloned()).collect();
         let records = Arc::clone(&self.records);
         self.reading
             .spawn(async move { records.read(uids, BTreeSet::new()).await });
     }
 
-    async fn see(&mut self, snapshot: &Snapshot) {
+    async fn observe(&mut self, snapshot: &Snapshot) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
         let wrong = self.confirm(&instances, snapshot);
         let recent = self.answered.iter();
@@ -275,8 +275,8 @@ impl TicketTask {
             .map(|answer| answer.container.0.clone())
             .collect();
         let with = (&recent, self.config.grace);
-        let seen = self.keeper.see(&self.node, &instances, snapshot, with);
-        let has_slots = !model::places(&self.node, &instances).is_empty();
+        let seen = self.history.observe(&self.node, &instances, snapshot, with);
+        let has_slots = !model::reserved_slots(&self.node, &instances).is_empty();
         self.unanswered = match &snapshot.listed {
             Some(_) => 0,
             None => self.unanswered.saturating_add(1),
@@ -286,7 +286,7 @@ impl TicketTask {
             let wait = SOON.saturating_mul(doubled).min(EVERY);
             self.next = Some(Instant::now() + wait);
         } else if self.unanswered == 0 && has_slots {
-            let is_soon = snapshot.is_silent || !self.doubtful.is_empty();
+            let is_soon = snapshot.is_silent || !self.uncertain_uids.is_empty();
             let wait = if is_soon { SILENT } else { EVERY };
             self.next = Some(Instant::now() + wait);
         }
@@ -301,6 +301,11 @@ impl TicketTask {
                 });
             }
         }
+        // An answer that is not recorded by then does not show a holder any more.
+        let waits = self.answered.iter().map(|answer| answer.at + RECORD_WAIT);
+        if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
+            self.schedule_read(over);
+        }
         self.show(snapshot.listed.is_some(), &instances);
         self.write(&instances, wrong, seen.back).await;
     }
@@ -311,31 +316,21 @@ impl TicketTask {
         &mut self,
         instances: &InstanceSet,
         snapshot: &Snapshot,
-    ) -> Vec<(Place, String, String)> {
+    ) -> Vec<(SlotKey, String, String)> {
         let mut wrong = Vec::new();
         let Some(checked) = &snapshot.checkpoint else {
             return wrong;
         };
-        let places = model::places(&self.node, instances);
-        self.doubtful.clear();
-        let all: Vec<(String, BTreeSet<String>)> = self
-            .answered
-            .iter()
-            .map(|answer| (answer.container.0.clone(), answer.ids.clone()))
-            .collect();
-        // The kubelet uses an ID again after it has rejected the pod that it first asked for.
-        let is_answered = |uid: &str, ids: &BTreeSet<String>| {
-            let mut own = all.iter().filter(|(of, _)| of == uid);
-            own.any(|(_, other)| !other.is_disjoint(ids))
-        };
+        let reserved = model::reserved_slots(&self.node, instances);
+        self.uncertain_uids.clear();
         self.answered.retain(|answer| {
-            let units = answer.ids.iter().map(|id| Unit {
+            let device_ids = answer.ids.iter().map(|id| DeviceId {
                 resource: DEVICES.to_owned(),
                 id: id.clone(),
             });
             let (uid, container) = &answer.container;
-            let pods = units
-                .filter_map(|unit| checked.entries.get(&unit))
+            let pods = device_ids
+                .filter_map(|device_id| checked.entries.get(&device_id))
                 .flatten();
             let own: Vec<_> = pods.filter(|pod| pod.container == *container).collect();
             if own.iter().any(|pod| pod.uid.as_ref() == Some(uid)) {
@@ -343,16 +338,15 @@ impl TicketTask {
             }
             if let Some(found) = own.iter().find_map(|pod| pod.uid.clone())
                 && answer.at <= snapshot.begun
-                && !is_answered(&found, &answer.ids)
             {
                 // The record of a pod that has ended does not show that it got this pod's devices.
                 if snapshot.alive.get(&found) == Some(&true) {
-                    let own = places.iter().filter(|(_, _, other)| other == uid);
+                    let own = reserved.iter().filter(|(_, _, other)| other == uid);
                     wrong.extend(own.map(|(key, slot, _)| {
                         ((key.clone(), slot.clone()), uid.clone(), found.clone())
                     }));
                 }
-                self.doubtful.insert(found);
+                self.uncertain_uids.insert(found);
             }
             answer.at + self.config.grace > snapshot.begun
         });
@@ -363,8 +357,8 @@ impl TicketTask {
     async fn write(
         &self,
         instances: &InstanceSet,
-        wrong: Vec<(Place, String, String)>,
-        back: Vec<(Place, String, Reason)>,
+        wrong: Vec<(SlotKey, String, String)>,
+        back: Vec<(SlotKey, String, Reason)>,
     ) {
         let usage = |uid: &str| DeviceUsage::Pod {
             uid: uid.to_owned(),
@@ -388,8 +382,8 @@ impl TicketTask {
             self.metrics.released(reason.as_str());
             tracing::info!(slot, reason = reason.as_str(), "released");
             if let Some(instance) = instances.instances.get(&key) {
-                let released = release(&self.node, instance, &slot, &usage(&uid));
-                edits.entry(key).or_default().extend(released);
+                let edits_of_slot = released::edits(&self.node, instance, &slot, &usage(&uid));
+                edits.entry(key).or_default().extend(edits_of_slot);
             }
         }
         let changes: Vec<Change> = edits
@@ -421,8 +415,8 @@ impl TicketTask {
     }
 
     fn show(&self, is_readable: bool, instances: &InstanceSet) {
-        let places = model::places(&self.node, instances).into_iter();
-        let slots = places.map(|(key, slot, uid)| {
+        let reserved = model::reserved_slots(&self.node, instances).into_iter();
+        let slots = reserved.map(|(key, slot, uid)| {
             let instance = instances.instances.get(&key);
             let reserved = instance.and_then(|instance| instance.reserved(&slot));
             let mut answered = self.answered.iter();
@@ -432,7 +426,7 @@ impl TicketTask {
             SlotView {
                 holder: holder.map(|reserved| reserved.pod.clone()),
                 is_named: true,
-                unit: Unit {
+                device_id: DeviceId {
                     resource: DEVICES.to_owned(),
                     id: uid,
                 },
@@ -458,7 +452,7 @@ impl TicketTask {
     async fn answer(&mut self, request: Request) {
         let Request { ids, answer, asked } = request;
         let (found, container) = match self.decide(asked).await {
-            Ok((allocation, container)) => (submounts::hold(allocation), Some(container)),
+            Ok((allocation, container)) => (submounts::cover(allocation), Some(container)),
             Err(refusal) => {
                 self.give_up();
                 (Err(refusal), None)
@@ -477,6 +471,8 @@ impl TicketTask {
                 container = container.1,
                 "allocated what a scheduler has reserved"
             );
+            // The kubelet uses an ID again after it has rejected the pod that it asked for.
+            self.answered.retain(|one| one.ids.is_disjoint(&ids));
             self.answered.push(Answered {
                 container,
                 ids,
@@ -509,7 +505,7 @@ impl TicketTask {
                 .filter(|answer| answer.kubelet == kubelet && answer.at.elapsed() < RECORD_WAIT);
             let recent = recent.map(|answer| answer.container.clone()).collect();
             let reservations = model::reservations(&self.node, &instances);
-            let over = self.keeper.seen_by(kubelet);
+            let over = self.history.seen_by(kubelet);
             let locked = self.locked();
             let devices = Arc::clone(&self.devices.borrow());
             match model::next(&reservations, &admission, &recent, &over, locked.as_deref()) {

@@ -46,13 +46,13 @@ struct Failing {
 
 /// Effect of a write on what can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum Transition {
     /// No change.
-    None,
+    Unchanged,
     /// An Instance can no longer be written.
-    Worse,
+    Failed,
     /// An Instance can be written again.
-    Better,
+    Recovered,
 }
 
 impl Unwritable {
@@ -91,7 +91,7 @@ impl Unwritable {
         results: &[Written],
         is_trial: bool,
         now: Instant,
-    ) -> News {
+    ) -> Transition {
         let before = (self.is_all(), self.barred.len());
         let mut failed: BTreeSet<&InstanceKey> = BTreeSet::new();
         let mut unavailable = None;
@@ -124,12 +124,12 @@ impl Unwritable {
             self.store = None;
         }
         let is_spread = self.fresh.len() > 1 || self.is_all();
-        let told = unavailable.or_else(|| {
+        let cause = unavailable.or_else(|| {
             let errors = results.iter().filter_map(|result| result.as_ref().err());
             let mut errors = errors.filter(|error| failed.contains(error.key()));
             errors.next_back().filter(|_| is_spread)
         });
-        if let Some(error) = told {
+        if let Some(error) = cause {
             let failures = self.store.as_ref().map_or(0, |(_, store)| store.failures);
             let failing = Failing::of(error, failures, LONGEST, now);
             self.store = Some((error.key().clone(), failing));
@@ -137,9 +137,9 @@ impl Unwritable {
             store.next = now + SOON;
         }
         match (self.is_all(), self.barred.len()).cmp(&before) {
-            Ordering::Less => News::Better,
-            Ordering::Equal => News::None,
-            Ordering::Greater => News::Worse,
+            Ordering::Less => Transition::Recovered,
+            Ordering::Equal => Transition::Unchanged,
+            Ordering::Greater => Transition::Failed,
         }
     }
 
@@ -172,7 +172,7 @@ impl Unwritable {
             self.forget(&key);
         }
         let mut tried = Vec::new();
-        if let Some((told, store)) = &mut self.store {
+        if let Some((failed_key, store)) = &mut self.store {
             if store.next > now {
                 return Vec::new();
             }
@@ -186,9 +186,10 @@ impl Unwritable {
             let turn = usize::try_from(store.failures).unwrap_or_default();
             let turn = turn.checked_rem(sound.len()).unwrap_or_default();
             // The Instance that showed the failure, unless it fails alone; otherwise another one each time.
-            let is_told = set.instances.contains_key(told) && !self.instances.contains_key(told);
-            let next = is_told
-                .then_some(&*told)
+            let retries_same =
+                set.instances.contains_key(failed_key) && !self.instances.contains_key(failed_key);
+            let next = retries_same
+                .then_some(&*failed_key)
                 .or_else(|| sound.get(turn).copied())
                 .or_else(|| there.first().copied());
             match next {

@@ -1,22 +1,22 @@
 //! Writes of the slot task. They run beside the task, which never waits for one, so that allocations without a write are answered
-//! meanwhile. Units and slots that are being written stay reserved until the write has ended.
+//! meanwhile. Device ids and slots that are being written stay reserved until the write has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::device_id::DeviceId;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, StoreError, Written};
-use leafhost_core::unit::Unit;
 use leafhost_core::wait::SourceEnded;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::SlotTask;
 use super::model::claim::Chosen;
-use super::model::hold::{Place, Reason};
+use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
-use super::unwritable::News;
+use super::unwritable::Transition;
 
 /// Time limit of the writes of one decision. After it their outcome is unknown.
 const WRITE: Duration = Duration::from_secs(5);
@@ -28,34 +28,34 @@ pub(super) enum Purpose {
         request: Request,
         chosen: Vec<Chosen>,
         /// Claims of refused allocations that this one takes over.
-        redeemed: BTreeSet<Place>,
+        retried_claims: BTreeSet<SlotKey>,
     },
     /// Slots to release, and the requests that wait for it.
     Release {
-        slots: Vec<(Unit, Place, Reason)>,
+        slots: Vec<(DeviceId, SlotKey, Reason)>,
         then: Vec<Request>,
     },
     /// Claims of slots that the kubelet was seen to have.
-    Adopt { places: Vec<(Unit, Place)> },
+    Adopt { slot_keys: Vec<(DeviceId, SlotKey)> },
     /// Tests whether Instances that failed can be written again.
     Trial,
 }
 
 impl Purpose {
-    /// Returns the units and slots that nothing else may change meanwhile.
-    fn reserved(&self) -> (Vec<Unit>, Vec<Place>) {
+    /// Returns the device ids and slots that nothing else may change meanwhile.
+    fn reserved(&self) -> (Vec<DeviceId>, Vec<SlotKey>) {
         match self {
             Self::Claim { chosen, .. } => {
-                let places = chosen.iter().map(Chosen::place);
-                let units = chosen.iter().map(|one| one.unit.clone());
-                (units.collect(), places.collect())
+                let slot_keys = chosen.iter().map(Chosen::slot_key);
+                let device_ids = chosen.iter().map(|one| one.device_id.clone());
+                (device_ids.collect(), slot_keys.collect())
             }
             Self::Release { slots, .. } => {
                 let all = slots.iter();
-                all.map(|(unit, place, _)| (unit.clone(), place.clone()))
+                all.map(|(device_id, slot_key, _)| (device_id.clone(), slot_key.clone()))
                     .unzip()
             }
-            Self::Adopt { places } => places.iter().cloned().unzip(),
+            Self::Adopt { slot_keys } => slot_keys.iter().cloned().unzip(),
             Self::Trial => Default::default(),
         }
     }
@@ -73,26 +73,29 @@ pub(super) struct Done {
 #[derive(Default)]
 pub(super) struct Writes {
     running: JoinSet<Done>,
-    units: BTreeSet<Unit>,
-    places: BTreeSet<Place>,
+    device_ids: BTreeSet<DeviceId>,
+    slot_keys: BTreeSet<SlotKey>,
     /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
-    pub void: BTreeMap<Place, Instant>,
+    pub refused_claims: BTreeMap<SlotKey, Instant>,
 }
 
 impl Writes {
-    /// Returns true if the unit is being written.
-    pub fn has_unit(&self, unit: &Unit) -> bool {
-        self.units.contains(unit)
+    /// Returns true if the device id is being written.
+    pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
+        self.device_ids.contains(device_id)
     }
 
     /// Returns true if the slot is being written.
-    pub fn has_place(&self, place: &Place) -> bool {
-        self.places.contains(place)
+    pub fn has_slot_key(&self, slot_key: &SlotKey) -> bool {
+        self.slot_keys.contains(slot_key)
     }
 
     /// Returns the ids of the slots that are being written.
     pub fn slots(&self) -> BTreeSet<String> {
-        self.places.iter().map(|(_, slot)| slot.clone()).collect()
+        self.slot_keys
+            .iter()
+            .map(|(_, slot)| slot.clone())
+            .collect()
     }
 
     /// Returns the next write that ends.
@@ -104,9 +107,9 @@ impl Writes {
 impl SlotTask {
     /// Begins a write.
     pub(super) fn write(&mut self, purpose: Purpose, changes: Vec<Change>) {
-        let (units, places) = purpose.reserved();
-        self.writes.units.extend(units);
-        self.writes.places.extend(places);
+        let (device_ids, slot_keys) = purpose.reserved();
+        self.writes.device_ids.extend(device_ids);
+        self.writes.slot_keys.extend(slot_keys);
         let store = Arc::clone(&self.store);
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         self.writes.running.spawn(async move {
@@ -130,7 +133,7 @@ impl SlotTask {
     /// Begins the trial writes that are due.
     pub(super) fn try_to_write(&mut self) {
         let instances = Arc::clone(&self.instances.borrow());
-        let own = self.owners.instances.values();
+        let own = self.name_index.instances.values();
         let trials = self.unwritable.trials(&instances, own, Instant::now());
         for change in trials {
             self.write(Purpose::Trial, vec![change]);
@@ -140,12 +143,14 @@ impl SlotTask {
     /// Learns from the results of one batch whether slots can be claimed.
     fn learn(&mut self, purpose: &Purpose, keys: &[InstanceKey], results: &[Written]) {
         let is_trial = matches!(purpose, Purpose::Trial);
-        let news = self
+        let transition = self
             .unwritable
             .learn(keys, results, is_trial, Instant::now());
-        match (news, self.unwritable.problem()) {
-            (News::Worse, Some(problem)) => tracing::warn!(%problem, "slots cannot be claimed"),
-            (News::Better, _) => {
+        match (transition, self.unwritable.problem()) {
+            (Transition::Failed, Some(problem)) => {
+                tracing::warn!(%problem, "slots cannot be claimed");
+            }
+            (Transition::Recovered, _) => {
                 tracing::info!("slots can be claimed again");
                 self.is_due = true;
             }
@@ -163,36 +168,36 @@ impl SlotTask {
             keys,
             results,
         } = done.map_err(|_| SourceEnded("a write of slots"))?;
-        let (units, places) = purpose.reserved();
-        for unit in units {
-            self.writes.units.remove(&unit);
+        let (device_ids, slot_keys) = purpose.reserved();
+        for device_id in device_ids {
+            self.writes.device_ids.remove(&device_id);
         }
-        for place in places {
-            self.writes.places.remove(&place);
+        for slot_key in slot_keys {
+            self.writes.slot_keys.remove(&slot_key);
         }
         // Slots that were reserved may be free now.
-        self.is_due |= !self.pending.patient.is_empty();
+        self.is_due |= !self.pending.waiting_for_slot.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {
             Purpose::Claim {
                 request,
                 chosen,
-                redeemed,
+                retried_claims,
             } => {
                 let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
                 if errors.is_empty() {
-                    self.grant(request, chosen, &redeemed).await;
+                    self.grant(request, chosen, &retried_claims).await;
                 } else {
-                    self.take_back(&chosen, &redeemed);
-                    self.lose(request, &chosen, &errors).await;
+                    self.release_claims(&chosen, &retried_claims);
+                    self.retry_or_refuse(request, &chosen, &errors).await;
                 }
             }
             Purpose::Release { slots, then } => {
                 self.released(slots, results);
                 self.allocate(then).await;
             }
-            Purpose::Adopt { places } => self.adopted(places, results),
+            Purpose::Adopt { slot_keys } => self.adopted(slot_keys, results),
             Purpose::Trial => {}
         }
         let waiting = std::mem::take(&mut self.pending.busy);
@@ -207,8 +212,8 @@ impl SlotTask {
         while let Some(done) = self.writes.next().await {
             self.written(done).await?;
         }
-        while let Some(note) = self.notes.next().await {
-            self.noted(note)?;
+        while let Some(note) = self.ledger_writes.next().await {
+            self.ledger_written(note)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::facts::Facts;
+use crate::device_info::DeviceInfo;
 use crate::listing::Listing;
 use crate::rule::Rule;
 use crate::subsystems::Subsystems;
@@ -98,10 +98,10 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             Some(node) => node,
             None => own.insert(Node::listed(devpath, subsystem, allowed)),
         };
-        let ancestors: Vec<&dyn Facts> = walk
+        let ancestors: Vec<&dyn DeviceInfo> = walk
             .above(devpath)
             .filter(|node| node.is_allowed())
-            .map(|node| node as &dyn Facts)
+            .map(|node| node as &dyn DeviceInfo)
             .collect();
         let chain = Chain {
             own: node,
@@ -225,7 +225,7 @@ impl<'a> Walk<'a> {
         let mut wanted: BTreeSet<&str> = BTreeSet::new();
         for devpath in matched.keys() {
             wanted.insert(devpath);
-            wanted.extend(self.above(devpath).map(Facts::devpath));
+            wanted.extend(self.above(devpath).map(DeviceInfo::devpath));
         }
         wanted
             .into_iter()

@@ -6,8 +6,8 @@
 //! Without a running udevd everything works on the kernel's information: no `ID_*` properties, no tags.
 
 mod attribute;
+mod device_info;
 mod event;
-mod facts;
 mod find;
 mod glob;
 mod listing;

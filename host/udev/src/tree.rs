@@ -1,4 +1,4 @@
-//! The devices of the tree below `/sys`, each with its facts, and their ancestors.
+//! The devices of the tree below `/sys`, each with its information, and their ancestors.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::attribute::compared;
-use crate::facts::Facts;
+use crate::device_info::DeviceInfo;
 use crate::subsystems::Subsystems;
 use crate::sysfs::{folder, link, lossy, subsystem};
 
@@ -75,7 +75,7 @@ impl<'a> Node<'a> {
     }
 }
 
-impl Facts for Node<'_> {
+impl DeviceInfo for Node<'_> {
     fn devpath(&self) -> &str {
         self.devpath
     }

@@ -1,9 +1,9 @@
 //! Evaluates a rule for a device, and finds the term that failed.
 //!
 //! As in udev, every term on the device itself must hold, and all terms on ancestors must hold at one and the same of them, the device
-//! included. Pure: asks only [`Facts`], and opens files only if the cheap facts do not decide.
+//! included. Pure: asks only [`DeviceInfo`], and opens files only if the cheap fields do not decide.
 
-use crate::facts::{Facts, Value, value};
+use crate::device_info::{DeviceInfo, Value, value};
 use crate::pattern::{Match, Pattern};
 use crate::rule::{CompiledTerm, Field, Rule};
 
@@ -36,10 +36,10 @@ pub(crate) struct Miss {
 
 /// A device and the ancestors that may be looked at, nearest first.
 pub(crate) struct Chain<'a> {
-    /// Facts of the device.
-    pub(crate) own: &'a dyn Facts,
-    /// Facts of its ancestors.
-    pub(crate) ancestors: &'a [&'a dyn Facts],
+    /// Information of the device.
+    pub(crate) own: &'a dyn DeviceInfo,
+    /// Information of its ancestors.
+    pub(crate) ancestors: &'a [&'a dyn DeviceInfo],
 }
 
 /// Evaluates `rule` for a device.
@@ -73,14 +73,14 @@ pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
 /// nearest at which most hold.
 fn at_nearest_ancestor(partial: &Partial, rule: &Rule, chain: &Chain<'_>) -> Partial {
     let mut best: Option<Partial> = None;
-    let ancestors = chain.ancestors.iter().map(|facts| (*facts, true));
-    for (facts, is_above) in std::iter::once((chain.own, false)).chain(ancestors) {
+    let ancestors = chain.ancestors.iter().map(|device| (*device, true));
+    for (device, is_above) in std::iter::once((chain.own, false)).chain(ancestors) {
         let mut here = partial.clone();
-        here.add(rule, true, facts);
+        here.add(rule, true, device);
         let Some(failed) = &mut here.failed else {
             return here;
         };
-        failed.at = is_above.then(|| facts.kernel().to_owned());
+        failed.at = is_above.then(|| device.kernel().to_owned());
         if best.as_ref().is_none_or(|best| here.held > best.held) {
             best = Some(here);
         }
@@ -99,14 +99,14 @@ struct Partial {
 impl Partial {
     /// Evaluates the terms on the device itself, or those on ancestors, against a device, cheap ones first. After one has failed, no file is
     /// opened to count how many hold.
-    fn add(&mut self, rule: &Rule, on_ancestors: bool, facts: &dyn Facts) {
+    fn add(&mut self, rule: &Rule, on_ancestors: bool, device: &dyn DeviceInfo) {
         for costs_files in [false, true] {
             let terms = rule.compiled().iter().enumerate().filter(|(_, term)| {
                 let field = term.term.field;
                 field.is_plural() == on_ancestors && costs_a_file(field) == costs_files
             });
             for (index, term) in terms {
-                self.add_term(index, term, facts);
+                self.add_term(index, term, device);
             }
             if self.failed.is_some() {
                 break;
@@ -114,8 +114,8 @@ impl Partial {
         }
     }
 
-    fn add_term(&mut self, index: usize, term: &CompiledTerm, facts: &dyn Facts) {
-        let found = value(&term.term, facts);
+    fn add_term(&mut self, index: usize, term: &CompiledTerm, device: &dyn DeviceInfo) {
+        let found = value(&term.term, device);
         match hold(term, &found) {
             Match::No => {
                 if self.failed.is_none() {

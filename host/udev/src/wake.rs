@@ -1,7 +1,7 @@
 //! Decides from an event alone if it may have changed the result of a rule.
 //!
 //! An event wakes too often rather than too seldom: a superfluous call costs some milliseconds, a missing one a device. So a term that the
-//! event does not answer is assumed to hold: attributes, drivers, tags and facts about ancestors except their names; properties that the
+//! event does not answer is assumed to hold: attributes, drivers, tags and information about ancestors except their names; properties that the
 //! event itself may have changed, or that udevd has yet to add; regular expressions, which take long to compare.
 
 use crate::event::Event;

@@ -15,7 +15,7 @@ pub struct Accepting {
     listener: UnixListener,
     /// Name of the clients in the log.
     client: &'static str,
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Accepting {
@@ -24,7 +24,7 @@ impl Accepting {
         Self {
             listener,
             client,
-            is_told: false,
+            is_logged: false,
         }
     }
 
@@ -35,14 +35,14 @@ impl Accepting {
             let accepted = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
             match accepted {
                 Ok((user, stream)) => {
-                    self.is_told = false;
+                    self.is_logged = false;
                     return (stream, user);
                 }
                 Err(error) => {
-                    if !self.is_told {
+                    if !self.is_logged {
                         tracing::warn!(%error, "cannot accept a connection of {}; trying again", self.client);
                     }
-                    self.is_told = true;
+                    self.is_logged = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -5,16 +5,15 @@
 //! would show that a file is complete, but not that this agent wrote it: a file from an image, from a backup or from a time when others
 //! could write to the folder would pass. The agent loads the very bytes that it verified, not the file, which may change afterwards.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
+use leafhost_disk::atomic;
 use nix::unistd::AccessFlags;
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -30,8 +29,6 @@ use seal::{HEAD, KEY};
 const BYTES: u64 = 512 << 20;
 /// Name of the key file.
 const KEY_FILE: &str = "key";
-/// Prefix of the names of files that are being written.
-const NEW: &str = ".new-";
 /// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
 
@@ -139,11 +136,14 @@ impl Cache {
             return Ok(Ok(component));
         }
         let name = self.name(digest);
-        write(&self.folder, &name, &[&self.seal.head(&name, code), code]).map_err(|source| {
-            CacheError::Write {
-                path: self.folder.clone(),
-                source,
-            }
+        let head = self.seal.head(&name, code);
+        let written = atomic::write_with(&self.folder, &name, |file| {
+            file.write_all(&head)?;
+            file.write_all(code)
+        });
+        written.map_err(|source| CacheError::Write {
+            path: self.folder.clone(),
+            source,
         })?;
         self.prune();
         Ok(Ok(component))
@@ -237,7 +237,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
     }
     for entry in std::fs::read_dir(folder)?.flatten() {
         // Left over from an agent that was killed.
-        if entry.file_name().to_string_lossy().starts_with(NEW) {
+        if atomic::is_temporary(&entry.file_name().to_string_lossy()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -250,7 +250,7 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
         }
         return Ok((key, unkept));
     }
-    if let Err(error) = write(folder, KEY_FILE, &[&key]) {
+    if let Err(error) = atomic::write(folder, KEY_FILE, &key) {
         unkept = Some(unwritable(error)?);
     }
     Ok((key, unkept))
@@ -284,23 +284,6 @@ fn read_key(folder: &Path) -> Option<[u8; KEY]> {
     let mut key = Vec::new();
     file.read_to_end(&mut key).ok()?;
     key.try_into().ok().filter(|_| private)
-}
-
-/// Writes a file under a temporary name, syncs and renames it.
-fn write(folder: &Path, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
-    // Opens the file itself, because errors of tempfile hide the OS error code and include a random name.
-    let open = |path: &Path| {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600).open(path)
-    };
-    let mut file = tempfile::Builder::new().prefix(NEW).make_in(folder, open)?;
-    for part in parts {
-        file.as_file_mut().write_all(part)?;
-    }
-    file.as_file().sync_all()?;
-    file.persist(folder.join(name))
-        .map_err(|error| error.error)?;
-    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]

@@ -27,18 +27,18 @@ use pace::Pace;
 pub(crate) use subscriptions::{DeviceSubscription, NetworkSubscription, Subscriptions};
 use subscriptions::{EventBuffer, SessionEvent};
 use wakes::Pending;
-pub(crate) use wakes::{Filter, Wakes};
+pub(crate) use wakes::{Filter, WakeConditions};
 
 /// Makes calls.
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.
-    async fn call(&self, ask: Ask) -> Called;
+    async fn call(&self, ask: CallInput) -> CallResult;
 }
 
 /// Input of a call that differs between the calls of a session.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Ask {
+pub(crate) struct CallInput {
     /// Reasons for the call.
     pub(crate) events: Vec<CallReason>,
     /// True if more events came than are kept.
@@ -80,7 +80,7 @@ impl CallReason {
 
 /// Result of a call.
 #[derive(Debug, Clone)]
-pub(crate) struct Called {
+pub(crate) struct CallResult {
     /// Outcome of the call.
     pub(crate) outcome: Outcome,
     /// Explanations of things that were seen and left out.
@@ -90,14 +90,14 @@ pub(crate) struct Called {
     /// Cost of the call; the session fills in the reasons and the next call.
     pub(crate) stats: CallStats,
     /// Data for the next call, from an answer with devices.
-    pub(crate) next: Option<Next>,
+    pub(crate) next: Option<NextCall>,
 }
 
 /// Data that an answer leaves for the next call.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Next {
+pub(crate) struct NextCall {
     /// Wakes of the next call.
-    pub(crate) wakes: Wakes,
+    pub(crate) wakes: WakeConditions,
     /// Cursor for the next call.
     pub(crate) cursor: Option<Vec<u8>>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct WakingSession {
     subscriptions: Subscriptions,
     phase: Phase,
     /// Wakes of the last answer: in force until the next answer, also after failed calls.
-    wakes: Arc<Wakes>,
+    wakes: Arc<WakeConditions>,
     /// Time spent on comparing device events since the last report.
     compared: Duration,
     /// Cursor to pass to the next call.
@@ -132,10 +132,10 @@ pub(crate) struct WakingSession {
 enum Phase {
     /// A call runs. Keeps what it was told, to tell it again after a failure, and the events since it began.
     Calling {
-        call: Pin<Box<dyn Future<Output = Called> + Send>>,
+        call: Pin<Box<dyn Future<Output = CallResult> + Send>>,
         /// Delay between the due time of the call and its request.
         late: Duration,
-        told: Pending,
+        delivered: Pending,
         since: EventBuffer,
     },
     /// Waits for a wake.
@@ -196,10 +196,10 @@ impl WakingSession {
         if self.pending.is_caused_by_network() {
             self.pace.begin(now);
         }
-        let told = std::mem::take(&mut self.pending);
-        let ask = Ask {
-            events: told.events().to_vec(),
-            events_lost: told.lost(),
+        let delivered = std::mem::take(&mut self.pending);
+        let ask = CallInput {
+            events: delivered.events().to_vec(),
+            events_lost: delivered.lost(),
             // The session keeps the cursor, too: a failed call leaves it unchanged.
             cursor: self.cursor.clone(),
         };
@@ -207,7 +207,7 @@ impl WakingSession {
         self.phase = Phase::Calling {
             call: Box::pin(async move { caller.call(ask).await }),
             late,
-            told,
+            delivered,
             since: EventBuffer::default(),
         };
     }
@@ -295,13 +295,13 @@ impl WakingSession {
     }
 
     /// Updates the session from the result of a call; returns the report.
-    fn finish(&mut self, called: Called, told: Pending, since: EventBuffer) -> Report {
+    fn finish(&mut self, called: CallResult, delivered: Pending, since: EventBuffer) -> Report {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
         let mut stats = called.stats;
-        stats.events = told.events().iter().map(CallReason::label).collect();
-        if told.lost() {
+        stats.events = delivered.events().iter().map(CallReason::label).collect();
+        if delivered.lost() {
             stats.events.push("lost");
         }
         stats.events.dedup();
@@ -325,11 +325,11 @@ impl WakingSession {
             }
             Outcome::InvalidDetails(_) => self.phase = Phase::Refused,
             Outcome::Unavailable(_) => {
-                self.pending.tell_again(told);
+                self.pending.requeue(delivered);
                 self.timer = Some(now + self.failed(Duration::ZERO));
             }
             Outcome::Faulted(_) => {
-                self.pending.tell_again(told);
+                self.pending.requeue(delivered);
                 self.not_before = now + self.failed(stats.cpu);
                 self.timer = Some(self.not_before);
             }
@@ -377,15 +377,15 @@ impl Session for WakingSession {
                 Phase::Calling {
                     call,
                     late,
-                    told,
+                    delivered,
                     since,
                 } => {
                     tokio::select! {
                         biased;
                         mut called = call => {
                             called.stats.late += *late;
-                            let (told, since) = (std::mem::take(told), std::mem::take(since));
-                            return self.finish(called, told, since);
+                            let (delivered, since) = (std::mem::take(delivered), std::mem::take(since));
+                            return self.finish(called, delivered, since);
                         }
                         event = self.subscriptions.next() => since.push(event),
                     }

@@ -19,7 +19,7 @@ pub struct Unknown {
     pub name: String,
     known: &'static [&'static str],
     /// Known field with a similar name.
-    pub meant: Option<&'static str>,
+    pub suggestion: Option<&'static str>,
 }
 
 impl Unknown {
@@ -37,7 +37,7 @@ impl Unknown {
             parent,
             name: key.clone(),
             known,
-            meant: nearest(key, known),
+            suggestion: nearest(key, known),
         })
     }
 
@@ -49,8 +49,8 @@ impl Unknown {
     /// Describes the field and suggests a known one.
     pub fn problem(&self) -> Problem {
         let name = &self.name;
-        let message = match self.meant {
-            Some(meant) => format!("unknown field {name}; did you mean {meant}?"),
+        let message = match self.suggestion {
+            Some(suggestion) => format!("unknown field {name}; did you mean {suggestion}?"),
             None if self.known.is_empty() => format!("unknown field {name}"),
             None => format!("unknown field {name}; known: {}", self.known.join(", ")),
         };

@@ -53,7 +53,7 @@ impl Life {
             self.save();
         }
         locked(&self.model).admitted(uid, &container.name, container.kind);
-        self.world.tell();
+        self.world.notify();
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Life {
                     pod.phase = Phase::Failed(format!("UnexpectedAdmissionError: {refusal}"));
                     pod.running = BTreeSet::new();
                 }
-                self.world.tell();
+                self.world.notify();
                 return Err(refusal);
             }
         }

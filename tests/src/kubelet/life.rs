@@ -120,7 +120,7 @@ impl Life {
             SocketServer::bind(&folder.join("kubelet.sock"), registration)?,
         ];
         *locked(&life.doors) = doors;
-        world.tell();
+        world.notify();
         Ok(life)
     }
 
@@ -136,7 +136,7 @@ impl Life {
         locked(&self.clients).clear();
         locked(&self.connected).clear();
         locked(&self.endpoints).clear();
-        self.world.tell();
+        self.world.notify();
     }
 
     async fn register(self: &Arc<Self>, request: &RegisterRequest) -> Result<(), Status> {
@@ -243,7 +243,7 @@ impl Life {
             current.closed.cancel();
             self.disconnect(&resource, &current.key);
         }
-        self.world.tell();
+        self.world.notify();
     }
 
     /// Disconnects an endpoint of a resource. Another connected plugin of the resource is asked from then on.

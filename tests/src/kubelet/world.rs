@@ -122,7 +122,7 @@ impl World {
 
     pub fn pass(&self, time: Duration) {
         *locked(&self.passed) += time;
-        self.tell();
+        self.notify();
     }
 
     pub fn pods(&self) -> MutexGuard<'_, BTreeMap<String, Pod>> {
@@ -139,7 +139,7 @@ impl World {
 
     pub fn record(&self, change: impl FnOnce(&mut Record)) {
         change(&mut locked(&self.record));
-        self.tell();
+        self.notify();
     }
 
     pub fn recorded(&self) -> Record {
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Wakes all that wait for a condition.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         self.changed
             .send_modify(|count| *count = count.wrapping_add(1));
     }

@@ -30,18 +30,18 @@ pub struct Asker<'a> {
 /// Result of asking a camera.
 #[derive(Debug)]
 pub struct Asked {
-    /// Data that the camera told, or the error.
-    pub told: Result<Told, AskError>,
+    /// Data that the camera returned, or the error.
+    pub reply: Result<CameraReply, AskError>,
     /// True if the camera rejected the credentials it was sent.
     pub is_refused: bool,
 }
 
-/// Data that a camera told.
+/// Data that a camera returned.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
-    /// Facts about the camera.
+pub struct CameraReply {
+    /// Information about the camera.
     pub info: Info,
-    /// Scopes of the camera, if it told them.
+    /// Scopes of the camera, if it returned them.
     pub scopes: Vec<String>,
     /// Duration of the ping.
     pub took: Duration,
@@ -113,7 +113,7 @@ impl Asker<'_> {
         });
         let mut exchange = self.exchange(xaddr, credential, limit);
         Asked {
-            told: exchange.questions().await,
+            reply: exchange.questions().await,
             is_refused: exchange.is_refused,
         }
     }
@@ -180,7 +180,7 @@ enum QuestionError {
 }
 
 impl Exchange<'_> {
-    async fn questions(&mut self) -> Result<Told, AskError> {
+    async fn questions(&mut self) -> Result<CameraReply, AskError> {
         // Some cameras lack GetSystemDateAndTime: an answer to any other request proves a camera as well.
         let refused = match self.ping().await {
             Ok(()) => None,
@@ -188,7 +188,7 @@ impl Exchange<'_> {
             Err(error) => return Err(error),
         };
         let mut is_proven = refused.is_none();
-        let mut told = Told {
+        let mut reply = CameraReply {
             info: Info::default(),
             scopes: Vec::new(),
             took: self.host.elapsed().saturating_sub(self.began),
@@ -203,8 +203,8 @@ impl Exchange<'_> {
             match self.ask(operation).await {
                 Ok(mut answer) => {
                     is_proven = true;
-                    told.scopes.append(&mut answer.scopes);
-                    told.info.take(answer, &self.xaddr.host);
+                    reply.scopes.append(&mut answer.scopes);
+                    reply.info.take(answer, &self.xaddr.host);
                 }
                 Err(trouble) => {
                     // A service that lacks the time and knows this operation asks for credentials for it.
@@ -215,16 +215,16 @@ impl Exchange<'_> {
                     );
                     is_proven |= wants_credentials
                         && matches!(refused, Some(AskError::Answer(Failure::Fault(_))));
-                    told.is_cut_short |= matches!(trouble, QuestionError::Network(_));
-                    if told.info.trouble.is_empty() {
-                        told.info.trouble = format!("{}: {trouble}", operation.name());
+                    reply.is_cut_short |= matches!(trouble, QuestionError::Network(_));
+                    if reply.info.trouble.is_empty() {
+                        reply.info.trouble = format!("{}: {trouble}", operation.name());
                     }
                 }
             }
         }
         match refused {
             Some(error) if !is_proven => Err(error),
-            _ => Ok(told),
+            _ => Ok(reply),
         }
     }
 

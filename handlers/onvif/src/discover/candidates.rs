@@ -20,13 +20,13 @@ pub const MAX_UUID: usize = 128;
 
 /// Announcement with its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedAnnouncement {
     /// Address of the sender, which nothing authenticates.
     pub source: IpAddr,
     pub announcement: Announcement,
 }
 
-impl Heard {
+impl ReceivedAnnouncement {
     /// Fills fields that this announcement omits from an earlier one.
     #[must_use]
     pub fn with(mut self, before: Announcement) -> Self {
@@ -108,15 +108,15 @@ impl Collected {
 }
 
 /// Converts the announcements heard into candidates.
-pub fn collect(details: &Details, cursor: &Cursor, heard: &[Heard]) -> Collected {
+pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncement]) -> Collected {
     let mut collected = Collected::default();
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places = Index::new();
     let mut turns = Index::new();
-    for Heard {
+    for ReceivedAnnouncement {
         source,
         announcement,
-    } in heard
+    } in received
     {
         let uuid = wsd::uuid(&announcement.endpoint);
         for xaddr in usable(details, announcement, &uuid, *source, &mut collected) {

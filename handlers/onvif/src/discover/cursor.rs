@@ -30,7 +30,7 @@ pub struct Cursor {
     /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
     /// Digest of the devices that the agent has; `None` before the first complete answer.
-    pub told: Option<u64>,
+    pub sent_digest: Option<u64>,
     /// Cameras that have answered.
     pub cameras: Entries<Camera>,
     /// Addresses that have not answered.
@@ -50,9 +50,9 @@ pub struct Camera {
     pub announced: u64,
     /// Proof of its identity by the announcement.
     pub claim: Claim,
-    /// Scopes that it announced or told.
+    /// Scopes that it announced or returned.
     pub scopes: Vec<String>,
-    /// Facts that it told.
+    /// Information that it returned.
     pub info: Info,
     /// Time at which it was last asked.
     pub asked: Moment,
@@ -80,7 +80,7 @@ pub struct Camera {
     pub moved_from: String,
 }
 
-/// Facts that a camera told; the others are empty.
+/// Information that a camera returned; the other fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info {
     /// IP address.
@@ -207,21 +207,21 @@ impl Info {
 /// Returns the address and the hardware address of the interface at which the camera is asked. If it tells of no such
 /// interface, returns the first address that is not link-local with its interface, otherwise the first interface. Disabled
 /// interfaces come last.
-fn addresses(told: &[Interface], at: &Host) -> (String, String) {
-    let mut told: Vec<&Interface> = told.iter().collect();
-    told.sort_by_key(|interface| interface.is_disabled);
+fn addresses(interfaces: &[Interface], at: &Host) -> (String, String) {
+    let mut interfaces: Vec<&Interface> = interfaces.iter().collect();
+    interfaces.sort_by_key(|interface| interface.is_disabled);
     let is_asked = |ip: &IpAddr| *at == Host::Ip(*ip);
     let is_of_use = |ip: &Ipv4Addr| !ip.is_unspecified() && !ip.is_link_local();
-    let own = told.iter().find(|one| one.ips.iter().any(is_asked));
+    let own = interfaces.iter().find(|one| one.ips.iter().any(is_asked));
     let own_ip = own.and_then(|one| one.ipv4().find(|ip| is_asked(&IpAddr::V4(*ip))));
     let ip = own_ip.or_else(|| {
-        let mut all = told.iter().flat_map(|one| one.ipv4());
+        let mut all = interfaces.iter().flat_map(|one| one.ipv4());
         all.find(is_of_use)
     });
-    let with_ip = told
+    let with_ip = interfaces
         .iter()
         .find(|one| one.ipv4().any(|other| Some(other) == ip));
-    let mut by_rank = own.into_iter().chain(with_ip).chain(&told);
+    let mut by_rank = own.into_iter().chain(with_ip).chain(&interfaces);
     let mac = by_rank.find(|one| !one.mac.is_empty());
     (
         ip.map(|ip| ip.to_string()).unwrap_or_default(),
@@ -230,9 +230,9 @@ fn addresses(told: &[Interface], at: &Host) -> (String, String) {
 }
 
 /// Returns the hardware addresses, each once.
-fn macs(told: &[Interface]) -> Vec<String> {
+fn macs(interfaces: &[Interface]) -> Vec<String> {
     let mut macs: Vec<String> = Vec::new();
-    for interface in told {
+    for interface in interfaces {
         let mac = mac::spell(&interface.mac);
         if !mac.is_empty() && !macs.contains(&mac) {
             macs.push(mac);
@@ -326,7 +326,7 @@ impl Cursor {
         let mut cursor = Self {
             probed: reader.number()?,
             listened: reader.number()?,
-            told: match reader.number()? {
+            sent_digest: match reader.number()? {
                 0 => None,
                 _ => Some(reader.number()?),
             },
@@ -375,9 +375,9 @@ impl Cursor {
         writer.number(VERSION);
         writer.number(self.probed);
         writer.number(self.listened);
-        writer.number(u64::from(self.told.is_some()));
-        if let Some(told) = self.told {
-            writer.number(told);
+        writer.number(u64::from(self.sent_digest.is_some()));
+        if let Some(digest) = self.sent_digest {
+            writer.number(digest);
         }
         writer.count(self.cameras.0.len());
         for (url, camera) in self.cameras.iter() {

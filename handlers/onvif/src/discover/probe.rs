@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafhost_sdk::{Host, net, udp};
 
-use crate::discover::candidates::{Heard, MAX_UUID};
+use crate::discover::candidates::{MAX_UUID, ReceivedAnnouncement};
 use crate::discover::cursor::Cursor;
 use crate::soap::cut;
 use crate::wsd::{self, Announcement, Kind, Message};
@@ -55,7 +55,11 @@ pub enum ExtraWait {
 
 /// Probes and waits for `timeout` plus the delay that devices may take, and longer according to `extra_wait`. The flag is
 /// true if it waited longer.
-pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Vec<Heard>, bool) {
+pub async fn probe(
+    host: &Host,
+    timeout: Duration,
+    extra_wait: ExtraWait,
+) -> (Vec<ReceivedAnnouncement>, bool) {
     let from = locals(&host.interfaces());
     if from.is_empty() {
         host.skipped(
@@ -65,11 +69,11 @@ pub async fn probe(host: &Host, timeout: Duration, extra_wait: ExtraWait) -> (Ve
         );
         return (Vec::new(), false);
     }
-    let heard = ask(host, &from, timeout, extra_wait == ExtraWait::Always).await;
-    if heard.is_empty() && extra_wait == ExtraWait::IfSilent {
+    let received = ask(host, &from, timeout, extra_wait == ExtraWait::Always).await;
+    if received.is_empty() && extra_wait == ExtraWait::IfSilent {
         return (ask(host, &from, timeout, true).await, true);
     }
-    (heard, extra_wait == ExtraWait::Always)
+    (received, extra_wait == ExtraWait::Always)
 }
 
 /// Reports that no device answered, and on which interfaces the probes were sent.
@@ -92,7 +96,7 @@ async fn ask(
     from: &[SocketAddr],
     timeout: Duration,
     waits_longer: bool,
-) -> Vec<Heard> {
+) -> Vec<ReceivedAnnouncement> {
     // Some devices accept only the `uuid:` form of 2005, which Akri uses, and some only today's `urn:uuid:`.
     let ids = [message_id(host, "uuid"), message_id(host, "urn:uuid")];
     let mut sends = Vec::new();
@@ -122,19 +126,19 @@ async fn ask(
     let is_late = |reply: &udp::Reply| reply.after > window + READ_DELAY;
     replies.sort_by_key(is_late);
     let late = replies.split_off(replies.partition_point(|reply| !is_late(reply)));
-    let mut heard = read(host, &ids, &replies);
+    let mut received = read(host, &ids, &replies);
     for reply in late.iter().take(MAX_LATE) {
         for one in read(host, &ids, std::slice::from_ref(reply)) {
-            if !heard.contains(&one) {
+            if !received.contains(&one) {
                 report_late(host, &one, reply.after, timeout);
-                heard.push(one);
+                received.push(one);
             }
         }
     }
-    heard
+    received
 }
 
-fn report_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
+fn report_late(host: &Host, one: &ReceivedAnnouncement, after: Duration, timeout: Duration) {
     let uuid = wsd::uuid(&one.announcement.endpoint);
     let seconds = after.as_secs_f64();
     let enough = after.as_secs() + 1;
@@ -150,11 +154,11 @@ fn report_late(host: &Host, one: &Heard, after: Duration, timeout: Duration) {
 
 /// Sends Resolve for devices that announced no address, and replaces their announcements with the answers. Known devices are
 /// not resolved: they are asked at their known address.
-pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
+pub async fn resolve(host: &Host, cursor: &Cursor, received: &mut Vec<ReceivedAnnouncement>) {
     let is_known = |uuid: &str| cursor.cameras.iter().any(|(_, camera)| camera.uuid == uuid);
-    let mut without_address: Vec<(String, Heard)> = Vec::new();
+    let mut without_address: Vec<(String, ReceivedAnnouncement)> = Vec::new();
     let mut looked_at = 0;
-    heard.retain(|one| {
+    received.retain(|one| {
         let Announcement {
             endpoint,
             is_onvif,
@@ -204,13 +208,13 @@ pub async fn resolve(host: &Host, cursor: &Cursor, heard: &mut Vec<Heard>) {
                 continue;
             }
             if let Some((_, before)) = place.map(|place| without_address.swap_remove(place)) {
-                heard.push(one.with(before.announcement));
+                received.push(one.with(before.announcement));
             } else {
-                heard.push(one);
+                received.push(one);
             }
         }
     }
-    heard.extend(without_address.into_iter().chain(left).map(|(_, one)| one));
+    received.extend(without_address.into_iter().chain(left).map(|(_, one)| one));
 }
 
 /// Returns the first IPv4 address in each network of each interface, and its first link-local IPv6 address.
@@ -256,8 +260,8 @@ fn message_id(host: &Host, scheme: &str) -> String {
     )
 }
 
-fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
-    let mut heard = Vec::new();
+fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<ReceivedAnnouncement> {
+    let mut received = Vec::new();
     let mut bodies = HashSet::new();
     let mut unread: Vec<(IpAddr, String)> = Vec::new();
     for reply in replies {
@@ -266,32 +270,35 @@ fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<Heard> {
         if !bodies.insert((source, body(&reply.payload))) {
             continue;
         }
-        let trouble = match wsd::read(&reply.payload) {
-            Ok(Message::Matches {
-                relates_to,
-                message_id,
-                matches,
-            }) => {
-                if wsd::answers(&relates_to, &message_id, ids) {
-                    heard.extend(matches.into_iter().map(|announcement| Heard {
-                        source,
-                        announcement,
-                    }));
-                    continue;
+        let trouble =
+            match wsd::read(&reply.payload) {
+                Ok(Message::Matches {
+                    relates_to,
+                    message_id,
+                    matches,
+                }) => {
+                    if wsd::answers(&relates_to, &message_id, ids) {
+                        received.extend(matches.into_iter().map(|announcement| {
+                            ReceivedAnnouncement {
+                                source,
+                                announcement,
+                            }
+                        }));
+                        continue;
+                    }
+                    "is an answer to a probe that is not ours".to_owned()
                 }
-                "is an answer to a probe that is not ours".to_owned()
-            }
-            Ok(Message::Other(name)) => format!("answers the probe with {name:?}"),
-            Ok(_) => "answers the probe with a greeting or farewell".to_owned(),
-            Err(error) => format!("answers the probe with what cannot be read: {error}"),
-        };
+                Ok(Message::Other(name)) => format!("answers the probe with {name:?}"),
+                Ok(_) => "answers the probe with a greeting or farewell".to_owned(),
+                Err(error) => format!("answers the probe with what cannot be read: {error}"),
+            };
         let trouble = (source, trouble);
         if unread.len() < MAX_UNREAD && !unread.contains(&trouble) {
             host.skipped(source.to_string(), "announcement", &trouble.1);
             unread.push(trouble);
         }
     }
-    heard
+    received
 }
 
 /// Returns the payload from the first `Body` on.

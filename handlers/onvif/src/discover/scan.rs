@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::now;
 use crate::details::Details;
 use crate::discover::camera::Asker;
-use crate::discover::candidates::{Candidate, Heard, collect};
+use crate::discover::candidates::{Candidate, ReceivedAnnouncement, collect};
 use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
 use crate::xaddr::XAddr;
 use tasks::{Task, answer_timeout};
@@ -55,8 +55,8 @@ pub(super) struct Scan<'a> {
 
 impl Scan<'_> {
     /// Handles all announced and all known cameras.
-    pub(super) async fn scan_all(&mut self, heard: &[Heard], byes: &[String]) {
-        let collected = collect(self.details, &self.cursor, heard);
+    pub(super) async fn scan_all(&mut self, received: &[ReceivedAnnouncement], byes: &[String]) {
+        let collected = collect(self.details, &self.cursor, received);
         for left_out in &collected.left_out {
             self.asker
                 .host
@@ -82,7 +82,7 @@ impl Scan<'_> {
     }
 
     /// Handles the cameras that sent Hello or Bye.
-    pub(super) async fn scan_some(&mut self, hellos: &[Heard], byes: &[String]) {
+    pub(super) async fn scan_some(&mut self, hellos: &[ReceivedAnnouncement], byes: &[String]) {
         let collected = collect(self.details, &self.cursor, hellos);
         for left_out in &collected.left_out {
             self.asker

@@ -132,8 +132,8 @@ fn a_camera_with_a_new_address_is_sent_credentials_again() {
 #[test]
 fn another_host_cannot_change_a_known_cameras_reference() {
     let is_claimed = Rc::new(Cell::new(false));
-    let is_heard = Rc::new(Cell::new(true));
-    let host = with_claim(mk_network(), 9, &is_heard, mk_match(&uuid(9), &url(9)));
+    let is_announced = Rc::new(Cell::new(true));
+    let host = with_claim(mk_network(), 9, &is_announced, mk_match(&uuid(9), &url(9)));
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(7), &url(9)));
     let host = with_service(host, 9);
     let mut found = call("").run(&host).unwrap();
@@ -145,7 +145,7 @@ fn another_host_cannot_change_a_known_cameras_reference() {
     assert_eq!(found.devices, Devices::Unchanged);
     // This holds even if the camera's own answer is lost.
     for is_lost in [false, true, true, false] {
-        is_heard.set(!is_lost);
+        is_announced.set(!is_lost);
         host.pass(Duration::from_secs(9));
         found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
         assert_eq!(found.devices, Devices::Unchanged);
@@ -172,13 +172,13 @@ fn only_a_known_camera_itself_changes_its_description() {
 #[test]
 fn a_camera_first_announced_by_another_host_takes_its_own_description() {
     // The other host is known before the camera announces itself.
-    let (is_claimed, is_heard) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
-    let host = with_claim(mk_network(), 9, &is_heard, mk_match(&uuid(9), &url(9)));
+    let (is_claimed, is_announced) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
+    let host = with_claim(mk_network(), 9, &is_announced, mk_match(&uuid(9), &url(9)));
     let host = with_claim(host, 66, &is_claimed, mk_match(&uuid(7), &url(9)));
     let host = with_service(host, 9);
     let found = call("").run(&host).unwrap();
     assert_eq!(ids(&found), [format!("{}-{}", url(9), uuid(7))]);
-    is_heard.set(true);
+    is_announced.set(true);
     host.pass(Duration::from_secs(9));
     let found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
     assert_eq!(ids(&found), [id(9)]);

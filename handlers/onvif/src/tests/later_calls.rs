@@ -302,8 +302,8 @@ fn a_bye_from_an_address_that_is_not_granted_withdraws_no_camera() {
 
 #[test]
 fn a_camera_whose_probe_answer_is_lost_stays() {
-    let is_heard = Rc::new(Cell::new(true));
-    let switch = Rc::clone(&is_heard);
+    let is_announced = Rc::new(Cell::new(true));
+    let switch = Rc::clone(&is_announced);
     let host = mk_network().udp_peer(GROUP, move |_, _| {
         let answer = UdpAnswer {
             after: Duration::ZERO,
@@ -314,7 +314,7 @@ fn a_camera_whose_probe_answer_is_lost_stays() {
     });
     let host = with_service(host, 9);
     let found = call("").run(&host).unwrap();
-    is_heard.set(false);
+    is_announced.set(false);
     pass(&host, 9);
     let before = requests(&host).len();
     let found = next(&found, "", vec![Event::Timer]).run(&host).unwrap();

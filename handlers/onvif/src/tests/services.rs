@@ -17,16 +17,16 @@ enum Service {
     Broken,
 }
 
-/// Adds a camera at .9 that answers probes while `is_heard`, and whose service behaves as set.
-fn with_moods(host: FakeHost, is_heard: &Rc<Cell<bool>>, mood: &Rc<Cell<Service>>) -> FakeHost {
-    let (is_heard, mood) = (Rc::clone(is_heard), Rc::clone(mood));
+/// Adds a camera at .9 that answers probes while `is_announced`, and whose service behaves as set.
+fn with_moods(host: FakeHost, is_announced: &Rc<Cell<bool>>, mood: &Rc<Cell<Service>>) -> FakeHost {
+    let (is_announced, mood) = (Rc::clone(is_announced), Rc::clone(mood));
     let host = host.udp_peer(GROUP, move |_, _| {
         let answer = UdpAnswer {
             after: Duration::ZERO,
             from: "192.168.7.9:3702".parse().unwrap(),
             payload: mk_match(&uuid(9), &url(9)),
         };
-        is_heard.get().then_some(answer).into_iter().collect()
+        is_announced.get().then_some(answer).into_iter().collect()
     });
     host.http_server("http://192.168.7.9:80", move |request| {
         let body = String::from_utf8_lossy(&request.body).into_owned();
@@ -46,9 +46,9 @@ fn with_moods(host: FakeHost, is_heard: &Rc<Cell<bool>>, mood: &Rc<Cell<Service>
 }
 
 fn mk_camera(mood: Service) -> (FakeHost, Rc<Cell<bool>>, Rc<Cell<Service>>) {
-    let (is_heard, mood) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(mood)));
-    let host = with_moods(mk_network(), &is_heard, &mood);
-    (host, is_heard, mood)
+    let (is_announced, mood) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(mood)));
+    let host = with_moods(mk_network(), &is_announced, &mood);
+    (host, is_announced, mood)
 }
 
 /// Runs a scan at the next timer wake; returns its answer and updates the session's devices.
@@ -69,8 +69,8 @@ fn look(host: &FakeHost, details: &str, found: &Discovery, known: &mut Discovery
 fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
     let tokens = Rc::new(Cell::new(0));
     let counted = Rc::clone(&tokens);
-    let (is_heard, is_changed) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
-    let (heard, changed) = (Rc::clone(&is_heard), Rc::clone(&is_changed));
+    let (is_announced, is_changed) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(false)));
+    let (heard, changed) = (Rc::clone(&is_announced), Rc::clone(&is_changed));
     let host = mk_network().udp_peer(GROUP, move |_, _| {
         let answer = UdpAnswer {
             after: Duration::ZERO,
@@ -103,7 +103,7 @@ fn a_camera_that_wants_a_password_for_the_time_is_present_while_it_refuses() {
     assert_eq!(ids(&found), [id(9)], "{:?}", host.skipped());
     // The camera stops answering probes; later its password is changed, and it answers again.
     for n in 0..200 {
-        is_heard.set(n >= 100);
+        is_announced.set(n >= 100);
         is_changed.set(n >= 50);
         host.pass(Duration::from_secs(9));
         found = secretive(next(
@@ -172,8 +172,8 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
         for n in 10..30 {
             host = with_camera(host, n);
         }
-        let (is_heard, switch) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(Service::Open)));
-        let host = with_moods(host, &is_heard, &switch);
+        let (is_announced, switch) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(Service::Open)));
+        let host = with_moods(host, &is_announced, &switch);
         let mut found = call("").run(&host).unwrap();
         let mut known = found.clone();
         assert_eq!(known.devices().len(), 21);
@@ -214,7 +214,7 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
         assert_eq!(known.devices().len(), 21);
         // If it does not answer probes either, it is left out.
         switch.set(mood);
-        is_heard.set(false);
+        is_announced.set(false);
         while health(&known).is_some() {
             found = look(&host, "", &found, &mut known);
             let passed = host.now().saturating_sub(began);
@@ -225,9 +225,9 @@ fn a_camera_whose_service_fails_while_it_answers_probes_is_unhealthy_until_it_se
 
 #[test]
 fn a_known_camera_that_is_silent_is_pinged_again_after_a_second() {
-    let (host, is_heard, mood) = mk_camera(Service::Open);
+    let (host, is_announced, mood) = mk_camera(Service::Open);
     let found = call("").run(&host).unwrap();
-    is_heard.set(false);
+    is_announced.set(false);
     mood.set(Service::Refuses);
     host.pass(Duration::from_secs(9));
     let before = host.contacts().len();
@@ -244,10 +244,10 @@ fn a_known_camera_that_is_silent_is_pinged_again_after_a_second() {
 
 #[test]
 fn a_refusal_by_another_host_at_a_gone_cameras_address_does_not_keep_the_camera() {
-    let (host, is_heard, mood) = mk_camera(Service::Open);
+    let (host, is_announced, mood) = mk_camera(Service::Open);
     let mut found = call("").run(&host).unwrap();
     let mut known = found.clone();
-    is_heard.set(false);
+    is_announced.set(false);
     mood.set(Service::Closed);
     let began = host.now();
     while !known.devices().is_empty() {
@@ -308,8 +308,8 @@ fn with_a_third_of_packets_lost_every_camera_is_found_within_half_a_minute_and_n
                     from,
                     payload: mk_match(&uuid(n), &url(n)),
                 };
-                let is_heard = !is_lost_here() && !is_lost_here();
-                is_heard.then_some(answer).into_iter().collect()
+                let is_announced = !is_lost_here() && !is_lost_here();
+                is_announced.then_some(answer).into_iter().collect()
             });
             let is_lost_here = is_lost(&state);
             host = host.http_server(&format!("http://192.168.7.{n}:80"), move |request| {

@@ -3,10 +3,10 @@
 use leafhost_sdk::net::LOOK_UPS;
 
 use super::{Search, Server, State, UNNAMED, Wanted, differs, peer_of};
-use crate::facts::Facts;
 use crate::location::{Location, Skip};
 use crate::memory::Memory;
 use crate::messages::Application;
+use crate::security_settings::SecuritySettings;
 use crate::table::Table;
 use crate::text::quoted;
 
@@ -16,8 +16,8 @@ pub struct Found {
     pub location: Location,
     /// Description of the application.
     pub application: Application,
-    /// Facts of its endpoints.
-    pub facts: Option<Facts>,
+    /// Settings of its endpoints.
+    pub settings: Option<SecuritySettings>,
     /// True if it also answered in the last call.
     pub known: bool,
 }
@@ -44,11 +44,11 @@ impl Search<'_> {
         let mut memory = self.memory.following();
         for Server { peer, state, .. } in self.peers.things() {
             match state {
-                State::Alive(facts, _) => memory.answered(peer, facts.clone()),
+                State::Alive(settings, _) => memory.answered(peer, settings.clone()),
                 State::Dead(_) => memory.failed(peer),
                 // Not asked in time: a known server stays known, a new one stays new.
                 State::Unknown if self.memory.knows(peer) => {
-                    memory.answered(peer, self.memory.facts(peer).cloned());
+                    memory.answered(peer, self.memory.settings(peer).cloned());
                 }
                 State::Unknown => {}
             }
@@ -93,8 +93,8 @@ impl Search<'_> {
             let subject = location.url.as_str().to_owned();
             let server = self.peers.get(&peer.to_string());
             let own = server.map_or_else(String::new, |server| server.own.clone());
-            let (facts, unknown) = match server.map(|server| &server.state) {
-                Some(State::Alive(facts, why)) => (facts.clone(), why.clone()),
+            let (settings, unknown) = match server.map(|server| &server.state) {
+                Some(State::Alive(settings, why)) => (settings.clone(), why.clone()),
                 Some(State::Dead(why)) => {
                     let name = quoted(&wanted.application.name);
                     let reason = format!("listed as {name}, but there is no server: {why}");
@@ -103,7 +103,7 @@ impl Search<'_> {
                 }
                 Some(State::Unknown) | None => continue,
             };
-            let other = facts.as_ref().map(|facts| &facts.application);
+            let other = settings.as_ref().map(|settings| &settings.application);
             let mut answering: Vec<&String> = other.into_iter().chain([&own]).collect();
             // A server whose list and endpoints disagree is the same one under another name of its host.
             let same = asked.filter(|asked| wanted.own && other == Some(&asked.endpoints));
@@ -145,12 +145,12 @@ impl Search<'_> {
                     self.skip(&subject, "discoveryUrls", reason);
                 }
             } else {
-                if facts.is_none() {
+                if settings.is_none() {
                     let endpoints = format!("endpoints of {subject}");
                     self.skip(&endpoints, "GetEndpoints", unknown);
                 }
                 let server = Found {
-                    facts: facts.filter(|_| !facts_differ),
+                    settings: settings.filter(|_| !facts_differ),
                     application: wanted.application.clone(),
                     location: location.clone(),
                     known: self.memory.knows(&peer),

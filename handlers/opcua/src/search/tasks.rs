@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use leafhost_sdk::net;
 
-use crate::facts::Facts;
 use crate::memory::Peer;
 use crate::messages::{Application, List, Record};
+use crate::security_settings::SecuritySettings;
 use crate::url::Url;
 
 /// Request to a server or a name server.
@@ -19,13 +19,13 @@ pub enum Task {
         /// URL of the server.
         url: Url,
         /// Ask for its endpoints as well.
-        facts: bool,
+        settings: bool,
         /// Ask for servers known from the network, if it is a discovery server.
         records: bool,
         /// True if it answered last time.
         known: bool,
         /// Application that its endpoints named, if they are known.
-        told: Option<String>,
+        known_application: Option<String>,
     },
     /// Look up a name.
     LookUp(String),
@@ -40,7 +40,7 @@ pub enum Task {
         /// Addresses of the URL.
         addresses: Vec<IpAddr>,
         /// Ask for its endpoints as well.
-        facts: bool,
+        settings: bool,
         /// True if it answered last time.
         known: bool,
     },
@@ -54,11 +54,11 @@ pub enum Outcome {
     /// Outcome of [`Task::LookUp`].
     LookedUp(String, Result<Vec<IpAddr>, net::Error>),
     /// Outcome of [`Task::Confirm`]: the endpoints, or the reason to treat the server as dead.
-    Confirmed(Peer, Result<Told, String>),
+    Confirmed(Peer, Result<SettingsResult, String>),
 }
 
-/// Facts of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
-pub type Told = Option<Result<Facts, String>>;
+/// Settings of a server's endpoints, or the reason why they are unknown; `None` if they were not requested.
+pub type SettingsResult = Option<Result<SecuritySettings, String>>;
 
 /// Answers of a server until its conversation ended.
 #[derive(Debug, Default)]
@@ -73,8 +73,8 @@ pub struct Answers {
     pub plain: Option<List<Application>>,
     /// Servers that it knows from the network.
     pub records: Option<List<Record>>,
-    /// Facts of its endpoints.
-    pub facts: Told,
+    /// Settings of its endpoints.
+    pub settings: SettingsResult,
     /// True if it refuses a channel without security, so that it cannot be asked.
     pub refused: bool,
     /// Reason why answers are missing.

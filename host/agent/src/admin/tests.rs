@@ -64,7 +64,7 @@ async fn start() -> Bench {
     };
     let shutdown = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
-    metrics.wrote("create", "ok");
+    metrics.count_write("create", "ok");
     let admin = Admin::new(board, versions, metrics, || 3, shutdown.clone());
     let known = admin.clone();
     let listeners = [

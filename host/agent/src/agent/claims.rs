@@ -32,7 +32,7 @@ pub struct ClaimHome {
 }
 
 /// Folders of this node.
-pub(super) struct Places {
+pub(super) struct Folders {
     /// Folder of the kubelet.
     pub kubelet_dir: PathBuf,
     /// Folder of CDI specs.
@@ -43,7 +43,7 @@ pub(super) struct Places {
 pub(super) fn add(
     tasks: &mut Tasks,
     node: &str,
-    places: Places,
+    folders: Folders,
     home: ClaimHome,
     store: Arc<dyn InstanceStore>,
     devices: &watch::Receiver<Arc<DeviceSnapshot>>,
@@ -55,15 +55,15 @@ pub(super) fn add(
         reader: home.reader,
         store,
         devices: devices.clone(),
-        specs: Arc::new(CdiClaimSpecs::new(places.specs)),
+        specs: Arc::new(CdiClaimSpecs::new(folders.specs)),
         records: home.records,
-        users: Arc::new(KubeletClaims::new(&places.kubelet_dir)),
+        users: Arc::new(KubeletClaims::new(&folders.kubelet_dir)),
     };
     let (claims, claims_report) = Claims::new(node, ports, Arc::clone(&metrics.claims));
     let (health, healths) = watch::channel(Arc::default());
     let config = DraConfig {
         driver: DRIVER.to_owned(),
-        kubelet_dir: places.kubelet_dir,
+        kubelet_dir: folders.kubelet_dir,
         // The driver waits twice: for the sockets, and for running calls.
         drain: timeouts::DRAIN / 4,
     };

@@ -19,7 +19,7 @@ const MAX_SPEC: usize = 32 << 20;
 
 /// Specs to write.
 #[derive(Debug, Default)]
-pub struct Wanted<'a> {
+pub struct SpecSet<'a> {
     /// Offers by class.
     pub offers: BTreeMap<String, Offer<'a>>,
     /// Problems that keep a Configuration from being offered.
@@ -45,8 +45,8 @@ pub fn wanted<'a>(
     node: &str,
     devices: &'a DeviceSnapshot,
     instances: &'a InstanceSet,
-) -> Wanted<'a> {
-    let mut wanted = Wanted::default();
+) -> SpecSet<'a> {
+    let mut wanted = SpecSet::default();
     let mut held = held(node, instances);
     // The owner of the name gets the class if two Configurations have it: a newer one must not add its device to containers of the other.
     let mut configurations: Vec<_> = devices
@@ -80,7 +80,7 @@ pub fn wanted<'a>(
                 consumer: "container runtimes",
             });
         } else {
-            let Held { hashes, since: _ } = held.remove(key).unwrap_or_default();
+            let ConfigurationInstances { hashes, since: _ } = held.remove(key).unwrap_or_default();
             let offer = Offer { key, view, hashes };
             wanted.offers.insert(class.to_owned(), offer);
         }
@@ -92,15 +92,18 @@ type Hashes<'a> = BTreeMap<DeviceKey, &'a str>;
 
 /// Instances of this node for one Configuration.
 #[derive(Debug, Default)]
-struct Held<'a> {
+struct ConfigurationInstances<'a> {
     /// Creation time of the oldest Instance.
     since: Option<&'a str>,
     /// Hashes in the names of Instances, by device.
     hashes: Hashes<'a>,
 }
 
-fn held<'a>(node: &str, instances: &'a InstanceSet) -> BTreeMap<ConfigurationKey, Held<'a>> {
-    let mut all: BTreeMap<ConfigurationKey, Held<'a>> = BTreeMap::new();
+fn held<'a>(
+    node: &str,
+    instances: &'a InstanceSet,
+) -> BTreeMap<ConfigurationKey, ConfigurationInstances<'a>> {
+    let mut all: BTreeMap<ConfigurationKey, ConfigurationInstances<'a>> = BTreeMap::new();
     for instance in instances.instances.values() {
         let spec = &instance.spec;
         let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);

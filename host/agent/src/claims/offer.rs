@@ -15,7 +15,7 @@ use leafhost_core::slice_device::{Sharing, offered};
 use leafhost_core::slices::{Devices, MISSING, Taint, UNHEALTHY};
 use leafhost_core::usable::{Unusable, usable};
 use leafhost_kubelet::dra::{DraReport, Registration};
-use leafhost_slots::model::view::Owners;
+use leafhost_slots::model::name_index::NameIndex;
 use tokio::sync::watch;
 
 use crate::status::AllocationView;
@@ -217,7 +217,7 @@ fn offers(
     features: SliceFeatures,
     report: &mut OfferReport,
 ) -> Devices {
-    let owners = Owners::new(node, view, instances);
+    let name_index = NameIndex::new(node, view, instances);
     let sharing = Sharing::of(features);
     let mut all = Devices::new();
     for instance in instances.instances.values() {
@@ -232,7 +232,7 @@ fn offers(
         let Some(configuration) = configuration.filter(|one| one.backend == Backend::Dra) else {
             continue;
         };
-        if owners.configurations.get(key.name()) != Some(&key) {
+        if name_index.configurations.get(key.name()) != Some(&key) {
             continue;
         }
         let reason = match usable(node, view, instance) {

@@ -11,7 +11,7 @@ use leafhost_core::ports::{
 };
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
-use leafhost_files::{FileClaimRecords, FileHandlers, NodeState, Places, Standalone};
+use leafhost_files::{FileClaimRecords, FileHandlers, Folders, NodeState, Standalone};
 use leafhost_k8s::{
     KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport, KubeSlices,
 };
@@ -59,12 +59,12 @@ impl Home {
 
     async fn standalone(settings: &Settings, dir: &Path, mut tasks: Tasks) -> Result<Self> {
         let node = settings.node.clone().unwrap_or_default();
-        let places = Places {
+        let folders = Folders {
             folder: dir.to_owned(),
             state_dir: settings.state_dir.clone(),
             handlers: settings.handlers_dirs.clone(),
         };
-        let home = Standalone::open(places, &node, &mut tasks).await?;
+        let home = Standalone::open(folders, &node, &mut tasks).await?;
         Ok(Self {
             node,
             mode: "standalone",

@@ -22,7 +22,7 @@ pub async fn ready(mut board: AgentState, address: SocketAddr, shutdown: Cancell
                 Ok(false) => return,
                 Err(_) => format!("still reading handlers, status at {address}"),
             };
-            tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+            notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
         }
         () = shutdown.cancelled() => {}
     }
@@ -30,10 +30,10 @@ pub async fn ready(mut board: AgentState, address: SocketAddr, shutdown: Cancell
 
 /// Reports that the agent is stopping.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "cannot notify systemd");
     }

@@ -48,8 +48,8 @@ fn check(path: &Path, file: &SourceFile) -> Result<()> {
     match &file.grants {
         Some(grants) => {
             if let Err(problems) = Grants::parse(grants) {
-                let told = |one: &FieldProblem| format!("{}: {}", one.path, one.message);
-                let problems: Vec<String> = problems.iter().map(told).collect();
+                let described = |one: &FieldProblem| format!("{}: {}", one.path, one.message);
+                let problems: Vec<String> = problems.iter().map(described).collect();
                 bail!("cannot use the grants of {shown}: {}", problems.join(", "));
             }
         }

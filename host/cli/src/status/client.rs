@@ -220,12 +220,12 @@ enum Endpoint {
 
 /// Asks whether the agent is ready; returns the reason if it is not.
 fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
-    let told = |error| fetch_error(error, ANSWER);
-    let mut response = get(place, "/readyz", ANSWER).map_err(told)?;
+    let to_fetch_error = |error| fetch_error(error, ANSWER);
+    let mut response = get(place, "/readyz", ANSWER).map_err(to_fetch_error)?;
     match response.status().as_u16() {
         200 => Ok(None),
-        503 => reason(&mut response).map(Some).map_err(told),
-        status => Err(told(ureq::Error::StatusCode(status))),
+        503 => reason(&mut response).map(Some).map_err(to_fetch_error),
+        status => Err(to_fetch_error(ureq::Error::StatusCode(status))),
     }
 }
 
@@ -269,22 +269,24 @@ fn fetch(
         Some(version) => (format!("?after={version}"), timeout + LONG_POLL),
         None => (String::new(), timeout),
     };
-    let told = |error| fetch_error(error, timeout);
-    let mut response = get(place, &format!("/status{query}"), timeout).map_err(told)?;
+    let to_fetch_error = |error| fetch_error(error, timeout);
+    let mut response = get(place, &format!("/status{query}"), timeout).map_err(to_fetch_error)?;
     if response.status().as_u16() == 304 {
         return Ok(None);
     }
     if response.status().as_u16() == 503 {
-        return Err(FetchError::Starting(reason(&mut response).map_err(told)?));
+        return Err(FetchError::Starting(
+            reason(&mut response).map_err(to_fetch_error)?,
+        ));
     }
     if !response.status().is_success() {
         let status = response.status().as_u16();
-        return Err(told(ureq::Error::StatusCode(status)));
+        return Err(to_fetch_error(ureq::Error::StatusCode(status)));
     }
     let version = response.headers().get(VERSION_HEADER);
     let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
     let body = response.body_mut().with_config().limit(LARGEST);
-    let body = body.read_to_vec().map_err(told)?;
+    let body = body.read_to_vec().map_err(to_fetch_error)?;
     let status: Status = serde_json::from_slice(&body).map_err(|error| {
         FetchError::Other(format!(
             "the answer is no status of a leafhost agent: {}",

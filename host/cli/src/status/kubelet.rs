@@ -1,7 +1,7 @@
 //! The kubelet's part of the status: a line of the overview, the table of resources, and the requests for a pod.
 
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
-use leafhost_core::unit::resource;
+use leafhost_core::device_id::resource;
 
 use super::tables;
 use crate::table::{Cell, Table};

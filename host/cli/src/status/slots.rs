@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use leafhost_agent::status::{SlotView, Status};
+use leafhost_core::device_id::device_id_of;
 use leafhost_core::instance::Instance;
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::slot::{DeviceUsage, slot_id};
-use leafhost_core::unit::unit_of;
 use serde::Serialize;
 
 use super::tables::qualified;
@@ -138,13 +138,15 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
         slot.resource = Some(DEVICES.to_owned());
         return slot;
     }
-    if let Some(unit) = unit_of(node, instance, &slot.id, &usage) {
+    if let Some(device_id) = device_id_of(node, instance, &slot.id, &usage) {
         let seen = held(status).iter().find(|held| {
-            node == status.node && held.resource == unit.resource && held.device == unit.id
+            node == status.node
+                && held.resource == device_id.resource
+                && held.device == device_id.id
         });
         slot.holder = seen.and_then(|seen| seen.holder.clone());
-        slot.resource = Some(unit.resource);
-        slot.device = Some(unit.id);
+        slot.resource = Some(device_id.resource);
+        slot.device = Some(device_id.id);
     }
     slot
 }

@@ -46,14 +46,14 @@ impl Transport for SocketTransport {
         self.stream.set_write_timeout(left(timeout))?;
         let output = self.buffers.output().get(..amount).unwrap_or_default();
         let written = self.stream.write_all(output);
-        written.map_err(|error| told(error, timeout))
+        written.map_err(|error| describe(error, timeout))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         self.stream.set_read_timeout(left(timeout))?;
         let input = self.buffers.input_append_buf();
         let read = self.stream.read(input);
-        let amount = read.map_err(|error| told(error, timeout))?;
+        let amount = read.map_err(|error| describe(error, timeout))?;
         self.buffers.input_appended(amount);
         Ok(amount > 0)
     }
@@ -68,7 +68,7 @@ fn left(timeout: NextTimeout) -> Option<Duration> {
     timeout.not_zero().map(|left| *left)
 }
 
-fn told(error: std::io::Error, timeout: NextTimeout) -> Error {
+fn describe(error: std::io::Error, timeout: NextTimeout) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Timeout(timeout.reason),
         _ => error.into(),

@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 mod connections;
 mod controller;
+mod fair_queue;
 mod listener;
-mod turns;
 
-use connections::{Connections, Unread, Whole};
+use connections::{BodyError, Connections, RequestGuard};
+use fair_queue::FairQueue;
 use listener::{Caller, Listener};
-use turns::Turns;
 
 /// Upper bound of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
 const MOST_BYTES: usize = 8 << 20;
@@ -61,7 +61,7 @@ struct Shared {
     handlers: watch::Receiver<Arc<HandlerSet>>,
     names: Option<NameCheck>,
     parsing: Semaphore,
-    details: Arc<Turns>,
+    details: Arc<FairQueue>,
 }
 
 impl Server {
@@ -99,7 +99,7 @@ fn routes(shared: &Arc<Shared>) -> Router {
 /// Reports ready once the API server trusts the webhook's certificate.
 async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
     let serving = shared.certificate.borrow();
-    if serving.as_ref().is_some_and(|serving| serving.is_told) {
+    if serving.as_ref().is_some_and(|serving| serving.is_published) {
         (StatusCode::OK, "ok")
     } else {
         (
@@ -120,7 +120,7 @@ impl Shared {
             handlers,
             names,
             parsing: Semaphore::new(PARSED),
-            details: Turns::new(AT_ONCE),
+            details: FairQueue::new(AT_ONCE),
         })
     }
 
@@ -130,25 +130,25 @@ impl Shared {
         caller: &'a Caller,
         body: Body,
         make: impl FnOnce(Review) -> T + Send + 'static,
-    ) -> Result<(T, Whole<'a>), Box<Response>> {
+    ) -> Result<(T, RequestGuard<'a>), Box<Response>> {
         let refused = |code: StatusCode, why: String| Err(Box::new((code, why).into_response()));
         if !caller.may_ask {
             let why = "a client certificate is needed; --client-ca says of which CA";
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
-        let read = timeout(READING, caller.place.read(body, MOST_BYTES)).await;
-        let mut whole = match read.unwrap_or(Err(Unread::Ended)) {
-            Ok(whole) => whole,
+        let read = timeout(READING, caller.guard.read(body, MOST_BYTES)).await;
+        let mut request = match read.unwrap_or(Err(BodyError::Ended)) {
+            Ok(request) => request,
             Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_string()),
         };
         let result = {
             let _parses = self.parsing.acquire().await;
-            let bytes = whole.take();
+            let bytes = request.take();
             spawn_blocking(move || Review::read(&bytes).map(make)).await
         };
-        whole.release();
+        request.release();
         match result {
-            Ok(Ok(question)) => Ok((question, whole)),
+            Ok(Ok(question)) => Ok((question, request)),
             Ok(Err(error)) => refused(StatusCode::BAD_REQUEST, error.to_string()),
             Err(error) => {
                 tracing::error!(%error, "reading a review panicked; this is a bug");
@@ -159,7 +159,7 @@ impl Shared {
 }
 
 /// Review of a Configuration.
-struct Asked {
+struct ConfigurationReview {
     review: Review,
     /// Name of the Configuration, if it is new.
     created: Option<ConfigurationKey>,
@@ -168,7 +168,7 @@ struct Asked {
     details: Option<(String, String)>,
 }
 
-impl Asked {
+impl ConfigurationReview {
     /// Keeps only the parts of a review that the answer needs.
     fn of(mut review: Review) -> Self {
         let mut problems = review.problems();
@@ -195,7 +195,10 @@ async fn validate(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    let (asked, _whole) = match shared.question(&caller, body, Asked::of).await {
+    let (asked, _whole) = match shared
+        .question(&caller, body, ConfigurationReview::of)
+        .await
+    {
         Ok(asked) => asked,
         Err(answer) => return *answer,
     };
@@ -210,8 +213,8 @@ async fn validate(
         let set = Arc::clone(&shared.handlers.borrow());
         let handlers = set.by_name();
         if let Some(handler) = handlers.get(name.as_str()) {
-            let party = caller.party(asked.review.namespace());
-            let Ok(_turn) = timeout(WAITING, shared.details.turn(party)).await else {
+            let client = caller.client(asked.review.namespace());
+            let Ok(_permit) = timeout(WAITING, shared.details.acquire(client)).await else {
                 warnings.push(format!(
                     "{DETAILS}: not checked: others of the namespace are checked; apply it again in a minute"
                 ));
@@ -233,10 +236,10 @@ async fn validate(
             warnings.push(format!(
                 "{DETAILS}: not checked: the webhook still loads handlers; apply it again in a minute"
             ));
-        } else if let Some(meant) = text::nearest(name, handlers.keys().copied()) {
+        } else if let Some(suggestion) = text::nearest(name, handlers.keys().copied()) {
             // The handler may be one that registers on a node, so this is only a warning.
             warnings.push(format!(
-                "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {meant}?"
+                "spec.discoveryHandler.name: no handler {name:?} is known here; did you mean {suggestion}?"
             ));
         }
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::body::{self, Owner};
 use super::restarts::Restarts;
 use super::template::{Template, TemplateKind, made_of};
-use crate::names::Owners;
+use crate::names::NameIndex;
 
 /// Time the scheduler gets to place a pod; after that, the slot that the pod waits for may be promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
@@ -109,7 +109,7 @@ impl<'a> Planner<'a> {
     fn all(&mut self) {
         let world = self.world;
         // The pods of other namespaces would get the device of the namespace that has the name, with its variables.
-        let names = Owners::of_manifests(world.names, world.manifests);
+        let names = NameIndex::of_manifests(world.names, world.manifests);
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
             // The objects of a Configuration that is being deleted go with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
@@ -129,8 +129,9 @@ impl<'a> Planner<'a> {
                 continue;
             };
             // An Instance that is being deleted, or that belongs to an earlier Configuration of this name, goes with all its objects.
-            let mut owners = metadata.owner_references.iter();
-            let is_owned = owners.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
+            let mut name_index = metadata.owner_references.iter();
+            let is_owned =
+                name_index.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
             if !is_owned || metadata.deletion_timestamp.is_some() {
                 continue;
             }

@@ -21,7 +21,7 @@ const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
 
 /// A write of the controller under review.
 #[derive(Debug)]
-pub struct Written<'a> {
+pub struct BrokerWrite<'a> {
     /// Kind of the object.
     pub kind: Kind,
     /// Object to be stored.
@@ -32,7 +32,7 @@ pub struct Written<'a> {
 
 /// Owner of a broker as its owner reference names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct ReferencedOwner {
     /// True for an Instance, false for a Configuration.
     pub is_instance: bool,
     /// Namespace of owner and broker.
@@ -41,15 +41,15 @@ pub struct Named {
     pub name: String,
 }
 
-impl Written<'_> {
+impl BrokerWrite<'_> {
     /// Returns the owner that the object names: an Instance, or, only for a service, a Configuration.
-    pub fn owner(&self) -> Result<Named, String> {
+    pub fn owner(&self) -> Result<ReferencedOwner, String> {
         let owner = self.controlling()?;
         let is_instance = text(owner, "kind") == "Instance";
         if !is_instance && (text(owner, "kind") != "Configuration" || self.kind != Kind::Service) {
             return Err("metadata.ownerReferences: the owner must be an Instance, or of a service a Configuration".to_owned());
         }
-        Ok(Named {
+        Ok(ReferencedOwner {
             is_instance,
             namespace: text(self.metadata(), "namespace").to_owned(),
             name: text(owner, "name").to_owned(),

@@ -23,7 +23,7 @@ use super::restarts::Restarts;
 use crate::Error;
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
-use crate::pace::{Earliest, Pace};
+use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::writes::{Answer as _, Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -37,7 +37,7 @@ pub struct BrokerTask {
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
     writes: Writes<'static, ObjectKey, Job, Result<(), WriteError>>,
-    attempts: Attempts<ObjectKey, What, Option<Arc<Object>>>,
+    attempts: Attempts<ObjectKey, ChangeId, Option<Arc<Object>>>,
     failed: Failed,
     restarts: Restarts,
 }
@@ -52,13 +52,13 @@ struct Job {
 
 /// Digest or uid of a change, without the body.
 #[derive(Debug, PartialEq, Eq)]
-enum What {
+enum ChangeId {
     Create(String),
     Replace(String),
     Delete(String),
 }
 
-impl What {
+impl ChangeId {
     fn of(change: &Change) -> Self {
         match change {
             Change::Create { made_of, .. } => Self::Create(made_of.clone()),
@@ -95,7 +95,7 @@ impl BrokerTask {
         let mut instances = self.brokers.instances();
         let mut objects = self.brokers.objects();
         let mut names = self.brokers.names();
-        let mut pace = Pace::new(SOON);
+        let mut pace = PassSchedule::new(SOON);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
@@ -117,7 +117,7 @@ impl BrokerTask {
                 }
                 () = pace.due() => {
                     let begun = Instant::now();
-                    let seen = Seen {
+                    let seen = ClusterSnapshot {
                         nodes: nodes.borrow_and_update().clone(),
                         manifests: manifests.borrow_and_update().clone(),
                         instances: instances.borrow_and_update().clone(),
@@ -136,7 +136,7 @@ impl BrokerTask {
     }
 
     /// Plans the writes. Returns the time of the next pass if nothing changes.
-    fn look(&mut self, seen: &Seen, is_leader: bool) -> Option<Instant> {
+    fn look(&mut self, seen: &ClusterSnapshot, is_leader: bool) -> Option<Instant> {
         if !is_leader {
             // The next leader starts without this state, too.
             self.attempts = Attempts::default();
@@ -167,7 +167,9 @@ impl BrokerTask {
         for (configuration, change) in changes {
             let key = change.key().clone();
             let there = seen.objects.objects.get(&key).cloned();
-            let later = self.attempts.later(&key, &What::of(&change), &there, now);
+            let later = self
+                .attempts
+                .later(&key, &ChangeId::of(&change), &there, now);
             if let Some(later) = later {
                 next.by(later);
                 continue;
@@ -216,7 +218,7 @@ impl BrokerTask {
         if !matches!(answer, Ok(()) | Err(WriteError::Conflict)) {
             self.metrics.failed(Write::Broker);
         }
-        let what = What::of(&job.change);
+        let what = ChangeId::of(&job.change);
         self.attempts
             .tried(key.clone(), (what, job.there), answer.outcome(), SEEN, at);
         self.failed.note(key, job.configuration, answer);
@@ -248,7 +250,7 @@ fn log(change: &Change, error: Option<&WriteError>) {
 }
 
 /// Snapshot of the cluster for one pass.
-struct Seen {
+struct ClusterSnapshot {
     nodes: Arc<NodeSet>,
     manifests: Arc<ManifestSet>,
     instances: Arc<InstanceSet>,
@@ -256,7 +258,7 @@ struct Seen {
     names: Arc<NameSet>,
 }
 
-impl Seen {
+impl ClusterSnapshot {
     fn is_complete(&self) -> bool {
         self.nodes.complete
             && self.manifests.complete

@@ -34,7 +34,7 @@ fn problem(number: usize, message: &str) -> Event {
 }
 
 impl Bench {
-    fn tell(&self, problems: impl IntoIterator<Item = Event>) {
+    fn report(&self, problems: impl IntoIterator<Item = Event>) {
         let problems = problems.into_iter();
         let keyed = problems.map(|one| ((one.regarding.clone(), one.reason.clone()), one));
         self.problems.send_replace(Arc::new(keyed.collect()));
@@ -49,7 +49,7 @@ impl Bench {
 async fn a_problem_that_lasts_an_hour_is_told_every_five_minutes_whatever_its_text() {
     let bench = start();
     for second in 0..3600 {
-        bench.tell([problem(1, &format!("call {second} failed"))]);
+        bench.report([problem(1, &format!("call {second} failed"))]);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(bench.made(), 12);
@@ -59,7 +59,7 @@ async fn a_problem_that_lasts_an_hour_is_told_every_five_minutes_whatever_its_te
 async fn a_problem_that_comes_and_goes_is_told_twice_a_minute() {
     let bench = start();
     for second in 0..600 {
-        bench.tell((second % 2 == 0).then(|| problem(1, "failed")));
+        bench.report((second % 2 == 0).then(|| problem(1, "failed")));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!((19..=20).contains(&bench.made()), "{}", bench.made());
@@ -68,12 +68,12 @@ async fn a_problem_that_comes_and_goes_is_told_twice_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn many_problems_at_once_are_told_ten_a_second_and_a_new_one_does_not_wait_for_old_ones() {
     let bench = start();
-    bench.tell((0..100).map(|number| problem(number, "failed")));
+    bench.report((0..100).map(|number| problem(number, "failed")));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!((49..=51).contains(&bench.made()), "{}", bench.made());
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(bench.made(), 100);
-    bench.tell((0..=100).map(|number| problem(number, "failed")));
+    bench.report((0..=100).map(|number| problem(number, "failed")));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.made(), 101);
 }
@@ -82,12 +82,12 @@ async fn many_problems_at_once_are_told_ten_a_second_and_a_new_one_does_not_wait
 async fn who_does_not_lead_makes_no_events_and_no_answer_is_no_reason_for_haste() {
     let bench = start();
     bench.fake.leads.send_replace(false);
-    bench.tell([problem(1, "failed")]);
+    bench.report([problem(1, "failed")]);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(bench.made(), 0);
     *bench.fake.answer.lock().unwrap() = Some(unanswered());
     bench.fake.leads.send_replace(true);
-    bench.tell((0..200).map(|number| problem(number, "failed")));
+    bench.report((0..200).map(|number| problem(number, "failed")));
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert!((590..=601).contains(&bench.made()), "{}", bench.made());
 }
@@ -100,14 +100,14 @@ async fn neither_many_problems_nor_events_that_cannot_be_made_delay_those_of_ano
         ..problem(0, "failed")
     };
     for hangs in [false, true] {
-        bench.tell([]);
+        bench.report([]);
         if hangs {
             bench.fake.hangs.lock().unwrap().insert("default");
         }
         tokio::time::sleep(Duration::from_mins(10)).await;
         bench.fake.events.lock().unwrap().clear();
         let many = (0..3_000).map(|number| problem(number, "failed"));
-        bench.tell(many.chain([other.clone()]));
+        bench.report(many.chain([other.clone()]));
         tokio::time::sleep(Duration::from_secs(4)).await;
         let made = bench.fake.events.lock().unwrap().clone();
         assert!(made.iter().any(|(_, event)| *event == other), "{hangs}");

@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     fn fold(&self) -> Folded {
-        let seen = Seen {
+        let seen = ClusterState {
             nodes: &self.nodes,
             configurations: &self.configurations,
             reports: &self.reports,

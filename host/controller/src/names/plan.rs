@@ -8,7 +8,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, NameRecord, NameSet};
 use leafhost_core::status_store::ConfigurationStates;
 
-use super::owners::oldest_first;
+use super::name_index::oldest_first;
 
 /// Upper bound of reserved names per namespace, equal to the number of Configurations that an agent takes. Beyond it, a name belongs to its
 /// oldest Configuration.
@@ -93,8 +93,8 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
     }
     let live = states.configurations.iter();
     let live = oldest_first(live.filter(|(_, state)| !state.is_deleting));
-    let owners = NameOwners::new(&set.names, live.iter().copied());
-    for key in live.into_iter().filter(|key| owners.is_unreserved(key)) {
+    let name_index = NameOwners::new(&set.names, live.iter().copied());
+    for key in live.into_iter().filter(|key| name_index.is_unreserved(key)) {
         let namespace = namespaces.entry(key.namespace()).or_default();
         if namespace.names >= MOST {
             // The next pass reserves the name in the freed place.
@@ -110,7 +110,7 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
             namespace: key.namespace().to_owned(),
         });
     }
-    plan.changes = in_turn(namespaces);
+    plan.changes = round_robin(namespaces);
     plan
 }
 
@@ -121,7 +121,7 @@ fn is_used(states: &ConfigurationStates, name: &str, record: &NameRecord) -> boo
 }
 
 /// Returns the first change of each namespace, then the second of each, so that many changes of one namespace delay no other.
-fn in_turn(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
+fn round_robin(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
     let each = namespaces.into_values();
     let each = each.flat_map(|namespace| namespace.changes.into_iter().enumerate());
     let mut changes: Vec<(usize, Change)> = each.collect();

@@ -104,9 +104,9 @@ mod tests {
             let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
             let (backend, evicts, problems) = read(&all.collect());
             assert_eq!((backend, evicts), expected, "{annotations:?}");
-            let told: String = problems.into_iter().map(|one| one.message).collect();
-            assert_eq!(told.is_empty(), said.is_empty(), "{told}");
-            assert!(told.contains(said), "{told}");
+            let errors: String = problems.into_iter().map(|one| one.message).collect();
+            assert_eq!(errors.is_empty(), said.is_empty(), "{errors}");
+            assert!(errors.contains(said), "{errors}");
         }
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use leafhost_core::device::DeviceKey;
 use leafhost_core::device_view::DeviceView;
 
-use super::{SessionDevices, Unseen};
+use super::{SessionDevices, UnconfirmedDevices};
 
 /// Order of a source among those of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRank {
     /// True if another source had the handler's name before and the grants do not name this one.
-    pub newcomer: bool,
+    pub is_secondary: bool,
     /// Position in the order of acceptance; the first source has the lowest.
     pub number: u64,
 }
@@ -35,7 +35,7 @@ pub struct Part<'a> {
 /// adds devices that no other source has or had. Also returns the devices that sources lost to others.
 pub fn merge(
     mut parts: Vec<Part<'_>>,
-    unseen: &Unseen,
+    unseen: &UnconfirmedDevices,
 ) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
     parts.sort_by_key(|part| (!part.live, part.rank, part.source));
     let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
@@ -53,7 +53,7 @@ pub fn merge(
                 Entry::Occupied(mut held) => {
                     let (winner, first) = held.get_mut();
                     match (first.missing_since, view.missing_since) {
-                        (Some(_), None) if !part.rank.newcomer => {
+                        (Some(_), None) if !part.rank.is_secondary => {
                             (*winner, *first) = (part.source, view);
                         }
                         (_, None) if part.live => {

@@ -195,8 +195,8 @@ fn a_device_of_an_earlier_run_that_was_left_out_stays() {
     assert_eq!(known, unseen(&[("a", false, None)]));
 }
 
-fn unseen(devices: &[(&str, bool, Option<i64>)]) -> Unseen {
-    Unseen(
+fn unseen(devices: &[(&str, bool, Option<i64>)]) -> UnconfirmedDevices {
+    UnconfirmedDevices(
         devices
             .iter()
             .map(|&(id, shared, since)| {
@@ -276,7 +276,7 @@ fn a_device_of_an_earlier_run_that_departed_goes_once_every_other_source_has_ans
     // The device is present, whatever the other session says.
     let (devices, _) = merge(
         vec![part("1", &session), part("2", &with_it)],
-        &Unseen::default(),
+        &UnconfirmedDevices::default(),
     );
     assert_eq!(devices.len(), 1);
 }
@@ -415,7 +415,10 @@ fn a_source_that_is_gone_fills_gaps_and_wins_nothing() {
         live: false,
         ..part("1.wasm", &gone)
     };
-    let (devices, lost) = merge(vec![gone, part("2.wasm", &live)], &Unseen::default());
+    let (devices, lost) = merge(
+        vec![gone, part("2.wasm", &live)],
+        &UnconfirmedDevices::default(),
+    );
     let shown: Vec<_> = devices
         .values()
         .map(|view| view.device.as_ref().unwrap().properties.len())
@@ -462,7 +465,7 @@ fn a_source_that_has_the_device_wins_over_one_that_misses_it() {
     let second = with(&[shared("a")]);
     let (devices, lost) = merge(
         vec![part("1", &first), part("2", &second)],
-        &Unseen::default(),
+        &UnconfirmedDevices::default(),
     );
     assert_eq!(devices.values().next().unwrap().missing_since, None);
     assert_eq!(lost, []);

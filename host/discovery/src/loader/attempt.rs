@@ -57,7 +57,7 @@ impl Attempt {
         if error.transient {
             self.retry = Some(Instant::now() + backoff::wait(self.failures));
         }
-        backoff::is_told(self.failures.into())
+        backoff::is_logged(self.failures.into())
     }
 
     /// Resets the failures after a successful load.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::handler::Registration;
-use leafhost_core::ports::{Owner, Place};
+use leafhost_core::ports::{Owner, SourceLocation};
 
 use super::TrustedSource;
 
@@ -16,7 +16,7 @@ const MAX_NAMES: usize = 1_000;
 
 /// Owners by handler name.
 #[derive(Debug, Default)]
-pub struct Owners(BTreeMap<String, Owner>);
+pub struct HandlerOwners(BTreeMap<String, Owner>);
 
 /// Source whose handler is known.
 #[derive(Debug)]
@@ -26,10 +26,10 @@ pub struct Candidate<'a> {
     /// Handler and position of the source among those of this handler.
     pub registration: &'a Registration,
     /// Place of the source, if it is known.
-    pub place: Option<Place>,
+    pub location: Option<SourceLocation>,
 }
 
-impl Owners {
+impl HandlerOwners {
     /// Creates the owners from the stored ones.
     pub fn new(kept: BTreeMap<String, Owner>) -> Self {
         Self(kept)
@@ -44,13 +44,13 @@ impl Owners {
     pub fn record(&mut self, candidates: &[Candidate<'_>]) -> bool {
         let mut differs = false;
         for (handler, first) in firsts(candidates) {
-            if let Some(place) = &first.place
+            if let Some(location) = &first.location
                 && !self.0.contains_key(handler)
                 && self.0.len() < MAX_NAMES
             {
                 let owner = Owner {
                     source: first.source.to_owned(),
-                    place: place.clone(),
+                    location: location.clone(),
                 };
                 self.0.insert(handler.to_owned(), owner);
                 differs = true;
@@ -72,12 +72,13 @@ impl Owners {
             let of_handler = candidates.iter();
             let of_handler = of_handler.filter(|one| one.registration.handler == handler);
             let is_it = |one: &Candidate<'_>| {
-                let place = one.place.as_ref();
-                one.source == owner.source && place.is_none_or(|place| is_same(&owner.place, place))
+                let location = one.location.as_ref();
+                one.source == owner.source
+                    && location.is_none_or(|location| is_same(&owner.location, location))
             };
             let heirs = of_handler.clone().filter(|one| {
-                let place = one.place.as_ref();
-                place.is_some_and(|place| inherits(&owner.place, place))
+                let location = one.location.as_ref();
+                location.is_some_and(|location| inherits(&owner.location, location))
             });
             let heir = heirs.min_by_key(|one| (one.registration.number, one.source));
             let source = if of_handler.clone().any(is_it) {
@@ -106,22 +107,22 @@ fn firsts<'a>(candidates: &'a [Candidate<'a>]) -> BTreeMap<&'a str, &'a Candidat
     firsts
 }
 
-/// Returns true if a file of the owner's name at `place` is the owner. A ConfigMap's file replaces a folder's file of that name, and vice
+/// Returns true if a file of the owner's name at `location` is the owner. A ConfigMap's file replaces a folder's file of that name, and vice
 /// versa.
-fn is_same(owner: &Place, place: &Place) -> bool {
-    match (owner, place) {
-        (Place::Folder, Place::Folder | Place::ConfigMap { .. })
-        | (Place::ConfigMap { .. }, Place::Folder) => true,
-        _ => owner == place,
+fn is_same(owner: &SourceLocation, location: &SourceLocation) -> bool {
+    match (owner, location) {
+        (SourceLocation::Folder, SourceLocation::Folder | SourceLocation::ConfigMap { .. })
+        | (SourceLocation::ConfigMap { .. }, SourceLocation::Folder) => true,
+        _ => owner == location,
     }
 }
 
-/// Returns true if a source at `place` inherits the name once the owner is gone. External handlers may come back under another address.
-fn inherits(owner: &Place, place: &Place) -> bool {
-    match place {
-        Place::Folder => true,
-        Place::External => *owner == Place::External,
-        Place::ConfigMap { .. } => false,
+/// Returns true if a source at `location` inherits the name once the owner is gone. External handlers may come back under another address.
+fn inherits(owner: &SourceLocation, location: &SourceLocation) -> bool {
+    match location {
+        SourceLocation::Folder => true,
+        SourceLocation::External => *owner == SourceLocation::External,
+        SourceLocation::ConfigMap { .. } => false,
     }
 }
 
@@ -130,7 +131,10 @@ mod tests {
     use super::*;
 
     /// Returns the trusted source if `owner` had the name `udev` and the sources in `there` exist now, each with its place.
-    fn trusted(owner: (&str, Option<Place>), there: &[(&str, Option<Place>)]) -> (String, bool) {
+    fn trusted(
+        owner: (&str, Option<SourceLocation>),
+        there: &[(&str, Option<SourceLocation>)],
+    ) -> (String, bool) {
         let registrations: Vec<Registration> = (0..10)
             .map(|number| Registration {
                 handler: "udev".to_owned(),
@@ -140,18 +144,18 @@ mod tests {
         let first = Candidate {
             source: owner.0,
             registration: &registrations[0],
-            place: owner.1,
+            location: owner.1,
         };
-        let mut owners = Owners::default();
+        let mut owners = HandlerOwners::default();
         assert!(owners.record(&[first]));
-        let mut kept = Owners::new(owners.kept().clone());
+        let mut kept = HandlerOwners::new(owners.kept().clone());
         let there: Vec<Candidate<'_>> = there
             .iter()
             .zip(&registrations[1..])
-            .map(|((source, place), registration)| Candidate {
+            .map(|((source, location), registration)| Candidate {
                 source,
                 registration,
-                place: place.clone(),
+                location: location.clone(),
             })
             .collect();
         assert!(!kept.record(&there));
@@ -162,13 +166,13 @@ mod tests {
     #[test]
     fn a_name_is_inherited_by_files_of_the_node_and_not_by_what_others_may_put_there() {
         let of_object = |name: &str| {
-            Some(Place::ConfigMap {
+            Some(SourceLocation::ConfigMap {
                 namespace: "leafhost".to_owned(),
                 name: name.to_owned(),
             })
         };
-        let folder = || Some(Place::Folder);
-        let external = || Some(Place::External);
+        let folder = || Some(SourceLocation::Folder);
+        let external = || Some(SourceLocation::External);
         for (owner, there, expected, is_there) in [
             // The owner exists, whatever else does.
             (

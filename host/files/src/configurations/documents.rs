@@ -65,13 +65,13 @@ const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 pub const MAX_PROBLEMS: usize = 100;
 
 /// Problems or warnings that are reported of a file.
-struct Told<'a> {
+struct FileProblems<'a> {
     file: &'a str,
     list: Vec<SourceProblem>,
     omitted: usize,
 }
 
-impl<'a> Told<'a> {
+impl<'a> FileProblems<'a> {
     fn new(file: &'a str) -> Self {
         Self {
             file,
@@ -115,7 +115,7 @@ impl<'a> Told<'a> {
 /// Reads a file. Each document is read by itself, so a broken one does not affect the others.
 pub fn read(file: &str, text: &str) -> Reading {
     let mut documents = Vec::new();
-    let (mut problems, mut warnings) = (Told::new(file), Told::new(file));
+    let (mut problems, mut warnings) = (FileProblems::new(file), FileProblems::new(file));
     let mut known = BTreeSet::new();
     let mut supposed = BTreeMap::new();
     for (first_line, text) in split(text) {

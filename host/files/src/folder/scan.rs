@@ -12,11 +12,11 @@ use std::sync::Arc;
 use leafhost_core::handler::Digest;
 use leafhost_core::text;
 
-use crate::atomic;
 use crate::events::is_missing;
 use crate::folder::Content;
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
+use leafhost_disk::atomic;
 
 /// Maximum number of files named in one message.
 const MAX_NAMED: usize = 5;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::{DigestLength, device_hash};
 use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
+use leafhost_disk::atomic;
 use tempfile::NamedTempFile;
 
 use super::Error;
 use super::batch::Writes;
-use crate::{atomic, damaged, own_yaml};
+use crate::{damaged, own_yaml};
 
 /// Result of reading the disk.
 #[derive(Default)]

@@ -12,8 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leafhost_core::handler::MOST_HANDLERS;
 use leafhost_core::ports::SourceVersion;
+use leafhost_disk::atomic;
 
-use crate::{atomic, regular};
+use crate::regular;
 
 /// Name of the file in the state folder.
 const NAME: &str = "loading";

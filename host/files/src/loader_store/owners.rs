@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use leafhost_core::ports::Owner;
 
-use crate::atomic;
+use leafhost_disk::atomic;
+
 use crate::own_yaml;
 
 /// Name of the file in the state folder.
@@ -17,11 +18,11 @@ const MAX: u64 = 4 << 20;
 
 /// File of the owners.
 #[derive(Debug)]
-pub struct Owners {
+pub struct OwnersFile {
     folder: PathBuf,
 }
 
-impl Owners {
+impl OwnersFile {
     /// Creates the access to the file in a state folder.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }

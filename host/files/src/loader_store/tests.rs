@@ -1,4 +1,4 @@
-use leafhost_core::ports::Place;
+use leafhost_core::ports::SourceLocation;
 use tempfile::TempDir;
 
 use super::*;
@@ -127,17 +127,20 @@ async fn what_is_damaged_is_ignored_and_written_again_when_it_is_accepted() {
 #[tokio::test]
 async fn the_owners_of_names_are_there_after_a_restart_and_a_damaged_file_names_none() {
     let folder = tempfile::tempdir().unwrap();
-    let owner = |source: &str, place| Owner {
+    let owner = |source: &str, location| Owner {
         source: source.to_owned(),
-        place,
+        location,
     };
-    let of_object = Place::ConfigMap {
+    let of_object = SourceLocation::ConfigMap {
         namespace: "leafhost".to_owned(),
         name: "onvif".to_owned(),
     };
     let owners = BTreeMap::from([
         ("onvif".to_owned(), owner("onvif.wasm", of_object)),
-        ("udev".to_owned(), owner("udev.wasm", Place::Folder)),
+        (
+            "udev".to_owned(),
+            owner("udev.wasm", SourceLocation::Folder),
+        ),
     ]);
     open(&folder).await.set_owners(&owners).unwrap();
     assert_eq!(open(&folder).await.owners(), owners);

@@ -55,7 +55,7 @@ fn unread(failure: &Failure) -> ReadError {
                 "{}; allow the agent's service account to get resourceclaims in the whole cluster",
                 failure.message
             ),
-            _ => failure.told(),
+            _ => failure.describe(),
         },
         is_transient: !matches!(failure.kind, Kind::Denied | Kind::Refused | Kind::Undefined),
     }

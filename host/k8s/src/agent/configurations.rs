@@ -12,15 +12,15 @@ use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
-mod book;
-mod taken;
+mod capped_set;
+mod index;
 
 use crate::agent::values::{Values, Wanted};
 use crate::answers::Failure;
 use crate::names;
 use crate::watch::{Event, Watch};
 use crate::{manifest, memory, until};
-use book::Book;
+use index::ConfigurationIndex;
 
 /// Name of the file that keeps the reserved resource names of namespaces.
 const NAMES: &str = "names.json";
@@ -45,9 +45,9 @@ impl KubeConfigurations {
         tasks: &mut Tasks,
     ) -> Self {
         let (sender, set) = watch::channel(Arc::default());
-        let mut book = Book::default();
+        let mut index = ConfigurationIndex::default();
         if let Some(objects) = memory::read(&memory) {
-            book.remember(objects);
+            index.remember(objects);
         }
         let file = memory.with_file_name(NAMES);
         let remembered = memory::read(&file).unwrap_or_default();
@@ -60,7 +60,7 @@ impl KubeConfigurations {
         });
         tasks.add_loop("file of names", keeping);
         let values = Values::new(client.clone(), tasks);
-        let running = run(client, namespaces, (book, values), names, sender, keep);
+        let running = run(client, namespaces, (index, values), names, sender, keep);
         tasks.add_loop("watch of Configurations", running);
         let keeping = memory::keep(memory, kept, Clone::clone);
         tasks.add_loop("file of Configurations", keeping);
@@ -77,7 +77,7 @@ impl ConfigurationSource for KubeConfigurations {
 async fn run(
     client: Client,
     namespaces: BTreeSet<String>,
-    (mut book, values): (Book, Values),
+    (mut index, values): (ConfigurationIndex, Values),
     mut names: watch::Receiver<Arc<NameSet>>,
     sender: watch::Sender<Arc<ConfigurationSet>>,
     keep: watch::Sender<Option<Vec<DynamicObject>>>,
@@ -90,24 +90,24 @@ async fn run(
     let mut not_before = Instant::now();
     let mut list_at = None;
     loop {
-        wanted = Wanted::of(book.references(&namespaces), &wanted);
+        wanted = Wanted::of(index.references(&namespaces), &wanted);
         values.want(wanted.clone());
         let looked_up = found.borrow_and_update().clone();
         let known = Arc::clone(&names.borrow_and_update());
         let looked_up = (&wanted, &*looked_up);
-        let mut next = book.set(&namespaces, looked_up, &known, &sender.borrow());
+        let mut next = index.set(&namespaces, looked_up, &known, &sender.borrow());
         next.problems.extend(trouble.clone());
         next.problems.sort();
         if crate::publish(&sender, next) {
-            keep.send_replace(book.worth_keeping());
+            keep.send_replace(index.worth_keeping());
         }
-        if book.has_room() {
+        if index.has_room() {
             list_at.get_or_insert_with(|| not_before.max(Instant::now() + LIST_FIRST));
         } else {
             list_at = None;
         }
         tokio::select! {
-            () = watch.take(|event| take(event, &mut book, &mut trouble)) => {}
+            () = watch.take(|event| take(event, &mut index, &mut trouble)) => {}
             () = until(list_at) => {
                 list_at = None;
                 not_before = Instant::now() + LIST_AGAIN;
@@ -125,22 +125,22 @@ async fn run(
 
 fn take(
     event: Result<Event<DynamicObject>, Failure>,
-    book: &mut Book,
+    index: &mut ConfigurationIndex,
     trouble: &mut Option<SourceProblem>,
 ) {
     match event {
-        Ok(Event::Init) => book.begin(),
-        Ok(Event::InitApply(object)) => book.list(object),
-        Ok(Event::InitDone) => book.finish(),
-        Ok(Event::Apply(object)) => book.apply(object),
-        Ok(Event::Delete(object)) => book.delete(&object),
+        Ok(Event::Init) => index.begin(),
+        Ok(Event::InitApply(object)) => index.list(object),
+        Ok(Event::InitDone) => index.finish(),
+        Ok(Event::Apply(object)) => index.apply(object),
+        Ok(Event::Delete(object)) => index.delete(&object),
         Ok(Event::Resumed) => *trouble = None,
-        Err(failure) => *trouble = Some(told(&failure)),
+        Err(failure) => *trouble = Some(describe(&failure)),
     }
 }
 
-fn told(failure: &Failure) -> SourceProblem {
-    let why = failure.told_of("configurations.akri.sh");
+fn describe(failure: &Failure) -> SourceProblem {
+    let why = failure.describe_watch("configurations.akri.sh");
     let message = format!("cannot be watched: {why}; what was read last serves on");
     SourceProblem::new("Configurations", message)
 }

@@ -158,7 +158,7 @@ impl Task {
         let event = match event {
             Ok(event) => event,
             Err(failure) => {
-                self.objects.failure = Some(told(&failure));
+                self.objects.failure = Some(describe(&failure));
                 return;
             }
         };
@@ -240,13 +240,13 @@ impl Task {
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         Self {
-            message: told(&failure),
+            message: describe(&failure),
             wait: failure.retry_after.unwrap_or_default(),
         }
     }
 }
 
-fn told(failure: &Failure) -> String {
+fn describe(failure: &Failure) -> String {
     let remedy = match failure.kind {
         Kind::Denied => {
             "; allow the agent's service account to get, list and watch ConfigMaps there"

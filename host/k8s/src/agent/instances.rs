@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// Takes an object into the view; returns it as the agent knows it.
-    fn saw(&self, object: InstanceObject) -> Arc<Instance> {
+    fn observe(&self, object: InstanceObject) -> Arc<Instance> {
         let mut instance = instance::into_instance(object);
         let mut state = self.state();
         if instance.spec.leafhost.is_none()
@@ -222,7 +222,7 @@ impl Shared {
         {
             pruned.clone().swap(&mut instance);
         }
-        state.view.saw(instance.clone());
+        state.view.observe(instance.clone());
         Arc::new(instance)
     }
 
@@ -241,20 +241,20 @@ impl Shared {
             }
             state.pruned.insert(uid, pruned);
         }
-        self.saw(object)
+        self.observe(object)
     }
 
-    fn saw_deletion(&self, key: &InstanceKey, uid: &str) {
+    fn observe_deletion(&self, key: &InstanceKey, uid: &str) {
         let mut state = self.state();
         state.pruned.remove(uid);
-        state.view.saw_deletion(key, uid);
+        state.view.observe_deletion(key, uid);
     }
 
     /// Records that an object has lost its label or is gone, without asking which.
-    fn saw_leave(&self, key: &InstanceKey, uid: &str, version: u64) {
+    fn observe_leave(&self, key: &InstanceKey, uid: &str, version: u64) {
         let mut state = self.state();
         state.pruned.remove(uid);
-        state.view.saw_leave(key, uid, version);
+        state.view.observe_leave(key, uid, version);
     }
 
     async fn write_in_time(&self, change: Change) -> Written {
@@ -344,7 +344,7 @@ impl Shared {
                 Err(failure) => failure,
             };
             if failure.is_missing() {
-                self.saw_deletion(key, uid);
+                self.observe_deletion(key, uid);
             }
             if !failure.is_conflict() && !failure.may_be_done() {
                 return Err(store_error(&failure, key));
@@ -423,7 +423,7 @@ impl Shared {
         let failure = match answers::within(REQUEST, api.delete(&key.name, &params)).await {
             Err(failure) if !failure.is_missing() => failure,
             _ => {
-                self.saw_deletion(key, &uid);
+                self.observe_deletion(key, &uid);
                 return Ok(None);
             }
         };
@@ -432,7 +432,7 @@ impl Shared {
             if let Ok(found) = found
                 && found.is_none_or(|found| found.metadata.uid != uid)
             {
-                self.saw_deletion(key, &uid);
+                self.observe_deletion(key, &uid);
                 return Ok(None);
             }
         }
@@ -442,7 +442,7 @@ impl Shared {
     /// Reads one object and takes it into the view.
     async fn look(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, Failure> {
         match answers::within(REQUEST, self.api(&key.namespace).get_opt(&key.name)).await? {
-            Some(DeserializeGuard(Ok(object))) => Ok(Some(self.saw(object))),
+            Some(DeserializeGuard(Ok(object))) => Ok(Some(self.observe(object))),
             Some(DeserializeGuard(Err(unreadable))) => {
                 let why = format!("what is there cannot be read: {}", unreadable.error);
                 Err(Failure::new(Kind::Failed, why))

@@ -100,7 +100,7 @@ impl Task {
             // The watch shows the newer state.
             Ok(None) => Some(Instant::now() + AGAIN),
             Err(failure) => {
-                let error = failure.told();
+                let error = failure.describe();
                 tracing::warn!(error, "the node cannot be unlocked; it is tried again");
                 self.failures = self.failures.saturating_add(1);
                 let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);

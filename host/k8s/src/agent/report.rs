@@ -18,7 +18,7 @@ mod object;
 use object::Owner;
 
 use crate::agent::identity::{self, NodeObject};
-use crate::keeper::Keeper;
+use crate::reconciler::Reconciler;
 use crate::reports::NODE_LABEL;
 use crate::watch::Watch;
 
@@ -77,17 +77,17 @@ struct Task {
     ask_again: Instant,
     /// Last report of the agent.
     report: Arc<NodeReport>,
-    keeper: Keeper<Owner>,
+    reconciler: Reconciler<Owner>,
 }
 
 impl Task {
     fn new(owner: Owner, client: Client, given: Option<String>) -> Self {
         let label = format!("{NODE_LABEL}={}", label_value(&owner.node));
         Self {
-            keeper: {
+            reconciler: {
                 let api = Api::all(client.clone());
                 let watch = Watch::new(api.clone()).labels(&label);
-                Keeper::new(owner, api, watch)
+                Reconciler::new(owner, api, watch)
             },
             client,
             given,
@@ -103,10 +103,10 @@ impl Task {
     ) {
         reports.mark_changed();
         loop {
-            let now = self.keeper.problem();
-            problem.send_if_modified(|told| {
-                let differs = *told != now;
-                *told = now;
+            let now = self.reconciler.problem();
+            problem.send_if_modified(|published| {
+                let differs = *published != now;
+                *published = now;
                 differs
             });
             tokio::select! {
@@ -117,11 +117,11 @@ impl Task {
                     self.report = Arc::clone(&reports.borrow_and_update());
                     self.want();
                 }
-                due = self.keeper.due(true) => if let Some((name, write)) = due {
-                    if std::mem::take(&mut self.keeper.is_doubtful) {
+                due = self.reconciler.due(true) => if let Some((name, write)) = due {
+                    if std::mem::take(&mut self.reconciler.is_stale) {
                         self.ask().await;
                     } else {
-                        self.keeper.write(name, write).await;
+                        self.reconciler.write(name, write).await;
                     }
                 },
                 () = sleep_until(self.ask_again) => self.ask().await,
@@ -130,8 +130,8 @@ impl Task {
     }
 
     fn want(&mut self) {
-        let wanted = self.keeper.keep.objects(&self.report);
-        self.keeper.want(wanted);
+        let wanted = self.reconciler.rules.objects(&self.report);
+        self.reconciler.want(wanted);
     }
 
     /// Checks the Node object and makes it the owner of the reports.
@@ -145,8 +145,9 @@ impl Task {
             }
             // Reports are deleted together with their Node.
             Ok(NodeObject::Gone) => {
-                self.keeper.is_doubtful = true;
-                self.keeper.pause(Instant::now() + GONE, "its Node is gone");
+                self.reconciler.is_stale = true;
+                self.reconciler
+                    .pause(Instant::now() + GONE, "its Node is gone");
                 return;
             }
             Err(error) => {
@@ -158,11 +159,11 @@ impl Task {
                 return;
             }
         };
-        if uid != self.keeper.keep.uid {
+        if uid != self.reconciler.rules.uid {
             tracing::info!(uid, "another Node object has the name of this node");
-            self.keeper.keep.uid = uid;
+            self.reconciler.rules.uid = uid;
             self.want();
-            self.keeper.resume();
+            self.reconciler.resume();
         }
     }
 }

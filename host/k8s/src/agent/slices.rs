@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agent::identity::{self, NodeObject};
-use crate::keeper::{Keep, Keeper, Write, hold_alone};
-use crate::shelf::Shelf;
+use crate::bounded_store::BoundedStore;
+use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
 use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
 
@@ -54,15 +54,15 @@ impl KubeSlices {
     }
 
     /// Checks the Node object after a write was refused or undone, since the Node owns the slices.
-    async fn ask(&self, keeper: &mut Keeper<Owner>) {
+    async fn ask(&self, reconciler: &mut Reconciler<Owner>) {
         match identity::node_object(&self.client, self.given.as_deref()).await {
-            Ok(NodeObject::Bound(uid)) if uid != keeper.keep.uid => {
-                keeper.keep.uid = uid;
-                keeper.resume();
+            Ok(NodeObject::Bound(uid)) if uid != reconciler.rules.uid => {
+                reconciler.rules.uid = uid;
+                reconciler.resume();
             }
             Ok(NodeObject::Gone) => {
-                keeper.is_doubtful = true;
-                keeper.pause(Instant::now() + GONE, "its Node is gone");
+                reconciler.is_stale = true;
+                reconciler.pause(Instant::now() + GONE, "its Node is gone");
             }
             _ => {}
         }
@@ -89,7 +89,7 @@ impl SliceStore for KubeSlices {
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         let selector = format!("spec.driver={DRIVER},spec.nodeName={}", self.owner.node);
         let watch = Watch::new(api.clone()).fields(&selector);
-        let mut keeper = Keeper::new(self.owner.clone(), api, watch);
+        let mut reconciler = Reconciler::new(self.owner.clone(), api, watch);
         let mut now = SliceReport::default();
         let mut acted = false;
         // Names of all slices seen so far.
@@ -100,18 +100,18 @@ impl SliceStore for KubeSlices {
             let acts = newest != Offered::Unknown;
             if acts && !acted {
                 // A kubelet that has registered the driver again has deleted the slices on purpose.
-                keeper.resume();
+                reconciler.resume();
             }
             acted = acts;
-            if let Some(found) = keeper.found() {
+            if let Some(found) = reconciler.found() {
                 known.extend(found.names().cloned());
                 now.slices = found.names().count();
                 if acts {
-                    let wanted = keeper.keep.wanted(&newest, found);
-                    keeper.want(wanted);
+                    let wanted = reconciler.rules.wanted(&newest, found);
+                    reconciler.want(wanted);
                 }
             }
-            now.problem = keeper.problem();
+            now.problem = reconciler.problem();
             report.send_if_modified(|before| {
                 let differs = *before != now;
                 if differs {
@@ -123,13 +123,13 @@ impl SliceStore for KubeSlices {
                 changed = offered.changed() => if changed.is_err() {
                     return;
                 },
-                due = keeper.due(acts) => if let Some((name, write)) = due {
-                    if std::mem::take(&mut keeper.is_doubtful) {
-                        self.ask(&mut keeper).await;
+                due = reconciler.due(acts) => if let Some((name, write)) = due {
+                    if std::mem::take(&mut reconciler.is_stale) {
+                        self.ask(&mut reconciler).await;
                     } else {
                         let is_restored = matches!(write, Write::Create(_)) && known.contains(&name);
                         let count = if is_restored { &mut now.restored } else { &mut now.changed };
-                        if keeper.write(name, write).await {
+                        if reconciler.write(name, write).await {
                             *count = count.saturating_add(1);
                         }
                     }
@@ -143,7 +143,7 @@ impl Owner {
     fn wanted(
         &self,
         offered: &Offered,
-        found: &Shelf<ResourceSlice>,
+        found: &BoundedStore<ResourceSlice>,
     ) -> BTreeMap<String, ResourceSlice> {
         let wanted = match offered {
             Offered::Devices(devices) => {
@@ -175,7 +175,7 @@ impl Owner {
     }
 }
 
-impl Keep for Owner {
+impl Reconcile for Owner {
     type Object = ResourceSlice;
 
     const LOST: &'static str = "it is deleted again and again; see whether the node's kubelet knows the driver, or who deletes it";
@@ -188,7 +188,12 @@ impl Keep for Owner {
         correction(found, wanted)
     }
 
-    fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
+    fn hold(
+        &self,
+        held: &mut BoundedStore<ResourceSlice>,
+        _is_wanted: bool,
+        object: ResourceSlice,
+    ) {
         hold_alone(held, object);
     }
 }
@@ -220,7 +225,7 @@ mod tests {
         };
         let devices = Devices::from([("gpu-1".to_owned(), device)]);
         let devices = Offered::Devices(Arc::new(devices));
-        let made = owner.wanted(&devices, &Shelf::default());
+        let made = owner.wanted(&devices, &BoundedStore::default());
         let (name, wanted) = made.into_iter().next().unwrap();
         // The slice as the API server stores it.
         let mut found = wanted.clone();
@@ -254,11 +259,11 @@ mod tests {
             owner.write(Some(&foreign), None),
             Some(Write::Delete(_))
         ));
-        let mut shelf = Shelf::default();
-        owner.hold(&mut shelf, true, found);
+        let mut store = BoundedStore::default();
+        owner.hold(&mut store, true, found);
         assert_eq!(
             owner
-                .wanted(&devices, &shelf)
+                .wanted(&devices, &store)
                 .into_keys()
                 .collect::<Vec<_>>(),
             [name]

@@ -96,7 +96,7 @@ impl Values {
 
 /// Wanted objects of one kind in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct WatchTarget {
     kind: ValueKind,
     namespace: String,
     /// Wanted keys of each object by its name.
@@ -114,28 +114,28 @@ async fn run(
 ) {
     let mut found = Found::default();
     let mut tasks = JoinSet::new();
-    let mut following: Vec<(Place, AbortHandle)> = Vec::new();
+    let mut following: Vec<(WatchTarget, AbortHandle)> = Vec::new();
     let (messages, mut inbox) = mpsc::channel::<Message>(64);
     loop {
         let now = wanted.borrow_and_update().clone();
         found.keep(&now);
         crate::publish(&sender, found.clone());
-        let mut places = places(&now);
-        following.retain(|(place, task)| {
-            let is_wanted = places.contains(place);
+        let mut targets = targets(&now);
+        following.retain(|(target, task)| {
+            let is_wanted = targets.contains(target);
             if !is_wanted {
                 task.abort();
             }
             is_wanted
         });
-        places.retain(|place| !following.iter().any(|(followed, _)| followed == place));
-        for place in places {
-            let (client, messages, named) = (client.clone(), messages.clone(), place.clone());
-            let task = match place.kind {
+        targets.retain(|target| !following.iter().any(|(followed, _)| followed == target));
+        for target in targets {
+            let (client, messages, named) = (client.clone(), messages.clone(), target.clone());
+            let task = match target.kind {
                 ValueKind::Secret => tasks.spawn(follow::<Secret>(client, named, messages)),
                 ValueKind::ConfigMap => tasks.spawn(follow::<ConfigMap>(client, named, messages)),
             };
-            following.push((place, task));
+            following.push((target, task));
         }
         loop {
             tokio::select! {
@@ -161,34 +161,34 @@ async fn run(
 }
 
 /// Groups the wanted objects by kind and namespace. Groups with the first objects are watched.
-fn places(wanted: &Wanted) -> Vec<Place> {
-    let mut places: Vec<(usize, Place)> = Vec::new();
+fn targets(wanted: &Wanted) -> Vec<WatchTarget> {
+    let mut targets: Vec<(usize, WatchTarget)> = Vec::new();
     // The objects are sorted by kind and namespace.
     for (object, want) in wanted.objects() {
         let named = (object.name.clone(), want.keys.clone());
-        match places.last_mut() {
+        match targets.last_mut() {
             Some((first, last))
                 if last.kind == object.kind && last.namespace == object.namespace =>
             {
                 last.names.extend([named]);
-                *first = want.place.min(*first);
+                *first = want.rank.min(*first);
             }
             _ => {
-                let place = Place {
+                let target = WatchTarget {
                     kind: object.kind,
                     namespace: object.namespace.clone(),
                     names: [named].into(),
                     is_watched: false,
                 };
-                places.push((want.place, place));
+                targets.push((want.rank, target));
             }
         }
     }
-    places.sort_by_key(|(first, _)| *first);
-    for (_, place) in places.iter_mut().take(MAX_WATCHES) {
-        place.is_watched = true;
+    targets.sort_by_key(|(first, _)| *first);
+    for (_, target) in targets.iter_mut().take(MAX_WATCHES) {
+        target.is_watched = true;
     }
-    places.into_iter().map(|(_, place)| place).collect()
+    targets.into_iter().map(|(_, target)| target).collect()
 }
 
 #[cfg(test)]

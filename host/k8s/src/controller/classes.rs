@@ -9,18 +9,18 @@ use k8s_openapi::api::resource::v1::{
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::cluster::Classes;
+use leafhost_core::device_id::resource;
 use leafhost_core::names::{ConfigurationKey, class_name, label_value};
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::{NameOwners, NameSet};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
 use leafhost_core::status_store::ConfigurationStates;
-use leafhost_core::unit::resource;
 use tokio::sync::watch;
 
+use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
-use crate::keeper::{Keep, Keeper, Write, hold_alone};
-use crate::shelf::Shelf;
+use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
 use crate::watch::Watch;
 
 /// Label of the controller's classes, with the name of the Configuration.
@@ -52,13 +52,13 @@ pub async fn keep(
     }
     // The watch covers all classes, since a foreign one may have to go first.
     let watch = Watch::new(api.clone());
-    let mut keeper = Keeper::new(Ours, api, watch);
-    let mut told = None;
+    let mut reconciler = Reconciler::new(Ours, api, watch);
+    let mut logged = None;
     loop {
         let known = Arc::clone(&configurations.borrow_and_update());
         let names_now = Arc::clone(&names.borrow_and_update());
         let is_known = known.complete && names_now.is_known;
-        let problem = keeper.problem();
+        let problem = reconciler.problem();
         if is_known {
             let owned = owned(&known, &names_now);
             let wanted = owned.iter().filter_map(|(key, owns)| {
@@ -66,26 +66,26 @@ pub async fn keep(
                 let is_name = name.len() <= MAX_NAME;
                 (*owns && is_name).then(|| (name.clone(), class(&name, key)))
             });
-            keeper.want(wanted.collect());
-            if let Some(found) = keeper.found() {
-                let now = classes(&owned, found, |name| keeper.why(name));
+            reconciler.want(wanted.collect());
+            if let Some(found) = reconciler.found() {
+                let now = classes(&owned, found, |name| reconciler.why(name));
                 crate::publish(&states, now);
             }
         }
-        if problem != told {
+        if problem != logged {
             if let Some(problem) = &problem {
                 tracing::warn!(problem, "DeviceClasses are not what they should be");
             }
-            told = problem;
+            logged = problem;
         }
         let acts = *leads.borrow_and_update() && is_known;
         let changed = tokio::select! {
             changed = configurations.changed() => changed.is_ok(),
             changed = names.changed() => changed.is_ok(),
             changed = leads.changed() => changed.is_ok(),
-            due = keeper.due(acts) => {
+            due = reconciler.due(acts) => {
                 if let Some((name, write)) = due {
-                    keeper.write(name, write).await;
+                    reconciler.write(name, write).await;
                 }
                 true
             }
@@ -118,7 +118,7 @@ fn owned(
 /// Returns the state of each Configuration's class; `why` returns the problem of a class.
 fn classes(
     owned: &BTreeMap<ConfigurationKey, bool>,
-    found: &Shelf<DeviceClass>,
+    found: &BoundedStore<DeviceClass>,
     why: impl Fn(&str) -> Option<String>,
 ) -> Classes {
     let state = |key: &ConfigurationKey, owns: bool| {
@@ -141,7 +141,7 @@ fn classes(
             None => why(&name).map(Err),
         }
     };
-    let told = |(key, owns): (&ConfigurationKey, &bool)| {
+    let state_of = |(key, owns): (&ConfigurationKey, &bool)| {
         let state = state(key, *owns)?.map_err(|why| Problem::ClassNotMade {
             configuration: key.clone(),
             class: class_name(key.name()),
@@ -149,7 +149,7 @@ fn classes(
         });
         Some((key.clone(), state))
     };
-    owned.iter().filter_map(told).collect()
+    owned.iter().filter_map(state_of).collect()
 }
 
 fn class(name: &str, key: &ConfigurationKey) -> DeviceClass {
@@ -185,7 +185,7 @@ fn class(name: &str, key: &ConfigurationKey) -> DeviceClass {
 
 struct Ours;
 
-impl Keep for Ours {
+impl Reconcile for Ours {
     type Object = DeviceClass;
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it";
@@ -220,7 +220,7 @@ impl Keep for Ours {
         (right != *found).then(|| Write::Replace(Box::new(right)))
     }
 
-    fn hold(&self, held: &mut Shelf<DeviceClass>, is_wanted: bool, object: DeviceClass) {
+    fn hold(&self, held: &mut BoundedStore<DeviceClass>, is_wanted: bool, object: DeviceClass) {
         if is_wanted || object.labels().contains_key(LABEL) {
             hold_alone(held, object);
         }
@@ -299,12 +299,12 @@ mod tests {
         let mut foreign = ours.clone();
         foreign.metadata.labels = None;
         let of = |owns, found: Option<&DeviceClass>, why: Option<&str>| {
-            let mut shelf = Shelf::default();
+            let mut store = BoundedStore::default();
             if let Some(found) = found {
-                Ours.hold(&mut shelf, true, found.clone());
+                Ours.hold(&mut store, true, found.clone());
             }
             let owned = BTreeMap::from([(key.clone(), owns)]);
-            let states = classes(&owned, &shelf, |_| why.map(str::to_owned));
+            let states = classes(&owned, &store, |_| why.map(str::to_owned));
             let shown = states.into_values().map(|state| match state {
                 Ok(()) => "made".to_owned(),
                 Err(problem) => problem.to_string(),
@@ -316,10 +316,10 @@ mod tests {
         assert!(of(true, None, Some("no right")).contains("no right"));
         assert_eq!(of(true, None, None), "", "it is being made");
         assert_eq!(of(true, Some(&ours), None), "made");
-        let mut shelf = Shelf::default();
-        Ours.hold(&mut shelf, false, foreign);
+        let mut store = BoundedStore::default();
+        Ours.hold(&mut store, false, foreign);
         assert!(
-            shelf.get("cams.akri.sh").is_none(),
+            store.get("cams.akri.sh").is_none(),
             "no Configuration wants it"
         );
     }

@@ -255,14 +255,14 @@ fn read_error(what: String, failure: &Failure) -> ReadError {
     let why = if failure.is_missing() {
         "it is not there".to_owned()
     } else {
-        failure.told()
+        failure.describe()
     };
     ReadError { what, why }
 }
 
 /// Converts a failure to a write error.
 fn write_error(failure: &Failure) -> WriteError {
-    let (message, retry_after) = (failure.told(), failure.retry_after);
+    let (message, retry_after) = (failure.describe(), failure.retry_after);
     match failure.kind {
         Kind::Taken | Kind::Conflict | Kind::Mismatch | Kind::Missing | Kind::NoNamespace => {
             WriteError::Outdated

@@ -20,10 +20,10 @@ use leafhost_core::text::few;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
 use crate::index::{TRIES_AGAIN, follow};
-use crate::keeper::{Keep, Keeper, Write, hold_alone};
-use crate::shelf::Shelf;
+use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
 use crate::slices::{correction, object, probe, slice};
 use crate::watch::Watch;
 use crate::{backoff, until};
@@ -76,11 +76,11 @@ pub async fn keep(client: Client, views: PoolViews) {
         views,
         nodes,
         able: BTreeMap::new(),
-        keeper: Keeper::new(SharedSlices, api, shared),
+        reconciler: Reconciler::new(SharedSlices, api, shared),
         asked: Asked::default(),
         pools: None,
         left_out: BTreeSet::new(),
-        told: None,
+        logged: None,
     };
     tokio::join!(following, task.run());
 }
@@ -92,14 +92,14 @@ struct PoolTask {
     nodes: watch::Receiver<Option<Arc<BTreeSet<String>>>>,
     /// Nodes that count, each with the time at which it ceases to count if it has no slice now.
     able: BTreeMap<String, Option<Instant>>,
-    keeper: Keeper<SharedSlices>,
+    reconciler: Reconciler<SharedSlices>,
     asked: Asked,
     /// Wanted pools; `None` while they are unknown.
     pools: Option<Pools>,
     /// Attributes last logged as not fitting.
     left_out: BTreeSet<String>,
     /// Last logged problem.
-    told: Option<String>,
+    logged: Option<String>,
 }
 
 /// Slice fields that the API server keeps, and the time of the next probe.
@@ -127,18 +127,18 @@ impl PoolTask {
                 leaves = self.count_nodes(Instant::now());
                 self.pools = self.plan(wanted);
             }
-            if let (Some(pools), Some(found)) = (&self.pools, self.keeper.found()) {
+            if let (Some(pools), Some(found)) = (&self.pools, self.reconciler.found()) {
                 let slices = all_slices(pools, found);
-                self.keeper.want(slices);
+                self.reconciler.want(slices);
             }
-            self.tell();
+            self.log_problem();
             let acts = leads && self.pools.is_some();
             let again = self.asked.next.filter(|_| asks);
             let next = leaves.into_iter().chain(again).min();
             let changed = tokio::select! {
-                due = self.keeper.due(acts) => {
+                due = self.reconciler.due(acts) => {
                     if let Some((name, write)) = due {
-                        self.keeper.write(name, write).await;
+                        self.reconciler.write(name, write).await;
                     }
                     continue;
                 }
@@ -237,27 +237,30 @@ impl PoolTask {
         Some(pools)
     }
 
-    fn tell(&mut self) {
+    fn log_problem(&mut self) {
         let unasked = self
             .asked
             .error
             .clone()
             .filter(|_| self.asked.features.is_none());
-        let problem = unasked.or_else(|| self.keeper.problem());
-        if problem != self.told {
+        let problem = unasked.or_else(|| self.reconciler.problem());
+        if problem != self.logged {
             if let Some(problem) = &problem {
                 tracing::warn!(
                     problem,
                     "shared devices are not offered to the scheduler as they should be"
                 );
             }
-            self.told = problem;
+            self.logged = problem;
         }
     }
 }
 
 /// Returns the slices of all pools; slices found of other pools are not wanted.
-fn all_slices(pools: &Pools, found: &Shelf<ResourceSlice>) -> BTreeMap<String, ResourceSlice> {
+fn all_slices(
+    pools: &Pools,
+    found: &BoundedStore<ResourceSlice>,
+) -> BTreeMap<String, ResourceSlice> {
     let mut stored: BTreeMap<&str, BTreeMap<String, Slice>> = BTreeMap::new();
     for one in found.values() {
         if let Some((pool, slice)) = pools.get_key_value(&one.spec.pool.name).zip(slice(one)) {
@@ -277,10 +280,10 @@ fn all_slices(pools: &Pools, found: &Shelf<ResourceSlice>) -> BTreeMap<String, R
     all
 }
 
-/// Keeper of the slices of all pools.
+/// Reconciler of the slices of all pools.
 struct SharedSlices;
 
-impl Keep for SharedSlices {
+impl Reconcile for SharedSlices {
     type Object = ResourceSlice;
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it";
@@ -294,7 +297,12 @@ impl Keep for SharedSlices {
     }
 
     // Only the controller writes these slices, and a pool has as many as its devices need.
-    fn hold(&self, held: &mut Shelf<ResourceSlice>, _is_wanted: bool, object: ResourceSlice) {
+    fn hold(
+        &self,
+        held: &mut BoundedStore<ResourceSlice>,
+        _is_wanted: bool,
+        object: ResourceSlice,
+    ) {
         hold_alone(held, object);
     }
 }
@@ -322,15 +330,15 @@ mod tests {
                 BTreeMap::from([(reach("x"), device("plc-1"))]),
             ),
         ]);
-        let made = all_slices(&two, &Shelf::default());
+        let made = all_slices(&two, &BoundedStore::default());
         assert_eq!(made.len(), 3);
-        let mut shelf = Shelf::default();
+        let mut store = BoundedStore::default();
         for slice in made.values() {
-            SharedSlices.hold(&mut shelf, true, slice.clone());
+            SharedSlices.hold(&mut store, true, slice.clone());
         }
-        assert_eq!(all_slices(&two, &shelf), made);
+        assert_eq!(all_slices(&two, &store), made);
         let one: Pools = two.into_iter().take(1).collect();
-        let left = all_slices(&one, &shelf);
+        let left = all_slices(&one, &store);
         assert_eq!(left.len(), 2);
         let writes = made
             .iter()

@@ -24,7 +24,7 @@ const DEFINITIONS: [&str; 2] = ["configurations.akri.sh", "instances.akri.sh"];
 
 /// State of a cluster.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ClusterState {
     pub daemon_sets: Vec<DaemonSet>,
     pub deployments: Vec<Deployment>,
     pub webhooks: Vec<ValidatingWebhookConfiguration>,
@@ -99,7 +99,7 @@ impl Edit {
 }
 
 /// Plans the migration of a cluster from Akri to Leafhost.
-pub fn from_akri(seen: &Seen) -> Plan {
+pub fn from_akri(seen: &ClusterState) -> Plan {
     let mut plan = Plan {
         found: found(seen),
         is_akri_stopped: seen.daemon_sets.iter().any(is_stopped),
@@ -171,7 +171,7 @@ pub fn from_akri(seen: &Seen) -> Plan {
 }
 
 /// Plans the return of a cluster to Akri.
-pub fn to_akri(seen: &Seen) -> Plan {
+pub fn to_akri(seen: &ClusterState) -> Plan {
     let mut plan = Plan {
         found: found(seen),
         ..Plan::default()
@@ -235,7 +235,7 @@ pub fn to_akri(seen: &Seen) -> Plan {
 }
 
 /// Adds the steps that restore the objects for Akri's agents.
-fn give_objects(seen: &Seen, plan: &mut Plan) {
+fn give_objects(seen: &ClusterState, plan: &mut Plan) {
     for one in &seen.configurations {
         let unreadable = one
             .data
@@ -303,7 +303,7 @@ impl Plan {
 }
 
 /// Describes the installation of Akri.
-fn found(seen: &Seen) -> Vec<String> {
+fn found(seen: &ClusterState) -> Vec<String> {
     let agents = seen
         .daemon_sets
         .iter()
@@ -335,7 +335,7 @@ fn found(seen: &Seen) -> Vec<String> {
 }
 
 /// Returns the notes for an operator before Akri is removed.
-fn notes(seen: &Seen) -> Vec<String> {
+fn notes(seen: &ClusterState) -> Vec<String> {
     let mut notes = Vec::new();
     let mut of_releases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for one in &seen.configurations {
@@ -410,7 +410,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// Returns the pods of some parts that are waited for, and those whose node is not Ready.
-pub(super) fn pods(seen: &Seen, parts: &[Part]) -> (Vec<String>, Vec<String>) {
+pub(super) fn pods(seen: &ClusterState, parts: &[Part]) -> (Vec<String>, Vec<String>) {
     let of_them = seen.pods.iter().filter(|pod| is_of(pod.meta(), parts));
     let (waits, left): (Vec<&Pod>, Vec<&Pod>) =
         of_them.partition(|pod| is_waited_for(pod, &seen.ready_nodes));

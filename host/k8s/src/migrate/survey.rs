@@ -13,7 +13,7 @@ use leafhost_core::text;
 use serde::de::DeserializeOwned;
 
 use super::parts::{NAME_LABEL, Part, WRITERS, is_of};
-use super::plan::Seen;
+use super::plan::ClusterState;
 use super::{Error, failed, within};
 use crate::instance::api_resource;
 use crate::{manifest, nodes};
@@ -22,12 +22,12 @@ use crate::{manifest, nodes};
 const PAGE: u32 = 500;
 
 /// Reads all objects that a plan depends on.
-pub async fn look(client: &Client) -> Result<Seen, Error> {
+pub async fn look(client: &Client) -> Result<ClusterState, Error> {
     let all = ListParams::default();
-    let Seen {
+    let ClusterState {
         pods, ready_nodes, ..
     } = pods(client).await?;
-    Ok(Seen {
+    Ok(ClusterState {
         daemon_sets: list(Api::all(client.clone()), &all, "DaemonSets").await?,
         deployments: list(Api::all(client.clone()), &all, "Deployments").await?,
         webhooks: list(
@@ -55,7 +55,7 @@ pub async fn look(client: &Client) -> Result<Seen, Error> {
 }
 
 /// Reads the pods of agents and controllers, and the nodes that are Ready.
-pub async fn pods(client: &Client) -> Result<Seen, Error> {
+pub async fn pods(client: &Client) -> Result<ClusterState, Error> {
     let names = WRITERS.join(",");
     // Leafhost's chart can be installed under any names.
     let selectors = [
@@ -72,10 +72,10 @@ pub async fn pods(client: &Client) -> Result<Seen, Error> {
     let nodes: Vec<Node> = list(Api::all(client.clone()), &ListParams::default(), "Nodes").await?;
     let is_ready = |node: &&Node| nodes::state(node).not_ready_since.is_none();
     let ready = nodes.iter().filter(is_ready).map(Node::name_any);
-    Ok(Seen {
+    Ok(ClusterState {
         pods,
         ready_nodes: ready.collect::<BTreeSet<_>>(),
-        ..Seen::default()
+        ..ClusterState::default()
     })
 }
 

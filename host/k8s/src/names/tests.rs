@@ -22,8 +22,8 @@ fn failure(code: Option<u16>) -> Failure {
 
 #[test]
 fn objects_are_read_and_one_that_no_controller_wrote_is_none() {
-    let mut book = Book::default();
-    book.take(Ok(Event::Init));
+    let mut reservations = NameReservations::default();
+    reservations.take(Ok(Event::Init));
     for (name, spec, unused) in [
         (
             "echo",
@@ -33,11 +33,11 @@ fn objects_are_read_and_one_that_no_controller_wrote_is_none() {
         ("cams", json!({"namespace": "a"}), Some("soon")),
         ("odd", json!({"namespace": 7}), None),
     ] {
-        book.take(Ok(Event::InitApply(object(name, &spec, unused))));
+        reservations.take(Ok(Event::InitApply(object(name, &spec, unused))));
     }
-    assert!(!book.set().is_known);
-    book.take(Ok(Event::InitDone));
-    let set = book.set();
+    assert!(!reservations.set().is_known);
+    reservations.take(Ok(Event::InitDone));
+    let set = reservations.set();
     assert!(set.is_known && set.is_read);
     let noted = |name: &str| set.records[name].unused_since.map(|time| time.to_string());
     assert_eq!(noted("echo").as_deref(), Some("2026-01-03T00:00:00Z"));
@@ -46,8 +46,8 @@ fn objects_are_read_and_one_that_no_controller_wrote_is_none() {
     let created = set.names.get("echo").unwrap().created;
     assert_eq!(created.map(Timestamp::as_second), Some(1_767_323_045));
     let odd = object("echo", &json!({}), None);
-    book.take(Ok(Event::Apply(odd)));
-    assert_eq!(book.set().names.get("echo"), None);
+    reservations.take(Ok(Event::Apply(odd)));
+    assert_eq!(reservations.set().names.get("echo"), None);
 }
 
 #[test]
@@ -69,21 +69,21 @@ fn what_was_read_stays_when_the_watch_fails_and_without_a_definition_nothing_is_
         (None, TRIES - 1, false),
         (None, TRIES, true),
     ] {
-        let mut book = Book {
+        let mut reservations = NameReservations {
             remembered: Arc::new(remembered.clone()),
-            ..Book::default()
+            ..NameReservations::default()
         };
         for _ in 0..failures {
-            book.take(Err(failure(code)));
+            reservations.take(Err(failure(code)));
         }
-        let set = book.set();
+        let set = reservations.set();
         assert_eq!((set.is_known, set.is_read), (is_known, false), "{code:?}");
         assert_eq!(set.names.get("echo").unwrap().namespace, "a");
         assert!(set.problem.unwrap().contains("so it is"));
-        book.take(Ok(Event::Init));
-        book.take(Ok(Event::InitDone));
-        book.take(Ok(Event::Resumed));
-        let set = book.set();
+        reservations.take(Ok(Event::Init));
+        reservations.take(Ok(Event::InitDone));
+        reservations.take(Ok(Event::Resumed));
+        let set = reservations.set();
         assert_eq!((set.problem, set.names.get("echo")), (None, None));
     }
 }

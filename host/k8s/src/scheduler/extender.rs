@@ -23,7 +23,7 @@ use authority::{Found, look};
 pub use entry::{EntryError, entry};
 
 use crate::answers::{self, Failure, Kind};
-use crate::seen::Seen;
+use crate::watched_object::WatchedObject;
 use crate::{backoff, certificates, until};
 
 /// Time limit for a request.
@@ -52,8 +52,8 @@ impl Names {
 /// Keeps the Secret complete and sends the TLS configuration to serve with, without end.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {
     let secrets: Api<Secret> = Api::namespaced(client, &names.namespace);
-    let mut keeper = Keeper {
-        secret: Seen::new(secrets.clone(), &names.secret, "the extender's Secret"),
+    let mut task = CertificateTask {
+        secret: WatchedObject::new(secrets.clone(), &names.secret, "the extender's Secret"),
         secrets,
         names,
         serving,
@@ -63,10 +63,10 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
     let mut next = None;
     loop {
         tokio::select! {
-            () = keeper.secret.changed() => {}
+            () = task.secret.changed() => {}
             () = until(next) => {}
         }
-        let settled = answers::within(REQUEST, keeper.settle()).await;
+        let settled = answers::within(REQUEST, task.settle()).await;
         let wait = match settled {
             Ok(()) => {
                 failures = 0;
@@ -74,7 +74,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
             }
             Err(failure) => {
                 failures += 1;
-                let (error, secret) = (failure.message, &keeper.names.secret);
+                let (error, secret) = (failure.message, &task.names.secret);
                 tracing::warn!(
                     error,
                     secret,
@@ -87,16 +87,16 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Ar
     }
 }
 
-struct Keeper {
+struct CertificateTask {
     names: Names,
     secrets: Api<Secret>,
-    secret: Seen<Secret>,
+    secret: WatchedObject<Secret>,
     serving: watch::Sender<Option<Arc<ServerConfig>>>,
     /// Secret whose certificate is being served.
     served: Option<Secret>,
 }
 
-impl Keeper {
+impl CertificateTask {
     /// Adds to the Secret what it lacks, and serves with what it has. The Secret itself must exist.
     async fn settle(&mut self) -> Result<(), Failure> {
         if !self.secret.is_read() {

@@ -18,7 +18,7 @@ use crate::names::record;
 pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames), ReadError> {
     let error = |what: &str, failure: &Failure| ReadError {
         what: what.to_owned(),
-        why: failure.told(),
+        why: failure.describe(),
     };
     let api: Api<DeserializeGuard<InstanceObject>> = Api::all_with(client.clone(), &api_resource());
     let params = ListParams::default();

@@ -24,13 +24,13 @@ mod certificate;
 use certificate::Certificate;
 
 use crate::answers::{self, Failure, Kind};
-use crate::seen::Seen;
+use crate::watched_object::WatchedObject;
 use crate::{backoff, certificates, until};
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
 /// Time between publishing a new certificate and serving with it in place of another; the API server's own copies are current by then.
-const TOLD: Duration = Duration::from_secs(10);
+const PROPAGATION: Duration = Duration::from_secs(10);
 /// Interval between two checks whether the certificate expires soon.
 const LOOK: Duration = Duration::from_hours(1);
 
@@ -59,16 +59,16 @@ pub struct Serving {
     /// Private key and certificate.
     pub key: Arc<CertifiedKey>,
     /// True if the API server was told to trust the certificate.
-    pub is_told: bool,
+    pub is_published: bool,
 }
 
 /// Keeps the certificate forever.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Serving>>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
-    let mut keeper = Keeper {
-        secret: Seen::new(secrets.clone(), &names.secret, "the webhook's Secret"),
-        webhook: Seen::new(
+    let mut task = CertificateTask {
+        secret: WatchedObject::new(secrets.clone(), &names.secret, "the webhook's Secret"),
+        webhook: WatchedObject::new(
             webhooks.clone(),
             &names.webhook,
             "the webhook's ValidatingWebhookConfiguration",
@@ -77,17 +77,17 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
         webhooks,
         names,
         serving,
-        told: None,
+        published: None,
     };
     let mut failures = 0;
     let mut next = None;
     loop {
         tokio::select! {
-            () = keeper.secret.changed() => {}
-            () = keeper.webhook.changed() => {}
+            () = task.secret.changed() => {}
+            () = task.webhook.changed() => {}
             () = until(next) => {}
         }
-        next = match answers::within(REQUEST, keeper.settle()).await {
+        next = match answers::within(REQUEST, task.settle()).await {
             Ok(wait) => {
                 failures = 0;
                 Some(Instant::now() + wait)
@@ -97,8 +97,8 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
                 let error = failure.message;
                 tracing::warn!(
                     error,
-                    secret = keeper.names.secret,
-                    webhook = keeper.names.webhook,
+                    secret = task.names.secret,
+                    webhook = task.names.webhook,
                     "cannot keep the webhook's certificate; it is tried again"
                 );
                 Some(Instant::now() + backoff(failures))
@@ -107,18 +107,18 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
     }
 }
 
-struct Keeper {
+struct CertificateTask {
     names: Names,
     secrets: Api<Secret>,
     webhooks: Api<ValidatingWebhookConfiguration>,
-    secret: Seen<Secret>,
-    webhook: Seen<ValidatingWebhookConfiguration>,
+    secret: WatchedObject<Secret>,
+    webhook: WatchedObject<ValidatingWebhookConfiguration>,
     serving: watch::Sender<Option<Serving>>,
     /// Certificates last published to the API server, and the time.
-    told: Option<(Vec<u8>, Instant)>,
+    published: Option<(Vec<u8>, Instant)>,
 }
 
-impl Keeper {
+impl CertificateTask {
     /// Creates and publishes the certificate if needed; the Secret must exist. Returns the time until the next check.
     async fn settle(&mut self) -> Result<Duration, Failure> {
         if !self.secret.is_read() || !self.webhook.is_read() {
@@ -142,7 +142,7 @@ impl Keeper {
                 return Ok(LOOK);
             }
         };
-        let is_told = self.tell(&kept.trusted).await?;
+        let is_published = self.publish(&kept.trusted).await?;
         let serves = self.serving.borrow().clone();
         let is_other = serves
             .as_ref()
@@ -151,31 +151,31 @@ impl Keeper {
         let is_trusted = serves
             .as_ref()
             .is_some_and(|serves| certificate::is_among(&serves.key.cert, &kept.trusted));
-        if let Some((_, told)) = &self.told
+        if let Some((_, published)) = &self.published
             && is_other
             && is_trusted
-            && told.elapsed() < TOLD
+            && published.elapsed() < PROPAGATION
         {
-            return Ok(TOLD.saturating_sub(told.elapsed()));
+            return Ok(PROPAGATION.saturating_sub(published.elapsed()));
         }
-        if is_other || serves.is_none_or(|serves| serves.is_told != is_told) {
+        if is_other || serves.is_none_or(|serves| serves.is_published != is_published) {
             tracing::info!(
                 secret = self.names.secret,
-                is_told,
+                is_told = is_published,
                 "serves with the certificate of the Secret"
             );
             self.serving.send_replace(Some(Serving {
                 key: kept.key,
-                is_told,
+                is_published,
             }));
         }
         Ok(LOOK)
     }
 
     /// Publishes the trusted certificates to the API server. Returns false while the webhook's object does not exist.
-    async fn tell(&mut self, trusted: &[u8]) -> Result<bool, Failure> {
+    async fn publish(&mut self, trusted: &[u8]) -> Result<bool, Failure> {
         let Some(webhook) = self.webhook.object() else {
-            self.told = None;
+            self.published = None;
             return Ok(false);
         };
         let all = webhook.webhooks.iter().flatten().enumerate();
@@ -201,8 +201,12 @@ impl Keeper {
                 .patch(&self.names.webhook, &PatchParams::default(), &patch)
                 .await?;
         }
-        if self.told.as_ref().is_none_or(|(told, _)| told != trusted) {
-            self.told = Some((trusted.to_vec(), Instant::now()));
+        if self
+            .published
+            .as_ref()
+            .is_none_or(|(published, _)| published != trusted)
+        {
+            self.published = Some((trusted.to_vec(), Instant::now()));
         }
         Ok(true)
     }

@@ -24,7 +24,7 @@ const MAX_TEXT: usize = 512;
 
 /// State of the registration, with the sender of its reports.
 #[derive(Debug)]
-pub struct Book {
+pub struct RegistrationState {
     known: Mutex<Known>,
     report: watch::Sender<DraReport>,
 }
@@ -32,7 +32,7 @@ pub struct Book {
 #[derive(Debug, Default)]
 struct Known {
     /// Last status from the kubelet.
-    told: Option<Result<(), String>>,
+    status: Option<Result<(), String>>,
     connections: usize,
     /// True if a connection was open at or after that status.
     was_connected: bool,
@@ -41,7 +41,7 @@ struct Known {
 
 impl Known {
     fn registration(&self) -> Registration {
-        match &self.told {
+        match &self.status {
             None => Registration::Awaited,
             Some(Err(why)) => Registration::Refused(why.clone()),
             Some(Ok(())) if self.connections == 0 && self.was_connected => Registration::Lost,
@@ -50,7 +50,7 @@ impl Known {
     }
 }
 
-impl Book {
+impl RegistrationState {
     pub fn new() -> (Self, watch::Receiver<DraReport>) {
         let (report, reported) = watch::channel(DraReport::default());
         let known = Mutex::default();
@@ -85,16 +85,16 @@ impl Book {
         Open(Arc::clone(self))
     }
 
-    fn told(&self, told: Result<(), String>) {
+    fn set_status(&self, status: Result<(), String>) {
         self.edit(|known| {
-            known.told = Some(told);
+            known.status = Some(status);
             known.was_connected = known.connections > 0;
         });
     }
 }
 
 /// Open connection of the kubelet.
-pub struct Open(Arc<Book>);
+pub struct Open(Arc<RegistrationState>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -108,7 +108,7 @@ pub struct Service {
     pub driver: String,
     /// Path of the socket on which the driver is called.
     pub endpoint: String,
-    pub book: Arc<Book>,
+    pub state: Arc<RegistrationState>,
 }
 
 #[async_trait]
@@ -136,11 +136,11 @@ impl proto::registration_server::Registration for Service {
         let driver = &self.driver;
         if plugin_registered {
             tracing::info!(driver, "the kubelet has registered the driver");
-            self.book.told(Ok(()));
+            self.state.set_status(Ok(()));
         } else {
             let why: String = error.chars().take(MAX_TEXT).collect();
             tracing::warn!(driver, why, "the kubelet does not register the driver");
-            self.book.told(Err(why));
+            self.state.set_status(Err(why));
         }
         Ok(Response::new(proto::RegistrationStatusResponse {}))
     }
@@ -152,27 +152,27 @@ mod tests {
 
     #[test]
     fn the_registration_counts_while_the_kubelet_is_connected_or_has_not_been() {
-        let (book, report) = Book::new();
-        let book = Arc::new(book);
+        let (state, report) = RegistrationState::new();
+        let state = Arc::new(state);
         let now = || report.borrow().registration.clone();
         assert_eq!(now(), Registration::Awaited);
-        let early = book.connected();
+        let early = state.connected();
         drop(early);
         assert_eq!(now(), Registration::Awaited, "somebody looked");
-        book.told(Ok(()));
+        state.set_status(Ok(()));
         assert_eq!(now(), Registration::Registered);
-        let first = book.connected();
-        let second = book.connected();
+        let first = state.connected();
+        let second = state.connected();
         drop(first);
         assert_eq!(now(), Registration::Registered);
         drop(second);
         assert_eq!(now(), Registration::Lost);
-        let again = book.connected();
+        let again = state.connected();
         assert_eq!(now(), Registration::Registered, "the same kubelet is back");
         drop(again);
-        book.told(Ok(()));
+        state.set_status(Ok(()));
         assert_eq!(now(), Registration::Registered, "a new kubelet");
-        book.told(Err("no".to_owned()));
+        state.set_status(Err("no".to_owned()));
         assert_eq!(now(), Registration::Refused("no".to_owned()));
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{self, Server};
 
 use super::connection::Connection;
-use super::registration::{self, Book};
+use super::registration::{self, RegistrationState};
 use super::{DraTask, health, service};
 use crate::proto::dra::dra_plugin_server::DraPluginServer;
 use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServer;
@@ -42,7 +42,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A socket cannot be created.
-    #[error("{}", told(path, why))]
+    #[error("{}", describe(path, why))]
     Socket {
         /// Path of the socket.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum Error {
     },
 }
 
-fn told(path: &Path, why: &leafhost_uds::Error) -> String {
+fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
     use leafhost_uds::Error as Why;
     let path = path.display();
     match why {
@@ -119,14 +119,14 @@ impl Serving {
                 ),
             )
             .serve_with_incoming_shutdown(
-                counted(called, Arc::clone(&task.book)),
+                counted(called, Arc::clone(&task.state)),
                 end.clone().cancelled_owned(),
             );
         servers.spawn(server);
         let service = registration::Service {
             driver: task.config.driver.clone(),
             endpoint: plugin.display().to_string(),
-            book: Arc::clone(&task.book),
+            state: Arc::clone(&task.state),
         };
         let server = Server::builder()
             .add_service(RegistrationServer::new(service))
@@ -174,13 +174,13 @@ fn localhost(listener: UnixListener) -> impl Stream<Item = Result<impl Client, I
     connections.map(|stream| stream.map(|stream| Connection::new(Localhost::new(stream), ())))
 }
 
-/// Returns connections that `book` counts while they are open.
+/// Returns connections that `state` counts while they are open.
 fn counted(
     listener: UnixListener,
-    book: Arc<Book>,
+    state: Arc<RegistrationState>,
 ) -> impl Stream<Item = Result<impl Client, Infallible>> {
     let connections = Accepting::new(listener, "the kubelet").connections();
-    connections.map(move |stream| stream.map(|stream| Connection::new(stream, book.connected())))
+    connections.map(move |stream| stream.map(|stream| Connection::new(stream, state.connected())))
 }
 
 /// Connection that tonic can serve.

@@ -152,18 +152,18 @@ struct Watcher {
     watched: Option<WatchDescriptor>,
     /// Folder of all pods.
     pods: Option<PathBuf>,
-    below: HashMap<WatchDescriptor, Below>,
+    below: HashMap<WatchDescriptor, PodFolder>,
 }
 
 /// Folder below that of all pods.
-struct Below {
+struct PodFolder {
     path: PathBuf,
-    level: Level,
+    level: FolderLevel,
 }
 
 /// Level of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum FolderLevel {
     /// Folder of a pod.
     Pod,
     /// Folder of a pod's volumes.
@@ -172,7 +172,7 @@ enum Level {
     Kind,
 }
 
-impl Level {
+impl FolderLevel {
     /// Returns the level of the subfolder `name`, if it is watched.
     fn below(self, name: &OsStr) -> Option<Self> {
         match self {
@@ -226,7 +226,7 @@ impl Watcher {
         self.pods = Some(path.to_owned());
         for name in folders(path) {
             if name.to_str().is_some_and(is_uid) {
-                self.enter(path.join(name), Level::Pod);
+                self.enter(path.join(name), FolderLevel::Pod);
             }
         }
         true
@@ -234,7 +234,7 @@ impl Watcher {
 
     /// Watches a folder below that of all pods, with its subfolders. A folder that cannot be watched is skipped: the pod's own folder goes
     /// later.
-    fn enter(&mut self, path: PathBuf, level: Level) {
+    fn enter(&mut self, path: PathBuf, level: FolderLevel) {
         let mask = WatchMask::ONLYDIR
             | WatchMask::DONT_FOLLOW
             | WatchMask::CREATE
@@ -252,7 +252,7 @@ impl Watcher {
                 self.enter(path.join(name), level);
             }
         }
-        self.below.insert(watch, Below { path, level });
+        self.below.insert(watch, PodFolder { path, level });
     }
 
     /// Returns the next change. Cancel-safe.
@@ -275,7 +275,7 @@ impl Watcher {
             let level = below.level;
             if mask.contains(EventMask::IGNORED) {
                 self.below.remove(&event.wd);
-            } else if goes && folder.is_some() && level == Level::Kind {
+            } else if goes && folder.is_some() && level == FolderLevel::Kind {
                 return Change::Pod;
             } else if !goes
                 && let Some(name) = folder
@@ -299,7 +299,7 @@ impl Watcher {
         };
         if !goes && let Some(pods) = &self.pods {
             let path = pods.join(uid);
-            self.enter(path, Level::Pod);
+            self.enter(path, FolderLevel::Pod);
         }
         Change::Pod
     }

@@ -79,12 +79,12 @@ impl Budget {
 
 /// Counts the bytes of one request that the host holds.
 #[derive(Debug)]
-pub(super) struct Kept<'a> {
+pub(super) struct BudgetGuard<'a> {
     budget: &'a Budget,
     bytes: u64,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> BudgetGuard<'a> {
     pub(super) fn new(budget: &'a Budget) -> Self {
         Self { budget, bytes: 0 }
     }
@@ -102,7 +102,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for BudgetGuard<'_> {
     fn drop(&mut self) {
         self.budget.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -8,7 +8,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 
-use super::budget::Kept;
+use super::budget::BudgetGuard;
 use super::error::readable;
 use super::target::Target;
 use super::until::Until;
@@ -34,7 +34,7 @@ pub(super) async fn collect<B>(
     target: &Target,
     request: Request<B>,
     until: Until,
-    kept: &mut Kept<'_>,
+    kept: &mut BudgetGuard<'_>,
 ) -> Result<Request<Full<Bytes>>, HttpError>
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -51,7 +51,7 @@ where
     Ok(request)
 }
 
-async fn whole<B>(body: B, kept: &mut Kept<'_>) -> Result<Bytes, HttpError>
+async fn whole<B>(body: B, kept: &mut BudgetGuard<'_>) -> Result<Bytes, HttpError>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,

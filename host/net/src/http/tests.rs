@@ -147,7 +147,7 @@ async fn ask(address: SocketAddr, limits: Limits) -> Result<Response<Bytes>, Htt
 }
 
 /// Formats the error with its causes, as it is logged.
-fn told(error: &HttpError) -> String {
+fn describe(error: &HttpError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -13,12 +13,12 @@ pub(super) struct Special {
     /// Network of the range.
     pub(super) net: IpNet,
     /// Kind of the range.
-    pub(super) what: What,
+    pub(super) what: RangeKind,
 }
 
 /// Kind of a special range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum RangeKind {
     Unspecified,
     Loopback,
     LinkLocal,
@@ -29,10 +29,10 @@ pub(super) enum What {
     Translated,
     Containers(String),
     /// An IPv6 form of a special IPv4 address.
-    Wrapped(Box<What>),
+    Wrapped(Box<RangeKind>),
 }
 
-impl fmt::Display for What {
+impl fmt::Display for RangeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unspecified => f.write_str("\"this host\""),
@@ -51,26 +51,30 @@ impl fmt::Display for What {
 
 /// IPv4 ranges that are special everywhere. The metadata services are those of AWS, Azure, Google and most others
 /// (169.254.169.254), of Azure's host (168.63.129.16) and of Alibaba (100.100.100.200).
-const FIXED_V4: [([u8; 4], u8, What); 7] = [
-    ([0, 0, 0, 0], 8, What::Unspecified),
-    ([127, 0, 0, 0], 8, What::Loopback),
-    ([169, 254, 0, 0], 16, What::LinkLocal),
-    ([169, 254, 169, 254], 32, What::Metadata),
-    ([168, 63, 129, 16], 32, What::Metadata),
-    ([100, 100, 100, 200], 32, What::Metadata),
-    ([224, 0, 0, 0], 4, What::Multicast),
+const FIXED_V4: [([u8; 4], u8, RangeKind); 7] = [
+    ([0, 0, 0, 0], 8, RangeKind::Unspecified),
+    ([127, 0, 0, 0], 8, RangeKind::Loopback),
+    ([169, 254, 0, 0], 16, RangeKind::LinkLocal),
+    ([169, 254, 169, 254], 32, RangeKind::Metadata),
+    ([168, 63, 129, 16], 32, RangeKind::Metadata),
+    ([100, 100, 100, 200], 32, RangeKind::Metadata),
+    ([224, 0, 0, 0], 4, RangeKind::Multicast),
 ];
 
 /// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's. Only its gateway knows where
 /// an address of `64:ff9b:1::/48` (RFC 8215) contains the IPv4 address, and in which network that is.
-const FIXED_V6: [([u16; 8], u8, What); 7] = [
-    ([0, 0, 0, 0, 0, 0, 0, 0], 128, What::Unspecified),
-    ([0, 0, 0, 0, 0, 0, 0, 1], 128, What::Loopback),
-    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, What::LinkLocal),
-    ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32, What::Metadata),
-    ([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128, What::Metadata),
-    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, What::Translated),
-    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, What::Multicast),
+const FIXED_V6: [([u16; 8], u8, RangeKind); 7] = [
+    ([0, 0, 0, 0, 0, 0, 0, 0], 128, RangeKind::Unspecified),
+    ([0, 0, 0, 0, 0, 0, 0, 1], 128, RangeKind::Loopback),
+    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, RangeKind::LinkLocal),
+    ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32, RangeKind::Metadata),
+    (
+        [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254],
+        128,
+        RangeKind::Metadata,
+    ),
+    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, RangeKind::Translated),
+    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, RangeKind::Multicast),
 ];
 
 /// Prefixes that gateways and tunnels put before an IPv4 address to make it reachable over IPv6, as bits from the left with their length:
@@ -95,7 +99,7 @@ pub(super) fn wrapped(range: &Special) -> impl Iterator<Item = Special> {
         WRAPS.iter().filter_map(move |(prefix, length)| {
             let inside = u128::from(v4.network().to_bits()) << (96_u8.saturating_sub(*length));
             let net = Ipv6Net::new((prefix | inside).into(), length + v4.prefix_len()).ok()?;
-            Some(special(net, What::Wrapped(Box::new(what.clone()))))
+            Some(special(net, RangeKind::Wrapped(Box::new(what.clone()))))
         })
     })
 }
@@ -112,7 +116,7 @@ pub(super) fn fixed() -> Vec<Special> {
     });
     let limited = special(
         IpNet::from(IpAddr::from([255, 255, 255, 255])),
-        What::Broadcast,
+        RangeKind::Broadcast,
     );
     v4.chain(v6).chain([limited]).collect()
 }
@@ -126,7 +130,7 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
         if address.is_loopback() || is_link_local(address) {
             continue;
         }
-        ranges.push(special(IpNet::from(address), What::Own));
+        ranges.push(special(IpNet::from(address), RangeKind::Own));
         if let IpNet::V4(v4) = net
             && v4.prefix_len() < 31
         {
@@ -134,7 +138,7 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
             for broadcast in [v4.broadcast(), v4.network()] {
                 ranges.push(special(
                     IpNet::from(IpAddr::from(broadcast)),
-                    What::Broadcast,
+                    RangeKind::Broadcast,
                 ));
             }
         }
@@ -142,12 +146,15 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
         if let IpNet::V6(v6) = net
             && v6.prefix_len() < 127
         {
-            ranges.push(special(IpNet::from(IpAddr::from(v6.network())), What::Own));
+            ranges.push(special(
+                IpNet::from(IpAddr::from(v6.network())),
+                RangeKind::Own,
+            ));
         }
         if is_containers {
             ranges.push(special(
                 net.trunc(),
-                What::Containers(interface.name.clone()),
+                RangeKind::Containers(interface.name.clone()),
             ));
         }
     }
@@ -158,10 +165,10 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
 pub(super) fn local(net: IpNet) -> Option<Special> {
     let address = net.addr();
     let is_other = address.is_loopback() || is_link_local(address) || address.is_multicast();
-    (!is_other).then(|| special(net, What::Own))
+    (!is_other).then(|| special(net, RangeKind::Own))
 }
 
-fn special(net: impl Into<IpNet>, what: What) -> Special {
+fn special(net: impl Into<IpNet>, what: RangeKind) -> Special {
     Special {
         net: net.into(),
         what,

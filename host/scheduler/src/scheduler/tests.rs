@@ -328,7 +328,7 @@ fn reservation(is_held: bool) -> crate::world::Reservation {
         slot: "gpu-a1-0".to_owned(),
         uid: "uid-first".to_owned(),
         node: "a".to_owned(),
-        pod: "default/first".to_owned(),
+        pod: PodKey::read("default/first").unwrap(),
         is_held,
     }
 }
@@ -421,7 +421,7 @@ async fn an_instance_that_is_gone_is_forgotten_though_an_old_answer_shows_it() {
     bench.played.instances.lock().unwrap().remove(&gone.key());
     let first = pod("first", ONE);
     bench.creates(&first);
-    bench.scheduler.saw(gone);
+    bench.scheduler.update_instance(gone);
     assert_eq!(bench.filter(&first, &["a"]).node_names, ["a"]);
     assert_eq!(bench.bind(&first, "a").await, "");
     assert_eq!(bench.played.usage("gpu-a2"), "P:uid-first:a");
@@ -556,11 +556,11 @@ async fn a_pod_that_runs_has_its_slot_again_in_an_instance_that_is_made_anew() {
     let first = pod("first", ONE);
     assert_eq!(bench.schedules(&first, "a").await, "");
     let before = bench.played.get("gpu-a1");
-    let mut anew = gpu("gpu-a1", &["a"], 0);
-    anew.metadata.uid = "another".to_owned();
-    anew.metadata.creation_timestamp = Some("2026-11-26T13:00:00Z".to_owned());
+    let mut recreated = gpu("gpu-a1", &["a"], 0);
+    recreated.metadata.uid = "another".to_owned();
+    recreated.metadata.creation_timestamp = Some("2026-11-26T13:00:00Z".to_owned());
     bench.scheduler.instance_gone(&before.key());
-    bench.played.put(anew.clone());
+    bench.played.put(recreated.clone());
     bench.sees();
     // Other pods cannot take the slot, even before it is restored.
     let other = pod("other", ONE);

@@ -10,20 +10,20 @@ use ContainerKind::{App, Init, Sidecar};
 use super::*;
 use crate::request::Constraint;
 
-fn facts(values: &[(&str, i64)]) -> Facts {
+fn attributes(values: &[(&str, i64)]) -> DeviceAttributes {
     let values = values.iter().map(|(name, value)| {
         let name = ("leafhost.dev".to_owned(), (*name).to_owned());
         (name, AttributeValue::Int(*value))
     });
-    Facts {
+    DeviceAttributes {
         attributes: values.collect(),
-        ..Facts::default()
+        ..DeviceAttributes::default()
     }
 }
 
-/// Returns a way whose expressions are the numbers of the devices that fit.
-fn way(count: u32, fitting: &[usize]) -> Way {
-    Way {
+/// Returns an alternative whose expressions are the numbers of the devices that fit.
+fn alternative(count: u32, fitting: &[usize]) -> Alternative {
+    Alternative {
         name: None,
         configuration: "gpu".to_owned(),
         expressions: fitting.iter().map(ToString::to_string).collect(),
@@ -31,19 +31,19 @@ fn way(count: u32, fitting: &[usize]) -> Way {
     }
 }
 
-fn request(name: &str, ways: Vec<Way>) -> Request {
+fn request(name: &str, alternatives: Vec<Alternative>) -> Request {
     Request {
         name: name.to_owned(),
-        ways,
+        alternatives,
     }
 }
 
-fn asked(place: u32, kind: ContainerKind, requests: Vec<Request>, alike: bool) -> Asked {
+fn asked(place: u32, kind: ContainerKind, requests: Vec<Request>, alike: bool) -> ContainerRequest {
     let alike = alike.then(|| Constraint {
         attribute: "leafhost.dev/numa".to_owned(),
         requests: BTreeSet::new(),
     });
-    Asked {
+    ContainerRequest {
         container: format!("c{place}"),
         place,
         kind,
@@ -52,19 +52,30 @@ fn asked(place: u32, kind: ContainerKind, requests: Vec<Request>, alike: bool) -
     }
 }
 
-fn run(asked: &[Asked], facts: &[Facts]) -> Result<Vec<Choice>, NoChoice> {
-    let names: Vec<String> = (0..facts.len()).map(|n| format!("gpu-{n:02}")).collect();
-    let candidates = facts.iter().zip(&names).map(|(facts, name)| Candidate {
-        configuration: "gpu",
-        name,
-        facts,
-        is_shared: false,
-        left: 0,
-    });
+fn run(
+    asked: &[ContainerRequest],
+    attributes: &[DeviceAttributes],
+) -> Result<Vec<Choice>, NoChoice> {
+    let names: Vec<String> = (0..attributes.len())
+        .map(|n| format!("gpu-{n:02}"))
+        .collect();
+    let candidates = attributes
+        .iter()
+        .zip(&names)
+        .map(|(attributes, name)| Candidate {
+            configuration: "gpu",
+            name,
+            attributes,
+            is_shared: false,
+            left: 0,
+        });
     let candidates: Vec<Candidate<'_>> = candidates.collect();
-    choose(asked, &candidates, &mut { u32::MAX }, |way, index| {
-        way.expressions.contains(&index.to_string())
-    })
+    choose(
+        asked,
+        &candidates,
+        &mut { u32::MAX },
+        |alternative, index| alternative.expressions.contains(&index.to_string()),
+    )
 }
 
 fn devices(chosen: &[Choice]) -> Vec<usize> {
@@ -75,9 +86,12 @@ const APP: ContainerKind = App;
 
 #[test]
 fn the_first_way_that_leaves_the_rest_possible_is_taken() {
-    let all: Vec<Facts> = (0..5).map(|_| Facts::default()).collect();
-    let first = request("p", vec![way(3, &[0, 1, 2]), way(2, &[2, 3])]);
-    let second = request("q", vec![way(2, &[3, 4])]);
+    let all: Vec<DeviceAttributes> = (0..5).map(|_| DeviceAttributes::default()).collect();
+    let first = request(
+        "p",
+        vec![alternative(3, &[0, 1, 2]), alternative(2, &[2, 3])],
+    );
+    let second = request("q", vec![alternative(2, &[3, 4])]);
     let both = run(
         &[asked(0, APP, vec![first.clone(), second.clone()], false)],
         &all,
@@ -87,7 +101,7 @@ fn the_first_way_that_leaves_the_rest_possible_is_taken() {
     let without = |lost: usize| {
         let way_of = |count, all: &[usize]| {
             let left: Vec<usize> = all.iter().copied().filter(|one| *one != lost).collect();
-            way(count, &left)
+            alternative(count, &left)
         };
         let first = request("p", vec![way_of(3, &[0, 1, 2]), way_of(2, &[2, 3])]);
         let second = request("q", vec![way_of(2, &[3, 4])]);
@@ -103,12 +117,12 @@ fn the_first_way_that_leaves_the_rest_possible_is_taken() {
 #[test]
 fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
     let all = [
-        facts(&[("numa", 0)]),
-        facts(&[("numa", 1)]),
-        facts(&[]),
-        facts(&[("numa", 1)]),
+        attributes(&[("numa", 0)]),
+        attributes(&[("numa", 1)]),
+        attributes(&[]),
+        attributes(&[("numa", 1)]),
     ];
-    let two = vec![request("a", vec![way(2, &[0, 1, 2, 3])])];
+    let two = vec![request("a", vec![alternative(2, &[0, 1, 2, 3])])];
     assert_eq!(
         devices(&run(&[asked(0, APP, two.clone(), true)], &all).unwrap()),
         [1, 3]
@@ -117,7 +131,7 @@ fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
         devices(&run(&[asked(0, APP, two, false)], &all).unwrap()),
         [0, 1]
     );
-    let three = vec![request("a", vec![way(3, &[0, 1, 2, 3])])];
+    let three = vec![request("a", vec![alternative(3, &[0, 1, 2, 3])])];
     assert_eq!(
         run(&[asked(0, APP, three, true)], &all),
         Err(NoChoice::Impossible)
@@ -126,11 +140,11 @@ fn devices_of_a_constraint_are_alike_even_where_the_first_ones_are_not() {
 
 #[test]
 fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not() {
-    let all = [Facts::default(), Facts::default()];
-    let one = || vec![request("a", vec![way(1, &[0, 1])])];
+    let all = [DeviceAttributes::default(), DeviceAttributes::default()];
+    let one = || vec![request("a", vec![alternative(1, &[0, 1])])];
     let run_kinds = |kinds: &[ContainerKind]| {
         let places = kinds.iter().zip(0..);
-        let asked: Vec<Asked> = places
+        let asked: Vec<ContainerRequest> = places
             .map(|(kind, place)| asked(place, *kind, one(), false))
             .collect();
         run(&asked, &all).map(|chosen| devices(&chosen))
@@ -144,11 +158,11 @@ fn init_containers_leave_their_devices_to_those_after_them_and_sidecars_do_not()
 
 #[test]
 fn what_nobody_else_can_use_is_taken_first() {
-    let facts = Facts::default();
+    let attributes = DeviceAttributes::default();
     let candidate = |name: &'static str, is_shared, left| Candidate {
         configuration: "gpu",
         name,
-        facts: &facts,
+        attributes: &attributes,
         is_shared,
         left,
     };
@@ -158,7 +172,12 @@ fn what_nobody_else_can_use_is_taken_first() {
         candidate("c", false, 1),
         candidate("d", false, 1),
     ];
-    let asked = [asked(0, APP, vec![request("a", vec![way(1, &[])])], false)];
+    let asked = [asked(
+        0,
+        APP,
+        vec![request("a", vec![alternative(1, &[])])],
+        false,
+    )];
     let chosen = choose(&asked, &all, &mut { u32::MAX }, |_, _| true).unwrap();
     assert_eq!(devices(&chosen), [2]);
     let none = choose(&asked, &all, &mut { u32::MAX }, |_, _| false);
@@ -168,11 +187,11 @@ fn what_nobody_else_can_use_is_taken_first() {
 #[test]
 fn a_search_that_cannot_end_soon_gives_up() {
     // Each device is of its own kind, and the last request can never be met.
-    let all: Vec<Facts> = (0..40).map(|n| facts(&[("numa", n)])).collect();
+    let all: Vec<DeviceAttributes> = (0..40).map(|n| attributes(&[("numa", n)])).collect();
     let every: Vec<usize> = (0..40).collect();
-    let requests = (0..10).map(|n| request(&format!("r{n}"), vec![way(3, &every)]));
+    let requests = (0..10).map(|n| request(&format!("r{n}"), vec![alternative(3, &every)]));
     let mut requests: Vec<Request> = requests.collect();
-    requests.push(request("last", vec![way(11, &every)]));
+    requests.push(request("last", vec![alternative(11, &every)]));
     let constraint = Constraint {
         attribute: "leafhost.dev/numa".to_owned(),
         requests: BTreeSet::from(["nothing".to_owned()]),
@@ -184,10 +203,10 @@ fn a_search_that_cannot_end_soon_gives_up() {
 }
 
 /// Tries every device in every position. Returns true if a choice exists.
-fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
+fn by_force(asked: &[ContainerRequest], attributes: &[DeviceAttributes]) -> bool {
     fn next(
-        asked: &[Asked],
-        facts: &[Facts],
+        asked: &[ContainerRequest],
+        attributes: &[DeviceAttributes],
         at: (usize, usize),
         chosen: &mut Vec<Choice>,
     ) -> bool {
@@ -195,45 +214,50 @@ fn by_force(asked: &[Asked], facts: &[Facts]) -> bool {
             return true;
         };
         let Some(request) = container.requests.get(at.1) else {
-            return next(asked, facts, (at.0 + 1, 0), chosen);
+            return next(asked, attributes, (at.0 + 1, 0), chosen);
         };
-        (0..request.ways.len()).any(|way| fill(asked, facts, at, way, 0, chosen))
+        (0..request.alternatives.len())
+            .any(|alternative| fill(asked, attributes, at, alternative, 0, chosen))
     }
     fn fill(
-        asked: &[Asked],
-        facts: &[Facts],
+        asked: &[ContainerRequest],
+        attributes: &[DeviceAttributes],
         at: (usize, usize),
-        way: usize,
+        alternative: usize,
         made: u32,
         chosen: &mut Vec<Choice>,
     ) -> bool {
-        let found = &asked[at.0].requests[at.1].ways[way];
+        let found = &asked[at.0].requests[at.1].alternatives[alternative];
         if made == found.count {
-            return next(asked, facts, (at.0, at.1 + 1), chosen);
+            return next(asked, attributes, (at.0, at.1 + 1), chosen);
         }
-        (0..facts.len()).any(|candidate| {
+        (0..attributes.len()).any(|candidate| {
             if !found.expressions.contains(&candidate.to_string()) {
                 return false;
             }
             chosen.push(Choice {
                 asked: at.0,
                 request: at.1,
-                way,
+                alternative,
                 candidate,
             });
-            let is_right =
-                is_right(asked, facts, chosen) && fill(asked, facts, at, way, made + 1, chosen);
+            let is_right = is_right(asked, attributes, chosen)
+                && fill(asked, attributes, at, alternative, made + 1, chosen);
             if !is_right {
                 chosen.pop();
             }
             is_right
         })
     }
-    next(asked, facts, (0, 0), &mut Vec::new())
+    next(asked, attributes, (0, 0), &mut Vec::new())
 }
 
 /// Returns true if a whole or partial choice breaks no rule.
-fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
+fn is_right(
+    asked: &[ContainerRequest],
+    attributes: &[DeviceAttributes],
+    chosen: &[Choice],
+) -> bool {
     for (index, one) in chosen.iter().enumerate() {
         let own = &asked[one.asked];
         for other in &chosen[index + 1..] {
@@ -251,7 +275,7 @@ fn is_right(asked: &[Asked], facts: &[Facts], chosen: &[Choice]) -> bool {
         if own.constraints.is_empty() {
             continue;
         }
-        let value = |choice: &Choice| facts[choice.candidate].attribute("leafhost.dev/numa");
+        let value = |choice: &Choice| attributes[choice.candidate].attribute("leafhost.dev/numa");
         let same = chosen.iter().filter(|other| other.asked == one.asked);
         if value(one).is_none() || same.into_iter().any(|other| value(other) != value(one)) {
             return false;
@@ -266,22 +290,22 @@ fn a_choice_is_found_exactly_where_trying_everything_finds_one() {
     let mut found = BTreeMap::new();
     for round in 0..3_000 {
         let count = random.random_range(1..6);
-        let all: Vec<Facts> = (0..count)
+        let all: Vec<DeviceAttributes> = (0..count)
             .map(|_| match random.random_range(0..3) {
-                2 => facts(&[]),
-                value => facts(&[("numa", value)]),
+                2 => attributes(&[]),
+                value => attributes(&[("numa", value)]),
             })
             .collect();
-        let containers: Vec<Asked> = (0..random.random_range(1..4))
+        let containers: Vec<ContainerRequest> = (0..random.random_range(1..4))
             .map(|place| {
                 let requests = (0..random.random_range(1..3)).map(|n| {
-                    let ways = (0..random.random_range(1..3)).map(|_| {
+                    let alternatives = (0..random.random_range(1..3)).map(|_| {
                         let fitting = (0..count).filter(|_| random.random_range(0..3) > 0);
                         let fitting: Vec<usize> = fitting.collect();
-                        way(random.random_range(1..3), &fitting)
+                        alternative(random.random_range(1..3), &fitting)
                     });
-                    let ways: Vec<Way> = ways.collect();
-                    request(&format!("r{n}"), ways)
+                    let alternatives: Vec<Alternative> = alternatives.collect();
+                    request(&format!("r{n}"), alternatives)
                 });
                 let requests: Vec<Request> = requests.collect();
                 let kinds = [ContainerKind::Init, ContainerKind::Sidecar, APP];
@@ -299,11 +323,16 @@ fn a_choice_is_found_exactly_where_trying_everything_finds_one() {
         if let Ok(chosen) = chosen {
             assert!(is_right(&containers, &all, &chosen), "round {round}");
             let whole = chosen.iter().fold(BTreeMap::new(), |mut counts, one| {
-                *counts.entry((one.asked, one.request, one.way)).or_insert(0) += 1;
+                *counts
+                    .entry((one.asked, one.request, one.alternative))
+                    .or_insert(0) += 1;
                 counts
             });
-            for ((asked, request, way), count) in whole {
-                assert_eq!(containers[asked].requests[request].ways[way].count, count);
+            for ((asked, request, alternative), count) in whole {
+                assert_eq!(
+                    containers[asked].requests[request].alternatives[alternative].count,
+                    count
+                );
             }
         }
     }

@@ -12,7 +12,7 @@ fn containers(names: &[&str]) -> Vec<Container> {
     names.iter().map(container).collect()
 }
 
-fn read(text: &str) -> Result<Vec<Asked>, InvalidRequest> {
+fn read(text: &str) -> Result<Vec<ContainerRequest>, InvalidRequest> {
     let check = |text: &str| Expression::new(text).map(drop);
     super::read(text, &containers(&["idle", "main"]), check)
 }
@@ -48,18 +48,24 @@ main:
     let [gpus, net] = &main.requests[..] else {
         panic!("{main:#?}");
     };
-    let [gpu] = &gpus.ways[..] else {
+    let [gpu] = &gpus.alternatives[..] else {
         panic!("{gpus:#?}");
     };
     assert_eq!((&*gpu.configuration, gpu.count), ("gpu", 2));
     assert_eq!(gpu.expressions.len(), 1);
-    let ways: Vec<_> = net
-        .ways
+    let alternatives: Vec<_> = net
+        .alternatives
         .iter()
-        .map(|way| (way.whole_name(net), &*way.configuration, way.count))
+        .map(|alternative| {
+            (
+                alternative.whole_name(net),
+                &*alternative.configuration,
+                alternative.count,
+            )
+        })
         .collect();
     assert_eq!(
-        ways,
+        alternatives,
         [
             ("net/fast".to_owned(), "nic", 1),
             ("net/any".to_owned(), "nic", 3)
@@ -70,21 +76,21 @@ main:
         let all = main.requests.iter();
         all.flat_map(|request| {
             request
-                .ways
+                .alternatives
                 .iter()
-                .map(move |way| one.concerns(request, way))
+                .map(move |alternative| one.concerns(request, alternative))
         })
         .collect::<Vec<_>>()
     };
     assert_eq!(concerns(0), [true, true, true]);
     assert_eq!(concerns(1), [true, true, false]);
     let json = r#"{"main": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu"}}]}}"#;
-    assert_eq!(read(json).unwrap()[0].requests[0].ways[0].count, 1);
+    assert_eq!(read(json).unwrap()[0].requests[0].alternatives[0].count, 1);
 }
 
 /// Returns an annotation with one container and one request in this way.
-fn one(way: &str) -> String {
-    format!("{{main: {{requests: [{{name: a, {way}}}]}}}}")
+fn one(alternative: &str) -> String {
+    format!("{{main: {{requests: [{{name: a, {alternative}}}]}}}}")
 }
 
 #[test]

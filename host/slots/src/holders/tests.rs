@@ -1,4 +1,4 @@
-use leafhost_core::unit::Unit;
+use leafhost_core::device_id::DeviceId;
 use leafhost_fakes::Store;
 use serde_json::json;
 
@@ -58,7 +58,7 @@ impl Bench {
         let slots = held.iter().map(|(slot, pod)| SlotView {
             slot: (*slot).into(),
             instance: Some(key()),
-            unit: Unit {
+            device_id: DeviceId {
                 resource: "akri.sh/a-1".into(),
                 id: (*slot).into(),
             },

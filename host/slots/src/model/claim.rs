@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
 use leafhost_core::configuration::MAX_CAPACITY;
+use leafhost_core::device_id::{DeviceId, resource, resource_name};
 use leafhost_core::edits::Edits;
 use leafhost_core::free_slots::{free_slots, left};
 use leafhost_core::instance::{Edit, Instance};
@@ -12,23 +13,22 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_order::{in_order, place};
 use leafhost_core::ports::Change;
 use leafhost_core::slot::{DeviceUsage, slot_number};
-use leafhost_core::unit::{Unit, resource, resource_name};
 use leafhost_core::usable::{Unusable, Usable, usable};
 use leafhost_kubelet::{Allocation, DeviceSpec, Mount, Refusal};
 
 use super::context::SlotContext;
-use super::hold::{Hold, Place};
-use super::newcomers::WAIT;
+use super::slot_state::{SlotKey, SlotState};
 use super::snapshot::SLOTS_ANNOTATION;
+use super::warmup::WAIT;
 
 /// Number of choices among equal Instances by Configuration; the next choice begins with the next Instance.
-pub type Turns = BTreeMap<ConfigurationKey, usize>;
+pub type RoundRobin = BTreeMap<ConfigurationKey, usize>;
 
 /// Slot chosen for one requested device.
 #[derive(Debug, Clone)]
 pub struct Chosen {
     /// Resource and id by which the kubelet knows it.
-    pub unit: Unit,
+    pub device_id: DeviceId,
     /// Instance of the slot.
     pub instance: Arc<Instance>,
     /// Id of the slot.
@@ -40,7 +40,7 @@ pub struct Chosen {
 
 impl Chosen {
     /// Returns the Instance object and the id of the slot.
-    pub fn place(&self) -> Place {
+    pub fn slot_key(&self) -> SlotKey {
         (self.instance.key(), self.slot.clone())
     }
 }
@@ -53,7 +53,7 @@ impl SlotContext<'_> {
         resource: &str,
         ids: &BTreeSet<String>,
         reserved: &mut BTreeSet<String>,
-        turns: &mut Turns,
+        round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let name = resource_name(resource).unwrap_or_default();
         let mut now = reserved.clone();
@@ -62,34 +62,34 @@ impl SlotContext<'_> {
         // Slots that this node has already determine which Instances remain for the other ids.
         let (again, new): (Vec<_>, Vec<_>) = ids
             .iter()
-            .map(|id| Unit {
+            .map(|id| DeviceId {
                 resource: resource.to_owned(),
                 id: id.clone(),
             })
-            .partition(|unit| {
-                let hold = self.holds.by_unit.get(unit);
-                hold.is_some_and(|hold| hold.stored.is_some())
+            .partition(|device_id| {
+                let state = self.slot_table.by_device_id.get(device_id);
+                state.is_some_and(|state| state.stored.is_some())
             });
-        if let Some(unit) = again.iter().chain(&new).find(|unit| {
-            let hold = self.holds.by_unit.get(unit);
-            hold.is_some_and(|hold| hold.is_doubtful(self.kubelet))
+        if let Some(device_id) = again.iter().chain(&new).find(|device_id| {
+            let state = self.slot_table.by_device_id.get(device_id);
+            state.is_some_and(|state| state.is_uncertain(self.kubelet))
         }) {
             return Err(Refusal::Unavailable(format!(
-                "{unit} was held before the kubelet was restarted, and it cannot be told whether its pod has ended"
+                "{device_id} was held before the kubelet was restarted, and it cannot be told whether its pod has ended"
             )));
         }
-        for unit in again {
-            chosen.push(self.again(unit)?);
+        for device_id in again {
+            chosen.push(self.again(device_id)?);
         }
         if !new.is_empty() {
-            if let Some(key) = self.owners.configurations.get(name) {
-                self.through_configuration(key, &new, &mut chosen, &mut now, turns)?;
+            if let Some(key) = self.name_index.configurations.get(name) {
+                self.through_configuration(key, &new, &mut chosen, &mut now, round_robin)?;
             } else {
-                let key = self.owners.instances.get(name);
+                let key = self.name_index.instances.get(name);
                 let instance = key.and_then(|key| self.instances.instances.get(key));
-                for unit in new {
-                    let instance = instance.ok_or_else(|| unknown(resource, &unit.id))?;
-                    let one = self.through_instance(instance, unit, &now)?;
+                for device_id in new {
+                    let instance = instance.ok_or_else(|| unknown(resource, &device_id.id))?;
+                    let one = self.through_instance(instance, device_id, &now)?;
                     now.insert(one.slot.clone());
                     chosen.push(one);
                 }
@@ -97,50 +97,50 @@ impl SlotContext<'_> {
         }
         let new = chosen.iter().filter(|one| one.claim.is_some());
         reserved.extend(new.map(|one| one.slot.clone()));
-        chosen.sort_by(|one, two| one.unit.id.cmp(&two.unit.id));
+        chosen.sort_by(|one, two| one.device_id.id.cmp(&two.device_id.id));
         Ok(chosen)
     }
 
     /// Returns the slots that are in use although their Instances do not record it, except those of the requested ids.
     fn hidden(&self, resource: &str, ids: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
-        for name in self.owners.namesakes.keys() {
+        let mut by_name: BTreeMap<&str, Vec<&SlotState>> = BTreeMap::new();
+        for name in self.name_index.namesakes.keys() {
             by_name.entry(name).or_default();
         }
-        for (unit, hold) in &self.holds.by_unit {
-            let is_asked = unit.resource == resource && ids.contains(&unit.id);
-            let is_suspect = hold.stored.is_none() || by_name.contains_key(&*hold.instance);
+        for (device_id, state) in &self.slot_table.by_device_id {
+            let is_asked = device_id.resource == resource && ids.contains(&device_id.id);
+            let is_suspect = state.stored.is_none() || by_name.contains_key(&*state.instance);
             if is_suspect && !is_asked {
-                by_name.entry(&hold.instance).or_default().push(hold);
+                by_name.entry(&state.instance).or_default().push(state);
             }
         }
-        let keys = by_name.into_iter().filter_map(|(name, holds)| {
-            let key = self.owners.instances.get(name)?;
-            Some(self.taken(key, holds.into_iter()))
+        let keys = by_name.into_iter().filter_map(|(name, states)| {
+            let key = self.name_index.instances.get(name)?;
+            Some(self.taken(key, states.into_iter()))
         });
         keys.flatten().collect()
     }
 
     /// Returns a slot that this node has already, for the app container of a pod whose init container had it, or for a new pod that the
-    /// kubelet gives the unit of an ended pod.
-    fn again(&self, unit: Unit) -> Result<Chosen, Refusal> {
-        let hold = self.holds.by_unit.get(&unit);
-        let hold = hold.ok_or_else(|| unknown(&unit.resource, &unit.id))?;
-        let key = hold.stored.as_ref();
-        if key != self.owners.instances.get(&hold.instance) {
+    /// kubelet gives the device id of an ended pod.
+    fn again(&self, device_id: DeviceId) -> Result<Chosen, Refusal> {
+        let state = self.slot_table.by_device_id.get(&device_id);
+        let state = state.ok_or_else(|| unknown(&device_id.resource, &device_id.id))?;
+        let key = state.stored.as_ref();
+        if key != self.name_index.instances.get(&state.instance) {
             return Err(Refusal::Unavailable(format!(
-                "{unit} still belongs to Instance {}, but another Instance has this name at the kubelet; retry after the slot grace",
+                "{device_id} still belongs to Instance {}, but another Instance has this name at the kubelet; retry after the slot grace",
                 key.map(ToString::to_string).unwrap_or_default()
             )));
         }
         let instance = key
             .and_then(|key| self.instances.instances.get(key))
-            .ok_or_else(|| gone(&hold.instance))?;
+            .ok_or_else(|| gone(&state.instance))?;
         let usable = self.visible(instance)?;
         Ok(Chosen {
-            unit,
+            device_id,
             instance: Arc::clone(instance),
-            slot: hold.slot.clone(),
+            slot: state.slot.clone(),
             claim: None,
             usable,
         })
@@ -149,12 +149,12 @@ impl SlotContext<'_> {
     fn through_instance(
         &self,
         instance: &Arc<Instance>,
-        unit: Unit,
+        device_id: DeviceId,
         reserved: &BTreeSet<String>,
     ) -> Result<Chosen, Refusal> {
         let name = &instance.metadata.name;
-        let number =
-            slot_number(name, &unit.id).ok_or_else(|| unknown(&unit.resource, &unit.id))?;
+        let number = slot_number(name, &device_id.id)
+            .ok_or_else(|| unknown(&device_id.resource, &device_id.id))?;
         let usable = self.visible(instance)?;
         if self.new.contains(&instance.metadata.uid) {
             return Err(Refusal::Unavailable(format!(
@@ -162,45 +162,45 @@ impl SlotContext<'_> {
                 WAIT.as_secs()
             )));
         }
-        let usage = instance.spec.device_usage.get(&unit.id);
+        let usage = instance.spec.device_usage.get(&device_id.id);
         if let Some(usage) = usage.filter(|usage| !usage.is_empty()) {
             return Err(Refusal::Unavailable(format!(
                 "slot {} of Instance {name} is used by {usage}",
-                unit.id
+                device_id.id
             )));
         }
         // A slot above a reduced capacity stays listed while it is used, and a moment longer. A container that gets it then takes one of
         // the slots that the capacity leaves.
         if number >= MAX_CAPACITY {
-            return Err(unknown(&unit.resource, &unit.id));
+            return Err(unknown(&device_id.resource, &device_id.id));
         }
-        let slot = unit.id.clone();
+        let slot = device_id.id.clone();
         if reserved.contains(&slot) || left_beside(instance, reserved) == 0 {
             return Err(full(instance));
         }
         Ok(Chosen {
             claim: Some(DeviceUsage::Node(self.node.to_owned())),
-            unit,
+            device_id,
             instance: Arc::clone(instance),
             slot,
             usable,
         })
     }
 
-    /// Chooses a slot of another Instance for each unit, so that a container gets different devices; Instances with the most free slots
+    /// Chooses a slot of another Instance for each device id, so that a container gets different devices; Instances with the most free slots
     /// come first. Among equal Instances nodes begin at opposite ends, and each allocation with the next one: otherwise a pod that also
     /// asks for a certain Instance would never get both.
     fn through_configuration(
         &self,
         key: &ConfigurationKey,
-        units: &[Unit],
+        device_ids: &[DeviceId],
         chosen: &mut Vec<Chosen>,
         reserved: &mut BTreeSet<String>,
-        turns: &mut Turns,
+        round_robin: &mut RoundRobin,
     ) -> Result<(), Refusal> {
-        let is_ours = |unit: &&Unit| slot_number(key.name(), &unit.id).is_some();
-        if let Some(unit) = units.iter().find(|unit| !is_ours(unit)) {
-            return Err(unknown(&unit.resource, &unit.id));
+        let is_ours = |device_id: &&DeviceId| slot_number(key.name(), &device_id.id).is_some();
+        if let Some(device_id) = device_ids.iter().find(|device_id| !is_ours(device_id)) {
+            return Err(unknown(&device_id.resource, &device_id.id));
         }
         let mut left: BTreeMap<usize, Vec<&Arc<Instance>>> = BTreeMap::new();
         for instance in self.instances_of(key) {
@@ -210,7 +210,7 @@ impl SlotContext<'_> {
                 left.entry(count).or_default().push(instance);
             }
         }
-        let turn = turns.entry(key.clone()).or_default();
+        let turn = round_robin.entry(key.clone()).or_default();
         let begin = *turn;
         let Some((_, equals)) = left.last_key_value() else {
             return Err(self.none_free(key));
@@ -229,7 +229,7 @@ impl SlotContext<'_> {
             order.extend(equals);
         }
         let mut order = order.into_iter();
-        for unit in units {
+        for device_id in device_ids {
             let one = order.find_map(|instance| {
                 let usable = self.visible(instance).ok()?;
                 if self.is_held_back(instance) {
@@ -240,11 +240,11 @@ impl SlotContext<'_> {
                 let free = in_order(free, place(self.node, name, nodes), nodes.len());
                 let slot = free.into_iter().next()?;
                 Some(Chosen {
-                    unit: unit.clone(),
+                    device_id: device_id.clone(),
                     instance: Arc::clone(instance),
                     slot,
                     claim: Some(DeviceUsage::Configuration {
-                        device: unit.id.clone(),
+                        device: device_id.id.clone(),
                         node: self.node.to_owned(),
                     }),
                     usable,
@@ -267,7 +267,7 @@ impl SlotContext<'_> {
     }
 
     fn instances_of(&self, key: &ConfigurationKey) -> impl Iterator<Item = &Arc<Instance>> {
-        self.owners
+        self.name_index
             .instances
             .values()
             .filter(|instance| instance.namespace == key.namespace())
@@ -363,7 +363,7 @@ pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
     });
     let pairs: Vec<String> = chosen
         .iter()
-        .map(|one| format!("{}={}", one.unit.id, one.slot))
+        .map(|one| format!("{}={}", one.device_id.id, one.slot))
         .collect();
     let annotations = configuration
         .map(|name| (format!("{SLOTS_ANNOTATION}/{name}"), pairs.join(" ")))

@@ -8,21 +8,26 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::KubeletRun;
 
-use super::hold::Hold;
-use super::holds::Holds;
-use super::view::Owners;
+use super::name_index::NameIndex;
+use super::slot_state::SlotState;
+use super::slot_table::SlotTable;
 
 impl SlotContext<'_> {
-    /// Returns the slots of an Instance that are in use although it does not record it: those of `holds` that are not stored in it, and
+    /// Returns the slots of an Instance that are in use although it does not record it: those of `states` that are not stored in it, and
     /// those of Instances with the same name in other namespaces.
     pub fn taken<'h>(
         &self,
         key: &InstanceKey,
-        holds: impl Iterator<Item = &'h Hold>,
+        states: impl Iterator<Item = &'h SlotState>,
     ) -> BTreeSet<String> {
-        let unsaid = holds.filter(|hold| hold.stored.as_ref() != Some(key));
-        let mut taken: BTreeSet<String> = unsaid.map(|hold| hold.slot.clone()).collect();
-        let others = self.owners.namesakes.get(&key.name).into_iter().flatten();
+        let unrecorded = states.filter(|state| state.stored.as_ref() != Some(key));
+        let mut taken: BTreeSet<String> = unrecorded.map(|state| state.slot.clone()).collect();
+        let others = self
+            .name_index
+            .namesakes
+            .get(&key.name)
+            .into_iter()
+            .flatten();
         let others = others.filter(|other| *other != key);
         let others = others.filter_map(|other| self.instances.instances.get(other));
         for (slot, usage) in others.flat_map(|other| &other.spec.device_usage) {
@@ -50,10 +55,10 @@ pub struct SlotContext<'a> {
     /// Instances of the store.
     pub instances: &'a InstanceSet,
     /// Owners of the resource names.
-    pub owners: &'a Owners,
+    pub name_index: &'a NameIndex,
     /// Slots of this node.
-    pub holds: &'a Holds,
-    /// Uids of Instances of which no slot is given yet; see [`super::newcomers`].
+    pub slot_table: &'a SlotTable,
+    /// Uids of Instances of which no slot is given yet; see [`super::warmup`].
     pub new: &'a BTreeSet<String>,
     /// Instances that cannot be written, of which no slot is given.
     pub barred: &'a BTreeSet<InstanceKey>,

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::configuration::{MAX_CAPACITY, Resources};
 use leafhost_core::device::Device;
+use leafhost_core::device_id::{DeviceId, resource, resource_name, virtual_id};
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::fair::in_turns;
+use leafhost_core::fair::round_robin;
 use leafhost_core::free_slots::free_slots;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
 use leafhost_core::slot::{slot_id, slot_number};
-use leafhost_core::unit::{Unit, resource, resource_name, virtual_id};
 use leafhost_core::usable::{Unusable, configured, usable};
 use leafhost_kubelet::{Devices, Health, KubeletRun, Offers, ResourceName};
 
 use super::context::SlotContext;
-use super::hold::Hold;
+use super::slot_state::SlotState;
 
 /// Upper bound of resource names that a node offers for Instances in its life: the Node object keeps every name, and its size is limited.
 pub const NAMES_EVER: usize = 1000;
@@ -30,7 +30,7 @@ const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
 /// Computes offers and caches them.
 #[derive(Debug, Default)]
-pub struct Offerer {
+pub struct OfferBuilder {
     /// Devices of the last call.
     devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
@@ -55,7 +55,7 @@ struct Computed {
     kept: bool,
     offered: bool,
     resources: Option<Resources>,
-    holds: Vec<Held>,
+    held: Vec<Held>,
     /// Slots that are in use although the Instance does not record it.
     taken: BTreeSet<String>,
     list: Arc<Devices>,
@@ -64,10 +64,10 @@ struct Computed {
     name: Result<ResourceName, Box<Problem>>,
 }
 
-/// Parts of a hold that affect a list.
+/// Parts of a slot's state that affect a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
-    unit: Unit,
+    device_id: DeviceId,
     slot: String,
     availability: Availability,
 }
@@ -84,12 +84,12 @@ enum Availability {
 }
 
 impl Availability {
-    fn of(hold: &Hold, key: &InstanceKey, kubelet: Option<KubeletRun>) -> Self {
-        if hold.holder.is_lost() || (hold.absent && hold.is_doubtful(kubelet)) {
+    fn of(state: &SlotState, key: &InstanceKey, kubelet: Option<KubeletRun>) -> Self {
+        if state.holder.is_lost() || (state.absent && state.is_uncertain(kubelet)) {
             Self::Barred
-        } else if !hold.absent {
+        } else if !state.absent {
             Self::Kept
-        } else if hold.stored.as_ref() == Some(key) {
+        } else if state.stored.as_ref() == Some(key) {
             Self::Idle
         } else {
             Self::Barred
@@ -119,7 +119,7 @@ pub struct Limits {
     pub ever: usize,
 }
 
-impl Offerer {
+impl OfferBuilder {
     /// Computes the current offers. `known` are the names that were ever offered. Unless `is_writable`, no free slot is offered.
     pub fn offer(
         &mut self,
@@ -132,8 +132,8 @@ impl Offerer {
             node,
             devices,
             instances,
-            owners,
-            holds,
+            name_index,
+            slot_table,
             kubelet,
             ..
         } = context;
@@ -143,34 +143,34 @@ impl Offerer {
         let same_devices = Arc::ptr_eq(&self.devices, devices);
         self.devices = Arc::clone(devices);
         self.cache
-            .retain(|key, _| owners.instances.get(&key.name) == Some(key));
-        let mut by_instance: BTreeMap<&str, Vec<(&Unit, &Hold)>> = BTreeMap::new();
-        for (unit, hold) in &holds.by_unit {
+            .retain(|key, _| name_index.instances.get(&key.name) == Some(key));
+        let mut by_instance: BTreeMap<&str, Vec<(&DeviceId, &SlotState)>> = BTreeMap::new();
+        for (device_id, state) in &slot_table.by_device_id {
             by_instance
-                .entry(&hold.instance)
+                .entry(&state.instance)
                 .or_default()
-                .push((unit, hold));
+                .push((device_id, state));
         }
         // By Configuration: the number of Instances with a free slot, and true if it has any Instance.
         let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
-        let mut numbers: BTreeMap<String, Vec<(Unit, bool)>> = BTreeMap::new();
-        for key in owners.instances.values() {
+        let mut numbers: BTreeMap<String, Vec<(DeviceId, bool)>> = BTreeMap::new();
+        for key in name_index.instances.values() {
             let Some(instance) = instances.instances.get(key) else {
                 continue;
             };
             let own = by_instance.remove(key.name.as_str()).unwrap_or_default();
-            let taken = context.taken(key, own.iter().map(|(_, hold)| *hold));
+            let taken = context.taken(key, own.iter().map(|(_, state)| *state));
             let held: Vec<Held> = own
                 .into_iter()
-                .map(|(unit, hold)| Held {
-                    unit: unit.clone(),
-                    slot: hold.slot.clone(),
-                    availability: Availability::of(hold, key, kubelet),
+                .map(|(device_id, state)| Held {
+                    device_id: device_id.clone(),
+                    slot: state.slot.clone(),
+                    availability: Availability::of(state, key, kubelet),
                 })
                 .collect();
             let before = self.cache.get(key).filter(|computed| {
                 Arc::ptr_eq(&computed.instance, instance)
-                    && computed.holds == held
+                    && computed.held == held
                     && computed.taken == taken
                     && computed.is_held_back == context.is_held_back(instance)
             });
@@ -190,36 +190,36 @@ impl Offerer {
                 instance.spec.configuration_name.as_str(),
             );
             let mut has_idle = false;
-            for held in computed.holds.iter().filter(|held| {
-                !held.unit.resource.is_empty()
-                    && resource_name(&held.unit.resource) != Some(key.name.as_str())
+            for held in computed.held.iter().filter(|held| {
+                !held.device_id.resource.is_empty()
+                    && resource_name(&held.device_id.resource) != Some(key.name.as_str())
             }) {
                 // At most one idle id for each Instance, so that a container that asks for two gets different devices.
                 let is_second = held.availability == Availability::Idle
                     && std::mem::replace(&mut has_idle, true);
                 let healthy = computed.is_healthy(held) && !is_second;
                 numbers
-                    .entry(held.unit.resource.clone())
+                    .entry(held.device_id.resource.clone())
                     .or_default()
-                    .push((held.unit.clone(), healthy));
+                    .push((held.device_id.clone(), healthy));
             }
             let sum = free.entry(owner).or_default();
             sum.0 += u32::from(computed.has_free && !has_idle);
             sum.1 = true;
         }
         // The Instances of these are gone; the kubelet still has their ids and must not give them to any pod.
-        let mut orphans: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
-        for (unit, _) in by_instance.into_values().flatten() {
-            if !unit.resource.is_empty() {
+        let mut orphans: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
+        for (device_id, _) in by_instance.into_values().flatten() {
+            if !device_id.resource.is_empty() {
                 orphans
-                    .entry(unit.resource.clone())
+                    .entry(device_id.resource.clone())
                     .or_default()
-                    .push(unit.clone());
+                    .push(device_id.clone());
             }
         }
         let mut offered = Offered::default();
         self.list_instances(&mut orphans, known, limits, &mut offered);
-        for (name, key) in &owners.configurations {
+        for (name, key) in &name_index.configurations {
             let view = devices.configurations.get(key);
             if view.is_some_and(|view| !view.configured.configuration.resources.has_configuration())
             {
@@ -228,7 +228,7 @@ impl Offerer {
             let resource = resource(name);
             let mut used = numbers.remove(&resource).unwrap_or_default();
             let gone = orphans.remove(&resource).unwrap_or_default();
-            used.extend(gone.into_iter().map(|unit| (unit, false)));
+            used.extend(gone.into_iter().map(|device_id| (device_id, false)));
             let (free, any) = free
                 .get(&(key.namespace(), key.name()))
                 .copied()
@@ -237,20 +237,23 @@ impl Offerer {
             self.put(&mut offered, resource, list);
         }
         // Configurations that are absent, not read yet or without a resource: the slots of containers stay listed.
-        for (resource, units) in numbers {
+        for (resource, device_ids) in numbers {
             let gone = orphans.remove(&resource).unwrap_or_default();
-            let gone = gone.into_iter().map(|unit| (unit, false));
-            let list = units.into_iter().chain(gone).map(|(unit, healthy)| {
-                let health = health(healthy);
-                (unit.id, device(health, None))
-            });
+            let gone = gone.into_iter().map(|device_id| (device_id, false));
+            let list = device_ids
+                .into_iter()
+                .chain(gone)
+                .map(|(device_id, healthy)| {
+                    let health = health(healthy);
+                    (device_id.id, device(health, None))
+                });
             self.put(&mut offered, resource, list.collect());
         }
         // The rest has neither Instance nor Configuration.
-        for (resource, units) in orphans {
-            let list = units
+        for (resource, device_ids) in orphans {
+            let list = device_ids
                 .into_iter()
-                .map(|unit| (unit.id, device(Health::Unhealthy, None)))
+                .map(|device_id| (device_id.id, device(Health::Unhealthy, None)))
                 .collect();
             self.put(&mut offered, resource, list);
         }
@@ -260,7 +263,7 @@ impl Offerer {
 
     fn list_instances(
         &mut self,
-        orphans: &mut BTreeMap<String, Vec<Unit>>,
+        orphans: &mut BTreeMap<String, Vec<DeviceId>>,
         known: &BTreeSet<String>,
         limits: Limits,
         offered: &mut Offered,
@@ -284,16 +287,16 @@ impl Offerer {
                 )
             });
             // Namespaces take turns, so that none uses up the names of the others.
-            candidates = in_turns(candidates, |(_, computed)| {
+            candidates = round_robin(candidates, |(_, computed)| {
                 computed.instance.metadata.namespace.as_str()
             });
-            candidates.sort_by_key(|(_, computed)| computed.holds.is_empty());
+            candidates.sort_by_key(|(_, computed)| computed.held.is_empty());
         }
         let all = candidates.len();
         let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, Vec::new());
         let mut ever = known.len();
         for (name, computed) in candidates {
-            let (new, free) = (is_new(name), computed.holds.is_empty());
+            let (new, free) = (is_new(name), computed.held.is_empty());
             if chosen.len() >= limits.live && free {
                 full += 1;
             } else if new && ever >= limits.ever && free {
@@ -327,8 +330,8 @@ impl Offerer {
             };
             if let Some(gone) = gone {
                 let mut list = Devices::clone(&computed.list);
-                for unit in gone {
-                    list.entry(unit.id)
+                for device_id in gone {
+                    list.entry(device_id.id)
                         .or_insert_with(|| device(Health::Unhealthy, None));
                 }
                 self.put(offered, resource(name), list);
@@ -445,7 +448,7 @@ fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
 fn compute(
     instance: &Arc<Instance>,
     seen: Seen,
-    (holds, taken): (Vec<Held>, BTreeSet<String>),
+    (held, taken): (Vec<Held>, BTreeSet<String>),
     is_writable: bool,
 ) -> Computed {
     let Seen {
@@ -478,15 +481,15 @@ fn compute(
         kept,
         offered,
         resources,
-        holds,
+        held,
         taken,
         list: Arc::default(),
         name: checked(own.clone()),
     };
     for held in computed
-        .holds
+        .held
         .iter()
-        .filter(|held| held.unit.resource == own)
+        .filter(|held| held.device_id.resource == own)
     {
         let health = health(computed.is_healthy(held));
         list.insert(held.slot.clone(), device(health, numa));
@@ -499,14 +502,14 @@ fn compute(
 /// that asks for several gets different Instances.
 fn configuration_list(
     key: &ConfigurationKey,
-    used: &[(Unit, bool)],
+    used: &[(DeviceId, bool)],
     free: u32,
     any: bool,
 ) -> Devices {
     let mut list = Devices::new();
-    for (unit, healthy) in used {
+    for (device_id, healthy) in used {
         let health = health(*healthy);
-        list.insert(unit.id.clone(), device(health, None));
+        list.insert(device_id.id.clone(), device(health, None));
     }
     let taken: BTreeSet<u32> = list
         .keys()

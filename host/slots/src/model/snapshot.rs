@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::problem::Problem;
-use leafhost_core::unit::{Unit, resource_name};
 use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
@@ -40,8 +40,8 @@ pub struct Snapshot {
     pub begun: Instant,
     /// Kubelet that was read.
     pub kubelet_run: Option<KubeletRun>,
-    /// Units that PodResources lists; `None` if it could not be read.
-    pub listed: Option<BTreeMap<Unit, BTreeSet<Pod>>>,
+    /// Device ids that PodResources lists; `None` if it could not be read.
+    pub listed: Option<BTreeMap<DeviceId, BTreeSet<Pod>>>,
     /// All pods that PodResources lists, as `namespace/name`, with or without devices.
     pub active: BTreeSet<String>,
     /// Content of the checkpoint; `None` if it could not be read.
@@ -57,18 +57,18 @@ pub struct Snapshot {
 /// Content of the kubelet's checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Containers by unit.
-    pub entries: BTreeMap<Unit, BTreeSet<Pod>>,
-    /// Slots by unit of a Configuration.
-    pub slots: BTreeMap<Unit, String>,
+    /// Containers by device id.
+    pub entries: BTreeMap<DeviceId, BTreeSet<Pod>>,
+    /// Slots by device id of a Configuration.
+    pub slots: BTreeMap<DeviceId, String>,
     /// True if it was written after PodResources had answered, which makes the kubelet drop stale records. An older one may still name pods
     /// that have ended.
     pub fresh: bool,
     /// True if it was written in the course of this snapshot.
-    pub anew: bool,
+    pub rewritten: bool,
 }
 
-/// State of one unit in a snapshot.
+/// State of one device id in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
     /// These containers have it.
@@ -78,13 +78,13 @@ pub enum Presence {
         /// True if the checkpoint was read, too.
         certain: bool,
         /// True if the checkpoint was written in the course of this snapshot, so that it has every answer that the kubelet received before.
-        anew: bool,
+        rewritten: bool,
     },
     /// The records do not tell.
     Unsure,
 }
 
-/// Unit that only the kubelet knows.
+/// Device id that only the kubelet knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Containers that have it.
@@ -104,14 +104,14 @@ impl Snapshot {
         self.listed.is_some() && self.kubelet_run.is_none()
     }
 
-    /// Returns the state of a unit.
-    pub fn presence(&self, unit: &Unit) -> Presence {
+    /// Returns the state of a device id.
+    pub fn presence(&self, device_id: &DeviceId) -> Presence {
         let Some(listed) = &self.listed else {
             return Presence::Unsure;
         };
         let checked = self.checkpoint.as_ref();
-        let booked = checked.and_then(|checked| checked.entries.get(unit));
-        match (listed.get(unit), booked) {
+        let booked = checked.and_then(|checked| checked.entries.get(device_id));
+        match (listed.get(device_id), booked) {
             (Some(pods), Some(booked)) => Presence::Held(join(pods, booked)),
             (Some(pods), None) => Presence::Held(pods.clone()),
             (None, Some(booked)) if checked.is_some_and(|checked| checked.fresh) => {
@@ -120,7 +120,7 @@ impl Snapshot {
             (None, Some(_)) => Presence::Unsure,
             (None, None) => Presence::Absent {
                 certain: checked.is_some(),
-                anew: checked.is_some_and(|checked| checked.anew),
+                rewritten: checked.is_some_and(|checked| checked.rewritten),
             },
         }
     }
@@ -138,9 +138,9 @@ impl Snapshot {
         is_there && pod.name.as_ref().is_none_or(is_active)
     }
 
-    /// Returns the units of our resources that the kubelet has and that are not known. A unit that an older checkpoint alone names counts
+    /// Returns the device ids of our resources that the kubelet has and that are not known. A device id that an older checkpoint alone names counts
     /// if its pod is there.
-    pub fn strangers(&self, is_known: impl Fn(&Unit) -> bool) -> Vec<(Unit, Found)> {
+    pub fn unknown_ids(&self, is_known: impl Fn(&DeviceId) -> bool) -> Vec<(DeviceId, Found)> {
         let Some(listed) = &self.listed else {
             return Vec::new();
         };
@@ -150,13 +150,15 @@ impl Snapshot {
                 checked.fresh || pods.iter().any(|pod| self.is_alive(pod) == Some(true))
             })
         });
-        let mut found: BTreeMap<Unit, Found> = BTreeMap::new();
-        for (unit, pods) in booked.chain(listed) {
-            if is_known(unit) || resource_name(&unit.resource).is_none() {
+        let mut found: BTreeMap<DeviceId, Found> = BTreeMap::new();
+        for (device_id, pods) in booked.chain(listed) {
+            if is_known(device_id) || resource_name(&device_id.resource).is_none() {
                 continue;
             }
-            let slot = checked.and_then(|checked| checked.slots.get(unit)).cloned();
-            found.entry(unit.clone()).or_insert_with(|| Found {
+            let slot = checked
+                .and_then(|checked| checked.slots.get(device_id))
+                .cloned();
+            found.entry(device_id.clone()).or_insert_with(|| Found {
                 pods: pods.clone(),
                 slot,
             });
@@ -193,8 +195,8 @@ fn join(listed: &BTreeSet<Pod>, booked: &BTreeSet<Pod>) -> BTreeSet<Pod> {
 mod tests {
     use super::*;
 
-    fn mk_unit(id: &str) -> Unit {
-        Unit {
+    fn mk_device_id(id: &str) -> DeviceId {
+        DeviceId {
             resource: "akri.sh/cams".into(),
             id: id.into(),
         }
@@ -213,7 +215,7 @@ mod tests {
         let listed = |ids: &[&str]| {
             Some(
                 ids.iter()
-                    .map(|id| (mk_unit(id), mk_pod(Some("d/p"), None)))
+                    .map(|id| (mk_device_id(id), mk_pod(Some("d/p"), None)))
                     .collect::<BTreeMap<_, _>>(),
             )
         };
@@ -221,11 +223,11 @@ mod tests {
             Some(Checked {
                 entries: ids
                     .iter()
-                    .map(|id| (mk_unit(id), mk_pod(None, Some("u"))))
+                    .map(|id| (mk_device_id(id), mk_pod(None, Some("u"))))
                     .collect(),
                 slots: BTreeMap::new(),
                 fresh,
-                anew: false,
+                rewritten: false,
             })
         };
         let both = Presence::Held(mk_pod(Some("d/p"), Some("u")));
@@ -249,7 +251,7 @@ mod tests {
                 checked(&[], false),
                 Presence::Absent {
                     certain: true,
-                    anew: false,
+                    rewritten: false,
                 },
             ),
             (
@@ -257,7 +259,7 @@ mod tests {
                 None,
                 Presence::Absent {
                     certain: false,
-                    anew: false,
+                    rewritten: false,
                 },
             ),
         ] {
@@ -272,7 +274,7 @@ mod tests {
                 problems: Vec::new(),
             };
             assert_eq!(
-                snapshot.presence(&mk_unit("a")),
+                snapshot.presence(&mk_device_id("a")),
                 sight,
                 "{listed:?} {checkpoint:?}"
             );

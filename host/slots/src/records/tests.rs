@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::AllocateQueue;
-use crate::fixture::unit;
+use crate::fixture::device_id;
 
 /// Answers with the annotation `slots.leafhost.dev/cams`, in the checkpoint's encoding.
 const TO_A: &str = "Ii4KF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEhNjYW1zLTA9Y2Ftcy1hLTEgb2Rk"; // cams-0=cams-a-1, and a word that is no pair
@@ -47,7 +47,7 @@ fn entry(pod: &str, resource: &str, id: &str, answer: &str) -> serde_json::Value
 }
 
 #[tokio::test]
-async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
+async fn the_checkpoint_tells_device_ids_pods_and_the_slots_behind_them() {
     let root = folder(&serde_json::json!([
         entry("u1", "akri.sh/cams", "cams-0", TO_A),
         entry("u2", "akri.sh/cams", "cams-1", TO_C),
@@ -62,9 +62,9 @@ async fn the_checkpoint_tells_units_pods_and_the_slots_behind_them() {
     assert_eq!(snapshot.problems, Vec::new(), "no kubelet is no problem");
     let checked = snapshot.checkpoint.unwrap();
     assert!(!checked.fresh);
-    let units: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();
+    let device_ids: Vec<_> = checked.entries.keys().map(ToString::to_string).collect();
     assert_eq!(
-        units,
+        device_ids,
         [
             "akri.sh/cams cams-0",
             "akri.sh/cams cams-1",
@@ -108,7 +108,7 @@ async fn of_two_answers_for_one_id_none_is_believed() {
     ]));
     let snapshot = records(&root).read(BTreeSet::new(), BTreeSet::new()).await;
     let checked = snapshot.checkpoint.unwrap();
-    assert_eq!(checked.entries[&unit("cams", "cams-0")].len(), 2);
+    assert_eq!(checked.entries[&device_id("cams", "cams-0")].len(), 2);
     assert!(checked.slots.is_empty());
 }
 

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use leafhost_core::device::Health as Condition;
+use leafhost_core::device_id::{DeviceId, resource};
 use leafhost_core::device_view::ConfigurationDevices;
 use leafhost_core::instance::Instance;
 use leafhost_core::presence::Absent;
-use leafhost_core::unit::{Unit, resource};
 use leafhost_fakes::key;
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
-use crate::fixture::{kubelet, snapshot, unit};
-use crate::model::claim::Turns;
+use crate::fixture::{device_id, kubelet, snapshot};
+use crate::model::claim::RoundRobin;
 use crate::model::context::SlotContext;
-use crate::model::offers::{Limits, Offerer};
+use crate::model::offers::{Limits, OfferBuilder};
 use crate::model::snapshot::Snapshot;
 
 const SEEDS: u64 = 3000;
@@ -30,10 +30,10 @@ const LIMITS: Limits = Limits {
 /// Node, the pods of its kubelet, and the agent's state.
 struct World {
     fixture: Fixture,
-    holds: Holds,
-    offerer: Offerer,
-    /// Units that containers have.
-    held: BTreeSet<Unit>,
+    slot_table: SlotTable,
+    offer_builder: OfferBuilder,
+    /// Device ids that containers have.
+    held: BTreeSet<DeviceId>,
 }
 
 impl World {
@@ -49,52 +49,55 @@ impl World {
         }
         // Kubelet that an earlier agent has served.
         let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
-        let mut holds = Holds::new(*earlier.iter().choose(rng).unwrap());
-        holds.update(NODE, &fixture.owners(), &fixture.instances);
-        let held: BTreeSet<Unit> = holds
-            .by_unit
+        let mut slot_table = SlotTable::new(*earlier.iter().choose(rng).unwrap());
+        slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
+        let held: BTreeSet<DeviceId> = slot_table
+            .by_device_id
             .keys()
-            .filter(|unit| !unit.resource.is_empty() && rng.random_bool(0.5))
+            .filter(|device_id| !device_id.resource.is_empty() && rng.random_bool(0.5))
             .cloned()
             .collect();
         Self {
             fixture,
-            holds,
-            offerer: Offerer::default(),
+            slot_table,
+            offer_builder: OfferBuilder::default(),
             held,
         }
     }
 
     /// Takes in a snapshot; released slots are free then, unless the release cannot be written.
     fn see(&mut self, snapshot: &Snapshot, is_written: bool) {
-        let back = self.holds.see(snapshot, GRACE);
-        for (unit, _) in back.into_iter().filter(|_| is_written) {
-            let hold = self.holds.by_unit.remove(&unit).unwrap();
-            if let Some(key) = hold.stored {
+        let back = self.slot_table.observe(snapshot, GRACE);
+        for (device_id, _) in back.into_iter().filter(|_| is_written) {
+            let state = self.slot_table.by_device_id.remove(&device_id).unwrap();
+            if let Some(key) = state.stored {
                 let instance = self.fixture.instances.instances.get_mut(&key).unwrap();
                 let spec = &mut Arc::make_mut(instance).spec;
-                spec.device_usage.insert(hold.slot, String::new());
+                spec.device_usage.insert(state.slot, String::new());
             }
         }
-        let owners = self.fixture.owners();
-        self.holds.update(NODE, &owners, &self.fixture.instances);
+        let name_index = self.fixture.name_index();
+        self.slot_table
+            .update(NODE, &name_index, &self.fixture.instances);
     }
 
     /// Returns the ids of each resource that a kubelet takes for free and healthy.
     fn free(&mut self) -> BTreeMap<String, Vec<String>> {
         let devices = Arc::new(self.fixture.devices.clone());
-        let owners = self.fixture.owners();
+        let name_index = self.fixture.name_index();
         let context = SlotContext {
             node: NODE,
             devices: &devices,
             instances: &self.fixture.instances,
-            owners: &owners,
-            holds: &self.holds,
+            name_index: &name_index,
+            slot_table: &self.slot_table,
             new: &BTreeSet::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
-        let offered = self.offerer.offer(context, true, &BTreeSet::new(), LIMITS);
+        let offered = self
+            .offer_builder
+            .offer(context, true, &BTreeSet::new(), LIMITS);
         let mut free = BTreeMap::new();
         for (name, list) in offered.offers {
             let healthy = list
@@ -104,7 +107,7 @@ impl World {
             let resource = name.to_string();
             let is_free = |id: &String| {
                 let (resource, id) = (resource.clone(), id.clone());
-                !self.held.contains(&Unit { resource, id })
+                !self.held.contains(&DeviceId { resource, id })
             };
             let ids: Vec<String> = healthy.filter(is_free).collect();
             if !ids.is_empty() {
@@ -120,14 +123,14 @@ impl World {
             node: NODE,
             devices: &devices,
             instances: &self.fixture.instances,
-            owners: &self.fixture.owners(),
-            holds: &self.holds,
+            name_index: &self.fixture.name_index(),
+            slot_table: &self.slot_table,
             new: &BTreeSet::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         context
-            .choose(resource, ids, &mut BTreeSet::new(), &mut Turns::new())
+            .choose(resource, ids, &mut BTreeSet::new(), &mut RoundRobin::new())
             .map(drop)
     }
 }
@@ -198,7 +201,11 @@ async fn no_id_that_is_listed_healthy_is_refused_for_a_reason_known_when_it_was_
     for seed in 0..SEEDS {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut world = World::new(&mut rng);
-        let held: Vec<(&Unit, &str)> = world.held.iter().map(|unit| (unit, "p")).collect();
+        let held: Vec<(&DeviceId, &str)> = world
+            .held
+            .iter()
+            .map(|device_id| (device_id, "p"))
+            .collect();
         let seen = snapshot(1, &held);
         let is_written = rng.random_bool(0.5);
         world.see(&seen, is_written);
@@ -224,7 +231,7 @@ async fn where_the_books_cannot_be_read_each_held_id_is_refused_at_most_once() {
         let mut mute = snapshot(1, &[]);
         mute.listed = None;
         world.see(&mute, true);
-        let mut in_vain: BTreeSet<Unit> = BTreeSet::new();
+        let mut in_vain: BTreeSet<DeviceId> = BTreeSet::new();
         for _ in 0..20 {
             let Some((resource, ids)) = some(&world.free(), &mut rng) else {
                 break;
@@ -233,14 +240,17 @@ async fn where_the_books_cannot_be_read_each_held_id_is_refused_at_most_once() {
                 continue;
             }
             refused += 1;
-            let units = ids.into_iter().map(|id| Unit {
+            let device_ids = ids.into_iter().map(|id| DeviceId {
                 resource: resource.clone(),
                 id,
             });
-            let units: BTreeSet<Unit> = units.collect();
-            assert!(!units.is_subset(&in_vain), "seed {seed}: {units:?} again");
-            world.holds.refused(units.iter().cloned());
-            in_vain.extend(units);
+            let device_ids: BTreeSet<DeviceId> = device_ids.collect();
+            assert!(
+                !device_ids.is_subset(&in_vain),
+                "seed {seed}: {device_ids:?} again"
+            );
+            world.slot_table.refused(device_ids.iter().cloned());
+            in_vain.extend(device_ids);
         }
     }
     assert!(refused > 100, "{refused}");
@@ -248,7 +258,7 @@ async fn where_the_books_cannot_be_read_each_held_id_is_refused_at_most_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_container_has_stays_healthy_while_its_device_has_not_been_seen_yet() {
-    let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-3"));
+    let (own, through) = (device_id("cams-a", "cams-a-0"), device_id("cams", "cams-3"));
     let usage = [
         (0, NODE),
         (1, "C:cams-3:node-a"),

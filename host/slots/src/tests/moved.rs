@@ -16,8 +16,8 @@ fn moved(usage: &[(u32, &str)]) -> Instance {
 async fn rig(resource: &str, id: &str, usage: &[(u32, &str)], is_early: bool) -> Rig {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate(resource, &[id]).await.unwrap();
-    rig.kubelet.run("p", &[unit(resource, id)]);
-    rig.kubelet.tell();
+    rig.kubelet.run("p", &[device_id(resource, id)]);
+    rig.kubelet.notify();
     pass(10).await;
     let mut fixture = Fixture::default();
     fixture.devices.read = true;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use leafhost_core::unit::Unit;
+use leafhost_core::device_id::DeviceId;
 use leafhost_fakes::Trouble;
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom as _;
@@ -42,7 +42,7 @@ impl World {
         let offers = Arc::clone(&self.rig.offers.borrow());
         let held = self.rig.kubelet.state().held.clone();
         let free = offers.get(&name)?.iter().filter(|(id, device)| {
-            device.health == Health::Healthy && !held.contains_key(&unit(resource, id))
+            device.health == Health::Healthy && !held.contains_key(&device_id(resource, id))
         });
         let ids: Vec<String> = free.map(|(id, _)| id.clone()).sample(&mut self.rng, count);
         (ids.len() == count).then_some(ids)
@@ -145,11 +145,11 @@ impl World {
             assert_eq!(slots.len(), ids.len());
             self.pods += 1;
             let pod = format!("p{}", self.pods);
-            let units: Vec<Unit> = ids.iter().map(|id| unit(&resource, id)).collect();
-            self.rig.kubelet.run(&pod, &units);
-            for (unit, slot) in units.iter().zip(&slots) {
+            let device_ids: Vec<DeviceId> = ids.iter().map(|id| device_id(&resource, id)).collect();
+            self.rig.kubelet.run(&pod, &device_ids);
+            for (device_id, slot) in device_ids.iter().zip(&slots) {
                 let mut state = self.rig.kubelet.state();
-                if let Some((_, answered)) = state.held.get_mut(unit) {
+                if let Some((_, answered)) = state.held.get_mut(device_id) {
                     *answered = through.map(|_| slot.clone());
                 }
             }
@@ -169,7 +169,7 @@ impl World {
         if self.rng.random_bool(0.5) {
             self.rig.kubelet.end(&pod);
         } else {
-            // The kubelet has the unit back, the folder goes later, and no event comes.
+            // The kubelet has the device id back, the folder goes later, and no event comes.
             let mut state = self.rig.kubelet.state();
             state.held.retain(|_, (holder, _)| *holder != pod);
             state.alive.remove(&pod);
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Creates an Instance anew, with the slots that the plan would fill in, or with none.
-    async fn anew(&mut self) {
+    async fn recreate(&mut self) {
         let hash = HASHES.iter().choose(&mut self.rng).copied().unwrap();
         let mut instance = empty(hash);
         self.pods += 1;
@@ -250,7 +250,7 @@ impl World {
             self.lost.extend(self.truth.keys().cloned());
         }
         drop(state);
-        self.rig.kubelet.tell();
+        self.rig.kubelet.notify();
     }
 
     async fn step(&mut self) {
@@ -276,7 +276,7 @@ impl World {
                 pass(20).await;
                 let is_mute = self.rig.kubelet.state().is_mute;
                 if !is_mute {
-                    self.anew().await;
+                    self.recreate().await;
                 }
             }
             18 => self.restart(),
@@ -308,10 +308,10 @@ impl World {
 
     /// Asserts that no slot is given twice.
     fn check(&self, seed: u64) {
-        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut name_index: BTreeMap<&str, &str> = BTreeMap::new();
         for (pod, slots) in &self.truth {
             for slot in slots {
-                let other = owners.insert(slot, pod);
+                let other = name_index.insert(slot, pod);
                 assert_eq!(other, None, "seed {seed}: {slot} {}", self.log.join("\n"));
                 let usage = self.rig.usage(slot);
                 assert_ne!(

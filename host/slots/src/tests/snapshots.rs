@@ -19,7 +19,7 @@ async fn nothing_is_offered_before_the_first_look_or_ten_seconds() {
         let began = Instant::now();
         let rig = Rig::new(&fixture, kubelet);
         // Events do not shorten the wait.
-        rig.kubelet.tell();
+        rig.kubelet.notify();
         wait_for(&rig.offers, |offers| !offers.is_empty()).await;
         assert_eq!(began.elapsed().as_secs(), offered_after, "{slow} {is_mute}");
     }
@@ -31,7 +31,10 @@ async fn the_first_list_has_what_the_kubelet_holds_though_the_store_does_not() {
     let kubelet = Kubelet::new(Some(1));
     kubelet.run(
         "p",
-        &[unit("cams-a", "cams-a-1"), unit("cams-b", "cams-b-0")],
+        &[
+            device_id("cams-a", "cams-a-1"),
+            device_id("cams-b", "cams-b-0"),
+        ],
     );
     let mut rig = Rig::new(&fixture, kubelet);
     rig.offers.changed().await.unwrap();
@@ -68,7 +71,7 @@ async fn a_slot_that_somebody_else_wrote_down_for_this_node_comes_back_after_the
 async fn a_slot_comes_back_by_an_event_at_once_and_by_a_failed_write_later() {
     let rig = Rig::cams(1, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(10).await;
     *rig.store.broken.lock().unwrap() = true;
     rig.kubelet.end("p");
@@ -84,7 +87,7 @@ async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.allocate("cams", &["cams-0"]).await.unwrap();
-    let both = [unit("cams-a", "cams-a-0"), unit("cams", "cams-0")];
+    let both = [device_id("cams-a", "cams-a-0"), device_id("cams", "cams-0")];
     rig.kubelet.run("p", &both);
     pass(10).await;
     rig.store.edit(|set| set.instances.clear());
@@ -99,9 +102,9 @@ async fn an_instance_that_is_made_anew_is_claimed_again_for_who_has_it() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(held, [NODE, "C:cams-0:node-a"]);
-    let mut anew = instance("cams", "a", 2, &[]);
-    anew.metadata.uid = "another".into();
-    rig.put(anew);
+    let mut recreated = instance("cams", "a", 2, &[]);
+    recreated.metadata.uid = "another".into();
+    rig.put(recreated);
     idle().await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     assert_eq!(rig.usage("cams-a-1"), "C:cams-0:node-a");
@@ -127,7 +130,7 @@ async fn without_a_kubelet_everything_is_offered_and_nothing_is_looked_at() {
     assert_eq!((rig.snapshots(), rig.problems()), (1, vec![]));
     // Slots of a kubelet that ran before stay, with a snapshot every ten seconds.
     rig.put(instance("cams", "a", 1, &[(0, NODE)]));
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(3600).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
     assert!(rig.snapshots() <= 1 + 362, "{}", rig.snapshots());
@@ -139,10 +142,10 @@ async fn a_kubelet_that_says_nothing_is_asked_ever_more_rarely_until_it_does() {
     let rig = Rig::new(&fixture, Kubelet::new(None));
     pass(60).await;
     // The kubelet starts with a pod of before, and is slow to answer.
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     rig.kubelet.state().number = Some(1);
     rig.kubelet.state().is_mute = true;
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     // At once and often, in case it is just starting; then every ten seconds.
     for (seconds, snapshots) in [(1, 6..=9), (100, 12..=15), (100, 9..=11)] {
         let before = rig.snapshots();
@@ -162,7 +165,7 @@ async fn events_are_looked_at_together() {
     let rig = Rig::cams(1, &[(0, NODE)]).await;
     let before = rig.snapshots();
     for _ in 0..100 {
-        rig.kubelet.tell();
+        rig.kubelet.notify();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(
@@ -176,7 +179,7 @@ async fn events_are_looked_at_together() {
 async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
     let rig = Rig::cams(1, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(10).await;
     let free = Change::Update {
         key: instance("cams", "a", 1, &[]).key(),
@@ -206,7 +209,7 @@ async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
 async fn the_slot_of_a_pod_that_lived_a_moment_is_free_as_soon_as_a_look_can_tell() {
     let rig = Rig::cams(1, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(1).await;
     rig.kubelet.end("p");
     pass(3).await;
@@ -220,8 +223,8 @@ async fn the_pods_that_have_slots_of_withdrawn_instances_are_named() {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
     rig.allocate("cams", &["cams-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
-    rig.kubelet.run("q", &[unit("cams", "cams-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
+    rig.kubelet.run("q", &[device_id("cams", "cams-0")]);
     pass(10).await;
     assert_eq!(rig.problems(), [""; 0]);
     rig.store.edit(|set| set.instances.clear());

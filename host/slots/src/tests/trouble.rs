@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 async fn while_nothing_can_be_written_free_ids_are_unhealthy_and_it_is_told() {
     let rig = Rig::cams(3, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(10).await;
     *rig.store.broken.lock().unwrap() = true;
     let refusal = rig.allocate("cams-a", &["cams-a-1"]).await.unwrap_err();
@@ -49,7 +49,7 @@ async fn with_one_denied() -> Rig {
     let rig = Rig::new(&fixture, Kubelet::new(Some(1)));
     idle().await;
     rig.allocate("cams-a", &["cams-a-1"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-1")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-1")]);
     pass(10).await;
     rig.store.denied.lock().unwrap().insert("cams-a".into());
     rig
@@ -79,7 +79,7 @@ async fn an_instance_that_cannot_be_written_is_barred_alone() {
     // A pod that ends gives back its slots of other Instances.
     rig.kubelet.run(
         "q",
-        &[0, 1, 2].map(|number| unit("cams", &format!("cams-{number}"))),
+        &[0, 1, 2].map(|number| device_id("cams", &format!("cams-{number}"))),
     );
     pass(10).await;
     rig.kubelet.end("p");
@@ -120,7 +120,7 @@ async fn a_hanging_kubelet_delays_only_the_allocation_that_must_ask_it() {
     let rig = Rig::new(&fixture, Kubelet::new(Some(1)));
     idle().await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(10).await;
     rig.kubelet.state().hangs = true;
     let begun = Instant::now();
@@ -171,7 +171,7 @@ async fn a_hanging_disk_delays_no_offer_and_no_allocation() {
 async fn a_release_that_cannot_be_written_tells_that_no_claim_can() {
     let rig = Rig::cams(2, &[]).await;
     rig.allocate("cams-a", &["cams-a-0"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(10).await;
     *rig.store.broken.lock().unwrap() = true;
     rig.kubelet.end("p");
@@ -187,7 +187,7 @@ async fn one_write_of_a_batch_that_fails_bars_free_ids_whatever_else_was_written
     let asked = ["cams-a-0", "cams-a-1"];
     rig.allocate("cams-a", &asked).await.unwrap();
     rig.kubelet
-        .run("p", &asked.map(|slot| unit("cams-a", slot)));
+        .run("p", &asked.map(|slot| device_id("cams-a", slot)));
     pass(10).await;
     *rig.store.failures.lock().unwrap() = 1;
     rig.kubelet.end("p");

@@ -35,7 +35,7 @@ async fn what_an_ended_agent_gave_stays_with_who_has_it() {
     idle().await;
     // The kubelet records the last answer when the next agent already runs.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-0")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-0")]);
     pass(GRACE.as_secs() * 2).await;
     assert_eq!(rig.usage("cams-a-0"), NODE);
 }
@@ -70,11 +70,11 @@ async fn a_slot_whose_record_was_lost_is_not_given_away_by_the_next_agent_before
     );
     idle().await;
     rig.allocate("cams-a", &["cams-a-2"]).await.unwrap();
-    rig.kubelet.run("p", &[unit("cams-a", "cams-a-2")]);
+    rig.kubelet.run("p", &[device_id("cams-a", "cams-a-2")]);
     pass(10).await;
     rig.kubelet.state().number = Some(2);
     rig.kubelet.state().held.clear();
-    rig.kubelet.tell();
+    rig.kubelet.notify();
     pass(1).await;
     let lost = rig.problems().join("\n");
     assert!(

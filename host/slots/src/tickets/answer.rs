@@ -8,7 +8,7 @@ use leafhost_core::scheduling::DEVICES;
 use leafhost_core::usable::{Unusable, Usable, usable};
 use leafhost_kubelet::{Allocation, Refusal};
 
-use super::model::Wanted;
+use super::model::ReservedDevices;
 use crate::model::claim::given;
 
 /// Returns what a container of the pod with this uid and name gets on a node.
@@ -16,7 +16,7 @@ pub fn allocation(
     node: &str,
     (devices, instances): (&DeviceSnapshot, &InstanceSet),
     (uid, pod): (&str, &str),
-    wanted: &Wanted,
+    wanted: &ReservedDevices,
 ) -> Result<Allocation, Refused> {
     let mut found: Vec<(Share, Usable, String)> = Vec::new();
     for (key, slot) in wanted.devices.values() {

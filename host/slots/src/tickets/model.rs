@@ -13,7 +13,7 @@ use leafhost_kubelet::KubeletRun;
 use tokio::time::Instant;
 
 use crate::model::admission::{Admission, Served};
-use crate::model::hold::Reason;
+use crate::model::slot_state::{Reason, SlotKey};
 use crate::model::snapshot::{Pod, Presence, Snapshot};
 
 /// Devices that a scheduler has reserved for the containers of a pod.
@@ -24,22 +24,19 @@ pub struct Reservation {
     /// Indexes of the containers that get devices.
     pub places: BTreeSet<u32>,
     /// Containers of which at least one device is known here, by index.
-    pub containers: BTreeMap<u32, Wanted>,
+    pub containers: BTreeMap<u32, ReservedDevices>,
 }
 
 /// Devices that are reserved for a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReservedDevices {
     /// Name of the container.
     pub name: String,
     /// Number of devices that the container gets.
     pub of: u32,
     /// Slots of the Instances that are known here, by the device's position in the container.
-    pub devices: BTreeMap<u32, Place>,
+    pub devices: BTreeMap<u32, SlotKey>,
 }
-
-/// Slot of an Instance.
-pub type Place = (InstanceKey, String);
 
 /// Reservations by the uid of the pod.
 pub type Reservations = BTreeMap<String, Reservation>;
@@ -47,7 +44,7 @@ pub type Reservations = BTreeMap<String, Reservation>;
 /// Returns the reservations on a node.
 pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
     let mut all = Reservations::new();
-    for (key, slot, uid) in places(node, instances) {
+    for (key, slot, uid) in reserved_slots(node, instances) {
         let instance = instances.instances.get(&key);
         let Some(reserved) = instance.and_then(|instance| instance.reserved(&slot)) else {
             continue;
@@ -69,7 +66,7 @@ pub fn reservations(node: &str, instances: &InstanceSet) -> Reservations {
 }
 
 /// Returns the slots that a scheduler has reserved for pods of a node, each with the uid of its pod.
-pub fn places(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, String)> {
+pub fn reserved_slots(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, String)> {
     let mut all = Vec::new();
     for (key, instance) in &instances.instances {
         for (slot, usage) in &instance.spec.device_usage {
@@ -87,7 +84,7 @@ pub fn places(node: &str, instances: &InstanceSet) -> Vec<(InstanceKey, String, 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// Known container, with its pod's uid and reservation.
-    Container(&'a str, &'a Reservation, &'a Wanted),
+    Container(&'a str, &'a Reservation, &'a ReservedDevices),
     /// No container that is known yet.
     Nobody,
     /// More than one pod waits for devices; these are their names.
@@ -136,7 +133,7 @@ fn waiting<'a, 's>(
     reservation: &'a Reservation,
     admission: &'s Admission,
     answered: &'s BTreeSet<Served>,
-) -> impl Iterator<Item = Option<&'a Wanted>> + use<'a, 's> {
+) -> impl Iterator<Item = Option<&'a ReservedDevices>> + use<'a, 's> {
     reservation.places.iter().filter_map(move |place| {
         let Some(wanted) = reservation.containers.get(place) else {
             return Some(None);
@@ -159,9 +156,9 @@ pub fn is_last(
 
 /// Memory of the pods that were seen to have tickets.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct TicketHistory {
     /// Pods with reserved slots, by uid.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, PodRecord>,
     kubelet: Option<KubeletRun>,
     /// True once a read has shown anything.
     has_looked: bool,
@@ -180,7 +177,7 @@ enum SeenBy {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct PodRecord {
     seen: SeenBy,
     /// Start of the first read without a ticket, and the number of such reads.
     absent: Option<(Instant, u32)>,
@@ -188,14 +185,14 @@ struct Known {
 
 /// Result of a read of the kubelet's records.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TicketChanges {
     /// Slots to release, each with the uid of its pod and the reason.
-    pub back: Vec<(Place, String, Reason)>,
+    pub back: Vec<(SlotKey, String, Reason)>,
     /// Uids of the pods that the kubelet has tickets for.
     pub holders: BTreeSet<String>,
 }
 
-impl Keeper {
+impl TicketHistory {
     /// Returns the uids of the pods that were seen to have tickets during this run of the kubelet.
     pub fn seen_by(&self, kubelet: Option<KubeletRun>) -> BTreeSet<String> {
         let seen = self.known.iter();
@@ -203,18 +200,18 @@ impl Keeper {
         seen.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Evaluates a snapshot whose units are tickets. A slot is released if this run of the kubelet had a ticket for its pod and has none any more; if
+    /// Evaluates a snapshot whose device ids are tickets. A slot is released if this run of the kubelet had a ticket for its pod and has none any more; if
     /// an earlier run or agent saw a ticket and the pod is gone; or if no ticket was seen for `grace`, although the kubelet answers, and the pod is
     /// not on the node. Pods in `recent` are skipped, because the kubelet may not have recorded their answers yet.
-    pub fn see(
+    pub fn observe(
         &mut self,
         node: &str,
         instances: &InstanceSet,
         snapshot: &Snapshot,
         (recent, grace): (&BTreeSet<String>, Duration),
-    ) -> Seen {
-        let places = places(node, instances);
-        let mut seen = Seen::default();
+    ) -> TicketChanges {
+        let places = reserved_slots(node, instances);
+        let mut seen = TicketChanges::default();
         let Some(listed) = &snapshot.listed else {
             return seen;
         };
@@ -223,15 +220,15 @@ impl Keeper {
         let booked = snapshot.checkpoint.iter();
         let booked = booked.flat_map(|checked| checked.entries.keys());
         let (mut held, mut unsure) = (BTreeSet::new(), BTreeSet::new());
-        for unit in listed.keys().chain(booked) {
+        for device_id in listed.keys().chain(booked) {
             let uids = |pods: &BTreeSet<Pod>| -> Vec<String> {
                 pods.iter().filter_map(|pod| pod.uid.clone()).collect()
             };
-            match snapshot.presence(unit) {
+            match snapshot.presence(device_id) {
                 Presence::Held(pods) => held.extend(uids(&pods)),
                 Presence::Unsure => {
                     let entries = snapshot.checkpoint.iter();
-                    let entries = entries.filter_map(|checked| checked.entries.get(unit));
+                    let entries = entries.filter_map(|checked| checked.entries.get(device_id));
                     unsure.extend(entries.flat_map(uids));
                 }
                 Presence::Absent { .. } => {}
@@ -268,7 +265,7 @@ impl Keeper {
                 continue;
             }
             let own = places.iter().filter(|(_, _, other)| other == uid);
-            let own: Vec<Place> = own
+            let own: Vec<SlotKey> = own
                 .map(|(key, slot, _)| (key.clone(), slot.clone()))
                 .collect();
             let is_active = own.iter().any(|(key, slot)| {

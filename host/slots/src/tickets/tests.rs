@@ -11,9 +11,9 @@ use leafhost_fakes::Store;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::fixture::{Fixture, Kubelet, NODE, instance, kubelet, snapshot, unit};
+use crate::fixture::{Fixture, Kubelet, NODE, device_id, instance, kubelet, snapshot};
 use crate::model::admission::Admission;
-use model::{Reservation, Reservations, Wanted};
+use model::{Reservation, Reservations, ReservedDevices};
 
 /// Admitted pods, and pods with tickets in the kubelet's records.
 #[derive(Default)]
@@ -129,8 +129,8 @@ fn ids(numbers: &[u32]) -> BTreeSet<String> {
     numbers.iter().map(|n| format!("ticket-{n:04}")).collect()
 }
 
-fn ticket(number: u32) -> Unit {
-    Unit {
+fn ticket(number: u32) -> DeviceId {
+    DeviceId {
         resource: DEVICES.to_owned(),
         id: format!("ticket-{number:04}"),
     }
@@ -142,7 +142,7 @@ fn gpu(hash: &str) -> Instance {
 
 #[test]
 fn the_pod_under_admission_is_the_one_whose_next_container_has_no_ticket() {
-    let container = |name: &str| Wanted {
+    let container = |name: &str| ReservedDevices {
         name: name.to_owned(),
         of: 1,
         devices: BTreeMap::new(),
@@ -390,7 +390,7 @@ async fn slots_come_back_when_the_kubelet_has_no_ticket_of_the_pod_any_more() {
     let world = World::new(&[a, b]);
     let (_handle, _task) = world.start();
     world.kubelet.run("one", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
     world.store.take_writes();
@@ -423,7 +423,7 @@ async fn devices_that_a_pod_of_the_same_name_has_got_are_entered_as_its_own() {
     handle.allocate(ids(&[0])).await.unwrap();
     // The kubelet's record has another uid than the reservation.
     world.kubelet.run("other", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-other:{NODE}"));
 }
@@ -443,7 +443,7 @@ async fn a_pod_that_gets_the_ticket_of_a_rejected_one_does_not_get_its_devices()
     let second = handle.allocate(ids(&[0])).await.unwrap();
     assert_eq!(second.envs["ID"], "b2");
     world.kubelet.run("two", &[ticket(0)]);
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(world.usage("gpu-a1"), format!("P:uid-one:{NODE}"));
     assert_eq!(world.usage("gpu-b2"), format!("P:uid-two:{NODE}"));
@@ -455,7 +455,7 @@ async fn nothing_is_looked_at_where_no_ticket_is_offered_and_no_pod_has_a_slot()
     world.is_offered = false;
     let (_handle, _task) = world.start();
     tokio::time::sleep(Duration::from_mins(1)).await;
-    world.kubelet.tell();
+    world.kubelet.notify();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(world.kubelet.state().snapshots, 0);
     // Tickets were turned off while a pod had one.
@@ -473,19 +473,22 @@ async fn a_kubelet_that_is_not_there_is_looked_for_less_and_less_often() {
     world.kubelet.state().number = None;
     let (_handle, _task) = world.start();
     tokio::time::sleep(Duration::from_mins(10)).await;
-    let looks = world.kubelet.state().snapshots;
-    assert!((50..80).contains(&looks), "{looks}");
+    let record_reads = world.kubelet.state().snapshots;
+    assert!((50..80).contains(&record_reads), "{record_reads}");
 }
 
 #[test]
 fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for() {
     let mut a = gpu("a1");
     let grace = Duration::from_mins(5);
-    let mut keeper = Keeper::default();
+    let mut history = TicketHistory::default();
     let none = BTreeSet::new();
     let mut see = |a: &Instance, snapshot: &Snapshot, recent: &BTreeSet<String>| {
         let set = Fixture::new(&[("gpu", std::slice::from_ref(a))]).instances;
-        keeper.see(NODE, &set, snapshot, (recent, grace)).back.len()
+        history
+            .observe(NODE, &set, snapshot, (recent, grace))
+            .back
+            .len()
     };
     assert_eq!(see(&a, &snapshot(1, &[]), &none), 0);
     // The slot's former pod has ended, but the status still names it.
@@ -504,7 +507,7 @@ fn an_earlier_holder_of_a_slot_says_nothing_of_the_pod_that_it_is_reserved_for()
     assert_eq!(see(&a, &early, &none), 1);
     // A restarted agent does not release the slot either.
     let set = Fixture::new(&[("gpu", std::slice::from_ref(&a))]).instances;
-    let seen = Keeper::default().see(NODE, &set, &early, (&none, grace));
+    let seen = TicketHistory::default().observe(NODE, &set, &early, (&none, grace));
     assert_eq!(seen.back, []);
 }
 
@@ -549,14 +552,14 @@ fn a_kubelet_that_has_just_started_or_cannot_be_read_frees_nothing() {
     reserve(&mut a, "one", &[one_use("main", 0, 0, 1)]);
     let set = Fixture::new(&[("gpu", &[a])]).instances;
     let grace = Duration::from_mins(5);
-    let mut keeper = Keeper::default();
+    let mut history = TicketHistory::default();
     let mut see = |snapshot: &Snapshot| {
-        keeper
-            .see(NODE, &set, snapshot, (&BTreeSet::new(), grace))
+        history
+            .observe(NODE, &set, snapshot, (&BTreeSet::new(), grace))
             .back
             .len()
     };
-    let (held, other) = (ticket(0), unit("cams", "cams-0"));
+    let (held, other) = (ticket(0), device_id("cams", "cams-0"));
     assert_eq!(see(&snapshot(1, &[(&held, "one")])), 0);
     let mut mute = snapshot(1, &[]);
     mute.listed = None;

@@ -15,7 +15,7 @@ fn set() -> InstanceSet {
 }
 
 /// Learns the results for some Instances: `+` written, `-` denied, `?` no answer, `!` no writes at all, `~` conflict, `x` gone.
-fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> News {
+fn learn(unwritable: &mut Unwritable, told: &str, is_trial: bool) -> Transition {
     let told: Vec<(InstanceKey, Written)> = told
         .split(' ')
         .map(|word| {
@@ -99,17 +99,17 @@ async fn one_instance_is_barred_alone_and_all_only_when_two_fail_and_nothing_is_
 async fn the_problem_names_the_instance_or_says_that_none_can_be_claimed() {
     let mut unwritable = Unwritable::default();
     assert_eq!(unwritable.problem(), None);
-    assert_eq!(learn(&mut unwritable, "b-", false), News::Worse);
+    assert_eq!(learn(&mut unwritable, "b-", false), Transition::Failed);
     let told = unwritable.problem().unwrap();
     assert_eq!(told.subject().to_string(), "Instance default/cams-b");
     assert_eq!(
         told.to_string(),
         "no free slot of Instance default/cams-b is offered until it can be written again: cannot write Instance default/cams-b: b is odd"
     );
-    assert_eq!(learn(&mut unwritable, "b?", false), News::None);
-    assert_eq!(learn(&mut unwritable, "d-", false), News::Worse);
+    assert_eq!(learn(&mut unwritable, "b?", false), Transition::Unchanged);
+    assert_eq!(learn(&mut unwritable, "d-", false), Transition::Failed);
     assert_eq!(unwritable.problem().unwrap().reason(), "SlotsNotClaimed");
-    assert_eq!(learn(&mut unwritable, "a+", true), News::Better);
+    assert_eq!(learn(&mut unwritable, "a+", true), Transition::Recovered);
     let told = unwritable.problem().unwrap().to_string();
     assert!(told.contains("cams-b (and 1 more)"), "{told}");
 }

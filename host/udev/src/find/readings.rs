@@ -2,7 +2,7 @@
 //!
 //! If it matches a device of this machine as a glob, it is one: read as a regular expression, too, it would match others.
 
-use crate::facts::{Facts, value};
+use crate::device_info::{DeviceInfo, value};
 use crate::pattern::Match;
 use crate::rule::{CompiledTerm, Rule};
 use crate::verdict::hold;
@@ -47,7 +47,7 @@ impl Readings {
     }
 
     /// Compares the open terms with a device.
-    pub(super) fn look_at(&mut self, device: &dyn Facts) {
+    pub(super) fn look_at(&mut self, device: &dyn DeviceInfo) {
         let globs = &mut self.globs;
         self.open.retain(|(rule, term, glob)| {
             let fits = hold(glob, &value(&glob.term, device)) == Match::Glob;
@@ -77,7 +77,7 @@ impl Readings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Written;
+    use crate::device_info::Written;
     use crate::rule::{Field, Term};
 
     const PORT: &str = "/devices/platform/soc/fe980000.usb";

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::Written;
+use crate::device_info::Written;
 use crate::rule::{InvalidRule, Term};
 
 /// Builds a rule such as `FIELD{key}==value`; supports only the grammar that the tables need.
@@ -58,9 +58,9 @@ fn mk_camera() -> [Written; 4] {
 
 fn judge_camera(terms: &[(Field, &str, bool, &str)]) -> Result<Verdict, InvalidRule> {
     let [own, ancestors @ ..] = mk_camera();
-    let ancestors: Vec<&dyn Facts> = ancestors
+    let ancestors: Vec<&dyn DeviceInfo> = ancestors
         .iter()
-        .map(|written| written as &dyn Facts)
+        .map(|written| written as &dyn DeviceInfo)
         .collect();
     Ok(judge(
         &mk_rule(terms)?,
@@ -330,7 +330,7 @@ fn a_near_miss_names_the_first_term_that_fails() -> Result<(), InvalidRule> {
             vec![(Env, "ID_MODEL", false, "C270"), subsystem],
             miss(1, 0, Some("C270")),
         ),
-        // Cheap facts decide; no file is opened for the rest.
+        // Cheap fields decide; no file is opened for the rest.
         (
             vec![
                 subsystem,

@@ -68,7 +68,7 @@ fn entries_of_other_engines_and_what_a_killed_agent_left_are_removed() {
     let cache = open(folder.path());
     let ours = cache.name(&digest());
     let foreign = format!("{}-{}{SUFFIX}", "d".repeat(64), "0".repeat(16));
-    for name in [ours.as_str(), foreign.as_str(), ".new-1", "note"] {
+    for name in [ours.as_str(), foreign.as_str(), ".new-1.tmp", "note"] {
         std::fs::write(folder.path().join(name), b"x").unwrap();
     }
     open(folder.path());

@@ -109,9 +109,9 @@ impl WasiHttpHooks for Requests {
         let (reach, budget) = (self.reach.clone(), self.budget.clone());
         Box::new(async move {
             let answer = send(&*reach, reach.names(), &budget, request, limits).await;
-            let answer = answer.map_err(|error| told(&reach, error))?;
+            let answer = answer.map_err(|error| describe(&reach, error))?;
             let answer = answer.map(|body| {
-                body.map_err(move |error| told(&reach, error))
+                body.map_err(move |error| describe(&reach, error))
                     .boxed_unsync()
             });
             Ok((answer, Box::new(async { Ok(()) }) as Io))
@@ -125,7 +125,7 @@ impl WasiHttpHooks for Requests {
 
 /// Converts an error for the guest: uses WASI's error codes if they say it all, else our own text, which the guest can pass on to the
 /// operator. Also records as a denial what an operator can change.
-fn told(reach: &NetworkAccess, error: HttpError) -> Error {
+fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
     let text = chain(&error);
     match error {
         HttpError::Denied(list) => {
@@ -189,7 +189,7 @@ mod tests {
         let record = Arc::default();
         let reach =
             NetworkAccess::new(Err("nothing".into()), Names::default(), Arc::clone(&record));
-        let text = |error| match told(&reach, error) {
+        let text = |error| match describe(&reach, error) {
             Error::InternalError(Some(text))
             | Error::DnsError {
                 rcode: Some(text), ..
@@ -232,11 +232,11 @@ mod tests {
         }
         assert!(record.take().denied.is_empty());
         let pin = "ab".repeat(32);
-        let told = text(HttpError::Untrusted {
+        let describe = text(HttpError::Untrusted {
             reason: "it is for another name. ".repeat(12),
             sha256: pin.clone(),
         });
-        assert!(told.contains(&pin), "{told}");
+        assert!(describe.contains(&pin), "{describe}");
         let denied: Vec<String> = record.take().denied.into_iter().collect();
         assert_eq!(denied.len(), 1);
         // The pin to copy is complete, however long the reason is.

@@ -17,7 +17,7 @@ use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
 use crate::output::{Bounds, weigh_error};
 use crate::record::Record;
-use crate::session::{Ask, CallReason, Called, Caller, Next};
+use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 
 /// Makes the calls of one session.
 pub(super) struct GuestCaller {
@@ -31,7 +31,7 @@ pub(super) struct GuestCaller {
 
 #[async_trait]
 impl Caller for GuestCaller {
-    async fn call(&self, ask: Ask) -> Called {
+    async fn call(&self, ask: CallInput) -> CallResult {
         let record = Arc::new(Record::new(self.sink.secrets.clone()));
         let cursor = ask.cursor.clone();
         let mut request = self.request(ask);
@@ -63,7 +63,7 @@ impl Caller for GuestCaller {
             Ok((outcome, next)) => (outcome, next),
             Err(fault) => (Outcome::Faulted(fault), None),
         };
-        Called {
+        CallResult {
             outcome,
             explained: kept.explained,
             explained_dropped: kept.explained_dropped,
@@ -84,7 +84,7 @@ impl Caller for GuestCaller {
 
 impl GuestCaller {
     /// Builds the request without the cursor.
-    fn request(&self, ask: Ask) -> types::Request {
+    fn request(&self, ask: CallInput) -> types::Request {
         let limits = &self.guest.grants.limits;
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let properties = self.spec.properties.iter().map(|property| types::Property {
@@ -135,7 +135,7 @@ impl Checks {
     }
 
     /// Checks an answer. Blocks if it has paths.
-    fn discovered(&self, answer: types::Discovery) -> Result<(Outcome, Option<Next>), Fault> {
+    fn discovered(&self, answer: types::Discovery) -> Result<(Outcome, Option<NextCall>), Fault> {
         let mounts = OnceLock::new();
         let bounds = Bounds {
             grants: &self.guest.grants,
@@ -146,7 +146,7 @@ impl Checks {
         };
         bounds.weigh(&answer)?;
         let discovery = bounds.discovery(answer.devices, answer.departed);
-        let next = Next {
+        let next = NextCall {
             wakes: self.sources.wakes(answer.wake, &self.secrets),
             cursor: answer.cursor,
         };

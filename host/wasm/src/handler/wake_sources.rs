@@ -10,7 +10,7 @@ use super::MAX_TEXT;
 use crate::bindings::leafhost::discovery::types;
 use crate::bindings::leafhost::udev::types as udev_types;
 use crate::capabilities::udev::{MAX_TERMS, host_rule};
-use crate::session::{Filter, Wakes};
+use crate::session::{Filter, WakeConditions};
 use crate::timeouts::INSTEAD_OF_EVENTS;
 
 /// Maximum number of strings per filter.
@@ -45,8 +45,8 @@ pub(super) enum DeviceEvents {
 
 impl WakeSources {
     /// Returns the wakes that can be served, and the reasons why the others cannot.
-    pub(super) fn wakes(&self, list: Vec<types::Wake>, secrets: &Secrets) -> Wakes {
-        let mut wakes = Wakes::default();
+    pub(super) fn wakes(&self, list: Vec<types::Wake>, secrets: &Secrets) -> WakeConditions {
+        let mut wakes = WakeConditions::default();
         for wake in list {
             let refused = match wake {
                 types::Wake::After(millis) => {
@@ -80,7 +80,7 @@ impl WakeSources {
         wakes
     }
 
-    fn udev(&self, rule: udev_types::Rule, wakes: &mut Wakes) -> Option<String> {
+    fn udev(&self, rule: udev_types::Rule, wakes: &mut WakeConditions) -> Option<String> {
         let terms: usize = wakes.udev.iter().map(|rule| rule.terms().count()).sum();
         if terms + rule.len() > MAX_TERMS {
             return Some(format!(
@@ -107,7 +107,11 @@ impl WakeSources {
 }
 
 impl WakeSources {
-    fn multicast(&self, filter: &types::MulticastFilter, wakes: &mut Wakes) -> Result<(), String> {
+    fn multicast(
+        &self,
+        filter: &types::MulticastFilter,
+        wakes: &mut WakeConditions,
+    ) -> Result<(), String> {
         let policy = self.network.as_ref().map_err(Clone::clone)?;
         let address: IpAddr = filter
             .group
@@ -142,7 +146,7 @@ impl WakeSources {
 }
 
 /// Keeps the shortest of several times.
-fn after(wakes: &mut Wakes, time: Duration) {
+fn after(wakes: &mut WakeConditions, time: Duration) {
     wakes.after = Some(wakes.after.map_or(time, |other| other.min(time)));
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use super::Wakes;
+use super::WakeConditions;
 use crate::timeouts::NETWORK_SETTLE;
 
 /// Maximum number of events kept while a call runs; its answer decides which of them matter. A datagram has at most 4 KiB.
@@ -43,7 +43,7 @@ pub(crate) struct Subscriptions {
 
 impl Subscriptions {
     /// Returns the reasons why a session may wait for these wakes in vain.
-    pub(super) fn problems(&self, wakes: &Wakes) -> Vec<String> {
+    pub(super) fn problems(&self, wakes: &WakeConditions) -> Vec<String> {
         match &self.groups {
             Some(groups) if !wakes.multicast.is_empty() => groups.problems(),
             _ => Vec::new(),

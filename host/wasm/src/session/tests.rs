@@ -13,13 +13,13 @@ mod network;
 
 /// Answers as scripted; remembers each request with its time.
 struct Scripted {
-    answers: Mutex<VecDeque<(Duration, Called)>>,
-    asked: Mutex<Vec<(Duration, Ask)>>,
+    answers: Mutex<VecDeque<(Duration, CallResult)>>,
+    asked: Mutex<Vec<(Duration, CallInput)>>,
     begin: Instant,
 }
 
 impl Scripted {
-    fn new(answers: impl IntoIterator<Item = (Duration, Called)>) -> Arc<Self> {
+    fn new(answers: impl IntoIterator<Item = (Duration, CallResult)>) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(answers.into_iter().collect()),
             asked: Mutex::default(),
@@ -42,14 +42,14 @@ impl Scripted {
             .collect()
     }
 
-    fn last(&self) -> Ask {
+    fn last(&self) -> CallInput {
         self.asked.lock().unwrap().last().unwrap().1.clone()
     }
 }
 
 #[async_trait]
 impl Caller for Scripted {
-    async fn call(&self, ask: Ask) -> Called {
+    async fn call(&self, ask: CallInput) -> CallResult {
         let at = self.begin.elapsed();
         self.asked.lock().unwrap().push((at, ask));
         let next = self.answers.lock().unwrap().pop_front();
@@ -59,8 +59,8 @@ impl Caller for Scripted {
     }
 }
 
-fn called(outcome: Outcome, next: Option<Next>) -> Called {
-    Called {
+fn called(outcome: Outcome, next: Option<NextCall>) -> CallResult {
+    CallResult {
         outcome,
         explained: Vec::new(),
         explained_dropped: 0,
@@ -69,7 +69,7 @@ fn called(outcome: Outcome, next: Option<Next>) -> Called {
     }
 }
 
-fn found(after: Option<u64>, subsystems: &[&str]) -> Called {
+fn found(after: Option<u64>, subsystems: &[&str]) -> CallResult {
     let rule = |subsystem: &&str| {
         Rule::new(vec![Term {
             field: Field::Subsystem,
@@ -79,15 +79,15 @@ fn found(after: Option<u64>, subsystems: &[&str]) -> Called {
         }])
         .unwrap()
     };
-    let wakes = Wakes {
+    let wakes = WakeConditions {
         after: after.map(Duration::from_millis),
         udev: subsystems.iter().map(rule).collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     };
     waking(wakes)
 }
 
-fn waking(wakes: Wakes) -> Called {
+fn waking(wakes: WakeConditions) -> CallResult {
     let discovery = Discovery {
         devices: Devices::Unchanged,
         departed: Vec::new(),
@@ -95,25 +95,25 @@ fn waking(wakes: Wakes) -> Called {
     };
     called(
         Outcome::Discovered(discovery),
-        Some(Next {
+        Some(NextCall {
             wakes,
             cursor: Some(b"c".to_vec()),
         }),
     )
 }
 
-fn unavailable() -> Called {
+fn unavailable() -> CallResult {
     called(Outcome::Unavailable("no bus".into()), None)
 }
 
-fn faulted(cpu: Duration) -> Called {
+fn faulted(cpu: Duration) -> CallResult {
     let fault = Fault::new(FaultReason::Trap, "trapped");
     let mut called = called(Outcome::Faulted(fault), None);
     called.stats.cpu = cpu;
     called
 }
 
-fn at_once(answers: impl IntoIterator<Item = Called>) -> Arc<Scripted> {
+fn at_once(answers: impl IntoIterator<Item = CallResult>) -> Arc<Scripted> {
     Scripted::new(answers.into_iter().map(|answer| (Duration::ZERO, answer)))
 }
 
@@ -216,7 +216,7 @@ struct Leaves(usize);
 
 #[async_trait]
 impl Caller for Leaves {
-    async fn call(&self, _: Ask) -> Called {
+    async fn call(&self, _: CallInput) -> CallResult {
         let mut called = found(Some(1000), &[]);
         called.next.as_mut().unwrap().cursor = Some(vec![1; self.0]);
         called
@@ -347,9 +347,9 @@ async fn patterns_that_cost_too_much_hold_up_nobody_and_wake_uncompared() {
         value: format!("*{}y", "x".repeat(1000)),
     };
     let rules = (0..256).map(|_| Rule::new(vec![costly.clone()]).unwrap());
-    let wakes = Wakes {
+    let wakes = WakeConditions {
         udev: rules.collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     };
     let caller = at_once([waking(wakes.clone()), waking(wakes)]);
     let (session, events) = subscribed(&caller);

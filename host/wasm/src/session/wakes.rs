@@ -17,7 +17,7 @@ const MAX_OF_SOURCE: usize = 8;
 
 /// Conditions under which a session wants to be called again.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct WakeConditions {
     /// Time after which it wakes.
     pub(crate) after: Option<Duration>,
     /// Rules of device events that wake it.
@@ -132,8 +132,8 @@ impl Pending {
     }
 
     /// Restores the events that a failed call was told, without the expired timer.
-    pub(super) fn tell_again(&mut self, told: Self) {
-        *self = told;
+    pub(super) fn requeue(&mut self, delivered: Self) {
+        *self = delivered;
         self.events.retain(|why| *why != CallReason::Timer);
         self.told_before = self.events.len();
         self.lost_before = self.lost;

@@ -52,7 +52,10 @@ fn mk_camera(
     (host, requests)
 }
 
-fn ask(host: &FakeHost, may_authenticate: Result<(), &'static str>) -> Result<Told, AskError> {
+fn ask(
+    host: &FakeHost,
+    may_authenticate: Result<(), &'static str>,
+) -> Result<CameraReply, AskError> {
     let credentials = mk_credentials();
     let call = host.host();
     let asker = Asker {
@@ -61,7 +64,7 @@ fn ask(host: &FakeHost, may_authenticate: Result<(), &'static str>) -> Result<To
     };
     let xaddr = XAddr::new(URL).unwrap();
     call.block_on(asker.ask(&xaddr, "uuid", may_authenticate, LIMIT))
-        .told
+        .reply
 }
 
 fn has_token(request: &http::Request) -> bool {
@@ -104,9 +107,9 @@ fn assert_secret(requests: &Requests) {
 #[test]
 fn a_camera_that_wants_no_credentials_is_sent_none() {
     let (host, requests) = mk_camera(|_| true, |_| not_authorized());
-    let told = ask(&host, Ok(())).unwrap();
-    assert_eq!(told.info.manufacturer, "Example");
-    assert!(told.info.trouble.is_empty());
+    let reply = ask(&host, Ok(())).unwrap();
+    assert_eq!(reply.info.manufacturer, "Example");
+    assert!(reply.info.trouble.is_empty());
     assert_eq!(requests.borrow().len(), 4);
     let is_plain = |request: &http::Request| {
         request.headers.len() == 1 && !String::from_utf8_lossy(&request.body).contains("Header>")
@@ -117,8 +120,8 @@ fn a_camera_that_wants_no_credentials_is_sent_none() {
 #[test]
 fn a_token_uses_the_cameras_time() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
-    let told = ask(&host, Ok(())).unwrap();
-    assert_eq!(told.info.manufacturer, "Example");
+    let reply = ask(&host, Ok(())).unwrap();
+    assert_eq!(reply.info.manufacturer, "Example");
     // One ping and one refusal come first, then each request succeeds at once.
     assert_eq!(requests.borrow().len(), 5);
     let body = String::from_utf8_lossy(&requests.borrow()[2].body).into_owned();
@@ -160,8 +163,12 @@ fn a_challenge_is_answered_with_a_digest() {
             },
             move |_| challenge("n1", algorithm),
         );
-        let told = ask(&host, Ok(())).unwrap();
-        assert_eq!(told.info.manufacturer, "Example", "{:?}", told.info.trouble);
+        let reply = ask(&host, Ok(())).unwrap();
+        assert_eq!(
+            reply.info.manufacturer, "Example",
+            "{:?}",
+            reply.info.trouble
+        );
         assert_eq!(requests.borrow().len(), 5);
         let said = |at: usize| requests.borrow()[at].headers[1].1.clone();
         for (at, count) in [(2, "nc=00000001"), (3, "nc=00000002"), (4, "nc=00000003")] {
@@ -195,9 +202,12 @@ fn an_expired_nonce_is_renewed_once_per_request() {
             },
             move |count| challenge(&format!("{count:02}"), more),
         );
-        let told = ask(&host, Ok(())).unwrap();
+        let reply = ask(&host, Ok(())).unwrap();
         assert_eq!(
-            (told.info.manufacturer.as_str(), told.info.trouble.as_str()),
+            (
+                reply.info.manufacturer.as_str(),
+                reply.info.trouble.as_str()
+            ),
             ("Example", "")
         );
         assert_eq!(requests.borrow().len(), 1 + 2 + 2 + 2);
@@ -211,12 +221,12 @@ fn a_camera_that_always_refuses_gets_few_requests() {
             |_| false,
             move |count| challenge(&format!("n{count}"), stale),
         );
-        let told = ask(&host, Ok(())).unwrap();
+        let reply = ask(&host, Ok(())).unwrap();
         assert_eq!(
-            told.info.trouble,
+            reply.info.trouble,
             "GetNetworkInterfaces: wants credentials: it refuses those given"
         );
-        assert!(!told.is_cut_short);
+        assert!(!reply.is_cut_short);
         assert_eq!(requests.borrow().len(), sends, "{stale}");
         assert_secret(&requests);
     }
@@ -239,9 +249,9 @@ fn a_camera_that_offers_only_basic_gets_a_token() {
 #[test]
 fn no_credentials_are_sent_where_they_are_not_allowed() {
     let (host, requests) = mk_camera(has_token, |_| not_authorized());
-    let told = ask(&host, Err("they are withheld")).unwrap();
+    let reply = ask(&host, Err("they are withheld")).unwrap();
     assert_eq!(
-        told.info.trouble,
+        reply.info.trouble,
         "GetNetworkInterfaces: wants credentials: they are withheld"
     );
     assert!(!requests.borrow().iter().any(has_token));
@@ -288,11 +298,11 @@ fn a_redirect_is_not_followed() {
             response
         },
     );
-    let told = ask(&host, Ok(())).unwrap();
+    let reply = ask(&host, Ok(())).unwrap();
     assert!(
-        told.info.trouble.contains("redirect (302)"),
+        reply.info.trouble.contains("redirect (302)"),
         "{}",
-        told.info.trouble
+        reply.info.trouble
     );
     assert_eq!(requests.borrow().len(), 4);
     assert!(
@@ -340,8 +350,8 @@ fn a_camera_that_answers_byte_by_byte_is_stopped_at_its_time_limit() {
             result: Ok(http::Response::new(200, mk_soap(DATE))),
         }
     });
-    let told = ask(&host, Ok(())).unwrap();
-    assert!(told.is_cut_short);
-    assert_eq!(told.info.trouble, "GetNetworkInterfaces: timed out");
+    let reply = ask(&host, Ok(())).unwrap();
+    assert!(reply.is_cut_short);
+    assert_eq!(reply.info.trouble, "GetNetworkInterfaces: timed out");
     assert_eq!(host.now(), LIMIT);
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::discover::cursor::Camera;
 
-fn mk_heard(source: &str, uuid: &str, xaddrs: &str) -> Heard {
-    Heard {
+fn mk_received(source: &str, uuid: &str, xaddrs: &str) -> ReceivedAnnouncement {
+    ReceivedAnnouncement {
         source: source.parse().unwrap(),
         announcement: Announcement {
             endpoint: format!("urn:uuid:{uuid}"),
@@ -30,8 +30,8 @@ fn reasons(collected: &Collected) -> Vec<String> {
     collected.left_out.iter().map(say).collect()
 }
 
-fn run(heard: &[Heard]) -> Collected {
-    collect(&mk_details("{}"), &Cursor::default(), heard)
+fn run(received: &[ReceivedAnnouncement]) -> Collected {
+    collect(&mk_details("{}"), &Cursor::default(), received)
 }
 
 const BOTH: &str = "http://192.168.7.9/a http://[2001:db8::9]/a";
@@ -39,9 +39,9 @@ const BOTH: &str = "http://192.168.7.9/a http://[2001:db8::9]/a";
 #[test]
 fn repeated_answers_of_one_camera_are_one_candidate() {
     let collected = run(&[
-        mk_heard("192.168.7.9", "a", BOTH),
-        mk_heard("192.168.7.9", "A", BOTH),
-        mk_heard("fe80::9", "a", BOTH),
+        mk_received("192.168.7.9", "a", BOTH),
+        mk_received("192.168.7.9", "A", BOTH),
+        mk_received("fe80::9", "a", BOTH),
     ]);
     assert_eq!(urls(&collected), ["http://192.168.7.9/a"]);
     assert!(collected.candidates[0].is_own);
@@ -50,7 +50,7 @@ fn repeated_answers_of_one_camera_are_one_candidate() {
 
 #[test]
 fn each_address_is_a_candidate_if_the_details_say_all() {
-    let heard = [mk_heard(
+    let received = [mk_received(
         "192.168.7.9",
         "a",
         &format!("{BOTH} http://[fe80::9]/a http://192.168.7.9:81/"),
@@ -58,7 +58,7 @@ fn each_address_is_a_candidate_if_the_details_say_all() {
     let collected = collect(
         &mk_details("leafhost.dev/xaddrs: all"),
         &Cursor::default(),
-        &heard,
+        &received,
     );
     assert_eq!(
         urls(&collected),
@@ -79,8 +79,8 @@ fn each_address_is_a_candidate_if_the_details_say_all() {
 #[test]
 fn both_claimants_of_an_endpoint_reference_are_asked_and_explained() {
     let collected = run(&[
-        mk_heard("192.168.7.9", "a", "http://192.168.7.9/a"),
-        mk_heard("192.168.7.66", "a", "http://192.168.7.66/a"),
+        mk_received("192.168.7.9", "a", "http://192.168.7.9/a"),
+        mk_received("192.168.7.66", "a", "http://192.168.7.66/a"),
     ]);
     assert_eq!(
         urls(&collected),
@@ -96,12 +96,12 @@ fn both_claimants_of_an_endpoint_reference_are_asked_and_explained() {
 
 #[test]
 fn no_host_displaces_a_camera() {
-    let own = mk_heard("192.168.7.9", "b", "http://192.168.7.9/b");
+    let own = mk_received("192.168.7.9", "b", "http://192.168.7.9/b");
     // Another endpoint reference at its address, and another address for its endpoint reference.
-    let url = mk_heard("192.168.7.66", "a", "http://192.168.7.9/b");
-    let port = mk_heard("192.168.7.66", "b", "http://192.168.7.9/a");
-    for heard in [[own.clone(), url.clone(), port.clone()], [port, url, own]] {
-        let collected = run(&heard);
+    let url = mk_received("192.168.7.66", "a", "http://192.168.7.9/b");
+    let port = mk_received("192.168.7.66", "b", "http://192.168.7.9/a");
+    for received in [[own.clone(), url.clone(), port.clone()], [port, url, own]] {
+        let collected = run(&received);
         assert_eq!(urls(&collected), ["http://192.168.7.9/b"]);
         assert_eq!(collected.candidates[0].uuid, "b");
         assert_eq!(collected.left_out.len(), 2, "{:?}", reasons(&collected));
@@ -118,20 +118,24 @@ fn known_cameras_come_before_sources_with_many_announcements() {
     cursor
         .cameras
         .insert("http://192.168.7.250/".to_owned(), camera);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for source in 1..20 {
         for n in 0..600 {
             let source = format!("10.0.0.{source}");
-            heard.push(mk_heard(
+            received.push(mk_received(
                 &source,
                 &format!("{source}-{n}"),
                 &format!("http://{source}:{}/", 8_000 + n),
             ));
         }
     }
-    heard.push(mk_heard("192.168.7.9", "new", "http://192.168.7.9/"));
-    heard.push(mk_heard("192.168.7.250", "known", "http://192.168.7.250/"));
-    let collected = collect(&mk_details("{}"), &cursor, &heard);
+    received.push(mk_received("192.168.7.9", "new", "http://192.168.7.9/"));
+    received.push(mk_received(
+        "192.168.7.250",
+        "known",
+        "http://192.168.7.250/",
+    ));
+    let collected = collect(&mk_details("{}"), &cursor, &received);
     assert_eq!(collected.candidates.len(), MAX_CAMERAS);
     assert_eq!(urls(&collected)[0], "http://192.168.7.250/");
     let place = urls(&collected)
@@ -151,21 +155,21 @@ fn known_cameras_come_before_sources_with_many_announcements() {
 
 #[test]
 fn left_out_announcements_are_explained() {
-    let mut computer = mk_heard("192.168.7.5", "pc", "");
+    let mut computer = mk_received("192.168.7.5", "pc", "");
     computer.announcement.is_onvif = false;
     computer.announcement.types = vec!["wsdp:Device".to_owned(), "pub:Computer".to_owned()];
-    let mut nothing = mk_heard("192.168.7.6", "none", "");
+    let mut nothing = mk_received("192.168.7.6", "none", "");
     nothing.announcement.xaddrs.clear();
-    let mut nameless = mk_heard("192.168.7.7", "", "http://192.168.7.7/");
+    let mut nameless = mk_received("192.168.7.7", "", "http://192.168.7.7/");
     nameless.announcement.endpoint = "urn:uuid:".to_owned();
-    let mut many = mk_heard("192.168.7.8", "many", "http://192.168.7.8/");
+    let mut many = mk_received("192.168.7.8", "many", "http://192.168.7.8/");
     many.announcement.more_xaddrs = 9_999;
     let collected = run(&[
         computer,
         nothing,
         nameless,
         many,
-        mk_heard(
+        mk_received(
             "192.168.7.10",
             "loop",
             "http://127.0.0.1/onvif http://[fe80::1]/onvif",
@@ -187,8 +191,8 @@ fn left_out_announcements_are_explained() {
 
 #[test]
 fn announcements_are_filtered_before_any_request() {
-    let mut heard = mk_heard("192.168.7.9", "a", BOTH);
-    heard.announcement.scopes = vec!["onvif://www.onvif.org/name/Cam".to_owned()];
+    let mut received = mk_received("192.168.7.9", "a", BOTH);
+    received.announcement.scopes = vec!["onvif://www.onvif.org/name/Cam".to_owned()];
     for (details, reason) in [
         (
             "scopes: {items: ['onvif://www.onvif.org/name/other']}",
@@ -199,33 +203,46 @@ fn announcements_are_filtered_before_any_request() {
             "uuids: has A, which is excluded",
         ),
     ] {
-        let collected = collect(&mk_details(details), &Cursor::default(), &[heard.clone()]);
+        let collected = collect(
+            &mk_details(details),
+            &Cursor::default(),
+            &[received.clone()],
+        );
         assert!(collected.candidates.is_empty());
         assert_eq!(reasons(&collected), [format!("a at 192.168.7.9: {reason}")]);
-        assert_eq!(collected.dropped, [("a".to_owned(), heard.source)]);
+        assert_eq!(collected.dropped, [("a".to_owned(), received.source)]);
     }
 }
 
 #[test]
 fn the_digest_depends_only_on_the_announcement() {
-    let heard = |xaddrs: &str, version: &str| {
-        let mut heard = mk_heard("192.168.7.9", "a", xaddrs);
-        heard.announcement.metadata_version = version.to_owned();
-        run(&[heard]).candidates[0].announced
+    let received = |xaddrs: &str, version: &str| {
+        let mut received = mk_received("192.168.7.9", "a", xaddrs);
+        received.announcement.metadata_version = version.to_owned();
+        run(&[received]).candidates[0].announced
     };
-    let before = heard("http://192.168.7.9/ http://10.0.0.1/", "1");
-    assert_ne!(before, heard("http://192.168.7.9/ http://10.0.0.2/", "1"));
-    assert_ne!(before, heard("http://192.168.7.9/ http://10.0.0.1/", "2"));
-    assert_eq!(before, heard("http://192.168.7.9/ http://10.0.0.1/", "1"));
+    let before = received("http://192.168.7.9/ http://10.0.0.1/", "1");
+    assert_ne!(
+        before,
+        received("http://192.168.7.9/ http://10.0.0.2/", "1")
+    );
+    assert_ne!(
+        before,
+        received("http://192.168.7.9/ http://10.0.0.1/", "2")
+    );
+    assert_eq!(
+        before,
+        received("http://192.168.7.9/ http://10.0.0.1/", "1")
+    );
 }
 
 #[test]
 fn long_texts_of_hosts_are_shortened() {
-    let mut types = mk_heard("192.168.7.5", "pc", "");
+    let mut types = mk_received("192.168.7.5", "pc", "");
     types.announcement.is_onvif = false;
     types.announcement.types = vec!["t".repeat(60_000)];
-    let url = mk_heard("192.168.7.6", "url", &"u".repeat(60_000));
-    let mut scopes = mk_heard("192.168.7.7", "scopes", BOTH);
+    let url = mk_received("192.168.7.6", "url", &"u".repeat(60_000));
+    let mut scopes = mk_received("192.168.7.7", "scopes", BOTH);
     scopes.announcement.scopes = vec!["s".repeat(60_000)];
     let details = mk_details("scopes: {items: [a]}");
     let collected = collect(&details, &Cursor::default(), &[types, url.clone(), scopes]);

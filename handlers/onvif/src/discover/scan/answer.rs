@@ -31,10 +31,10 @@ impl Scan<'_> {
     }
 
     /// Reports why a known camera is left out or told less than it could.
-    fn explain(&self, told: usize) {
-        if told == self.most {
+    fn explain(&self, count: usize) {
+        if count == self.most {
             let reason =
-                format!("there may be more cameras than the {told} devices an answer may have");
+                format!("there may be more cameras than the {count} devices an answer may have");
             self.asker.host.skipped("cameras", "limits.devices", reason);
         }
         for (url, camera) in self
@@ -65,13 +65,13 @@ impl Scan<'_> {
     pub fn everything(&mut self) -> Discovery {
         let devices = self.rendered();
         self.explain(devices.len());
-        let told = digest_of(&devices);
-        let before = self.cursor.told.replace(told);
-        if before == Some(told) && self.departed.is_empty() {
+        let digest = digest_of(&devices);
+        let before = self.cursor.sent_digest.replace(digest);
+        if before == Some(digest) && self.departed.is_empty() {
             Discovery::unchanged()
         } else if self.is_cut_short {
             // A partial answer withdraws no device, so the next answer must be complete.
-            self.cursor.told = None;
+            self.cursor.sent_digest = None;
             Discovery::partial(devices)
         } else {
             Discovery::complete(devices)
@@ -82,8 +82,8 @@ impl Scan<'_> {
     pub fn difference(&mut self, before: &[Device]) -> Discovery {
         let devices = self.rendered();
         // Only a complete answer withdraws a camera.
-        let told = digest_of(&devices);
-        self.cursor.told = self.cursor.told.map(|_| told);
+        let digest = digest_of(&devices);
+        self.cursor.sent_digest = self.cursor.sent_digest.map(|_| digest);
         let changed: Vec<Device> = devices
             .into_iter()
             .filter(|device| !before.contains(device))

@@ -7,7 +7,7 @@ use leafhost_sdk::net;
 use super::tasks::Outcome;
 use super::{FRESH, Scan, is_among};
 use crate::details::XAddrs;
-use crate::discover::camera::{AskError, Asked, Told};
+use crate::discover::camera::{AskError, Asked, CameraReply};
 use crate::discover::candidates::Candidate;
 use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
@@ -77,8 +77,8 @@ impl Scan<'_> {
         } else {
             held_back.unwrap_or_default()
         };
-        let error = match asked.told {
-            Ok(mut told) => {
+        let error = match asked.reply {
+            Ok(mut reply) => {
                 self.cursor.failed.remove(&url);
                 let cameras = &self.cursor.cameras;
                 let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
@@ -88,14 +88,14 @@ impl Scan<'_> {
                     Some(camera)
                 });
                 // An incomplete answer keeps the earlier values of missing fields.
-                if let (Some(before), false) = (before, told.info.trouble.is_empty()) {
-                    told.info.fill(&before.info);
-                    if told.scopes.is_empty() {
-                        told.scopes.clone_from(&before.scopes);
+                if let (Some(before), false) = (before, reply.info.trouble.is_empty()) {
+                    reply.info.fill(&before.info);
+                    if reply.scopes.is_empty() {
+                        reply.scopes.clone_from(&before.scopes);
                     }
                 }
                 let moved = before.map(|before| (before.moved, before.moved_from.clone()));
-                let mut camera = remember(candidate, told, now);
+                let mut camera = remember(candidate, reply, now);
                 (camera.moved, camera.moved_from) = moved.unwrap_or_default();
                 camera.refused = refused;
                 self.cursor.cameras.insert(url, camera);
@@ -147,7 +147,7 @@ impl Scan<'_> {
     fn miss(&mut self, url: &str, now: Moment) {
         if let Some(camera) = self.cursor.cameras.get_mut(url) {
             if camera.is_here() {
-                self.cursor.told = None;
+                self.cursor.sent_digest = None;
             }
             let misses = camera.misses.saturating_add(1);
             camera.found(now);
@@ -204,12 +204,12 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn remember(candidate: Candidate, mut told: Told, now: Moment) -> Camera {
-    if let (Host::Ip(ip), true) = (&candidate.xaddr.host, told.info.ip.is_empty()) {
-        told.info.ip = ip.to_string();
+fn remember(candidate: Candidate, mut reply: CameraReply, now: Moment) -> Camera {
+    if let (Host::Ip(ip), true) = (&candidate.xaddr.host, reply.info.ip.is_empty()) {
+        reply.info.ip = ip.to_string();
     }
     let mut scopes: Vec<String> = Vec::new();
-    for scope in candidate.scopes.into_iter().chain(told.scopes) {
+    for scope in candidate.scopes.into_iter().chain(reply.scopes) {
         let is_useful = devices::is_useful(&scope) && scopes.len() < MAX_SCOPES;
         if is_useful && !scopes.contains(&scope) {
             scopes.push(scope);
@@ -220,12 +220,12 @@ fn remember(candidate: Candidate, mut told: Told, now: Moment) -> Camera {
         announced: candidate.announced,
         claim: candidate.claim,
         scopes,
-        info: told.info,
+        info: reply.info,
         asked: now,
-        fresh_for: if told.is_cut_short { CUT_SHORT } else { FRESH },
+        fresh_for: if reply.is_cut_short { CUT_SHORT } else { FRESH },
         checked: now,
-        took: milliseconds(told.took),
-        hides_time: told.hides_time,
+        took: milliseconds(reply.took),
+        hides_time: reply.hides_time,
         ..Camera::default()
     }
 }

@@ -157,12 +157,12 @@ impl Scan<'_> {
         let mut tries = 1;
         loop {
             let first = self.ask_at(&candidate, left()).await;
-            let is_unusable = first.told.is_err();
+            let is_unusable = first.reply.is_err();
             let mut all = vec![first];
             if let (Some(alternative), true) = (&alternative, is_unusable) {
                 all.push(self.ask_at(alternative, left()).await);
             }
-            let is_over = all.iter().any(|one| one.told.is_ok() || one.is_refused);
+            let is_over = all.iter().any(|one| one.reply.is_ok() || one.is_refused);
             let pause = if is_over {
                 None
             } else if may_be_starting {
@@ -187,7 +187,7 @@ impl Scan<'_> {
         let Cursor {
             cameras, failed, ..
         } = &self.cursor;
-        let is_loss = |one: &Asked| one.told.as_ref().is_err_and(AskError::is_loss);
+        let is_loss = |one: &Asked| one.reply.as_ref().is_err_and(AskError::is_loss);
         let url = &candidate.xaddr.url;
         if !asked.iter().any(is_loss) || failed.get(url).is_some_and(|before| before.times > 2) {
             return false;

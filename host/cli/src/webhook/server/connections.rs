@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 pub struct Connections {
     most: usize,
     most_bytes: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
     /// Connections in the order in which they were opened.
-    places: BTreeMap<u64, Held>,
+    states: BTreeMap<u64, ConnectionState>,
 }
 
 /// State of one connection.
 #[derive(Debug)]
-struct Held {
+struct ConnectionState {
     peer: IpAddr,
     closed: CancellationToken,
     /// Number of bytes of its request's body.
@@ -37,7 +37,7 @@ struct Held {
 
 /// Place of one connection. Dropping it frees the place.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionGuard {
     connections: Arc<Connections>,
     number: u64,
     peer: IpAddr,
@@ -47,14 +47,14 @@ pub struct Place {
 
 /// Request that is being read, or is complete and not answered. Dropping it ends that state.
 #[derive(Debug)]
-pub struct Whole<'a> {
-    place: &'a Place,
+pub struct RequestGuard<'a> {
+    guard: &'a ConnectionGuard,
     bytes: Vec<u8>,
 }
 
 /// Error of reading a body.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unread {
+pub enum BodyError {
     /// Connection ended before the request was complete.
     #[error("the connection ended before the request")]
     Ended,
@@ -78,34 +78,33 @@ impl Connections {
 
     /// Opens a connection. If there are too many, one of the peer with the most connections is closed: the oldest without a
     /// complete request.
-    pub fn open(self: &Arc<Self>, peer: IpAddr) -> Place {
+    pub fn open(self: &Arc<Self>, peer: IpAddr) -> ConnectionGuard {
         let mut open = self.lock();
         let closed = CancellationToken::new();
         let number = open.next;
         open.next += 1;
-        if open.places.len() >= self.most {
+        if open.states.len() >= self.most {
             let count = |peer| {
-                open.places
+                open.states
                     .values()
-                    .filter(|held| held.peer == peer)
+                    .filter(|state| state.peer == peer)
                     .count()
             };
-            let first = open
-                .places
-                .iter()
-                .max_by_key(|(number, held)| (count(held.peer), !held.is_whole, Reverse(**number)));
+            let first = open.states.iter().max_by_key(|(number, state)| {
+                (count(state.peer), !state.is_whole, Reverse(**number))
+            });
             if let Some(number) = first.map(|(number, _)| *number) {
                 open.close(number);
             }
         }
-        let held = Held {
+        let state = ConnectionState {
             peer,
             closed: closed.clone(),
             bytes: 0,
             is_whole: false,
         };
-        open.places.insert(number, held);
-        Place {
+        open.states.insert(number, state);
+        ConnectionGuard {
             connections: Arc::clone(self),
             number,
             peer,
@@ -114,26 +113,26 @@ impl Connections {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
+impl OpenConnections {
     fn close(&mut self, number: u64) {
-        if let Some(held) = self.places.remove(&number) {
-            held.closed.cancel();
+        if let Some(state) = self.states.remove(&number) {
+            state.closed.cancel();
         }
     }
 
     fn bytes(&self, peer: Option<IpAddr>) -> usize {
-        let places = self.places.values();
-        let of = places.filter(|held| peer.is_none_or(|peer| held.peer == peer));
-        of.map(|held| held.bytes).sum()
+        let states = self.states.values();
+        let of = states.filter(|state| peer.is_none_or(|peer| state.peer == peer));
+        of.map(|state| state.bytes).sum()
     }
 }
 
-impl Place {
+impl ConnectionGuard {
     /// Returns the address of the peer.
     pub fn peer(&self) -> IpAddr {
         self.peer
@@ -155,54 +154,53 @@ impl Place {
     }
 
     /// Reads the body of a request, of at most `most` bytes.
-    pub async fn read(&self, body: Body, most: usize) -> Result<Whole<'_>, Unread> {
+    pub async fn read(&self, body: Body, most: usize) -> Result<RequestGuard<'_>, BodyError> {
         let mut stream = body.into_data_stream();
-        let mut whole = Whole {
-            place: self,
+        let mut request = RequestGuard {
+            guard: self,
             bytes: Vec::new(),
         };
         while let Some(part) = stream.next().await {
-            let part = part.map_err(|_| Unread::Ended)?;
-            if whole.bytes.len() + part.len() > most {
-                return Err(Unread::TooLarge);
+            let part = part.map_err(|_| BodyError::Ended)?;
+            if request.bytes.len() + part.len() > most {
+                return Err(BodyError::TooLarge);
             }
             if !self.takes(part.len()) {
-                return Err(Unread::GaveWay);
+                return Err(BodyError::GaveWay);
             }
-            whole.bytes.extend_from_slice(&part);
+            request.bytes.extend_from_slice(&part);
         }
-        if let Some(held) = self.held(&mut self.connections.lock()) {
-            held.is_whole = true;
+        if let Some(state) = self.state(&mut self.connections.lock()) {
+            state.is_whole = true;
         }
-        Ok(whole)
+        Ok(request)
     }
 
-    fn held<'a>(&self, open: &'a mut Open) -> Option<&'a mut Held> {
-        open.places.get_mut(&self.number)
+    fn state<'a>(&self, open: &'a mut OpenConnections) -> Option<&'a mut ConnectionState> {
+        open.states.get_mut(&self.number)
     }
 
     /// Counts `bytes` more bytes, and closes connections that hold the most if there are too many. Returns false if this one
     /// was closed.
     fn takes(&self, bytes: usize) -> bool {
         let mut open = self.connections.lock();
-        if let Some(held) = self.held(&mut open) {
-            held.bytes += bytes;
+        if let Some(state) = self.state(&mut open) {
+            state.bytes += bytes;
         }
         while open.bytes(None) > self.connections.most_bytes {
-            let first = open
-                .places
-                .iter()
-                .max_by_key(|(_, held)| (open.bytes(Some(held.peer)), !held.is_whole, held.bytes));
+            let first = open.states.iter().max_by_key(|(_, state)| {
+                (open.bytes(Some(state.peer)), !state.is_whole, state.bytes)
+            });
             match first.map(|(number, _)| *number) {
                 Some(number) => open.close(number),
                 None => break,
             }
         }
-        open.places.contains_key(&self.number)
+        open.states.contains_key(&self.number)
     }
 }
 
-impl Whole<'_> {
+impl RequestGuard<'_> {
     /// Takes the body, which counts until it is released.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
@@ -210,23 +208,23 @@ impl Whole<'_> {
 
     /// Stops counting the body, since it has been dropped.
     pub fn release(&mut self) {
-        if let Some(held) = self.place.held(&mut self.place.connections.lock()) {
-            held.bytes = 0;
+        if let Some(state) = self.guard.state(&mut self.guard.connections.lock()) {
+            state.bytes = 0;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.connections.lock().places.remove(&self.number);
+        self.connections.lock().states.remove(&self.number);
     }
 }
 
-impl Drop for Whole<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        if let Some(held) = self.place.held(&mut self.place.connections.lock()) {
-            held.bytes = 0;
-            held.is_whole = false;
+        if let Some(state) = self.guard.state(&mut self.guard.connections.lock()) {
+            state.bytes = 0;
+            state.is_whole = false;
         }
     }
 }
@@ -244,8 +242,8 @@ mod tests {
         [10, 0, 0, number].into()
     }
 
-    fn is_open(place: &Place) -> bool {
-        place.closed().now_or_never().is_none()
+    fn is_open(guard: &ConnectionGuard) -> bool {
+        guard.closed().now_or_never().is_none()
     }
 
     /// Returns a body that sends so many bytes and does not end.
@@ -257,14 +255,14 @@ mod tests {
     #[test]
     fn the_oldest_that_has_not_sent_a_whole_request_gives_way() {
         let connections = Connections::new(3, 100);
-        let places: Vec<_> = (0..3).map(|_| connections.open(peer(1))).collect();
-        let whole = places[0].read("a".into(), 10).now_or_never().unwrap();
+        let states: Vec<_> = (0..3).map(|_| connections.open(peer(1))).collect();
+        let request = states[0].read("a".into(), 10).now_or_never().unwrap();
         let _next = connections.open(peer(1));
-        let open: Vec<_> = places.iter().map(is_open).collect();
+        let open: Vec<_> = states.iter().map(is_open).collect();
         assert_eq!(open, [true, false, true]);
-        drop(whole);
+        drop(request);
         let _next = connections.open(peer(1));
-        assert!(!is_open(&places[0]));
+        assert!(!is_open(&states[0]));
     }
 
     #[test]
@@ -273,9 +271,9 @@ mod tests {
         let api_server = connections.open(peer(1));
         let flood: Vec<_> = (0..600).map(|_| connections.open(peer(2))).collect();
         assert!(is_open(&api_server));
-        assert_eq!(flood.iter().filter(|place| is_open(place)).count(), 9);
+        assert_eq!(flood.iter().filter(|guard| is_open(guard)).count(), 9);
         drop(flood);
-        assert_eq!(connections.lock().places.len(), 1);
+        assert_eq!(connections.lock().states.len(), 1);
     }
 
     #[test]
@@ -284,7 +282,7 @@ mod tests {
         let flood: Vec<_> = (0..9).map(|_| connections.open(peer(2))).collect();
         let mut reads: Vec<_> = flood
             .iter()
-            .map(|place| place.read(unfinished(110), 500).boxed())
+            .map(|guard| guard.read(unfinished(110), 500).boxed())
             .collect();
         for read in &mut reads {
             assert!(read.now_or_never().is_none());
@@ -293,7 +291,7 @@ mod tests {
         let body = Body::from(vec![b' '; 200]);
         let read = api_server.read(body, 500).now_or_never().unwrap().unwrap();
         assert_eq!(read.bytes.len(), 200);
-        assert_eq!(flood.iter().filter(|place| is_open(place)).count(), 7);
+        assert_eq!(flood.iter().filter(|guard| is_open(guard)).count(), 7);
         drop(reads);
         drop(read);
         assert_eq!(connections.lock().bytes(None), 0);
@@ -302,13 +300,13 @@ mod tests {
     #[test]
     fn what_is_too_large_is_not_read() {
         let connections = Connections::new(1, 1000);
-        let place = connections.open(peer(1));
+        let guard = connections.open(peer(1));
         for (size, most, expected) in [
             (10, 10, None),
-            (11, 10, Some(Unread::TooLarge)),
-            (1001, 2000, Some(Unread::GaveWay)),
+            (11, 10, Some(BodyError::TooLarge)),
+            (1001, 2000, Some(BodyError::GaveWay)),
         ] {
-            let read = place.read(Body::from(vec![b' '; size]), most);
+            let read = guard.read(Body::from(vec![b' '; size]), most);
             assert_eq!(read.now_or_never().unwrap().err(), expected, "{size}");
         }
     }

@@ -10,14 +10,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
-use leafhost_controller::brokers::Written;
+use leafhost_controller::brokers::BrokerWrite;
 use leafhost_k8s::Origins;
 use leafhost_k8s::admission::{Broker, Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
+use super::fair_queue::FairQueue;
 use super::listener::Caller;
-use super::turns::Turns;
 
 /// Time limit for lookups at the API server. It waits ten seconds for the answer.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -34,12 +34,12 @@ enum Object {
 }
 
 /// Review of one object.
-struct Asked {
+struct BrokerReview {
     review: Review,
     object: Option<Object>,
 }
 
-impl Asked {
+impl BrokerReview {
     fn of(mut review: Review) -> Self {
         let broker = review.broker().map(Box::new).map(Object::Broker);
         let object = broker.or_else(|| review.reserved().map(Object::Reserved));
@@ -52,7 +52,7 @@ impl Asked {
 struct Reviewer {
     shared: Arc<Shared>,
     origins: Origins,
-    turns: Arc<Turns>,
+    fair_queue: Arc<FairQueue>,
 }
 
 /// Returns the route at which the API server asks.
@@ -60,7 +60,7 @@ pub fn routes(shared: Arc<Shared>, origins: Origins) -> Router {
     let reviewer = Reviewer {
         shared,
         origins,
-        turns: Turns::new(AT_ONCE),
+        fair_queue: FairQueue::new(AT_ONCE),
     };
     Router::new()
         .route("/validate-controller", post(validate))
@@ -72,16 +72,22 @@ async fn validate(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    let (Asked { review, object }, _whole) =
-        match reviewer.shared.question(&caller, body, Asked::of).await {
-            Ok(asked) => asked,
-            Err(answer) => return *answer,
-        };
+    let (BrokerReview { review, object }, _whole) = match reviewer
+        .shared
+        .question(&caller, body, BrokerReview::of)
+        .await
+    {
+        Ok(asked) => asked,
+        Err(answer) => return *answer,
+    };
     let Some(object) = object else {
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let _turn = reviewer.turns.turn(caller.party(review.namespace())).await;
+        let _permit = reviewer
+            .fair_queue
+            .acquire(caller.client(review.namespace()))
+            .await;
         object.look(&reviewer.origins).await
     };
     let problem = match timeout(LOOKING, looked).await {
@@ -113,7 +119,7 @@ impl Object {
 }
 
 async fn look_at_broker(origins: &Origins, broker: &Broker) -> Result<Option<String>, String> {
-    let written = Written {
+    let written = BrokerWrite {
         kind: broker.kind,
         object: &broker.object,
         before: broker.before.as_ref(),

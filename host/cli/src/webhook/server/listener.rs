@@ -27,8 +27,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::connections::{Connections, Place};
-use super::turns::Party;
+use super::connections::{ConnectionGuard, Connections};
+use super::fair_queue::Client;
 
 /// Time limit for the TLS handshake of a client.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -46,16 +46,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Sender of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    pub place: Arc<Place>,
+    pub guard: Arc<ConnectionGuard>,
     /// True if the caller may have objects reviewed.
     pub may_ask: bool,
 }
 
 impl Caller {
-    /// Returns the party of a review for this namespace.
-    pub fn party(&self, namespace: &str) -> Party {
-        Party {
-            peer: self.place.peer(),
+    /// Returns the client of a review for this namespace.
+    pub fn client(&self, namespace: &str) -> Client {
+        Client {
+            peer: self.guard.peer(),
             namespace: namespace.to_owned(),
         }
     }
@@ -133,7 +133,7 @@ impl Listener {
                 accepted = self.socket.accept() => match accepted {
                     Ok((stream, peer)) => {
                         let connection = Connection {
-                            place: Arc::new(self.connections.open(peer.ip())),
+                            guard: Arc::new(self.connections.open(peer.ip())),
                             acceptor: self.acceptor.clone(),
                             demands_client: self.demands_client,
                             routes: routes.clone(),
@@ -158,12 +158,12 @@ impl Listener {
 }
 
 async fn note_head(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
-    caller.place.asks();
+    caller.guard.asks();
     next.run(request).await
 }
 
 struct Connection {
-    place: Arc<Place>,
+    guard: Arc<ConnectionGuard>,
     acceptor: TlsAcceptor,
     demands_client: bool,
     routes: Router,
@@ -172,17 +172,17 @@ struct Connection {
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let place = Arc::clone(&self.place);
+        let guard = Arc::clone(&self.guard);
         let too_slow = async {
-            if timeout(HANDSHAKE + HEAD, place.asked()).await.is_ok() {
+            if timeout(HANDSHAKE + HEAD, guard.asked()).await.is_ok() {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = place.closed() => tracing::debug!(peer = %place.peer(), "a connection gives way to another"),
-            () = too_slow => tracing::debug!(peer = %place.peer(), "a client asks nothing"),
+            () = guard.closed() => tracing::debug!(peer = %guard.peer(), "a connection gives way to another"),
+            () = too_slow => tracing::debug!(peer = %guard.peer(), "a client asks nothing"),
             served = self.http(stream) => if let Err(error) = served {
-                tracing::debug!(peer = %place.peer(), %error, "a connection failed");
+                tracing::debug!(peer = %guard.peer(), %error, "a connection failed");
             },
         }
     }
@@ -191,7 +191,7 @@ impl Connection {
         let stream = timeout(HANDSHAKE, self.acceptor.accept(stream)).await??;
         let caller = Caller {
             may_ask: !self.demands_client || stream.get_ref().1.peer_certificates().is_some(),
-            place: self.place,
+            guard: self.guard,
         };
         let service = TowerToHyperService::new(self.routes.layer(Extension(caller)));
         let connection = http1::Builder::new()

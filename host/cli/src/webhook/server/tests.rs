@@ -13,7 +13,7 @@ use leafhost_discovery::loader::LoadedSource;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::connections::Place;
+use super::connections::ConnectionGuard;
 use super::*;
 
 mod tls;
@@ -89,9 +89,9 @@ fn shared() -> Arc<Shared> {
     Shared::new(watch::channel(None).1, Slow::set(), None)
 }
 
-fn caller(place: Place) -> Caller {
+fn caller(guard: ConnectionGuard) -> Caller {
     Caller {
-        place: Arc::new(place),
+        guard: Arc::new(guard),
         may_ask: true,
     }
 }

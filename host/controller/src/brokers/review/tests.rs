@@ -161,7 +161,7 @@ fn push(list: &mut Value, entry: Value) {
 }
 
 fn review(kind: Kind, object: &Value, manifest: Option<&Manifest>) -> Result<(), String> {
-    let written = Written {
+    let written = BrokerWrite {
         kind,
         object,
         before: None,
@@ -266,7 +266,7 @@ fn nothing_is_made_for_a_configuration_that_does_not_ask_for_it() {
         refused(what, review(kind, &object, manifest.as_ref()), by);
     }
     let pod = pod();
-    let written = Written {
+    let written = BrokerWrite {
         kind: Kind::Pod,
         object: &pod,
         before: None,
@@ -310,7 +310,7 @@ fn a_service_that_is_changed_keeps_what_others_have_given_it() {
     let owner = before["metadata"]["ownerReferences"][0].clone();
     push(&mut after["metadata"]["ownerReferences"], owner);
     let review = |after: &Value| {
-        let written = Written {
+        let written = BrokerWrite {
             kind: Kind::Service,
             object: after,
             before: Some(&before),

@@ -5,7 +5,7 @@ use leafhost_core::left_out::LeftOuts;
 use leafhost_core::session::{Devices as Answer, Discovery};
 
 use super::*;
-use crate::devices::{Grace, Part, SessionDevices, SourceRank, Unseen, merge};
+use crate::devices::{Grace, Part, SessionDevices, SourceRank, UnconfirmedDevices, merge};
 
 /// Configuration with one session, and its published devices.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl World {
             rank: SourceRank::default(),
             devices: &self.session,
         };
-        let (wanted, _) = merge(vec![part], &Unseen::default());
+        let (wanted, _) = merge(vec![part], &UnconfirmedDevices::default());
         let passed = self.bucket.pass(&self.shown, wanted, self.time());
         let before = std::mem::replace(&mut self.shown, passed);
         let now = &self.shown;

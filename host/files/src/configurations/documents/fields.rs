@@ -85,7 +85,7 @@ impl Unknown {
         let near = text::nearest(name, siblings.iter().copied());
         let hint = match (moved, near) {
             (Some((_, now)), _) => format!("it belongs in {now}"),
-            (None, Some(meant)) => format!("did you mean {meant}?"),
+            (None, Some(suggestion)) => format!("did you mean {suggestion}?"),
             (None, None) => {
                 elsewhere(name).unwrap_or_else(|| format!("known: {}", siblings.join(", ")))
             }

@@ -159,7 +159,7 @@ fn each_failure_of_the_watch_has_its_remedy() {
         (Some(500), "the agent tries again"),
         (None, "the agent tries again"),
     ] {
-        let problem = told(&Failure::answered(code, "so it is"));
+        let problem = describe(&Failure::answered(code, "so it is"));
         let text = problem.to_string();
         assert!(
             text.starts_with("Configurations: cannot be watched: so it is; "),
@@ -194,7 +194,7 @@ async fn nothing_is_complete_before_the_first_whole_list() {
 
 #[tokio::test]
 async fn one_that_was_too_many_serves_when_another_is_deleted() {
-    let names = (0..=taken::MAX_OF_NAMESPACE).map(|n| &*format!("c{n:04}").leak());
+    let names = (0..=capped_set::MAX_OF_NAMESPACE).map(|n| &*format!("c{n:04}").leak());
     let (server, mut stub) = start(Server {
         names: names.collect(),
         ..Server::default()
@@ -209,7 +209,7 @@ async fn one_that_was_too_many_serves_when_another_is_deleted() {
         &mut stub.tasks,
     );
     let set = until(&configurations, "the list", |set| set.complete).await;
-    assert_eq!(set.accepted.len(), taken::MAX_OF_NAMESPACE);
+    assert_eq!(set.accepted.len(), capped_set::MAX_OF_NAMESPACE);
     assert_eq!(set.left_out.len(), 1);
     until_watched(&server, 1).await;
     {
@@ -221,7 +221,7 @@ async fn one_that_was_too_many_serves_when_another_is_deleted() {
         set.left_out.is_empty() && has(set, "c0500")
     })
     .await;
-    assert_eq!(set.accepted.len(), taken::MAX_OF_NAMESPACE);
+    assert_eq!(set.accepted.len(), capped_set::MAX_OF_NAMESPACE);
 }
 
 async fn until_watched(server: &Mutex<Server>, watches: usize) {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use leafhost_disk::atomic;
 
 /// Upper bound of bytes read from a file. The API server accepts 1 MiB of values, which base64 makes longer.
 const MAX: u64 = 4 << 20;
@@ -40,14 +41,9 @@ impl Disk {
             return Err(io::Error::other(format!("{uid:?} is no uid")));
         }
         fs::create_dir_all(&self.folder)?;
-        let file = tempfile::NamedTempFile::new_in(&self.folder)?;
-        let mut writer = BufWriter::new(&file);
-        serde_json::to_writer(&mut writer, object)?;
-        writer.flush()?;
-        drop(writer);
-        file.as_file().sync_all()?;
-        file.persist(self.folder.join(uid))?;
-        Ok(())
+        atomic::write_with(&self.folder, uid, |file| {
+            Ok(serde_json::to_writer(file, object)?)
+        })
     }
 
     /// Removes all other objects, and temporary files left by a crash.

@@ -251,7 +251,7 @@ impl Objects {
                 uid: object.meta.uid.clone(),
             };
             set.objects.insert(source.clone(), identity.clone());
-            let mut told = |key: &str, message: String| {
+            let mut add_problem = |key: &str, message: String| {
                 set.problems.push(SourceProblem {
                     path: key.to_owned(),
                     ..SourceProblem::new(&source, message)
@@ -261,20 +261,20 @@ impl Objects {
                 let message = format!(
                     "is not read: {MOST} ConfigMaps have handlers that were there before or are older, which is the most; remove those that are not wanted"
                 );
-                told("", message);
+                add_problem("", message);
                 continue;
             }
             if let Some(problem) = &object.problem {
                 let message = format!(
                     "{problem}; it is tried again, and a version that was accepted before keeps serving"
                 );
-                told("", message);
+                add_problem("", message);
             }
             let Some(held) = &object.held else {
                 continue;
             };
             for (key, message) in &held.contents.problems {
-                told(key, message.clone());
+                add_problem(key, message.clone());
             }
             for (key, (text, orphaned)) in &held.contents.grants {
                 let orphaned = orphaned.as_ref().map(|message| SourceProblem {
@@ -291,7 +291,7 @@ impl Objects {
                     let message = format!(
                         "is not used: {owner} is older and has the same handler file; remove one of them"
                     );
-                    told(&component.key, message);
+                    add_problem(&component.key, message);
                     continue;
                 }
                 owners.insert(file, source.clone());
@@ -488,10 +488,10 @@ mod tests {
             set.files,
             BTreeMap::from([("a.wasm".into(), Some(version("twin")))])
         );
-        let told: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
+        let add_problem: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
         let message = "a.wasm: is not used: ConfigMap leafhost/y is older and has the same handler file; remove one of them";
         assert_eq!(
-            told,
+            add_problem,
             ["b", "z"].map(|name| format!("ConfigMap leafhost/{name}: {message}"))
         );
         objects.gone(&twin.metadata);

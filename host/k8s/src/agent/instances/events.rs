@@ -76,7 +76,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     gone.extend(take_in(shared, scope, event));
                 }
                 Some(Err(failure)) => {
-                    shared.interrupted(scope, Some(failure.told_of("instances.akri.sh")));
+                    shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
                 }
                 None => break,
             }
@@ -128,7 +128,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
     match event {
         Event::Init => shared.state().view.list_begins(scope),
         Event::InitApply(object) | Event::Apply(object) => match object.0 {
-            Ok(object) => drop(shared.saw(object)),
+            Ok(object) => drop(shared.observe(object)),
             Err(invalid) => {
                 let name = invalid.metadata.name.unwrap_or_default();
                 let error = invalid.error;
@@ -154,7 +154,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
             }
             // The nodes that use the object find out whether it exists without its label, and restore the label.
             let version = metadata.resource_version.unwrap_or_default();
-            shared.saw_leave(&key, &uid, version.parse().unwrap_or_default());
+            shared.observe_leave(&key, &uid, version.parse().unwrap_or_default());
         }
     }
     None
@@ -166,7 +166,7 @@ async fn look_for(shared: &Shared, key: InstanceKey, uid: String) -> Option<(Ins
         return Some((key, uid));
     };
     if found.is_none_or(|found| found.metadata.uid != uid) {
-        shared.saw_deletion(&key, &uid);
+        shared.observe_deletion(&key, &uid);
     }
     None
 }

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
-use leafhost_core::fair::in_turns;
+use leafhost_core::fair::round_robin;
 use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
 use leafhost_core::node_report::{
     HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
 };
 use leafhost_core::text;
 
+use crate::bounded_store::BoundedStore;
 use crate::crd::{
     ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
     DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
 };
-use crate::keeper::{Keep, Write};
+use crate::reconciler::{Reconcile, Write};
 use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, size};
-use crate::shelf::Shelf;
 
 /// Upper bound of the texts of all sources, in bytes.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
@@ -119,7 +119,7 @@ impl Owner {
     }
 }
 
-impl Keep for Owner {
+impl Reconcile for Owner {
     type Object = DiscoveryHandler;
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node is there: kubectl get nodes";
@@ -159,7 +159,12 @@ impl Keep for Owner {
     }
 
     /// Holds a wanted object whole. Of an unwanted object, or one beyond a node's share, holds only the fields that another write needs.
-    fn hold(&self, held: &mut Shelf<DiscoveryHandler>, is_wanted: bool, object: DiscoveryHandler) {
+    fn hold(
+        &self,
+        held: &mut BoundedStore<DiscoveryHandler>,
+        is_wanted: bool,
+        object: DiscoveryHandler,
+    ) {
         let name = object.name_any();
         let group = if is_wanted { "wanted" } else { "others" };
         let object = if is_wanted {
@@ -173,7 +178,7 @@ impl Keep for Owner {
         };
         let bare = self.bare(object);
         let size = size(&bare);
-        if held.put(&name, group, size, bare).is_err() && held.is_news() {
+        if held.put(&name, group, size, bare).is_err() && held.is_first_rejection() {
             tracing::warn!(
                 report = name,
                 "a report is left alone, since too many have the label of this node; delete those that are not its agent's: kubectl get dh"
@@ -220,7 +225,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let mut listed: Vec<_> = configurations.iter().collect();
     listed.sort_by_key(|(_, one)| (one.problem.is_none(), one.denied == 0));
     // A namespace with many Configurations does not displace those of others.
-    let mut listed = in_turns(listed, |(key, _)| key.namespace());
+    let mut listed = round_robin(listed, |(key, _)| key.namespace());
     listed.truncate(MAX_CONFIGURATIONS);
     let mut names = 0;
     listed.retain(|(key, one)| {

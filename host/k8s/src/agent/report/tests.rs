@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::keeper::Write;
+use crate::reconciler::Write;
 use crate::stub::{Answer, Stub, failure, list};
 use crate::watch::{Event, UNDEFINED};
 
@@ -238,8 +238,8 @@ async fn an_object_that_is_there_although_the_watch_does_not_show_it_gets_its_la
 
 /// Ends an empty list.
 fn found_nothing(task: &mut Task) {
-    task.keeper.take(Ok(Event::Init));
-    task.keeper.take(Ok(Event::InitDone));
+    task.reconciler.take(Ok(Event::Init));
+    task.reconciler.take(Ok(Event::InitDone));
 }
 
 #[tokio::test]
@@ -254,12 +254,12 @@ async fn a_missing_definition_is_a_problem_and_tried_again_every_five_seconds() 
     task.want();
     found_nothing(&mut task);
     for _ in 0..10 {
-        let ((name, write), _) = task.keeper.next().unwrap();
-        task.keeper.write(name, write).await;
-        let (_, at) = task.keeper.next().unwrap();
+        let ((name, write), _) = task.reconciler.next().unwrap();
+        task.reconciler.write(name, write).await;
+        let (_, at) = task.reconciler.next().unwrap();
         assert!(at <= Instant::now() + UNDEFINED);
     }
-    let told = task.keeper.problem().unwrap();
+    let told = task.reconciler.problem().unwrap();
     assert!(told.contains("leafhost crds"), "{told}");
 }
 
@@ -278,10 +278,10 @@ async fn an_api_server_that_drops_what_is_written_is_a_failure_and_not_written_t
     task.want();
     found_nothing(&mut task);
     for failures in 1..=2 {
-        let ((name, write), _) = task.keeper.next().unwrap();
-        task.keeper.write(name, write).await;
-        assert_eq!(task.keeper.failures("n.udev"), failures);
-        let (_, at) = task.keeper.next().unwrap();
+        let ((name, write), _) = task.reconciler.next().unwrap();
+        task.reconciler.write(name, write).await;
+        assert_eq!(task.reconciler.failures("n.udev"), failures);
+        let (_, at) = task.reconciler.next().unwrap();
         assert!(at > Instant::now());
     }
 }
@@ -340,12 +340,12 @@ async fn reports_of_a_node_object_that_was_made_again_belong_to_none_and_then_to
     ] {
         *bench.cluster.nodes.lock().unwrap() = nodes;
         task.ask().await;
-        assert_eq!(task.keeper.keep.uid.as_deref(), uid);
+        assert_eq!(task.reconciler.rules.uid.as_deref(), uid);
         let soon = Instant::now() + Duration::from_mins(6);
         assert_eq!(task.ask_again < soon, is_outdated);
         // Without a Node, nothing is created that garbage collection would delete.
         found_nothing(&mut task);
-        let ((_, write), next) = task.keeper.next().unwrap();
+        let ((_, write), next) = task.reconciler.next().unwrap();
         assert_eq!(next > Instant::now(), nodes.1.is_none());
         let Write::Create(object) = write else {
             panic!("{write:?}");

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::found::{Known, Outcome};
-use super::{Keys, Message, Object, Place};
+use super::{Keys, Message, Object, WatchTarget};
 use crate::answers::{self, Failure};
 use crate::watch::{Event, Watch};
 
@@ -56,18 +56,27 @@ impl Holder for ConfigMap {
 /// Sends the outcome of each read. Never returns.
 ///
 /// If the agent may not watch, each attempt to do so is followed by a read of all objects, in the end every 30 s.
-pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sender<Message>) {
-    let api: Api<K> = Api::namespaced(client.clone(), &place.namespace);
+pub async fn follow<K: Holder>(
+    client: Client,
+    target: WatchTarget,
+    messages: mpsc::Sender<Message>,
+) {
+    let api: Api<K> = Api::namespaced(client.clone(), &target.namespace);
     let mut watch = Watch::new(Api::<PartialObjectMeta<K>>::namespaced(
         client,
-        &place.namespace,
+        &target.namespace,
     ));
     // For one object, rights to that name alone are enough.
-    if let Some(name) = place.names.keys().next().filter(|_| place.names.len() == 1) {
+    if let Some(name) = target
+        .names
+        .keys()
+        .next()
+        .filter(|_| target.names.len() == 1)
+    {
         watch = watch.fields(&format!("metadata.name={name}"));
     }
-    let all = || place.names.keys().cloned().collect::<BTreeSet<String>>();
-    let mut due = if place.is_watched {
+    let all = || target.names.keys().cloned().collect::<BTreeSet<String>>();
+    let mut due = if target.is_watched {
         BTreeSet::new()
     } else {
         all()
@@ -76,12 +85,12 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
     let mut again = Instant::now();
     loop {
         tokio::select! {
-            event = watch.next(), if place.is_watched => match event {
+            event = watch.next(), if target.is_watched => match event {
                 Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => continue,
                 Ok(Event::InitDone) | Err(_) => due = all(),
                 Ok(Event::Apply(object) | Event::Delete(object)) => {
                     let name = object.name_any();
-                    if !place.names.contains_key(&name) {
+                    if !target.names.contains_key(&name) {
                         continue;
                     }
                     due.insert(name);
@@ -90,13 +99,13 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
             () = sleep_until(again), if !due.is_empty() => {}
         }
         let mut is_away = None;
-        for (name, keys) in &place.names {
+        for (name, keys) in &target.names {
             if !due.contains(name) {
                 continue;
             }
             let object = Object {
-                kind: place.kind,
-                namespace: place.namespace.clone(),
+                kind: target.kind,
+                namespace: target.namespace.clone(),
                 name: name.clone(),
             };
             let failure = match is_away.clone() {
@@ -137,7 +146,7 @@ pub async fn follow<K: Holder>(client: Client, place: Place, messages: mpsc::Sen
             backoff = DefaultBackoff::default();
         }
         again = Instant::now() + backoff.next().unwrap_or(POLL);
-        if !place.is_watched {
+        if !target.is_watched {
             due = all();
             again = Instant::now() + POLL;
         }

@@ -87,14 +87,14 @@ impl Found {
             let of = "for the Configurations of a namespace";
             return beyond(object, MAX_BYTES_OF_NAMESPACE, of);
         }
-        let first = self.held(object, |other| other.place < want.place);
+        let first = self.held(object, |other| other.rank < want.rank);
         if first.saturating_add(size) > MAX_BYTES {
             return beyond(object, MAX_BYTES, "in all");
         }
         while self.held(object, |_| true).saturating_add(size) > MAX_BYTES {
             let others = self.0.iter_mut().filter(|(other, _)| *other != object);
             let held = others.filter(|(_, (_, known))| known.size() > 0);
-            let Some((last, (_, known))) = held.max_by_key(|(_, (want, _))| want.place) else {
+            let Some((last, (_, known))) = held.max_by_key(|(_, (want, _))| want.rank) else {
                 break;
             };
             *known = beyond(last, MAX_BYTES, "in all");
@@ -160,11 +160,11 @@ mod tests {
         }
     }
 
-    fn mk_want(namespace: &str, place: usize) -> Want {
+    fn mk_want(namespace: &str, rank: usize) -> Want {
         Want {
             keys: ["password".to_owned()].into(),
             namespace: namespace.into(),
-            place,
+            rank,
         }
     }
 

@@ -52,15 +52,15 @@ fn there_is_one_place_for_a_kind_and_namespace() {
         mk_object(ValueKind::Secret, "other", "a"),
         mk_object(ValueKind::ConfigMap, "site", "a"),
     ]);
-    let found = places(&wanted);
+    let found = targets(&wanted);
     let shown: Vec<_> = found
         .iter()
-        .map(|place| {
+        .map(|target| {
             (
-                place.kind.name(),
-                place.namespace.as_str(),
-                place.names.len(),
-                place.is_watched,
+                target.kind.name(),
+                target.namespace.as_str(),
+                target.names.len(),
+                target.is_watched,
             )
         })
         .collect();
@@ -78,13 +78,13 @@ fn there_is_one_place_for_a_kind_and_namespace() {
 fn the_places_of_the_first_objects_are_watched_whatever_their_names() {
     let many = (0..MAX_WATCHES).map(|n| mk_object(ValueKind::Secret, &format!("a{n:04}"), "a"));
     let first = mk_object(ValueKind::Secret, "zzz", "a");
-    let found = places(&mk_wanted([first].into_iter().chain(many)));
-    let is_watched = |place: &&Place| place.is_watched;
+    let found = targets(&mk_wanted([first].into_iter().chain(many)));
+    let is_watched = |target: &&WatchTarget| target.is_watched;
     assert_eq!(found.iter().filter(is_watched).count(), MAX_WATCHES);
     assert!(
         found
             .iter()
-            .any(|place| place.namespace == "zzz" && place.is_watched)
+            .any(|target| target.namespace == "zzz" && target.is_watched)
     );
 }
 

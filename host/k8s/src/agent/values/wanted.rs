@@ -30,7 +30,7 @@ pub struct Want {
     /// Namespace for which the object counts.
     pub namespace: String,
     /// Rank of the object among all.
-    pub place: usize,
+    pub rank: usize,
 }
 
 /// Keys of an object, and the namespaces that ask for it.
@@ -80,8 +80,8 @@ impl Wanted {
     }
 
     fn add(&mut self, object: Object, asked: &Asked<'_>, namespace: &str) {
-        let place = self.objects.len();
-        if place >= MAX_OBJECTS {
+        let rank = self.objects.len();
+        if rank >= MAX_OBJECTS {
             return;
         }
         let count = self.counts.entry(namespace.to_owned()).or_default();
@@ -89,7 +89,7 @@ impl Wanted {
         let want = Want {
             keys: asked.keys.iter().map(|key| (*key).to_owned()).collect(),
             namespace: namespace.to_owned(),
-            place,
+            rank,
         };
         self.objects.insert(object, want);
     }
@@ -165,14 +165,14 @@ mod tests {
     #[test]
     fn a_namespace_has_its_share_whatever_it_names_and_the_rest_say_why() {
         let (many, few) = (mk_names(1_000), mk_names(2));
-        for place in ["aaa", "shared"] {
-            let references = named("aaa", place, &many).chain(named("zzz", "zzz", &few));
+        for rank in ["aaa", "shared"] {
+            let references = named("aaa", rank, &many).chain(named("zzz", "zzz", &few));
             let wanted = Wanted::of(references, &Wanted::default());
             assert_eq!(
                 (count(&wanted, "aaa"), count(&wanted, "zzz")),
                 (MAX_OF_NAMESPACE, 2)
             );
-            let refusals = named("aaa", place, &many);
+            let refusals = named("aaa", rank, &many);
             let refusals = refusals.filter_map(|(by, one)| wanted.refusal(by, &one));
             let refusals: Vec<_> = refusals.collect();
             assert_eq!(refusals.len(), 1_000 - MAX_OF_NAMESPACE);

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 
 use super::finalizers::{self, Finalizers};
 use super::{KubeCluster, NAME, edit, written};
+use crate::bounded_store::BoundedStore;
 use crate::crd::DiscoveryHandler;
-use crate::index::{Kept, TRIES_AGAIN, follow};
+use crate::index::{ObjectMap, TRIES_AGAIN, follow};
 use crate::manifest;
 use crate::reports;
 use crate::requests::patch_by;
-use crate::shelf::Shelf;
 use crate::watch::Watch;
 
 /// Number of reports that are read at a time, since each may be large.
@@ -48,12 +48,12 @@ struct Report {
     bytes: usize,
 }
 
-impl Kept<String, Report> for Shelf<Report> {
+impl ObjectMap<String, Report> for BoundedStore<Report> {
     fn put(&mut self, name: String, report: Report) {
         let ((node, _), _) = &report.reported;
         let node = node.clone();
         let is_left_out = Self::put(self, &name, &node, report.bytes, report).is_err();
-        if is_left_out && self.is_news() {
+        if is_left_out && self.is_first_rejection() {
             tracing::warn!(
                 report = name,
                 node = text::abridge(&node, 253),
@@ -105,7 +105,7 @@ impl Statuses {
         let following = follow(api, what, name, read, publish);
         tasks.add_loop("watch of statuses", following);
         let (sender, reports) = watch::channel(Arc::default());
-        let publish = move |all: &Shelf<Report>| {
+        let publish = move |all: &BoundedStore<Report>| {
             let handlers = all.values().map(|one| one.reported.clone()).collect();
             let complete = true;
             crate::publish(&sender, ReportSet { complete, handlers });

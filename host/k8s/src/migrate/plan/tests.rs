@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use super::*;
 
 /// A starting state, and the plan to follow.
-type Way = (fn() -> Seen, fn(&Seen) -> Plan);
+type Way = (fn() -> ClusterState, fn(&ClusterState) -> Plan);
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -40,7 +40,7 @@ fn definition(ours: CustomResourceDefinition) -> CustomResourceDefinition {
 }
 
 /// Returns a cluster in which Akri runs; node c is away.
-fn akris() -> Seen {
+fn akris() -> ClusterState {
     let mark = |node: &str| {
         json!({"manager": format!("{node}-fin"), "operation": "Apply", "apiVersion": "akri.sh/v0", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:metadata": {"f:finalizers": {format!("v:\"{node}\""): {}}}}})
@@ -58,7 +58,7 @@ fn akris() -> Seen {
             json!({"configurationName": "cams", "cdiName": "x", "capacity": 1, "nodes": ["a"], "deviceUsage": {format!("{name}-0"): "a"}}),
         )
     };
-    Seen {
+    ClusterState {
         daemon_sets: vec![
             set("akri-agent"),
             set("akri-udev-discovery"),
@@ -111,7 +111,7 @@ fn merge<T: Serialize + DeserializeOwned>(objects: &mut [T], edit: &Edit) -> usi
 }
 
 /// Executes a step with at most `most` writes, and returns the number of writes.
-fn run(seen: &mut Seen, step: &Step, most: usize) -> usize {
+fn run(seen: &mut ClusterState, step: &Step, most: usize) -> usize {
     match &step.action {
         Action::Patch(edits) => {
             let done = edits.iter().take(most).map(|edit| {
@@ -152,7 +152,7 @@ fn run(seen: &mut Seen, step: &Step, most: usize) -> usize {
 }
 
 /// Follows the plan until nothing is left or `most` writes are done, and returns the number of writes.
-fn follow(seen: &mut Seen, plan: impl Fn(&Seen) -> Plan, most: usize) -> usize {
+fn follow(seen: &mut ClusterState, plan: impl Fn(&ClusterState) -> Plan, most: usize) -> usize {
     let mut done = 0;
     for step in &plan(seen).steps {
         done += run(seen, step, most - done);
@@ -164,7 +164,7 @@ fn follow(seen: &mut Seen, plan: impl Fn(&Seen) -> Plan, most: usize) -> usize {
     done
 }
 
-fn state(seen: &Seen) -> Value {
+fn state(seen: &ClusterState) -> Value {
     json!([
         seen.daemon_sets,
         seen.deployments,
@@ -270,16 +270,16 @@ fn where_nothing_of_akri_is_nothing_is_done() {
             json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams", "finalizers": ["orphan"]}, "spec": spec}),
         )
     };
-    let seen = Seen {
+    let seen = ClusterState {
         daemon_sets: vec![read(json!({"metadata": {"name": "other"}}))],
         definitions: crd::definitions().into(),
         configurations: vec![own(json!({"discoveryHandler": {"name": "udev"}}))],
-        ..Seen::default()
+        ..ClusterState::default()
     };
     for plan in [
         from_akri(&seen),
-        from_akri(&Seen::default()),
-        to_akri(&Seen::default()),
+        from_akri(&ClusterState::default()),
+        to_akri(&ClusterState::default()),
     ] {
         assert!(
             plan.steps.is_empty() && plan.blockers.is_empty(),

@@ -193,7 +193,7 @@ fn unread(kind: &str, name: &str, failure: &Failure) -> EntryError {
             "the API server refuses it: {}; set KUBECONFIG to the kubeconfig of somebody who may",
             failure.message
         ),
-        _ => failure.told(),
+        _ => failure.describe(),
     };
     EntryError::Unread {
         what: format!("{kind} {name}"),

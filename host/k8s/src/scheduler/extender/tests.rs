@@ -41,7 +41,7 @@ fn made(secret: &Secret, now: Timestamp) -> Secret {
 }
 
 /// Returns the Secret with another certificate of the same CA.
-fn anew(secret: &Secret, now: Timestamp) -> Secret {
+fn renewed(secret: &Secret, now: Timestamp) -> Secret {
     let mut secret = secret.clone();
     let data = secret.data.as_mut().unwrap();
     data.retain(|key, _| key.starts_with("ca."));
@@ -195,7 +195,7 @@ fn a_ca_that_is_damaged_or_foreign_is_never_replaced() {
 fn clients_are_those_of_the_ca_also_when_the_certificate_is_renewed() {
     let now = Timestamp::now();
     let first = made(&empty(), now);
-    let second = anew(&first, now);
+    let second = renewed(&first, now);
     let other = made(&empty(), now);
     let client = |secret: &Secret| {
         let authority = authority::Authority::of(secret).unwrap().unwrap();
@@ -243,7 +243,7 @@ async fn whoever_comes_first_writes_and_a_renewed_certificate_is_served_without_
     stub.tasks.add_loop("keeper", keeping);
     let now = Timestamp::now();
     let first = made(&empty(), now);
-    let second = anew(&first, now);
+    let second = renewed(&first, now);
     let authority = authority::Authority::of(&first).unwrap().unwrap();
     let client = authority.sign_client(365, now).unwrap();
     let shown = Some((client.chain.as_str(), client.key.as_str()));

@@ -61,7 +61,7 @@ impl NameCheck {
 
     async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
         let found = answers::within(REQUEST, self.0.get_opt(name)).await;
-        let found = found.map_err(|failure| failure.told())?;
+        let found = found.map_err(|failure| failure.describe())?;
         Ok(found.map(|found| Reservation {
             namespace: found.spec.namespace,
             created: found.metadata.creation_timestamp.map(|time| time.0),

@@ -71,7 +71,7 @@ async fn answers_of_old_and_careless_servers_are_understood() {
     ];
     for (name, status, answer) in cases {
         let found = ask(answering(answer).await, LIMITS).await;
-        let found = found.unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
+        let found = found.unwrap_or_else(|error| panic!("{name}: {}", describe(&error)));
         assert_eq!(found.status().as_u16(), status, "{name}");
         assert_eq!(*found.body(), "hello", "{name}");
     }

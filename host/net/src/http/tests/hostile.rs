@@ -48,7 +48,7 @@ async fn an_answer_without_end_is_cut_off_with_its_reason() {
             Ok(answer) => whole(answer).await,
             Err(error) => Err(error),
         };
-        let text = told(&found.unwrap_err());
+        let text = describe(&found.unwrap_err());
         assert!(text.contains(reason), "{first:?} {then:?}: {text}");
         let moved = before - budget.left();
         assert!(moved < 2_500_000, "{first:?} {then:?}: {moved}");
@@ -113,7 +113,7 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
     for (answer, reason) in cases {
         let text = match ask(answering(answer.clone()).await, LIMITS).await {
             Ok(found) => panic!("{answer:.90}: {found:?}"),
-            Err(error) => told(&error),
+            Err(error) => describe(&error),
         };
         assert!(text.contains(reason), "{answer:.90}: {text}");
     }
@@ -134,7 +134,7 @@ async fn a_reset_connection_is_closed_early() {
             ..
         }
     );
-    assert!(right, "{}", told(&error));
+    assert!(right, "{}", describe(&error));
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn a_call_moves_so_many_bytes_and_no_more() {
     for _ in 0..2 {
         let error = next().await.unwrap_err();
         let right = matches!(error, HttpError::Spent { bytes: 100_000 });
-        assert!(right, "{}", told(&error));
+        assert!(right, "{}", describe(&error));
     }
 }
 
@@ -220,5 +220,5 @@ async fn what_requests_hold_until_they_are_answered_is_told_and_in_the_budget_on
     assert!((399_000..400_000).contains(&left), "{left}");
     assert_eq!((budget.most_kept(), budget.most_kept()), (600_000, 0));
     let error = send(&gate, &names, &budget, post(address), LIMITS).await;
-    assert!(told(&error.unwrap_err()).contains("all of the 1000000 bytes"));
+    assert!(describe(&error.unwrap_err()).contains("all of the 1000000 bytes"));
 }

@@ -52,7 +52,7 @@ async fn a_name_with_denied_addresses_alone_reaches_nobody_and_names_them() {
     };
     let error = ask_name(&gate, &names(&["127.0.0.1", "::1"]), port).await;
     assert_eq!(
-        told(&error.unwrap_err()),
+        describe(&error.unwrap_err()),
         format!("not granted: send a request to 127.0.0.1:{port}; send a request to [::1]:{port}")
     );
     assert!(nobody_came(&listener).await);
@@ -77,7 +77,11 @@ async fn a_name_that_changes_its_address_is_checked_anew() {
     );
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     let error = ask_name(&gate, &changing, port).await.unwrap_err();
-    assert!(matches!(error, HttpError::Denied(_)), "{}", told(&error));
+    assert!(
+        matches!(error, HttpError::Denied(_)),
+        "{}",
+        describe(&error)
+    );
 }
 
 #[tokio::test]
@@ -87,7 +91,7 @@ async fn a_denied_name_is_not_looked_up() {
         ..Guard::default()
     };
     let error = ask_name(&gate, &no_names(), 80).await.unwrap_err();
-    assert_eq!(told(&error), "not granted: look up cam.example");
+    assert_eq!(describe(&error), "not granted: look up cam.example");
 }
 
 #[tokio::test]
@@ -104,7 +108,7 @@ async fn a_name_without_an_address_is_named() {
     ];
     for (names, text) in cases {
         let error = ask_name(&Guard::default(), &names, 80).await.unwrap_err();
-        assert_eq!(told(&error), text);
+        assert_eq!(describe(&error), text);
     }
 }
 
@@ -120,7 +124,7 @@ async fn four_granted_addresses_are_tried_and_the_last_error_is_told() {
     ]);
     let error = ask_name(&Guard::default(), &five, port).await.unwrap_err();
     let text = format!("connect to 127.0.0.5:{port}: connection refused");
-    assert_eq!(told(&error), text);
+    assert_eq!(describe(&error), text);
 }
 
 #[tokio::test]
@@ -169,7 +173,7 @@ async fn four_look_ups_run_at_once_even_if_nobody_waits_for_them() {
     assert_eq!(stuck.free(), 0);
     drop(finish);
     let late = stuck.look_up(&guard, "cam.example").await.unwrap_err();
-    assert_eq!(told(&late), "look up \"cam.example\": late");
+    assert_eq!(describe(&late), "look up \"cam.example\": late");
     assert!(most.load(Ordering::SeqCst) <= 4);
 }
 

@@ -70,7 +70,7 @@ async fn a_slow_peer_ends_at_the_limit_of_what_it_delays() {
             HttpError::Timeout { stage: s, limit } => {
                 assert_eq!((s, limit), (stage, expected), "{name}");
             }
-            other => panic!("{name}: {}", told(&other)),
+            other => panic!("{name}: {}", describe(&other)),
         }
         assert!(
             expected <= took && took < expected + SECOND,
@@ -100,7 +100,7 @@ async fn a_peer_that_never_runs_dry_ends_at_the_total_limit() {
             ..
         }
     );
-    assert!(right, "{}", told(&error));
+    assert!(right, "{}", describe(&error));
     assert!(body.frame().await.is_none());
 }
 
@@ -112,7 +112,7 @@ async fn a_peer_that_never_speaks_tls_ends_at_the_connect_limit() {
     };
     let request = get(format!("https://{}/", silent("").await));
     let error = send_to(&gate, request, SHORT).await.unwrap_err();
-    assert_eq!(told(&error), "the TLS handshake took longer than 3s");
+    assert_eq!(describe(&error), "the TLS handshake took longer than 3s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_peer_that_takes_no_connection_ends_at_the_connect_limit() {
         taken.push(stream.unwrap());
     }
     let error = ask(address, SHORT).await.unwrap_err();
-    assert_eq!(told(&error), "the connection took longer than 3s");
+    assert_eq!(describe(&error), "the connection took longer than 3s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn a_handler_that_never_ends_its_body_ends_at_the_total_limit() {
     let (gate, budget) = (Guard::default(), Arc::default());
     let error = send(&gate, &no_names(), &budget, request, SHORT).await;
     assert_eq!(
-        told(&error.unwrap_err()),
+        describe(&error.unwrap_err()),
         "the request's body took longer than 20s"
     );
 }

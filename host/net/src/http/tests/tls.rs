@@ -137,7 +137,7 @@ async fn an_untrusted_certificate_is_told_with_the_pin_that_would_trust_it() {
     let url = format!("https://cam.example:{}/", address.port());
     let error = ask(Tls::Verify, &roots, url).await.unwrap_err();
     assert_eq!(
-        told(&error),
+        describe(&error),
         format!(
             "certificate is not trusted (to trust it: `tls: pin:{sha256}`): \
              no authority of this machine has signed it"
@@ -154,7 +154,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
     let (address, _) = serve(signed_by_ours("other.example"), OK, true).await;
     let url = format!("https://cam.example:{}/", address.port());
     let error = ask(Tls::Verify, &Roots::of(only_ours), url).await;
-    let text = told(&error.unwrap_err());
+    let text = describe(&error.unwrap_err());
     assert!(
         text.contains("not valid for name \"cam.example\""),
         "{text}"
@@ -167,7 +167,7 @@ async fn a_pin_trusts_that_certificate_alone_whoever_signed_another() {
     let (address, _) = serve(signed_by_ours("cam.example"), OK, true).await;
     let url = format!("https://cam.example:{}/", address.port());
     let error = ask(Tls::Pin(digest(&mine)), &Roots::of(only_ours), url).await;
-    let text = told(&error.unwrap_err());
+    let text = describe(&error.unwrap_err());
     assert!(text.contains("not the one that the grants pin"), "{text}");
 }
 
@@ -181,7 +181,11 @@ async fn a_pinned_certificate_without_its_key_is_worth_nothing() {
     let pin = Tls::Pin(digest(&certificate));
     let error = ask(pin, &roots, format!("https://{address}/")).await;
     let error = error.unwrap_err();
-    assert!(matches!(error, HttpError::Tls { .. }), "{}", told(&error));
+    assert!(
+        matches!(error, HttpError::Tls { .. }),
+        "{}",
+        describe(&error)
+    );
 
     // With `Tls::Insecure` any peer is accepted.
     let (address, _) = serve(stolen, OK, true).await;
@@ -195,8 +199,8 @@ async fn a_machine_without_authorities_says_so_and_looks_again_next_time() {
     let (address, name) = serve(signed_by_ours("cam.example"), OK, true).await;
     let url = format!("https://cam.example:{}/", address.port());
     let error = ask(Tls::Verify, &roots, url).await.unwrap_err();
-    assert!(matches!(error, HttpError::NoRoots), "{}", told(&error));
-    assert!(told(&error).contains("install the package `ca-certificates`"));
+    assert!(matches!(error, HttpError::NoRoots), "{}", describe(&error));
+    assert!(describe(&error).contains("install the package `ca-certificates`"));
     assert_eq!(name.await.unwrap(), None);
     assert!(!roots.are_read());
 }
@@ -222,7 +226,7 @@ async fn an_end_without_farewell_is_one_only_where_anybody_is_trusted() {
             ..
         }
     );
-    assert!(right, "{}", told(&error));
+    assert!(right, "{}", describe(&error));
 
     // With the length in the head, the end of the body is certain.
     let (address, _) = serve(camera, OK, false).await;
@@ -235,7 +239,7 @@ async fn a_peer_without_tls_is_told_with_its_address() {
     let address = answering("HTTP/1.0 400 Bad Request\r\n\r\n").await;
     let roots = Roots::of(nobody);
     let error = ask(Tls::Insecure, &roots, format!("https://{address}/")).await;
-    let text = told(&error.unwrap_err());
+    let text = describe(&error.unwrap_err());
     let start = format!("speak TLS with {address}: ");
     assert!(text.starts_with(&start), "{text}");
 }

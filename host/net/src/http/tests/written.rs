@@ -173,7 +173,7 @@ async fn what_must_not_be_sent_is_refused_before_a_name_is_looked_up() {
         let refused = send_to(&Guard::default(), request, LIMITS)
             .await
             .unwrap_err();
-        let text = told(&refused);
+        let text = describe(&refused);
         assert!(matches!(refused, HttpError::Request(_)), "{reason}: {text}");
         assert!(text.contains(reason), "{reason}: {text}");
     }

@@ -147,7 +147,7 @@ impl Cluster for Played {
         Ok(Some(found.clone()))
     }
 
-    async fn tell(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {
+    async fn record_event(&self, _pod: &PodKey, _uid: &str, reason: &str, message: &str, _: bool) {
         self.told
             .lock()
             .unwrap()

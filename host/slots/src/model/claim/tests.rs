@@ -1,18 +1,18 @@
 //! Slots that an allocation claims, and the answer for the container.
 
 use super::*;
-use crate::fixture::{Fixture, NODE, ids, instance, snapshot, unit};
-use crate::model::holds::Holds;
+use crate::fixture::{Fixture, NODE, device_id, ids, instance, snapshot};
+use crate::model::slot_table::SlotTable;
 use leafhost_core::device::{Health, Mount as DeviceMount};
 use leafhost_fakes::key;
 use std::time::Duration;
 
 type Alter = fn(&mut Fixture);
 
-fn holds(fixture: &Fixture) -> Holds {
-    let mut holds = Holds::default();
-    holds.update(NODE, &fixture.owners(), &fixture.instances);
-    holds
+fn slot_table(fixture: &Fixture) -> SlotTable {
+    let mut slot_table = SlotTable::default();
+    slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
+    slot_table
 }
 
 fn choose_as(
@@ -26,8 +26,8 @@ fn choose_as(
         node,
         devices: &Arc::new(fixture.devices.clone()),
         instances: &fixture.instances,
-        owners: &fixture.owners(),
-        holds: &holds(fixture),
+        name_index: &fixture.name_index(),
+        slot_table: &slot_table(fixture),
         new: &BTreeSet::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
@@ -36,7 +36,7 @@ fn choose_as(
         &format!("akri.sh/{resource}"),
         &ids(asked),
         reserved,
-        &mut Turns::new(),
+        &mut RoundRobin::new(),
     )
 }
 
@@ -48,7 +48,12 @@ fn choose(fixture: &Fixture, resource: &str, asked: &[&str]) -> Result<Vec<Chose
 fn shown(chosen: &[Chosen]) -> Vec<String> {
     let shown = |one: &Chosen| {
         let claim = one.claim.as_ref().map(ToString::to_string);
-        format!("{}={} {}", one.unit.id, one.slot, claim.unwrap_or_default())
+        format!(
+            "{}={} {}",
+            one.device_id.id,
+            one.slot,
+            claim.unwrap_or_default()
+        )
     };
     chosen.iter().map(shown).collect()
 }
@@ -260,21 +265,26 @@ fn each_time_another_of_equal_instances_is_chosen() {
     let hashes = ["a", "b", "c"];
     let instances = hashes.map(|hash| instance("cams", hash, 1, &[]));
     let fixture = Fixture::new(&[("cams", &instances)]);
-    let mut turns = Turns::new();
-    // A choice among a single Instance does not count as a turn.
+    let mut round_robin = RoundRobin::new();
+    // A choice among a single Instance does not advance the rotation.
     let mut choose = |taken: &[&str]| {
         let context = SlotContext {
             node: NODE,
             devices: &Arc::new(fixture.devices.clone()),
             instances: &fixture.instances,
-            owners: &fixture.owners(),
-            holds: &holds(&fixture),
+            name_index: &fixture.name_index(),
+            slot_table: &slot_table(&fixture),
             new: &BTreeSet::new(),
             barred: &BTreeSet::new(),
             kubelet: None,
         };
         let mut reserved = ids(taken);
-        let chosen = context.choose("akri.sh/cams", &ids(&["cams-0"]), &mut reserved, &mut turns);
+        let chosen = context.choose(
+            "akri.sh/cams",
+            &ids(&["cams-0"]),
+            &mut reserved,
+            &mut round_robin,
+        );
         chosen.unwrap()[0].slot.clone()
     };
     let first = choose(&[]);
@@ -326,18 +336,23 @@ async fn a_slot_that_is_claimed_in_another_namespace_is_not_asked_for_again_here
 async fn what_was_made_anew_is_claimed_anew() {
     // Seen but not stored: the Instance has just been created again without its slots.
     let fixture = cams(1, &[]);
-    let unit = unit("cams-a", "cams-a-0");
-    let mut holds = Holds::default();
-    let seen = snapshot(1, &[(&unit, "p")]);
-    holds.adopt(NODE, &fixture.owners(), &seen);
-    holds.see(&seen, Duration::ZERO);
-    assert!(holds.by_unit[&unit].holder.words().is_some());
+    let device_id = device_id("cams-a", "cams-a-0");
+    let mut slot_table = SlotTable::default();
+    let seen = snapshot(1, &[(&device_id, "p")]);
+    slot_table.adopt(NODE, &fixture.name_index(), &seen);
+    slot_table.observe(&seen, Duration::ZERO);
+    assert!(
+        slot_table.by_device_id[&device_id]
+            .holder
+            .describe()
+            .is_some()
+    );
     let chosen = SlotContext {
         node: NODE,
         devices: &Arc::new(fixture.devices.clone()),
         instances: &fixture.instances,
-        owners: &fixture.owners(),
-        holds: &holds,
+        name_index: &fixture.name_index(),
+        slot_table: &slot_table,
         new: &BTreeSet::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
@@ -346,7 +361,7 @@ async fn what_was_made_anew_is_claimed_anew() {
         "akri.sh/cams-a",
         &ids(&["cams-a-0"]),
         &mut BTreeSet::new(),
-        &mut Turns::new(),
+        &mut RoundRobin::new(),
     );
     assert_eq!(shown(&chosen.unwrap()), ["cams-a-0=cams-a-0 node-a"]);
 }

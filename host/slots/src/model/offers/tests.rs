@@ -8,8 +8,8 @@ use leafhost_fakes::key;
 use std::time::Duration;
 
 use super::*;
-use crate::fixture::{Fixture, NODE, instance, snapshot, unit};
-use crate::model::holds::Holds;
+use crate::fixture::{Fixture, NODE, device_id, instance, snapshot};
+use crate::model::slot_table::SlotTable;
 
 const LIMITS: Limits = Limits {
     live: 256,
@@ -18,29 +18,35 @@ const LIMITS: Limits = Limits {
 
 type Alter = fn(&mut Fixture);
 
-fn holds(fixture: &Fixture) -> Holds {
-    let mut holds = Holds::default();
-    holds.update(NODE, &fixture.owners(), &fixture.instances);
-    holds
+fn slot_table(fixture: &Fixture) -> SlotTable {
+    let mut slot_table = SlotTable::default();
+    slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
+    slot_table
 }
 
-fn offer(fixture: &Fixture, holds: &Holds) -> Offered {
-    offer_with(fixture, holds, &BTreeSet::new(), LIMITS)
+fn offer(fixture: &Fixture, slot_table: &SlotTable) -> Offered {
+    offer_with(fixture, slot_table, &BTreeSet::new(), LIMITS)
 }
 
 fn offer_with(
     fixture: &Fixture,
-    holds: &Holds,
+    slot_table: &SlotTable,
     known: &BTreeSet<String>,
     limits: Limits,
 ) -> Offered {
-    again(&mut Offerer::default(), fixture, holds, known, limits)
+    again(
+        &mut OfferBuilder::default(),
+        fixture,
+        slot_table,
+        known,
+        limits,
+    )
 }
 
 fn again(
-    maker: &mut Offerer,
+    maker: &mut OfferBuilder,
     fixture: &Fixture,
-    holds: &Holds,
+    slot_table: &SlotTable,
     known: &BTreeSet<String>,
     limits: Limits,
 ) -> Offered {
@@ -48,8 +54,8 @@ fn again(
         node: NODE,
         devices: &Arc::new(fixture.devices.clone()),
         instances: &fixture.instances,
-        owners: &fixture.owners(),
-        holds,
+        name_index: &fixture.name_index(),
+        slot_table,
         new: &BTreeSet::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
@@ -85,7 +91,7 @@ fn a_slot_is_healthy_where_it_is_free_or_this_nodes_own() {
         ("no usage at all", "cams-a-0-", "cams-0-"),
     ] {
         let fixture = cams(1, &[(0, usage)]);
-        let offered = offer(&fixture, &holds(&fixture));
+        let offered = offer(&fixture, &slot_table(&fixture));
         assert_eq!(list(&offered, "cams-a"), own, "{usage:?}");
         assert_eq!(list(&offered, "cams"), through, "{usage:?}");
     }
@@ -99,7 +105,7 @@ fn a_configuration_has_one_free_id_an_instance_and_those_in_use() {
         instance("cams", "c", 1, &[(0, "node-b")]),
     ];
     let fixture = Fixture::new(&[("cams", &instances), ("empty", &[])]);
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+ cams-7+");
     assert_eq!(list(&offered, "empty"), "");
     assert_eq!(offered.offers.len(), 4);
@@ -132,12 +138,12 @@ fn the_capacity_is_followed_and_slots_beyond_it_stay_until_they_are_released() {
         (2, vec![(0, NODE)], "cams-a-0+ cams-a-1+"),
     ] {
         let fixture = cams(capacity, &usage);
-        let offered = offer(&fixture, &holds(&fixture));
+        let offered = offer(&fixture, &slot_table(&fixture));
         assert_eq!(list(&offered, "cams-a"), shown, "{capacity} {usage:?}");
     }
     // One of two is left; the order of this node decides which.
     let fixture = cams(2, &[(3, NODE)]);
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     let shown = list(&offered, "cams-a");
     assert_eq!(shown.matches("cams-a-3+").count(), 1);
     assert_eq!(shown.matches('+').count(), 2, "{shown}");
@@ -163,7 +169,7 @@ fn a_device_that_is_not_there_is_offered_to_nobody() {
     for (change, shown) in cases {
         let mut fixture = cams(2, &[(1, NODE)]);
         change(&mut fixture);
-        let offered = offer(&fixture, &holds(&fixture));
+        let offered = offer(&fixture, &slot_table(&fixture));
         assert_eq!(list(&offered, "cams-a"), shown);
         assert_eq!(list(&offered, "cams"), "cams-0-");
     }
@@ -174,7 +180,7 @@ fn an_agent_that_has_just_started_lists_what_is_used_before_it_knows_any_configu
     let usage = [(0, NODE), (1, "C:cams-4:node-a")];
     let mut fixture = cams(3, &usage);
     fixture.devices = DeviceSnapshot::default();
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(list(&offered, "cams"), "cams-4+");
 }
@@ -205,11 +211,11 @@ fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of
         ),
     ] {
         let mut fixture = cams(2, usage);
-        let mut maker = Offerer::default();
+        let mut maker = OfferBuilder::default();
         again(
             &mut maker,
             &fixture,
-            &holds(&fixture),
+            &slot_table(&fixture),
             &BTreeSet::new(),
             LIMITS,
         );
@@ -218,7 +224,7 @@ fn a_configuration_offers_the_resources_that_it_says_and_what_containers_have_of
         let offered = again(
             &mut maker,
             &fixture,
-            &holds(&fixture),
+            &slot_table(&fixture),
             &BTreeSet::new(),
             LIMITS,
         );
@@ -234,7 +240,7 @@ fn an_instance_without_a_resource_uses_up_no_name_and_no_place_of_the_limits() {
     let mut fixture = Fixture::new(&[("cams", &instances)]);
     fixture.resources("cams", Resources::Configuration);
     let limits = Limits { live: 1, ever: 1 };
-    let offered = offer_with(&fixture, &holds(&fixture), &BTreeSet::new(), limits);
+    let offered = offer_with(&fixture, &slot_table(&fixture), &BTreeSet::new(), limits);
     assert_eq!(offered.new_names, BTreeSet::new());
     assert_eq!(offered.problems, BTreeSet::new());
     assert_eq!(list(&offered, "cams"), "cams-0+ cams-1+ cams-2+");
@@ -244,28 +250,28 @@ fn an_instance_without_a_resource_uses_up_no_name_and_no_place_of_the_limits() {
 async fn what_a_container_has_stays_listed_without_its_instance_and_without_its_record() {
     let usage = [(0, NODE), (1, "C:cams-4:node-a")];
     let mut fixture = cams(2, &usage);
-    let mut holds = holds(&fixture);
-    let (own, through) = (unit("cams-a", "cams-a-0"), unit("cams", "cams-4"));
-    holds.see(
+    let mut slot_table = slot_table(&fixture);
+    let (own, through) = (device_id("cams-a", "cams-a-0"), device_id("cams", "cams-4"));
+    slot_table.observe(
         &snapshot(1, &[(&own, "p"), (&through, "p")]),
         Duration::ZERO,
     );
     let mut lost = snapshot(2, &[]);
     lost.alive.insert("uid-p".into(), true);
     lost.active.insert("default/p".into());
-    let mut forgotten = holds.clone();
-    forgotten.see(&lost, Duration::ZERO);
+    let mut forgotten = slot_table.clone();
+    forgotten.observe(&lost, Duration::ZERO);
     let offered = offer(&fixture, &forgotten);
     assert_eq!(list(&offered, "cams-a"), "cams-a-0- cams-a-1-");
     assert_eq!(list(&offered, "cams"), "cams-4-");
 
     fixture.instances.instances.clear();
-    holds.update(NODE, &fixture.owners(), &fixture.instances);
-    let offered = offer(&fixture, &holds);
+    slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
+    let offered = offer(&fixture, &slot_table);
     assert_eq!(list(&offered, "cams-a"), "cams-a-0-");
     assert_eq!(list(&offered, "cams"), "cams-4-");
     fixture.devices.configurations.clear();
-    let offered = offer(&fixture, &holds);
+    let offered = offer(&fixture, &slot_table);
     assert_eq!(list(&offered, "cams"), "cams-4-");
 }
 
@@ -279,14 +285,14 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
         .collect();
     let mut fixture = Fixture::new(&[("cams", &instances)]);
     let limits = Limits { live: 4, ever: 6 };
-    let mut maker = Offerer::default();
+    let mut maker = OfferBuilder::default();
     let names = |offered: &Offered| {
         let names = offered.offers.keys().map(ToString::to_string);
         let names = names.filter_map(|name| Some(name.strip_prefix("akri.sh/cams-")?.to_owned()));
         names.collect::<Vec<_>>().join(" ")
     };
     let mut known = BTreeSet::new();
-    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     assert_eq!(
         list(&offered, "cams").matches('+').count(),
@@ -305,21 +311,21 @@ fn a_node_gets_so_many_instance_resources_and_the_used_ones_first() {
     older.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
     fixture.put(older);
     fixture.see(&key("cams"), "older", |_| {});
-    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
     // Restarts of the agent keep them, too.
-    let offered = offer_with(&fixture, &holds(&fixture), &known, limits);
+    let offered = offer_with(&fixture, &slot_table(&fixture), &known, limits);
     assert_eq!(names(&offered), "0 1 2 9");
 
     // Devices come and go: their names stay in the Node object.
     for round in 3..9 {
         let gone = instance("cams", &format!("{}", round - 3), 1, &[]).key();
         fixture.instances.instances.remove(&gone);
-        let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+        let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
         known.extend(offered.new_names);
         assert!(known.len() <= 6, "{known:?}");
     }
-    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
     assert_eq!(known.len(), 6);
     assert!(
         offered
@@ -338,9 +344,9 @@ fn the_instances_of_one_namespace_take_no_resource_of_another() {
         .collect();
     let mut fixture = Fixture::new(&[("cams", &instances)]);
     let limits = Limits { live: 4, ever: 100 };
-    let mut maker = Offerer::default();
+    let mut maker = OfferBuilder::default();
     let mut known = BTreeSet::new();
-    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
     known.extend(offered.new_names);
     assert_eq!(known.len(), 4);
 
@@ -353,7 +359,7 @@ fn the_instances_of_one_namespace_take_no_resource_of_another() {
         fixture.put(late);
         fixture.see(&plc, id, |_| {});
     }
-    let offered = again(&mut maker, &fixture, &holds(&fixture), &known, limits);
+    let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
     let names: Vec<_> = offered.offers.keys().map(ToString::to_string).collect();
     let expected = ["cams", "cams-0", "cams-1", "plc", "plc-a", "plc-b"];
     assert_eq!(names, expected.map(|name| format!("akri.sh/{name}")));
@@ -366,7 +372,7 @@ fn a_name_the_kubelet_refuses_is_named_and_the_rest_is_offered() {
         (&long, &[instance(&long, "abcdef", 1, &[])]),
         ("cams", &[instance("cams", "a", 1, &[])]),
     ]);
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, &long), format!("{long}-0+"));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(offered.offers.len(), 3);
@@ -387,10 +393,10 @@ fn of_two_namespaces_with_one_name_the_older_is_offered() {
     fixture.put(younger);
     let second = ConfigurationKey::new("second", "cams").unwrap();
     fixture.see(&second, "a", |_| {});
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+ cams-a-1+");
     assert_eq!(list(&offered, "cams"), "cams-0+");
-    let problems = fixture.owners().problems;
+    let problems = fixture.name_index().problems;
     assert_eq!(problems.len(), 2);
     assert!(
         problems
@@ -409,7 +415,7 @@ fn of_two_namespaces_with_one_name_the_configuration_that_was_created_first_has_
     fixture.created(&key("cams"), "2026-03-01T00:00:00Z");
     fixture.created(&second, "2026-02-01T00:00:00Z");
     // This node has no Instance of it yet.
-    assert_eq!(fixture.owners().configurations["cams"], second);
+    assert_eq!(fixture.name_index().configurations["cams"], second);
 }
 
 #[test]
@@ -417,11 +423,11 @@ fn a_configuration_that_is_named_like_an_instance_has_the_name() {
     let instances = [instance("cams", "a", 3, &[]), instance("cams", "b", 1, &[])];
     let inner = [instance("cams-a", "x", 1, &[])];
     let fixture = Fixture::new(&[("cams", &instances), ("cams-a", &inner)]);
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams-a"), "cams-a-0+");
     assert_eq!(list(&offered, "cams-a-x"), "cams-a-x-0+");
     assert_eq!(list(&offered, "cams"), "cams-0+");
-    let problems = fixture.owners().problems;
+    let problems = fixture.name_index().problems;
     assert!(
         problems
             .first()
@@ -438,7 +444,7 @@ fn an_instance_that_only_other_nodes_see_is_not_offered() {
     let mut other = instance("cams", "b", 1, &[]);
     other.spec.nodes = vec!["node-b".into()];
     fixture.put(other.clone());
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams-b"), "");
     // Unless this node has slots of it.
     other
@@ -446,7 +452,7 @@ fn an_instance_that_only_other_nodes_see_is_not_offered() {
         .device_usage
         .insert("cams-b-0".into(), "C:cams-3:node-a".into());
     fixture.put(other);
-    let offered = offer(&fixture, &holds(&fixture));
+    let offered = offer(&fixture, &slot_table(&fixture));
     assert_eq!(list(&offered, "cams-b"), "cams-b-0-");
 }
 
@@ -462,7 +468,7 @@ fn the_numa_node_comes_from_the_attribute() {
         fixture.see(&key("cams"), "a", |device| {
             device.attributes.insert(NUMA_NODE.into(), value.clone());
         });
-        let offered = offer(&fixture, &holds(&fixture));
+        let offered = offer(&fixture, &slot_table(&fixture));
         let name = ResourceName::new("akri.sh/cams-a").unwrap();
         assert_eq!(offered.offers[&name]["cams-a-0"].numa, numa, "{value:?}");
     }
@@ -472,11 +478,11 @@ fn the_numa_node_comes_from_the_attribute() {
 fn a_list_that_stays_the_same_stays_the_same_object() {
     let instances = [instance("cams", "a", 1, &[]), instance("cams", "b", 1, &[])];
     let mut fixture = Fixture::new(&[("cams", &instances)]);
-    let mut maker = Offerer::default();
+    let mut maker = OfferBuilder::default();
     let known = BTreeSet::new();
-    let before = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
+    let before = again(&mut maker, &fixture, &slot_table(&fixture), &known, LIMITS);
     fixture.put(instance("cams", "a", 1, &[(0, "node-b")]));
-    let after = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
+    let after = again(&mut maker, &fixture, &slot_table(&fixture), &known, LIMITS);
     let same = |name: &str| {
         let name = ResourceName::new(resource(name)).unwrap();
         Arc::ptr_eq(&before.offers[&name], &after.offers[&name])
@@ -484,7 +490,7 @@ fn a_list_that_stays_the_same_stays_the_same_object() {
     assert_eq!((same("cams-a"), same("cams-b")), (false, true));
     // Another object with the same content.
     fixture.put(instance("cams", "b", 1, &[]));
-    let last = again(&mut maker, &fixture, &holds(&fixture), &known, LIMITS);
+    let last = again(&mut maker, &fixture, &slot_table(&fixture), &known, LIMITS);
     let name = ResourceName::new("akri.sh/cams-b").unwrap();
     assert_eq!(last.offers[&name], after.offers[&name]);
 }

@@ -13,10 +13,10 @@ const GROUP: Group = Group {
 };
 
 /// Receives what the test sends.
-struct Told(mpsc::UnboundedReceiver<leafhost_net::Received>);
+struct FakeSubscription(mpsc::UnboundedReceiver<leafhost_net::Received>);
 
 #[async_trait]
-impl GroupSubscription for Told {
+impl GroupSubscription for FakeSubscription {
     async fn next(&mut self) -> leafhost_net::Received {
         match self.0.recv().await {
             Some(heard) => heard,
@@ -34,7 +34,7 @@ type Groups = mpsc::UnboundedSender<leafhost_net::Received>;
 fn in_group(caller: &Arc<Scripted>) -> (mpsc::UnboundedReceiver<Report>, Groups) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let subscriptions = Subscriptions {
-        groups: Some(Box::new(Told(receiver))),
+        groups: Some(Box::new(FakeSubscription(receiver))),
         ..Subscriptions::default()
     };
     let session = WakingSession::new(
@@ -55,18 +55,18 @@ fn datagram(source: &str, payload: &str) -> leafhost_net::Received {
     }))
 }
 
-fn answer(filters: &[&[&str]]) -> Called {
+fn answer(filters: &[&[&str]]) -> CallResult {
     let filter = |strings: &&[&str]| {
         let strings: Vec<Vec<u8>> = strings.iter().map(|text| (*text).into()).collect();
         Filter::new(GROUP, "239.255.255.250", &strings)
     };
-    waking(Wakes {
+    waking(WakeConditions {
         multicast: filters.iter().map(filter).collect(),
-        ..Wakes::default()
+        ..WakeConditions::default()
     })
 }
 
-fn datagrams(ask: &Ask) -> usize {
+fn datagrams(ask: &CallInput) -> usize {
     let events = ask.events.iter();
     events
         .filter(|why| matches!(why, CallReason::Multicast(..)))
@@ -273,9 +273,9 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     let grants = Grants::parse("network: {interfaces: ['eth*']}").unwrap();
     let policy = Policy::new(Arc::new(grants.network.unwrap()), network.clone());
     let wants = || {
-        waking(Wakes {
+        waking(WakeConditions {
             network: true,
-            ..Wakes::default()
+            ..WakeConditions::default()
         })
     };
     let caller = at_once([wants(), wants(), found(None, &[])]);

@@ -67,7 +67,7 @@ impl Running {
         let key = CertifiedKey::from_der(chain, key, &default_provider()).unwrap();
         let serving = Serving {
             key: Arc::new(key),
-            is_told: true,
+            is_published: true,
         };
         let certificate = watch::channel(Some(serving)).1;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -118,7 +118,7 @@ fn shared(version: u64, nodes: &[&str]) -> Value {
 }
 
 /// Creates a store whose watch of shared Instances shows `first` and then these events; the stub answers each read with "not found".
-async fn told(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfile::TempDir) {
+async fn notified(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfile::TempDir) {
     let silent = Mutex::new(Vec::new());
     let mut stub = Stub::start(move |request| {
         let is_shared = request.contains("leafhost.dev%2Fshared");
@@ -148,7 +148,7 @@ async fn told(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tempfil
 async fn a_shared_instance_that_goes_is_asked_for_only_by_nodes_that_have_it() {
     for (nodes, asked) in [(&["node-b"][..], 0), (&["node-b", "node-a"], 1)] {
         let gone = json!({"type": "DELETED", "object": shared(6, nodes)});
-        let (stub, store, _folder) = told(shared(5, nodes), vec![gone]).await;
+        let (stub, store, _folder) = notified(shared(5, nodes), vec![gone]).await;
         until(&store, |set| set.instances.is_empty()).await;
         assert_eq!(stub.requests("/instances/a-1"), asked, "{nodes:?}");
     }
@@ -159,7 +159,7 @@ async fn a_shared_instance_of_others_that_gets_its_label_back_is_there_again() {
     let nodes = ["node-b"];
     let gone = json!({"type": "DELETED", "object": shared(6, &nodes)});
     let back = json!({"type": "ADDED", "object": shared(7, &nodes)});
-    let (stub, store, _folder) = told(shared(5, &nodes), vec![gone, back]).await;
+    let (stub, store, _folder) = notified(shared(5, &nodes), vec![gone, back]).await;
     until(&store, |set| {
         let mut all = set.instances.values();
         all.any(|one| one.metadata.resource_version == "7")
@@ -173,7 +173,7 @@ async fn an_instance_with_an_entry_that_cannot_be_read_is_there_with_all_else() 
     let mut odd = shared(5, &["node-a", "node-b"]);
     odd["status"] = json!({"nodes": {"node-a": {"health": "Healthy"}, "node-b": {"health": "Healthy", "reason": "x"}}});
     odd["metadata"]["annotations"] = json!({"leafhost.dev/generation": "x"});
-    let (_stub, store, _folder) = told(odd, Vec::new()).await;
+    let (_stub, store, _folder) = notified(odd, Vec::new()).await;
     until(&store, |set| {
         let mut all = set.instances.values();
         all.any(|one| one.status.nodes.len() == 2)

@@ -1,0 +1,437 @@
+//! Chooses the objects that an agent takes if there are more than it can serve, with caps per namespace and in total. Pure.
+//!
+//! Objects that were taken before come first, then the oldest. So a new object never displaces a serving one of another user, and no
+//! namespace exceeds its share. The memory is bounded also while a list is read.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leafhost_core::configuration::MAX_CONFIGURATIONS;
+
+/// Upper bound of objects per namespace.
+pub const MAX_OF_NAMESPACE: usize = 500;
+/// Upper bound of the bytes of a namespace's objects.
+const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
+/// Upper bound of the bytes of all objects.
+const MAX_BYTES: usize = 32 << 20;
+/// Upper bound of named left-out objects per namespace.
+const MAX_NAMED_OF_NAMESPACE: usize = 100;
+/// Upper bound of named left-out objects in total.
+const MAX_NAMED: usize = 2_000;
+
+/// Namespace and name of an object, not validated.
+pub type Name = (String, String);
+
+/// Rank of an object among all; the first ones are taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    /// True if the object was not taken before, or has grown since.
+    is_new: bool,
+    /// Sorts objects without a creation time last.
+    is_undated: bool,
+    created: Option<Time>,
+    uid: String,
+}
+
+impl Rank {
+    /// Creates the rank of an object that was not taken before.
+    pub fn new(created: Option<Time>, uid: &str) -> Self {
+        Self {
+            is_new: true,
+            is_undated: created.is_none(),
+            created,
+            uid: uid.to_owned(),
+        }
+    }
+}
+
+/// An object to take or leave out.
+#[derive(Debug)]
+pub struct Object<T> {
+    /// Rank of the object.
+    pub rank: Rank,
+    /// Size in bytes.
+    pub bytes: usize,
+    /// Description for the case that the object is left out.
+    pub mention: LeftOutSummary,
+    /// Value made from the object.
+    pub value: T,
+}
+
+/// Description of an object that is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOutSummary {
+    /// Handler that the object names.
+    pub handler: String,
+    /// Generation of the object's spec.
+    pub generation: Option<i64>,
+}
+
+/// Cap that an object exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Cap {
+    NumberOfNamespace,
+    BytesOfNamespace,
+    Number,
+    Bytes,
+}
+
+impl Cap {
+    /// Returns the cap in words.
+    pub fn describe(self) -> String {
+        match self {
+            Self::NumberOfNamespace => format!("{MAX_OF_NAMESPACE} Configurations of a namespace"),
+            Self::BytesOfNamespace => format!(
+                "{} MiB of Configurations of a namespace",
+                MAX_BYTES_OF_NAMESPACE >> 20
+            ),
+            Self::Number => format!("{MAX_CONFIGURATIONS} Configurations of all namespaces"),
+            Self::Bytes => format!(
+                "{} MiB of Configurations of all namespaces",
+                MAX_BYTES >> 20
+            ),
+        }
+    }
+}
+
+/// An object that is left out.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// Description of the object.
+    pub mention: LeftOutSummary,
+    /// Cap that the object exceeds.
+    pub cap: Cap,
+    bytes: usize,
+}
+
+/// Taken objects of a namespace.
+#[derive(Debug, Default)]
+struct NamespaceUsage {
+    ranks: BTreeSet<(Rank, Name)>,
+    bytes: usize,
+}
+
+/// Left-out objects of a namespace.
+#[derive(Debug, Default)]
+struct LeftOutGroup {
+    named: BTreeMap<String, LeftOut>,
+    /// Digests of the names of objects that are only counted.
+    unnamed: HashSet<u64>,
+}
+
+/// The taken objects, and a record of the left-out ones.
+#[derive(Debug)]
+pub struct CappedSet<T> {
+    held: BTreeMap<Name, Object<T>>,
+    ranks: BTreeSet<(Rank, Name)>,
+    shares: BTreeMap<String, NamespaceUsage>,
+    bytes: usize,
+    left_out: BTreeMap<String, LeftOutGroup>,
+    /// Number of left-out objects with a name.
+    named: usize,
+}
+
+impl<T> Default for CappedSet<T> {
+    fn default() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            ranks: BTreeSet::new(),
+            shares: BTreeMap::new(),
+            bytes: 0,
+            left_out: BTreeMap::new(),
+            named: 0,
+        }
+    }
+}
+
+impl<T> CappedSet<T> {
+    /// Returns the value of a taken object.
+    pub fn get(&self, name: &Name) -> Option<&T> {
+        self.held.get(name).map(|held| &held.value)
+    }
+
+    /// Returns all taken objects by name.
+    pub fn by_name(&self) -> impl Iterator<Item = (&Name, &T)> {
+        self.held.iter().map(|(name, held)| (name, &held.value))
+    }
+
+    /// Returns all taken objects by rank: those that were taken before first, then the oldest.
+    pub fn by_rank(&self) -> impl Iterator<Item = &T> {
+        let names = self.ranks.iter().map(|(_, name)| name);
+        names.filter_map(|name| self.get(name))
+    }
+
+    /// Returns the left-out objects that are named.
+    pub fn left_out(&self) -> impl Iterator<Item = (&str, &str, &LeftOut)> {
+        self.left_out.iter().flat_map(|(namespace, others)| {
+            let named = others.named.iter();
+            named.map(|(name, one)| (namespace.as_str(), name.as_str(), one))
+        })
+    }
+
+    /// Returns the number of left-out objects.
+    pub fn left_out_count(&self) -> usize {
+        let others = self.left_out.values();
+        others.map(|one| one.named.len() + one.unnamed.len()).sum()
+    }
+
+    /// Returns true if a left-out object could be taken now.
+    pub fn has_room(&self) -> bool {
+        self.left_out.iter().any(|(namespace, others)| {
+            let (number, bytes) = self.share(namespace);
+            let fits = |more: usize| {
+                number < MAX_OF_NAMESPACE
+                    && bytes.saturating_add(more) <= MAX_BYTES_OF_NAMESPACE
+                    && self.held.len() < MAX_CONFIGURATIONS
+                    && self.bytes.saturating_add(more) <= MAX_BYTES
+            };
+            let mut named = others.named.values();
+            named.any(|one| fits(one.bytes)) || (others.named.is_empty() && fits(0))
+        })
+    }
+
+    /// Takes an object in place of its earlier version; leaves out the last ones while a cap is exceeded.
+    pub fn put(&mut self, name: Name, mut object: Object<T>) {
+        object.rank.is_new = !self.keeps_place(&name, &object);
+        self.put_ranked(name, object);
+    }
+
+    /// Takes an object of a list that is being read, like [`Self::put`]; `before` holds the objects taken until now.
+    pub fn put_listed(&mut self, before: &Self, name: Name, mut object: Object<T>) {
+        object.rank.is_new = !before.keeps_place(&name, &object);
+        self.put_ranked(name, object);
+    }
+
+    /// Returns true if the object may keep the rank of its earlier version. An object that has grown needs room like a new one.
+    fn keeps_place(&self, name: &Name, now: &Object<T>) -> bool {
+        let earlier = self.held.get(name);
+        earlier
+            .is_some_and(|earlier| earlier.rank.uid == now.rank.uid && now.bytes <= earlier.bytes)
+    }
+
+    fn put_ranked(&mut self, name: Name, object: Object<T>) {
+        self.remove(&name);
+        let namespace = name.0.clone();
+        self.hold(name, object);
+        while let Some((cap, last)) = self.beyond(&namespace)
+            && let Some(held) = self.release(&last)
+        {
+            let one = LeftOut {
+                mention: held.mention,
+                cap,
+                bytes: held.bytes,
+            };
+            self.leave_out(last, one);
+        }
+    }
+
+    fn share(&self, namespace: &str) -> (usize, usize) {
+        let share = self.shares.get(namespace);
+        share.map_or((0, 0), |share| (share.ranks.len(), share.bytes))
+    }
+
+    /// Returns the exceeded cap and the object to leave out.
+    fn beyond(&self, namespace: &str) -> Option<(Cap, Name)> {
+        let (number, bytes) = self.share(namespace);
+        let of_namespace = self.shares.get(namespace).map(|share| &share.ranks);
+        let (cap, ranks) = if number > MAX_OF_NAMESPACE {
+            (Cap::NumberOfNamespace, of_namespace?)
+        } else if bytes > MAX_BYTES_OF_NAMESPACE {
+            (Cap::BytesOfNamespace, of_namespace?)
+        } else if self.held.len() > MAX_CONFIGURATIONS {
+            (Cap::Number, &self.ranks)
+        } else if self.bytes > MAX_BYTES {
+            (Cap::Bytes, &self.ranks)
+        } else {
+            return None;
+        };
+        let (_, last) = ranks.last()?;
+        Some((cap, last.clone()))
+    }
+
+    fn leave_out(&mut self, (namespace, name): Name, one: LeftOut) {
+        let others = self.left_out.entry(namespace).or_default();
+        if self.named < MAX_NAMED && others.named.len() < MAX_NAMED_OF_NAMESPACE {
+            self.named += 1;
+            others.named.insert(name, one);
+        } else {
+            others.unnamed.insert(digest(&name));
+        }
+    }
+
+    fn hold(&mut self, name: Name, object: Object<T>) {
+        let place = (object.rank.clone(), name.clone());
+        let share = self.shares.entry(name.0.clone()).or_default();
+        share.ranks.insert(place.clone());
+        share.bytes = share.bytes.saturating_add(object.bytes);
+        self.bytes = self.bytes.saturating_add(object.bytes);
+        self.ranks.insert(place);
+        self.held.insert(name, object);
+    }
+
+    fn release(&mut self, name: &Name) -> Option<Object<T>> {
+        let held = self.held.remove(name)?;
+        let place = (held.rank.clone(), name.clone());
+        self.ranks.remove(&place);
+        self.bytes = self.bytes.saturating_sub(held.bytes);
+        if let Some(share) = self.shares.get_mut(&name.0) {
+            share.ranks.remove(&place);
+            share.bytes = share.bytes.saturating_sub(held.bytes);
+            if share.ranks.is_empty() {
+                self.shares.remove(&name.0);
+            }
+        }
+        Some(held)
+    }
+
+    /// Removes an object.
+    pub fn remove(&mut self, name: &Name) {
+        self.release(name);
+        if let Some(others) = self.left_out.get_mut(&name.0) {
+            if others.named.remove(&name.1).is_some() {
+                self.named = self.named.saturating_sub(1);
+            }
+            others.unnamed.remove(&digest(&name.1));
+            if others.named.is_empty() && others.unnamed.is_empty() {
+                self.left_out.remove(&name.0);
+            }
+        }
+    }
+
+    /// Ranks all taken objects before any later one.
+    pub fn settle(&mut self) {
+        // New objects rank last.
+        let last = self.ranks.iter().rev();
+        let new = last.map_while(|(rank, name)| rank.is_new.then(|| name.clone()));
+        for name in new.collect::<Vec<_>>() {
+            if let Some(mut held) = self.release(&name) {
+                held.rank.is_new = false;
+                self.hold(name, held);
+            }
+        }
+    }
+}
+
+fn digest(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates an object of this size and creation time in seconds.
+    fn mk_object(second: i64, uid: &str, bytes: usize) -> Object<()> {
+        let created = Time(jiff::Timestamp::from_second(second).unwrap());
+        Object {
+            rank: Rank::new(Some(created), uid),
+            bytes,
+            mention: LeftOutSummary::default(),
+            value: (),
+        }
+    }
+
+    fn mk_name(namespace: &str, number: usize) -> Name {
+        (namespace.to_owned(), format!("c{number:05}"))
+    }
+
+    /// Reads a list of namespaces with their numbers of objects, in order of creation.
+    fn list(before: &CappedSet<()>, namespaces: &[(&str, usize)]) -> CappedSet<()> {
+        let (mut listed, mut second) = (CappedSet::default(), 0);
+        for (namespace, number) in namespaces {
+            for number in 0..*number {
+                second += 1;
+                let name = mk_name(namespace, number);
+                listed.put_listed(before, name.clone(), mk_object(second, &name.1, 1));
+            }
+        }
+        listed.settle();
+        listed
+    }
+
+    fn count(taken: &CappedSet<()>, namespace: &str) -> usize {
+        let names = taken.by_name();
+        names.filter(|((of, _), ())| of == namespace).count()
+    }
+
+    #[test]
+    fn a_namespace_has_its_share_and_leaves_the_rest_to_others() {
+        let taken = list(&CappedSet::default(), &[("aaa", 2_010), ("zzz", 3)]);
+        assert_eq!(
+            (count(&taken, "aaa"), count(&taken, "zzz")),
+            (MAX_OF_NAMESPACE, 3)
+        );
+        assert_eq!(taken.left_out_count(), 2_010 - MAX_OF_NAMESPACE);
+        let named: Vec<_> = taken.left_out().collect();
+        assert_eq!(named.len(), MAX_NAMED_OF_NAMESPACE);
+        assert!(named.iter().all(|(namespace, _, one)| *namespace == "aaa"
+            && one.cap == Cap::NumberOfNamespace));
+    }
+
+    #[test]
+    fn what_was_taken_before_stays_whoever_is_older_or_sorts_first() {
+        let full = [
+            ("m", MAX_OF_NAMESPACE),
+            ("n", MAX_OF_NAMESPACE),
+            ("o", MAX_OF_NAMESPACE),
+        ];
+        let mut namespaces = full.to_vec();
+        namespaces.push(("zzz", MAX_OF_NAMESPACE));
+        let before = list(&CappedSet::default(), &namespaces);
+        // In this list the objects of `aaa` are the oldest.
+        namespaces.insert(0, ("aaa", MAX_OF_NAMESPACE));
+        let after = list(&before, &namespaces);
+        assert_eq!(count(&after, "aaa"), 0);
+        assert_eq!(count(&after, "zzz"), MAX_OF_NAMESPACE);
+        // An agent that has taken nothing yet takes the oldest.
+        let first = list(&CappedSet::default(), &namespaces);
+        assert_eq!(
+            (count(&first, "aaa"), count(&first, "zzz")),
+            (MAX_OF_NAMESPACE, 0)
+        );
+        // Another object of the same name counts as new.
+        let mut taken = list(&CappedSet::default(), &[("aaa", MAX_OF_NAMESPACE)]);
+        taken.put(mk_name("aaa", 9_999), mk_object(0, "older", 1));
+        assert_eq!(taken.get(&mk_name("aaa", 9_999)), None);
+    }
+
+    #[test]
+    fn one_that_grows_beyond_the_bytes_is_left_out_itself() {
+        let mut taken = CappedSet::default();
+        let half = MAX_BYTES_OF_NAMESPACE / 2;
+        for (number, second) in [(0, 1), (1, 2)] {
+            taken.put(
+                mk_name("a", number),
+                mk_object(second, &number.to_string(), half),
+            );
+        }
+        taken.settle();
+        taken.put(mk_name("a", 0), mk_object(1, "0", half + 1));
+        let left_out: Vec<_> = taken
+            .left_out()
+            .map(|(_, name, one)| (name, one.cap))
+            .collect();
+        assert_eq!(left_out, [("c00000", Cap::BytesOfNamespace)]);
+        assert!(!taken.has_room());
+        taken.put(mk_name("a", 0), mk_object(1, "0", half));
+        assert_eq!(taken.left_out_count(), 0);
+    }
+
+    #[test]
+    fn one_that_goes_makes_room_in_its_namespace_only() {
+        let mut taken = list(
+            &CappedSet::default(),
+            &[("aaa", MAX_OF_NAMESPACE + 200), ("zzz", 3)],
+        );
+        taken.remove(&mk_name("zzz", 0));
+        assert!(!taken.has_room());
+        taken.remove(&mk_name("aaa", MAX_OF_NAMESPACE + 199));
+        assert_eq!(taken.left_out_count(), 199);
+        taken.remove(&mk_name("aaa", 0));
+        assert!(taken.has_room());
+    }
+}

@@ -1,0 +1,81 @@
+//! Asks the kubelet who has the device ids of an allocation that a pod was seen to have. The queries run beside the task, which meanwhile
+//! decides all other allocations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafhost_core::device_id::DeviceId;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use super::SlotTask;
+use super::model::snapshot::{Pod, Snapshot};
+use super::queue::Request;
+
+/// Time limit of a request to PodResources while an allocation waits.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Answer of the kubelet for one request.
+pub(super) struct HolderAnswer {
+    pub request: Request,
+    /// Snapshot, taken if a kubelet other than the current one was seen to have one of the device ids.
+    pub snapshot: Option<Snapshot>,
+    /// Device ids that PodResources lists now; `None` if it did not answer.
+    pub listed: Option<BTreeMap<DeviceId, BTreeSet<Pod>>>,
+}
+
+/// Queries that run.
+#[derive(Default)]
+pub(super) struct HolderQueries {
+    running: JoinSet<HolderAnswer>,
+    device_ids: BTreeSet<DeviceId>,
+}
+
+impl HolderQueries {
+    /// Returns true if a query about this device id runs.
+    pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
+        self.device_ids.contains(device_id)
+    }
+
+    /// Returns the next answer.
+    pub async fn next(&mut self) -> Option<Result<HolderAnswer, JoinError>> {
+        let answer = self.running.join_next().await?;
+        if let Ok(answer) = &answer {
+            for device_id in answer.request.device_ids() {
+                self.device_ids.remove(&device_id);
+            }
+        }
+        Some(answer)
+    }
+}
+
+impl SlotTask {
+    /// Begins to ask who has the device ids of a request.
+    pub(super) fn query_holders(&mut self, request: Request) {
+        let device_ids: Vec<DeviceId> = request.device_ids().collect();
+        let is_older = device_ids
+            .iter()
+            .any(|device_id| self.is_of_older_kubelet(device_id));
+        let uids = is_older.then(|| self.uids(device_ids.iter()));
+        self.holder_queries.device_ids.extend(device_ids);
+        let records = Arc::clone(&self.record_reads.records);
+        self.holder_queries.running.spawn(async move {
+            let snapshot = match uids {
+                Some(uids) => timeout(QUERY_TIMEOUT, records.read(uids, BTreeSet::new()))
+                    .await
+                    .ok(),
+                None => None,
+            };
+            let listed = timeout(QUERY_TIMEOUT, records.listed())
+                .await
+                .ok()
+                .flatten();
+            HolderAnswer {
+                request,
+                snapshot,
+                listed,
+            }
+        });
+    }
+}

@@ -1,0 +1,50 @@
+//! Edits that release a slot. Pure.
+
+use std::collections::BTreeMap;
+
+use leafhost_core::allocation::give_back;
+use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::slot::DeviceUsage;
+
+/// Returns the edits that release a slot of this node. They remove its holder, too, if the Instance has one slot: an edit of holders needs the version
+/// that was read, and several slots of an Instance are often released at once.
+pub fn edits(node: &str, instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
+    let released = give_back(slot, usage);
+    // After the capacity was lowered, another pod may have a slot beyond it.
+    let is_alone = instance.status.nodes.get(node).is_some_and(|entry| {
+        let mut holders = entry.holders.keys();
+        holders.all(|held| held == slot)
+    });
+    if instance.spec.capacity != 1 || !is_alone {
+        return vec![released];
+    }
+    let removed = Edit::Holders {
+        node: node.to_owned(),
+        holders: BTreeMap::new(),
+    };
+    vec![released, removed]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_holder_of_the_released_slot_is_removed() {
+        let of = |capacity: u32, holders: &[&str]| {
+            let holders: BTreeMap<&str, &str> = holders.iter().map(|slot| (*slot, "a/p")).collect();
+            let instance: Instance = serde_json::from_value(json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "a-1", "namespace": "a"},
+                "spec": {"configurationName": "a", "capacity": capacity, "nodes": ["n"], "deviceUsage": {"a-1-0": "n", "a-1-1": "n"}},
+                "status": {"nodes": {"n": {"health": "Healthy", "holders": holders}}},
+            }))
+            .unwrap();
+            edits("n", &instance, "a-1-0", &DeviceUsage::Node("n".to_owned())).len()
+        };
+        assert_eq!(of(1, &["a-1-0"]), 2);
+        assert_eq!(of(1, &["a-1-0", "a-1-1"]), 1);
+        assert_eq!(of(2, &["a-1-0"]), 1);
+    }
+}

@@ -1,0 +1,227 @@
+//! A slot of this node and its holder. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leafhost_core::instance::InstanceKey;
+use leafhost_core::slot::DeviceUsage;
+use leafhost_kubelet::KubeletRun;
+use tokio::time::Instant;
+
+use super::name_index::NameIndex;
+use super::snapshot::{Pod, Snapshot};
+
+/// Longest time between the kubelet's receipt of an answer and its record of it.
+pub const RECORD_WAIT: Duration = Duration::from_secs(5);
+
+/// Slot of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotState {
+    /// Name of the Instance.
+    pub instance: String,
+    /// Id of the slot.
+    pub slot: String,
+    /// Value of `deviceUsage` for this slot.
+    pub usage: DeviceUsage,
+    /// Instance that records the claim; `None` if it is gone or was created anew.
+    pub stored: Option<InstanceKey>,
+    /// Instance that last recorded the claim; `None` if only the kubelet knows the slot: it knows no namespace.
+    pub origin: Option<InstanceKey>,
+    /// True if the Instance of `origin` is gone. The kubelet, which knows no namespace, then means any Instance of that name.
+    pub is_orphaned: bool,
+    /// Time of the last allocation by this agent; earlier observations say nothing about it.
+    pub allocated: Option<Instant>,
+    /// Holder of the slot, as far as it was observed.
+    pub holder: Holder,
+    /// True if the kubelet is known to have given it to no pod: all its records say so, or it has asked for it and was refused.
+    pub absent: bool,
+    /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
+    pub kubelet: Option<KubeletRun>,
+}
+
+/// Holder of a slot, as far as it was observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// No pod was seen to have it since it was allocated, or since the agent started.
+    Unseen(Absence),
+    /// The kubelet was seen to have it for these pods.
+    Seen {
+        /// Pods that have it.
+        pods: BTreeSet<Pod>,
+        /// Kubelet that reported it.
+        kubelet_run: Option<KubeletRun>,
+        /// True if a later kubelet has no record of it while the pod is still on the node.
+        lost: bool,
+        /// Time since which snapshots do not show it.
+        absence: Absence,
+    },
+}
+
+/// Time and number of snapshots that could have shown a slot and did not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Absence {
+    since: Option<Instant>,
+    snapshots: u32,
+}
+
+impl Absence {
+    /// Counts a snapshot; returns true if the absence is long enough. One snapshot never suffices.
+    fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
+        let since = *self.since.get_or_insert(at);
+        self.snapshots = self.snapshots.saturating_add(1);
+        self.snapshots >= 2 && at.saturating_duration_since(since) >= grace
+    }
+}
+
+/// Reason why a slot is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The kubelet had it and has given it back.
+    GivenBack,
+    /// The pod that had it is gone.
+    PodGone,
+    /// No pod was seen to have it for the grace.
+    Unclaimed,
+    /// None of the records of the kubelet that was answered has it.
+    Undelivered,
+    /// The allocation was answered with an error.
+    Refused,
+}
+
+impl Reason {
+    /// Returns the label in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GivenBack => "given-back",
+            Self::PodGone => "pod-gone",
+            Self::Unclaimed => "unclaimed",
+            Self::Undelivered => "undelivered",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Key of a slot: its Instance object and its id.
+pub type SlotKey = (InstanceKey, String);
+
+impl SlotState {
+    /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
+    /// agent that has ended sends no more answers.
+    pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
+        let answered = self.allocated.or(first);
+        matches!(self.holder, Holder::Unseen(_))
+            && self.kubelet.is_some()
+            && self.kubelet == snapshot.kubelet_run
+            && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
+    }
+
+    /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
+    /// `current` may have lost its records.
+    pub fn is_uncertain(&self, current: Option<KubeletRun>) -> bool {
+        matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
+    }
+
+    /// Returns the Instance that last recorded the claim, while it exists.
+    pub fn live_origin(&self) -> Option<&InstanceKey> {
+        self.origin.as_ref().filter(|_| !self.is_orphaned)
+    }
+
+    /// Returns the Instance that is to record the claim: the one that did, or else the one with that name.
+    pub fn owner<'a>(&'a self, name_index: &'a NameIndex) -> Option<&'a InstanceKey> {
+        self.live_origin()
+            .or_else(|| name_index.named(&self.instance))
+    }
+
+    /// Returns the Instance and slot in which the store records the claim.
+    pub fn slot_key(&self) -> Option<SlotKey> {
+        Some((self.stored.clone()?, self.slot.clone()))
+    }
+}
+
+impl Holder {
+    /// Resets the absence: earlier snapshots no longer count.
+    pub fn forget_absence(&mut self) {
+        match self {
+            Self::Unseen(absence) | Self::Seen { absence, .. } => *absence = Absence::default(),
+        }
+    }
+
+    /// Returns true if the kubelet has lost its record while the pod is still on the node.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Seen { lost: true, .. })
+    }
+
+    /// Returns true if one of the pods may still use it.
+    pub fn is_running(&self, snapshot: &Snapshot) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => pods.iter().any(|pod| snapshot.is_running(pod)),
+        }
+    }
+
+    /// Returns true if none of the pods is on this node any more.
+    pub fn is_gone(&self, snapshot: &Snapshot) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => {
+                !pods.is_empty() && pods.iter().all(|pod| snapshot.is_alive(pod) == Some(false))
+            }
+        }
+    }
+
+    /// Returns the known uids of the pods.
+    pub fn uids(&self) -> impl Iterator<Item = String> {
+        let pods = match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => Some(pods),
+        };
+        pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
+    }
+
+    /// Takes in a snapshot that does not show it; returns the reason if the slot is to be released.
+    pub fn miss(&mut self, snapshot: &Snapshot, certain: bool, grace: Duration) -> Option<Reason> {
+        match self {
+            Self::Unseen(absence) => absence
+                .is_long(snapshot.begun, grace)
+                .then_some(Reason::Unclaimed),
+            Self::Seen { kubelet_run, .. } if certain && *kubelet_run == snapshot.kubelet_run => {
+                Some(Reason::GivenBack)
+            }
+            Self::Seen { .. } if certain && self.is_gone(snapshot) => Some(Reason::PodGone),
+            Self::Seen {
+                pods,
+                lost,
+                absence,
+                ..
+            } => {
+                *lost = pods.iter().any(|pod| snapshot.is_running(pod));
+                if *lost {
+                    *absence = Absence::default();
+                    return None;
+                }
+                absence
+                    .is_long(snapshot.begun, grace)
+                    .then_some(Reason::Unclaimed)
+            }
+        }
+    }
+
+    /// Returns the pods as text.
+    pub fn describe(&self) -> Option<String> {
+        match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => {
+                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                Some(pods.join(", "))
+            }
+        }
+    }
+
+    /// Returns true if the names of all its pods are known.
+    pub fn is_named(&self) -> bool {
+        match self {
+            Self::Unseen(_) => false,
+            Self::Seen { pods, .. } => pods.iter().all(|pod| pod.name.is_some()),
+        }
+    }
+}
