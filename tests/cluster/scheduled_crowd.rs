@@ -142,10 +142,11 @@ fn wave(field: &Field, indices: std::ops::Range<usize>, plugged: usize) -> Resul
     for event in list["items"].as_array().into_iter().flatten() {
         let reason = event["reason"].as_str().unwrap_or_default();
         if ["FailedScheduling", "DevicesRefused"].contains(&reason) {
-            *told.entry(reason.to_owned()).or_default() += 1;
+            let message = event["message"].as_str().unwrap_or_default();
+            *told.entry(format!("{reason}: {message}")).or_default() += 1;
         }
     }
-    println!("F19: pods were refused for a while: {told:?}");
+    println!("F19: pods were refused for a while: {told:#?}");
     field.clear()?;
     until_free(&field.agents, PLUGGED)
 }

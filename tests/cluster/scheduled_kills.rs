@@ -54,6 +54,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     let template = scheduling.pod("NAME", None, &any);
     let space = &agents.space;
     let sites = &mut agents.sites;
+    let mut ended = Instant::now();
     let outcome = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..CROWD)
             .map(|worker| {
@@ -111,6 +112,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
             Ok(())
         };
         let killed = killing();
+        ended = Instant::now();
         is_over.store(true, Ordering::Release);
         for worker in workers {
             let ended = worker.join();
@@ -121,16 +123,18 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     outcome
         .with_context(|| scheduling.log())
         .with_context(|| space.state())?;
+    let settled = ended.elapsed();
     until_free(&agents, "crowd").with_context(|| scheduling.log())?;
     let (grants, failed) = (grants.into_inner().unwrap(), failed.into_inner().unwrap());
     println!(
-        "{} pods ran, {} failed: {failed:#?}; {kills} kills",
+        "{} pods ran, {} failed: {failed:#?}; {kills} kills; all pods ended {settled:?} after the last",
         grants.len(),
         failed.len()
     );
     crowds(&grants, 1)?;
     ensure!(grants.len() > kills, "{} pods ran", grants.len());
-    // These pods got nothing: their kubelet had no agent, or the agent could not read the reservation.
+    // These pods got nothing: their kubelet had no agent, the agent could not read the reservation, or containerd stopped the start of a container when
+    // the kubelet that had asked for it was killed.
     let is_refused = |why: &&String| {
         let texts = [
             "no healthy devices present",
@@ -138,6 +142,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
             "EOF",
             "connection",
             "code = Unavailable",
+            "failed to create shim task: context canceled",
         ];
         texts.iter().any(|text| why.contains(text))
     };

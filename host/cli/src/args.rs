@@ -237,12 +237,12 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_NO_KUBELET", value_parser = BoolishValueParser::new())]
     pub no_kubelet: bool,
 
-    /// How long a claimed slot that no pod is seen to have stays claimed, such as 30s or 5m
+    /// Time after which a claimed slot that no pod is seen to have is released, such as 30s or 5m
     #[arg(long, env = "LEAFHOST_SLOT_GRACE", value_name = "DURATION", default_value = "5m",
         value_parser = duration)]
     pub slot_grace: Duration,
 
-    /// How many Instances at most have a resource of their own at a time; pods reach the others through their Configuration's
+    /// Maximum number of Instances with a resource of their own; pods reach the others through their Configuration's
     /// resource
     #[arg(long, env = "LEAFHOST_INSTANCE_RESOURCES", value_name = "N", default_value_t = 256,
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
@@ -293,7 +293,7 @@ pub struct AgentArgs {
     #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// How long a handler stays Offline before the agent deletes its Instances, such as 30s or 5m
+    /// Time after which the agent deletes the Instances of a handler that is Offline, such as 30s or 5m
     #[arg(long, env = "LEAFHOST_HANDLER_EVICTION", value_name = "DURATION", default_value = "5m",
         value_parser = duration)]
     pub handler_eviction: Duration,
@@ -315,7 +315,7 @@ pub struct TicketArgs {
         value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]
     pub tickets: u32,
 
-    /// Unlock the node once the pod has its devices for which leafhost scheduler --node-lock has locked it
+    /// Unlock the node once the pod for which leafhost scheduler --node-lock has locked it has its devices
     #[arg(long, env = "LEAFHOST_NODE_LOCK", conflicts_with = "standalone")]
     pub node_lock: bool,
 }
@@ -328,7 +328,7 @@ pub struct CompilerArgs {
     #[arg(long, env = "LEAFHOST_COMPILER", value_name = "FILE")]
     pub compiler: Option<PathBuf>,
 
-    /// How long the compilation of one component may take, such as 60s
+    /// Time limit for compiling one component, such as 60s
     #[arg(long, env = "LEAFHOST_COMPILE_TIMEOUT", value_name = "DURATION", default_value = "60s",
         value_parser = duration)]
     pub compile_timeout: Duration,
@@ -352,7 +352,7 @@ pub enum LogFormat {
     reason = "each is a flag of the command line"
 )]
 pub struct StatusArgs {
-    /// What to show [default: an overview]
+    /// Part of the status to show [default: an overview]
     pub view: Option<View>,
 
     /// The Configuration, NAME or NAMESPACE/NAME; with `configuration` and `instances`

@@ -31,7 +31,7 @@ const NAMED: usize = 10;
 )]
 #[strum_discriminants(
     name(Reason),
-    doc = "What is wrong, in one word: the reason of a [`Problem`].",
+    doc = "Reason of a [`Problem`]: the problem in one word.",
     derive(PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr),
     allow(missing_docs, reason = "each message of a problem explains it")
 )]

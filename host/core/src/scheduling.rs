@@ -354,6 +354,8 @@ pub trait Cluster: Send + Sync {
         message: &str,
         is_warning: bool,
     );
+    /// Returns the current state of an Instance, or `None` if it is gone.
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError>;
     /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed
     /// meanwhile, the observer is told of its current state.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Binding, ObjectReference};
 use kube::Client;
 use kube::api::{Api, Patch};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey};
@@ -252,6 +252,13 @@ impl Cluster for KubeScheduling {
         if let Err(failure) = published {
             tracing::debug!(pod = %pod, error = failure.message, "an event is not written");
         }
+    }
+
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
+        let api = self.instances(&key.namespace);
+        let found = answers::within(REQUEST, api.get_opt(&key.name)).await;
+        let found = found.map_err(|failure| pod_error(&failure))?;
+        Ok(found.map(|object| Arc::new(into_instance(object))))
     }
 
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {

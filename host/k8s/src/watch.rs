@@ -132,13 +132,14 @@ where
     /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none.
     pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
         pass(self.next().await);
-        let more = std::iter::from_fn(|| self.try_next());
-        more.take(TOGETHER).for_each(pass);
-    }
-
-    /// Returns the next event if one is ready.
-    pub fn try_next(&mut self) -> Option<Result<Event<K>, Failure>> {
-        self.next().now_or_never()
+        for _ in 1..TOGETHER {
+            // The task of the connection holds back a chunk of the answer until the one before it was read, and then needs a turn.
+            tokio::task::yield_now().await;
+            match self.next().now_or_never() {
+                Some(event) => pass(event),
+                None => return,
+            }
+        }
     }
 
     /// Returns the version of the last completed list, or zero before the first.

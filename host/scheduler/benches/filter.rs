@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
-use leafhost_core::instance::{Edit, Instance};
+use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::ports::Written;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer as _, Pod, PodError, PodKey};
 use leafhost_scheduler::{Args, Metrics, Scheduler};
@@ -53,6 +53,10 @@ impl Cluster for Silent {
     }
 
     async fn record_event(&self, _: &PodKey, _: &str, _: &str, _: &str, _: bool) {}
+
+    async fn instance(&self, _: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
+        Ok(None)
+    }
 
     async fn edit(&self, _: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
         Vec::new()

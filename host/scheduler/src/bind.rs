@@ -1,6 +1,6 @@
 //! Bind: chooses devices, reserves them, and binds the pod with one write that also names them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +124,7 @@ impl Scheduler {
         asked: &[ContainerRequest],
     ) -> Result<(), NotBound> {
         self.replace(target).await?;
+        self.read_unanswered(target).await?;
         let own = self.reserved_of(&target.uid);
         let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
         // A reservation that is about to be released, here or by another extender, is not reused.
@@ -153,6 +154,25 @@ impl Scheduler {
                 Err(error)
             }
         }
+    }
+
+    /// Reads the Instances whose last write for the pod was not answered. Without them, the pod could get two reservations for one request.
+    async fn read_unanswered(&self, target: &Target) -> Result<(), String> {
+        let unanswered = self.state().unanswered.clone();
+        for one in unanswered.iter().filter(|(uid, _)| *uid == target.uid) {
+            let (_, key) = one;
+            let read = self.cluster.instance(key).await;
+            let read = read.map_err(|error| {
+                format!("cannot read Instance {key}, whose last write was not answered: {error}; it is tried again")
+            })?;
+            let state = &mut *self.state();
+            match read {
+                Some(instance) => drop(state.update_instance(instance)),
+                None => state.world.remove(key),
+            }
+            state.unanswered.remove(one);
+        }
+        Ok(())
     }
 
     /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
@@ -292,27 +312,28 @@ impl Scheduler {
                         Ok(Some(instance)) => drop(state.update_instance(instance)),
                         Ok(None) => {}
                         Err(error) => {
-                            state.edit_failed(&error);
+                            state.edit_failed(&target.uid, &error);
                             errors.push(error);
                         }
                     }
                 }
             }
-            let Some(error) = errors
-                .iter()
-                .find(|error| !error.is_outdated())
-                .or(errors.first())
-            else {
+            if errors.is_empty() {
                 // The slots are reserved now.
                 self.state().filtered.take_nothing(&target.uid);
                 return Ok(given);
-            };
+            }
             self.metrics.conflict();
             let own = self.reserved_of(&target.uid);
             if !self.release(own, "conflict").await {
                 return Err(kept());
             }
-            if !error.is_outdated() && !matches!(error, StoreError::Unavailable { .. }) {
+            // After a write without an answer, nothing more is reserved before the Instance was read.
+            let mut errors = errors.iter();
+            let last = errors.find(|error| {
+                !error.is_outdated() && !matches!(error, StoreError::Unavailable { .. })
+            });
+            if let Some(error) = last {
                 let why = chain(error);
                 return Err(format!("cannot reserve devices: {why}"));
             }
@@ -358,6 +379,7 @@ impl Scheduler {
             return true;
         }
         let mut edits: BTreeMap<InstanceKey, (Arc<Instance>, Vec<Edit>)> = BTreeMap::new();
+        let uids: BTreeSet<String> = all.iter().map(|one| one.uid.clone()).collect();
         {
             let state = self.state();
             for one in all {
@@ -382,8 +404,13 @@ impl Scheduler {
                         is_better |= state.update_instance(instance);
                     }
                 }
-                Err(error) if error.is_outdated() => state.edit_failed(&error),
                 Err(error) => {
+                    for uid in &uids {
+                        state.edit_failed(uid, &error);
+                    }
+                    if error.is_outdated() {
+                        continue;
+                    }
                     is_done = false;
                     let error = chain(&error);
                     tracing::warn!(error, "cannot give slots back; it is tried again");

@@ -186,7 +186,7 @@ impl<'a> Evaluator<'a> {
             left(*number, device) > 0 && self.fits(alternative, *number)
         });
         let count = usize::try_from(alternative.count).unwrap_or(usize::MAX);
-        let rank = |device: &Device| (device.is_shared, device.free.len());
+        let rank = |device: &Device| (device.instance.spec.shared, device.free.len());
         let mut chosen: Vec<(Number, &Device)> = Vec::new();
         let mut has_least = true;
         for (number, device) in fitting {

@@ -110,6 +110,10 @@ impl Scheduler {
             state
                 .unbound
                 .retain(|uid, _| locking.contains(uid) || !world.reserved_for(uid).is_empty());
+            if !state.unanswered.is_empty() {
+                let uids: BTreeSet<&String> = world.pods().values().map(|pod| &pod.uid).collect();
+                state.unanswered.retain(|(uid, _)| uids.contains(uid));
+            }
             let all = world.reserved().filter(|one| !world.is_of_bound_pod(one));
             let all: Vec<Reservation> = all.cloned().collect();
             for one in &all {

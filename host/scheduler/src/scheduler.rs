@@ -54,6 +54,8 @@ pub(crate) struct State {
     pub binding: BTreeSet<String>,
     /// Slots that are being written.
     pub writing: BTreeSet<(InstanceKey, String)>,
+    /// Uids of pods and Instances whose last write for the pod was not answered: its reservations there are unknown.
+    pub unanswered: BTreeSet<(String, InstanceKey)>,
     /// Instant at which a pod's reservation or lock was first judged, by uid; removed when the pod is bound, ends or is gone.
     pub unbound: BTreeMap<String, Instant>,
     /// Instant at which a waiting pod was last tried again, by uid.
@@ -81,10 +83,14 @@ impl State {
         is_better || self.world.reserved_of(&key) != before
     }
 
-    /// Records the error of an edit. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
-    pub fn edit_failed(&mut self, error: &StoreError) {
-        if let StoreError::Gone { key } = error {
-            self.world.remove(key);
+    /// Records the error of an edit for a pod. An Instance that is gone is removed, since a late answer may have shown it after its deletion.
+    pub fn edit_failed(&mut self, uid: &str, error: &StoreError) {
+        match error {
+            StoreError::Gone { key } => self.world.remove(key),
+            StoreError::Unknown { key, .. } => {
+                self.unanswered.insert((uid.to_owned(), key.clone()));
+            }
+            _ => {}
         }
     }
 

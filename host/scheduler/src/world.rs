@@ -33,8 +33,6 @@ pub struct Device {
     pub free: Vec<String>,
     /// Number of all slots.
     pub capacity: usize,
-    /// True if several nodes may see the device.
-    pub is_shared: bool,
 }
 
 /// Slot that is reserved for a pod.
@@ -139,7 +137,6 @@ impl World {
             nodes: nodes(&instance),
             free: free(&instance),
             capacity: usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX),
-            is_shared: instance.spec.shared,
             instance: slim(instance),
         };
         self.reserve(&key, reserved);

@@ -26,7 +26,7 @@ pub struct ControllerArgs {
     #[arg(long, env = "LEAFHOST_CLEAR")]
     pub clear: bool,
 
-    /// How long a name stays with its namespace after the last Configuration with that name was deleted there
+    /// Time for which a name stays with its namespace after the last Configuration with that name was deleted there
     #[arg(long, env = "LEAFHOST_NAME_GRACE", value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub name_grace: Duration,
 

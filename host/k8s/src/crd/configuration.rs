@@ -17,7 +17,7 @@ use serde_json::Value;
     shortname = "akric",
     category = "all",
     status = "ConfigurationStatus",
-    doc = "Which devices are wanted, and how many slots each of them gets.",
+    doc = "Devices to discover, and the number of slots of each.",
     // Leaves room for `-` and the longest hash in the names of its Instances.
     validation = Rule::new("size(self.metadata.name) <= 236")
         .message("metadata.name must have at most 236 characters: the names of Instances begin with it"),

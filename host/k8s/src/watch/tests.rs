@@ -190,3 +190,20 @@ async fn a_list_of_some_objects_is_not_read_from_the_database_and_one_of_all_com
     assert_eq!(stub.requests("resourceVersion=0"), 2);
     assert_eq!(stub.requests("limit=500"), 1);
 }
+
+#[tokio::test]
+async fn events_that_the_server_has_sent_are_taken_together() {
+    let versions = (8..58).map(|version| version.to_string());
+    let stub = server([events(versions.map(|version| added(&version)))]).await;
+    let mut watch = watch(&stub);
+    let mut taken = Vec::new();
+    while taken.iter().sum::<usize>() < 50 {
+        let mut count = 0;
+        let is_change = |event: &Result<_, _>| matches!(event, Ok(Event::Apply(_)));
+        watch
+            .take(|event| count += usize::from(is_change(&event)))
+            .await;
+        taken.extend((count > 0).then_some(count));
+    }
+    assert_eq!(taken, [50]);
+}

@@ -13,6 +13,7 @@ use super::*;
 
 mod locks;
 mod played;
+mod unanswered;
 mod waiting;
 
 use played::{Ends, Played};
@@ -239,20 +240,6 @@ async fn what_was_reserved_is_given_back_if_the_pod_surely_is_not_bound() {
     ends(Ends::Unheard);
     assert_eq!(bench.schedules(&pod("second", ONE), "a").await, "");
     assert_eq!(bench.played.usage("gpu-a1"), "P:uid-second:a");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_binding_of_which_nothing_was_heard_keeps_its_devices_until_it_cannot_land_any_more() {
-    let bench = Bench::new(&[gpu("gpu-a1", &["a"], 0)]);
-    *bench.played.ends.lock().unwrap() = Ends::Lost;
-    let first = pod("first", ONE);
-    let lost = bench.schedules(&first, "a").await;
-    assert!(lost.contains("no answer"), "{lost}");
-    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
-    // The scheduler tries again and gets the same devices.
-    *bench.played.ends.lock().unwrap() = Ends::Well;
-    assert_eq!(bench.schedules(&first, "a").await, "");
-    assert_eq!(bench.played.usage("gpu-a1"), "P:uid-first:a");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,8 +22,6 @@ use crate::{backoff, until};
 
 /// Scopes of the watches.
 pub const SCOPES: [Scope; 2] = [Scope::Local, Scope::Shared];
-/// Upper bound of events that are handled before the result is published.
-const TOGETHER: usize = 1024;
 /// Shortest interval between two publications of watched changes, since each makes every task look at all Instances. The node's own writes
 /// are published at once.
 const SPACING: Duration = Duration::from_millis(50);
@@ -52,47 +50,49 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
     let (mut failures, mut again) = (0_u32, None);
+    // Set while there is a change to publish.
+    let mut publication: Option<Instant> = None;
+    let mut published: Option<Instant> = None;
     loop {
-        let mut next = tokio::select! {
-            event = watch.next() => Some(event),
-            () = until(again) => None,
+        let due = publication.into_iter().chain(again).min();
+        tokio::select! {
+            event = watch.next() => {
+                let earliest = published.map_or_else(Instant::now, |at| at + SPACING);
+                publication.get_or_insert(earliest);
+                match event {
+                    Ok(event) => {
+                        if matches!(event, Event::InitDone | Event::Resumed) {
+                            shared.interrupted(scope, None);
+                        }
+                        if matches!(event, Event::InitDone) {
+                            list_ended(shared, &api, scope, watch.listed()).await;
+                            // Ignores the sign that its own list has given.
+                            restored.mark_unchanged();
+                        }
+                        gone.extend(take_in(shared, scope, event));
+                    }
+                    Err(failure) => {
+                        shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
+                    }
+                }
+            }
+            () = until(due) => {
+                publication = None;
+                // An object that has lost its label still exists. If the API server does not answer about it, nothing else tells of it.
+                if again.is_none_or(|again| again <= Instant::now()) {
+                    let looks = gone.into_iter();
+                    let looks = looks.map(|(key, uid)| look_for(shared, key, uid));
+                    let looks = futures::stream::iter(looks).buffer_unordered(IN_FLIGHT);
+                    gone = looks.filter_map(std::future::ready).collect().await;
+                    failures = if gone.is_empty() { 0 } else { failures + 1 };
+                    again = (failures > 0).then(|| Instant::now() + backoff(failures));
+                }
+                shared.publish();
+                published = Some(Instant::now());
+            }
             // `shared` holds the sender, so the channel stays open.
-            Ok(()) = restored.changed() => {
-                watch.restart();
-                None
-            }
-        };
-        for _ in 0..TOGETHER {
-            match next {
-                Some(Ok(event)) => {
-                    if matches!(event, Event::InitDone | Event::Resumed) {
-                        shared.interrupted(scope, None);
-                    }
-                    if matches!(event, Event::InitDone) {
-                        list_ended(shared, &api, scope, watch.listed()).await;
-                        // Ignores the sign that its own list has given.
-                        restored.mark_unchanged();
-                    }
-                    gone.extend(take_in(shared, scope, event));
-                }
-                Some(Err(failure)) => {
-                    shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
-                }
-                None => break,
-            }
-            next = watch.try_next();
+            Ok(()) = restored.changed() => watch.restart(),
         }
-        // An object that has lost its label still exists. If the API server does not answer about it, nothing else tells of it.
-        if again.is_none_or(|again| again <= Instant::now()) {
-            let looks = gone.into_iter();
-            let looks = looks.map(|(key, uid)| look_for(shared, key, uid));
-            let looks = futures::stream::iter(looks).buffer_unordered(IN_FLIGHT);
-            gone = looks.filter_map(std::future::ready).collect().await;
-            failures = if gone.is_empty() { 0 } else { failures + 1 };
-            again = (failures > 0).then(|| Instant::now() + backoff(failures));
-        }
-        shared.publish();
-        tokio::time::sleep(SPACING).await;
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Played {
     pub version: AtomicUsize,
     /// Number of the next edits that are not made.
     pub refused: AtomicUsize,
+    /// Number of the next edits that are made without an answer.
+    pub unheard: AtomicUsize,
     /// Instance and slot usage that another client writes before the next edit.
     pub meanwhile: Mutex<Option<(String, String)>>,
 }
@@ -48,6 +50,7 @@ impl Default for Played {
             nodes: Mutex::default(),
             version: AtomicUsize::new(1),
             refused: AtomicUsize::new(0),
+            unheard: AtomicUsize::new(0),
             meanwhile: Mutex::default(),
         }
     }
@@ -154,6 +157,10 @@ impl Cluster for Played {
             .push(format!("{reason}: {message}"));
     }
 
+    async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError> {
+        Ok(self.instances.lock().unwrap().get(key).cloned())
+    }
+
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written> {
         let meanwhile = self.meanwhile.lock().unwrap().take();
         if let Some((name, usage)) = meanwhile {
@@ -181,7 +188,16 @@ impl Cluster for Played {
                     return Err(StoreError::Conflict { key });
                 }
             }
-            Ok(Some(self.put(instance)))
+            let instance = self.put(instance);
+            let left = self.unheard.load(Ordering::Relaxed);
+            if left > 0 {
+                self.unheard.store(left - 1, Ordering::Relaxed);
+                return Err(StoreError::Unknown {
+                    key,
+                    message: "no answer".to_owned(),
+                });
+            }
+            Ok(Some(instance))
         };
         edits.into_iter().map(one).collect()
     }

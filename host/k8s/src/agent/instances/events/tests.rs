@@ -72,6 +72,37 @@ async fn told_of_deletion(
     (stub, store, folder)
 }
 
+/// Takes 50 s if the changes that arrive together are seen one after the other, with a pause between two.
+#[tokio::test]
+async fn a_thousand_changes_that_arrive_together_are_seen_together() {
+    let silent = Mutex::new(Vec::new());
+    let mut stub = Stub::start(move |request| {
+        if !request.contains("watch=true") {
+            return list("5", &[]);
+        }
+        let (sender, events) = mpsc::unbounded_channel();
+        if request.contains("leafhost.dev%2Fnode") {
+            let labels = json!({"leafhost.dev/node": "node-a"});
+            for version in 6..1_006_u32 {
+                let object = instance(&version.to_string(), &labels);
+                let event = json!({"type": "MODIFIED", "object": object});
+                sender.send(event).unwrap();
+            }
+        }
+        silent.lock().unwrap().push(sender);
+        Answer::Events(events)
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("instances.json");
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    until(&store, |set| {
+        let mut all = set.instances.values();
+        all.any(|instance| instance.metadata.resource_version == "1005")
+    })
+    .await;
+}
+
 async fn until(store: &KubeInstances, is_so: impl Fn(&InstanceSet) -> bool) {
     let mut set = store.instances();
     let waited = set.wait_for(|set| set.complete && is_so(set));
