@@ -174,6 +174,7 @@ lint: setup-lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets --features leafhost-wasm/fuzzing -- -D warnings
 	cargo clippy --locked -p leafhost-peers --all-features --all-targets -- -D warnings
+	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	cargo clippy --locked --target wasm32-wasip2 $(HANDLERS:%=-p handler-%) -- -D warnings
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources

@@ -52,6 +52,12 @@ fn check(configuration: &Configuration) {
         capacity,
         broker_properties,
         grace,
+        resources: _,
+        backend: _,
+        evicts: _,
+        generation: _,
+        created: _,
+        deleting: _,
     } = configuration;
     assert_eq!(
         ConfigurationKey::new(key.namespace(), key.name()).as_ref(),

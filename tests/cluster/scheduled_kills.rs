@@ -1,4 +1,4 @@
-//! Pods that describe their devices, while agents, kubelets, the extender of their scheduler and the API server are killed: each pod has the devices
+//! Pods that describe their devices, while agents, kubelets, their scheduler with its extender, and the API server are killed: each pod has the devices
 //! chosen for it, and no device is allocated twice or lost.
 
 use std::sync::Mutex;
@@ -38,8 +38,8 @@ fn soak_pods_get_what_was_chosen_for_them_while_everything_is_killed() -> Result
     Ok(())
 }
 
-/// Starts and ends pods while agents with these arguments, kubelets, the extender and the API server are killed `kills` times, at moments from the
-/// seed.
+/// Starts and ends pods while agents with these arguments, kubelets, the extender, and the API server with the kube-scheduler
+/// are killed `kills` times, at moments from the seed.
 fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> {
     if requirement::lacks(Cluster::missing())? {
         return Ok(());
@@ -50,6 +50,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     let (mut agents, mut scheduling) = start(cluster, name, "crowd", arguments)?;
     let is_over = AtomicBool::new(false);
     let (grants, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let waits = Mutex::new(Vec::new());
     let any = json!([exactly("gpu", of("", "crowd", 1, &[0, 1, 2, 3, 4]))]);
     let template = scheduling.pod("NAME", None, &any);
     let space = &agents.space;
@@ -59,7 +60,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
         let workers: Vec<_> = (0..CROWD)
             .map(|worker| {
                 let (mut random, is_over, template) = (random.split(), &is_over, &template);
-                let (grants, failed) = (&grants, &failed);
+                let (grants, failed, waits) = (&grants, &failed, &waits);
                 scope.spawn(move || {
                     for round in 0.. {
                         if is_over.load(Ordering::Acquire) {
@@ -67,7 +68,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
                         }
                         let name = format!("pod-{worker}-{round}");
                         let pod = template.named(&name);
-                        match one(cluster, space, (&name, &pod), &mut random)? {
+                        match one(cluster, space, (&name, &pod), &mut random, waits)? {
                             Ok(grant) => grants.lock().unwrap().push(grant),
                             Err(why) => failed.lock().unwrap().push(why),
                         }
@@ -94,6 +95,8 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
                         wait(pause);
                         cluster.server().start_again()?;
                         cluster.wait_served()?;
+                        // After some such kills its watches would wait for up to a minute, and no pod would be scheduled until then.
+                        scheduling.replace_kube_scheduler()?;
                     }
                     _ => {
                         site.node.stop_kubelet(Signal::SIGKILL)?;
@@ -126,6 +129,13 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     let settled = ended.elapsed();
     until_free(&agents, "crowd").with_context(|| scheduling.log())?;
     let (grants, failed) = (grants.into_inner().unwrap(), failed.into_inner().unwrap());
+    let mut waits = waits.into_inner().unwrap();
+    waits.sort();
+    println!(
+        "half of the pods ran or failed within {:?}, all within {:?}",
+        waits.get(waits.len() / 2),
+        waits.last()
+    );
     println!(
         "{} pods ran, {} failed: {failed:#?}; {kills} kills; all pods ended {settled:?} after the last",
         grants.len(),
@@ -151,12 +161,14 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
     Ok(())
 }
 
-/// Runs one pod from its creation to its end; the inner error is the reason of its failure.
+/// Runs one pod from its creation to its end; the inner error is the reason of its failure. Adds to `waits` the time from its creation until it ran
+/// or failed.
 fn one(
     cluster: &Cluster,
     space: &Namespace<'_>,
     (name, pod): (&str, &Pod),
     random: &mut Random,
+    waits: &Mutex<Vec<Duration>>,
 ) -> Result<Result<Grant, String>> {
     within(PATIENCE, &format!("{name} is made"), || {
         match space.create(pod) {
@@ -165,6 +177,7 @@ fn one(
             _ => Ok(()),
         }
     })?;
+    let created = Instant::now();
     let (node, failed) = within(PATIENCE, &format!("{name} runs"), || {
         let pod = space.pod(name)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -181,6 +194,7 @@ fn one(
         };
         Ok((text(&pod["spec"]["nodeName"]), why))
     })?;
+    waits.lock().unwrap().push(created.elapsed());
     let grant = match failed {
         Some(why) => Err(why),
         None => {

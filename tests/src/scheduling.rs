@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -146,6 +146,31 @@ impl Scheduling {
         Ok(())
     }
 
+    /// Kills the kube-scheduler, starts another one in its place and waits until that one has listed the pods. Starts it again, as a kubelet does, if
+    /// it ends because the API server has not read yet what its account may do.
+    pub fn replace_kube_scheduler(&mut self) -> Result<()> {
+        self.scheduler.kill()?;
+        self.scheduler.wait()?;
+        let path = self.folder.path().join("scheduler.log");
+        let mut before = fs::read(&path)?.len();
+        self.scheduler = kube_scheduler(self.cluster, self.folder.path())?;
+        eventually("the kube-scheduler has listed the pods", || {
+            if let Some(status) = self.scheduler.try_wait()? {
+                before = fs::read(&path)?.len();
+                self.scheduler = kube_scheduler(self.cluster, self.folder.path())?;
+                bail!("it has ended: {status}");
+            }
+            let log = fs::read(&path)?;
+            let log = String::from_utf8_lossy(log.get(before..).unwrap_or_default());
+            let mut lines = log.lines();
+            let is_listed =
+                lines.any(|line| line.contains("Caches populated") && line.contains("\"*v1.Pod\""));
+            ensure!(is_listed, "it has not");
+            Ok(())
+        })
+        .with_context(|| self.log())
+    }
+
     /// Kills extender and kube-scheduler, and starts them again with a changed configuration of the kube-scheduler.
     pub fn replace_scheduler(&mut self, change: impl FnOnce(&mut Value)) -> Result<()> {
         for child in [&mut self.scheduler, &mut self.extender] {
@@ -200,7 +225,8 @@ impl Scheduling {
     /// Returns the ends of both logs.
     pub fn log(&self) -> String {
         let tail = |name: &str| {
-            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            let text = fs::read(self.folder.path().join(name)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();
             lines[lines.len().saturating_sub(40)..].join("\n")
         };

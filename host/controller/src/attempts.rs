@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::timeouts::{BACKOFF_LAST, backoff};
+use leafhost_core::backoff;
+use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio::time::Instant;
 
 use crate::writes::Outcome;
@@ -48,7 +49,7 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
     ) {
         let before = self.0.get(&key).filter(|before| before.what == what);
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
-        let wait = backoff(failures);
+        let wait = backoff::without_jitter(failures);
         let (seen, failures, wait) = match outcome {
             Outcome::Written | Outcome::Outdated => (Some(seen), 0, settle),
             Outcome::Refused => (None, failures, wait),

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::backoff;
 use leafhost_core::cluster::Cluster;
 use leafhost_core::resource_names::{NameSet, NameStore};
 use leafhost_core::status_store::{ConfigurationStates, StatusStore, WriteError};
-use leafhost_core::timeouts::{BACKOFF_FIRST, backoff};
+use leafhost_core::timeouts::BACKOFF_FIRST;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -145,7 +146,7 @@ impl NameReserver<'_> {
                 Ok(()) | Err(WriteError::Outdated) => (0, SEEN),
                 Err(_) => {
                     let failures = failures.saturating_add(1);
-                    (failures, backoff(failures))
+                    (failures, backoff::without_jitter(failures))
                 }
             };
             self.note(change, failures, &written);

@@ -2,13 +2,26 @@
 
 use std::time::Duration;
 
-use crate::timeouts;
 use rand::RngExt as _;
 
+use crate::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
+
 /// Returns the wait after the `failures`-th failure in a row. It doubles from one second to five minutes; up to a
-/// quarter is random, so that tasks that failed together do not retry together.
+/// fifth is random, so that tasks that failed together do not retry together.
 pub fn wait(failures: u32) -> Duration {
-    timeouts::backoff(failures).mul_f64(rand::rng().random_range(0.75..=1.0))
+    without_jitter(failures).mul_f64(rand::rng().random_range(0.8..=1.0))
+}
+
+/// Returns the wait of [`wait`] without its random part, for a task that retries alone.
+pub fn without_jitter(failures: u32) -> Duration {
+    doubled(BACKOFF_FIRST, failures, BACKOFF_LAST)
+}
+
+/// Returns a wait after the `failures`-th failure in a row that doubles from `first` to `longest`.
+pub fn doubled(first: Duration, failures: u32, longest: Duration) -> Duration {
+    let factor = 1_u32.checked_shl(failures.saturating_sub(1));
+    let wait = factor.and_then(|factor| first.checked_mul(factor));
+    wait.map_or(longest, |wait| wait.min(longest))
 }
 
 /// Returns true if the `failures`-th failure in a row is logged: those whose number is a power of two.
@@ -32,7 +45,7 @@ mod tests {
         ] {
             let wait = wait(failures).as_secs_f64();
             assert!(
-                (seconds * 0.75..=seconds).contains(&wait),
+                (seconds * 0.8..=seconds).contains(&wait),
                 "{failures}: {wait}"
             );
         }

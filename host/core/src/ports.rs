@@ -452,6 +452,11 @@ pub trait InstanceStore: Send + Sync {
     /// Applies the changes independently of each other and returns one result per change, in order; durable on return.
     /// Ends in bounded time.
     async fn apply(&self, changes: Vec<Change>) -> Vec<Written>;
+    /// Reads the Instances of this node as they are now, so that [`Self::instances`] has at least their state at the time of the call. Fails with a
+    /// reason, in bounded time.
+    async fn refresh(&self) -> Result<(), String> {
+        Ok(())
+    }
     /// Returns the maximum number of changes per call of `apply`. Nothing else is planned until the call returns, so a
     /// batch must not take long.
     fn batch(&self) -> usize {

@@ -14,14 +14,6 @@ pub const LOCAL_GRACE: Duration = Duration::ZERO;
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// Maximum delay after failed calls.
 pub const BACKOFF_LAST: Duration = Duration::from_mins(5);
-/// Returns the delay after `failures` failed calls in a row, without jitter: it doubles from [`BACKOFF_FIRST`] to
-/// [`BACKOFF_LAST`].
-pub fn backoff(failures: u32) -> Duration {
-    let factor = 2_u32.checked_pow(failures.saturating_sub(1));
-    let wait = factor.and_then(|factor| BACKOFF_FIRST.checked_mul(factor));
-    wait.map_or(BACKOFF_LAST, |wait| wait.min(BACKOFF_LAST))
-}
-
 /// Interval within which several wakes become one call.
 pub const WAKE_SPACING: Duration = Duration::from_millis(100);
 /// Minimum `after` that a handler may ask for.

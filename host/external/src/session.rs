@@ -10,11 +10,12 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
+use leafhost_core::backoff;
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::{CallStats, Outcome, Report, Session, SessionSpec};
 use leafhost_core::text::chain;
-use leafhost_core::timeouts::{self, BACKOFF_FIRST, WAKE_SPACING};
+use leafhost_core::timeouts::{BACKOFF_FIRST, WAKE_SPACING};
 use leafhost_grants::Secrets;
 use prost::Message as _;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -34,8 +35,10 @@ use crate::wire::{channel, discover};
 const MAX_TEXT: usize = 1024;
 /// Number of sets in a row that count as a flood.
 const FLOOD: u32 = 5;
-/// Maximum number of pending sets that are read at once.
+/// Maximum number of pending sets that are read at once, and the time that this takes. A set that is larger than the stream's window comes in parts,
+/// for which the handler waits.
 const AT_ONCE: usize = 1000;
+const DRAIN: Duration = Duration::from_millis(20);
 /// Factor by which the pause after a set exceeds the time of its check: checks take at most a twentieth of a core.
 const PER_CHECK: u32 = 20;
 
@@ -289,7 +292,7 @@ impl Course {
                 };
                 self.handler.send_event(event);
                 self.failures = self.failures.saturating_add(1);
-                let wait = backoff(self.failures);
+                let wait = backoff::wait(self.failures).max(BACKOFF_FIRST);
                 next = Some(wait);
                 Phase::Apart(Instant::now() + wait)
             }
@@ -379,15 +382,16 @@ impl Open {
             Ok(None) => return Err(End::Done),
             Err(status) => return Err(End::Status(status)),
         };
+        let by = Instant::now() + DRAIN;
         for _ in 0..AT_ONCE {
-            match self.sets.next().now_or_never() {
-                None => break,
-                Some(Ok(Some(set))) => newest = set,
-                Some(Ok(None)) => {
+            match timeout_at(by, self.sets.next()).await {
+                Err(_) => break,
+                Ok(Ok(Some(set))) => newest = set,
+                Ok(Ok(None)) => {
                     self.ended = Some(Ok(()));
                     break;
                 }
-                Some(Err(status)) => {
+                Ok(Err(status)) => {
                     self.ended = Some(Err(status));
                     break;
                 }
@@ -446,10 +450,4 @@ fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {
             ..CallStats::default()
         },
     }
-}
-
-/// Returns the pause after `failures` attempts: doubles up to five minutes, with up to a fifth at random so that retries spread out.
-fn backoff(failures: u32) -> Duration {
-    let wait = timeouts::backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
-    wait.max(BACKOFF_FIRST)
 }

@@ -393,6 +393,14 @@ impl InstanceStore for Store {
         results
     }
 
+    async fn refresh(&self) -> Result<(), String> {
+        if *self.broken.lock().unwrap() {
+            return Err("the server is busy".to_owned());
+        }
+        self.show();
+        Ok(())
+    }
+
     fn collects_garbage(&self) -> bool {
         self.collects
     }

@@ -33,11 +33,9 @@ mod watched_object;
 mod webhook;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use leafhost_core::timeouts::{BACKOFF_FIRST, BACKOFF_LAST};
-use rand::RngExt as _;
-use tokio::time::{Instant, sleep_until};
+use leafhost_core::backoff::wait as backoff;
+use leafhost_core::wait::until;
 
 pub use agent::claims::KubeClaims;
 pub use agent::configurations::KubeConfigurations;
@@ -74,21 +72,4 @@ fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>
         }
         differs
     });
-}
-
-/// Waits until `then`, or forever if it is `None`.
-async fn until(then: Option<Instant>) {
-    match then {
-        Some(then) => sleep_until(then).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Returns the wait after this number of failures in a row: from a second to five minutes, of which the last quarter is random.
-fn backoff(failures: u32) -> Duration {
-    let doubled = 2_u32
-        .checked_pow(failures.saturating_sub(1))
-        .and_then(|factor| BACKOFF_FIRST.checked_mul(factor))
-        .map_or(BACKOFF_LAST, |wait| wait.min(BACKOFF_LAST));
-    doubled.mul_f64(rand::rng().random_range(0.75..=1.0))
 }

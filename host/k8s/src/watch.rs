@@ -129,7 +129,7 @@ where
         events.next().await.unwrap_or_else(|| Err(ended()))
     }
 
-    /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none.
+    /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none, but may do so after some were passed on.
     pub async fn take(&mut self, mut pass: impl FnMut(Result<Event<K>, Failure>)) {
         pass(self.next().await);
         for _ in 1..TOGETHER {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::problem::Problem;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -88,8 +89,7 @@ impl RecordReads {
     /// `grace` if no pod is seen to have them.
     fn wait(&self, snapshot: &Snapshot, has_slots: bool, grace: Duration) -> Option<Duration> {
         if self.unanswered > 0 {
-            let doubled = 1_u32.checked_shl(self.unanswered - 1).unwrap_or(u32::MAX);
-            Some(RETRY.saturating_mul(doubled).min(EVERY))
+            Some(backoff::doubled(RETRY, self.unanswered, EVERY))
         } else if snapshot.is_silent && has_slots {
             Some(SILENT)
         } else if has_slots {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::backoff;
 use leafhost_core::device_id::DeviceId;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Edit, InstanceKey};
@@ -41,9 +42,10 @@ use model::{Next, TicketHistory};
 
 /// Upper bound of tickets: twice the most pods that kubelets are configured to run.
 pub const MAX_TICKETS: u32 = 1_024;
-/// Longest wait of an Allocate for a reservation that this agent has not seen yet. The kubelet admits no other pod meanwhile.
-const UNSEEN: Duration = Duration::from_secs(2);
-/// Longest wait of an Allocate while the watch of Instances is incomplete or interrupted. No new pods arrive then either.
+/// Time for which an Allocate waits for a reservation that the watch has not shown yet, before the Instances are read. The kubelet admits no other pod
+/// until then.
+const UNSEEN: Duration = Duration::from_millis(500);
+/// Longest wait of an Allocate if the Instances cannot be read. No new pods arrive then either.
 const BLIND: Duration = Duration::from_secs(8);
 /// Longest wait of an Allocate for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
@@ -282,8 +284,7 @@ impl TicketTask {
             None => self.unanswered.saturating_add(1),
         };
         if self.unanswered > 0 && (has_slots || self.config.is_offered) {
-            let doubled = 1_u32.checked_shl(self.unanswered).unwrap_or(u32::MAX);
-            let wait = SOON.saturating_mul(doubled).min(EVERY);
+            let wait = backoff::doubled(SOON, self.unanswered, EVERY);
             self.next = Some(Instant::now() + wait);
         } else if self.unanswered == 0 && has_slots {
             let is_soon = snapshot.is_silent || !self.uncertain_uids.is_empty();
@@ -488,16 +489,13 @@ impl TicketTask {
     /// Returns the allocation of the container that the kubelet asks for, and that container.
     async fn decide(&mut self, asked: Instant) -> Result<(Allocation, Served), Refusal> {
         let mut refusal = Refusal::Unavailable(answer::nobody());
-        let mut last = asked + UNSEEN;
+        let (mut last, mut is_read) = (asked + UNSEEN, false);
         loop {
             let admission = self.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("it cannot be told for which pod this is: {why}"))
             })?;
             self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
-            if !instances.complete || instances.interrupted.is_some() {
-                last = last.max(asked + BLIND);
-            }
             let kubelet = self.records.kubelet_run();
             let recent = self
                 .answered
@@ -543,7 +541,7 @@ impl TicketTask {
                 }
                 Next::Nobody => {}
             }
-            // The watch may lag behind the scheduler's write, and handlers behind an agent that has just started.
+            // The watch lags behind the scheduler's write, and handlers behind an agent that has just started.
             let changed = async {
                 tokio::select! {
                     changed = self.instances.changed() => changed,
@@ -552,6 +550,16 @@ impl TicketTask {
             };
             match timeout_at(last, changed).await {
                 Ok(Ok(())) => {}
+                Err(_) if !is_read => {
+                    is_read = true;
+                    let read = self.store.refresh().await;
+                    if let Err(error) = &read {
+                        tracing::warn!(error, "cannot read the Instances for an allocation");
+                    }
+                    if read.is_err() || !self.instances.borrow().complete {
+                        last = last.max(asked + BLIND);
+                    }
+                }
                 _ => return Err(refusal),
             }
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use leafhost_core::backoff;
 use leafhost_core::brokers::ObjectKey;
 
 /// Wait before the second replacement in a row; doubles with each further one.
@@ -36,11 +37,9 @@ impl Restarts {
             Some(before) if ran < STEADY => before.in_a_row.saturating_add(1),
             _ => 0,
         };
-        let wait = match in_a_row.checked_sub(1) {
-            None => Duration::ZERO,
-            Some(doublings) => FIRST
-                .saturating_mul(2_u32.saturating_pow(doublings))
-                .min(LAST),
+        let wait = match in_a_row {
+            0 => Duration::ZERO,
+            _ => backoff::doubled(FIRST, in_a_row, LAST),
         };
         let due = now.checked_add(wait).unwrap_or(now);
         let ended = Ended {

@@ -28,6 +28,30 @@ async fn sets_come_at_the_agents_pace_and_the_newest_counts() {
     assert!(last > 5 * taken, "{last} of {taken}");
 }
 
+#[tokio::test]
+async fn sets_larger_than_a_stream_buffers_are_not_taken_one_by_one() {
+    let mut node = Node::start();
+    let _fake = Fake::serve(&node.path("a.sock"), |_| {
+        let sets = futures::stream::iter(0..60).map(|number| {
+            let ids = (0..1_000).map(|index| format!("{number}-{index}-{:0>100}", ""));
+            let ids: Vec<String> = ids.collect();
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            Ok(set(&ids))
+        });
+        Ok(sets.chain(futures::stream::pending()).boxed())
+    });
+    node.register_socket("a", "a.sock").await.unwrap();
+    let mut session = node.open("a@a.sock").await;
+    let mut taken = 0;
+    loop {
+        taken += 1;
+        if ids(&mut session).await[0].starts_with("59-") {
+            break;
+        }
+    }
+    assert!(taken < 50, "{taken}");
+}
+
 /// Returns the report of a handler that stays silent for its 30 s.
 async fn after_30_seconds(session: &mut Box<dyn Session>) -> Report {
     tokio::time::pause();

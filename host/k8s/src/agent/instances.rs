@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
-use kube::api::{Api, ApiResource, PartialObjectMeta, Patch};
+use kube::api::{Api, ApiResource, ListParams, PartialObjectMeta, Patch};
 use kube::core::DeserializeGuard;
 use leafhost_core::instance::{
     Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
@@ -149,6 +149,25 @@ impl InstanceStore for KubeInstances {
         let written = futures::future::join_all(writes).await;
         self.shared.publish();
         written
+    }
+
+    /// Lists without a version, for which the API server asks its database; the watches may lag behind, or be interrupted.
+    async fn refresh(&self) -> Result<(), String> {
+        let api: Api<events::Object> =
+            Api::all_with(self.shared.client.clone(), &self.shared.resource);
+        let lists = events::SCOPES.map(async |scope| {
+            let selected =
+                ListParams::default().labels(&events::selector(scope, &self.shared.node));
+            answers::within(REQUEST, api.list(&selected)).await
+        });
+        for list in futures::future::join_all(lists).await {
+            let list = list.map_err(|failure| failure.describe())?;
+            for object in list.items.into_iter().filter_map(|object| object.0.ok()) {
+                self.shared.observe(object);
+            }
+        }
+        self.shared.publish();
+        Ok(())
     }
 
     fn batch(&self) -> usize {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PartialObjectMeta;
 use kube::{Api, Client};
+use leafhost_core::backoff;
 use leafhost_core::scheduling::{LockPort, NodeLock, NodeSeen};
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait::until;
@@ -103,8 +104,7 @@ impl Task {
                 let error = failure.describe();
                 tracing::warn!(error, "the node cannot be unlocked; it is tried again");
                 self.failures = self.failures.saturating_add(1);
-                let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-                Some(Instant::now() + AGAIN.saturating_mul(doubled).min(LONGEST))
+                Some(Instant::now() + backoff::doubled(AGAIN, self.failures, LONGEST))
             }
         }
     }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use leafhost_core::timeouts::{BACKOFF_FIRST, backoff};
+use leafhost_core::backoff;
+use leafhost_core::timeouts::BACKOFF_FIRST;
 
 /// Minimum ratio of the pause after a failed call to its CPU time: at most one hundredth of a core.
 const PER_CPU: u32 = 100;
 
-/// Returns the pause after `failures` failures in a row, the last of which used `cpu`. Doubles up to five minutes; shortened at random by
-/// up to a fifth, so that sessions that failed together do not retry together.
+/// Returns the pause after `failures` failures in a row, the last of which used `cpu`: that of [`backoff::wait`], and at least a second.
 pub(super) fn delay(failures: u32, cpu: Duration) -> Duration {
-    let jittered = backoff(failures).mul_f64(rand::random_range(0.8..=1.0));
-    jittered.max(BACKOFF_FIRST).max(cpu.saturating_mul(PER_CPU))
+    let wait = backoff::wait(failures).max(BACKOFF_FIRST);
+    wait.max(cpu.saturating_mul(PER_CPU))
 }
 
 #[cfg(test)]

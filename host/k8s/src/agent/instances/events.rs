@@ -38,39 +38,40 @@ impl Drop for Guard {
     }
 }
 
+/// Returns the label selector of the Instances of a scope.
+pub fn selector(scope: Scope, node: &str) -> String {
+    match scope {
+        Scope::Local => format!("{NODE_LABEL}={}", label_value(node)),
+        Scope::Shared => format!("{SHARED_LABEL}=true"),
+    }
+}
+
 /// Follows one watch forever.
 pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     let guard = Guard(shared);
     let shared = &guard.0;
-    let selector = match scope {
-        Scope::Local => format!("{NODE_LABEL}={}", label_value(&shared.node)),
-        Scope::Shared => format!("{SHARED_LABEL}=true"),
-    };
-    let mut watch = Watch::new(api.clone()).labels(&selector);
+    let mut watch = Watch::new(api.clone()).labels(&selector(scope, &shared.node));
     let mut restored = shared.restored.subscribe();
     let mut gone: BTreeSet<(InstanceKey, String)> = BTreeSet::new();
     let (mut failures, mut again) = (0_u32, None);
     // Set while there is a change to publish.
     let mut publication: Option<Instant> = None;
-    let mut published: Option<Instant> = None;
+    let mut earliest = Instant::now();
     loop {
         let due = publication.into_iter().chain(again).min();
         tokio::select! {
             event = watch.next() => {
-                let earliest = published.map_or_else(Instant::now, |at| at + SPACING);
                 publication.get_or_insert(earliest);
                 match event {
-                    Ok(event) => {
-                        if matches!(event, Event::InitDone | Event::Resumed) {
-                            shared.interrupted(scope, None);
-                        }
-                        if matches!(event, Event::InitDone) {
-                            list_ended(shared, &api, scope, watch.listed()).await;
-                            // Ignores the sign that its own list has given.
+                    Ok(Event::InitDone) => {
+                        shared.interrupted(scope, None);
+                        if list_ended(shared, &api, scope, watch.listed()).await {
+                            // This list is from after the restore.
                             restored.mark_unchanged();
                         }
-                        gone.extend(take_in(shared, scope, event));
                     }
+                    Ok(Event::Resumed) => shared.interrupted(scope, None),
+                    Ok(event) => gone.extend(take_in(shared, scope, event)),
                     Err(failure) => {
                         shared.interrupted(scope, Some(failure.describe_watch("instances.akri.sh")));
                     }
@@ -88,7 +89,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
                     again = (failures > 0).then(|| Instant::now() + backoff(failures));
                 }
                 shared.publish();
-                published = Some(Instant::now());
+                earliest = Instant::now() + SPACING;
             }
             // `shared` holds the sender, so the channel stays open.
             Ok(()) = restored.changed() => watch.restart(),
@@ -96,8 +97,8 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
     }
 }
 
-/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older.
-async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) {
+/// Handles the end of a list. A list that is older than the known versions counts only if the database itself is older; then returns true.
+async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u64) -> bool {
     let overtaken = shared.state().view.overtaken(scope, listed);
     let is_restored = match overtaken {
         Some(newest) => current(api).await.is_some_and(|current| current < newest),
@@ -114,6 +115,7 @@ async fn list_ended(shared: &Shared, api: &Api<Object>, scope: Scope, listed: u6
         state.view.list_ended(scope, listed);
         state.unread.remove(&scope);
     }
+    is_restored
 }
 
 /// Asks the database for its current version.

@@ -22,9 +22,7 @@ async fn watches_are_interrupted_until_the_api_server_has_answered() {
         Answer::Events(events)
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, _folder) = watched(&mut stub);
     let mut set = store.instances();
     set.wait_for(|set| set.interrupted.is_some()).await.unwrap();
     while stub.requests("") < 4 {
@@ -40,6 +38,14 @@ fn instance(version: &str, labels: &Value) -> Value {
         "metadata": {"name": "a-1", "namespace": "n", "uid": "u", "resourceVersion": version, "labels": labels},
         "spec": {"configurationName": "a", "nodes": ["node-a"]},
     })
+}
+
+/// Creates the store of `node-a`, which watches the stub.
+fn watched(stub: &mut Stub) -> (KubeInstances, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("instances.json");
+    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    (store, folder)
 }
 
 /// Creates a store whose watch reports its only Instance as gone; the stub answers a read of it with `found`, which gets the number of
@@ -66,10 +72,30 @@ async fn told_of_deletion(
         Answer::Events(events)
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, folder) = watched(&mut stub);
     (stub, store, folder)
+}
+
+#[tokio::test]
+async fn an_instance_that_the_watch_does_not_show_is_read() {
+    let silent = Mutex::new(Vec::new());
+    let mut stub = Stub::start(move |request| {
+        let is_local = request.contains("leafhost.dev%2Fnode");
+        if request.contains("watch=true") {
+            let (sender, events) = mpsc::unbounded_channel();
+            silent.lock().unwrap().push(sender);
+            return Answer::Events(events);
+        }
+        let is_old = request.contains("resourceVersion=0");
+        let instance = instance("6", &json!({"leafhost.dev/node": "node-a"}));
+        let all = [instance];
+        list("5", if is_local && !is_old { &all } else { &[] })
+    })
+    .await;
+    let (store, _folder) = watched(&mut stub);
+    until(&store, |set| set.instances.is_empty()).await;
+    store.refresh().await.unwrap();
+    assert_eq!(store.instances().borrow().instances.len(), 1);
 }
 
 /// Takes 50 s if the changes that arrive together are seen one after the other, with a pause between two.
@@ -93,9 +119,7 @@ async fn a_thousand_changes_that_arrive_together_are_seen_together() {
         Answer::Events(events)
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, _folder) = watched(&mut stub);
     until(&store, |set| {
         let mut all = set.instances.values();
         all.any(|instance| instance.metadata.resource_version == "1005")
@@ -169,9 +193,7 @@ async fn notified(first: Value, events: Vec<Value>) -> (Stub, KubeInstances, tem
         Answer::Events(receiver)
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, folder) = watched(&mut stub);
     (stub, store, folder)
 }
 
@@ -235,9 +257,7 @@ async fn an_answer_of_which_only_the_metadata_can_be_read_says_that_it_was_writt
         )
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, _folder) = watched(&mut stub);
     until(&store, |set| !set.instances.is_empty()).await;
     let key = store
         .instances()
@@ -286,9 +306,7 @@ async fn listed_again(current: &'static str) -> (Stub, KubeInstances, tempfile::
         Answer::Events(receiver)
     })
     .await;
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("instances.json");
-    let store = KubeInstances::watch(&stub.client, "node-a", memory, &mut stub.tasks);
+    let (store, folder) = watched(&mut stub);
     until(&store, |set| !set.instances.is_empty()).await;
     (stub, store, folder)
 }
