@@ -77,7 +77,7 @@ fn config_map(file: &str) -> Result<Value> {
     let wasm = handler(file)?;
     let arguments = ["handler".as_ref(), "configmap".as_ref(), wasm.as_os_str()];
     let object = program::run(leafhost()?, arguments)?.good()?;
-    Ok(serde_yaml_ng::from_str(&object)?)
+    Ok(serde_saphyr::from_str(&object)?)
 }
 
 /// Creates the object and returns the time until the Instance exists.

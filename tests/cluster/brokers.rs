@@ -10,7 +10,6 @@ use leafhost_tests::accounts::kubeconfig;
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
 use leafhost_tests::program::{self, leafhost, source_tree};
 use leafhost_tests::wait::eventually;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::pair::Pair;
@@ -34,9 +33,8 @@ impl Controller {
         let template = ["template", space, &chart, "--namespace", space];
         let only = ["--show-only", "templates/controller.yaml"];
         let rendered = cluster.helm(&[&template[..], &only].concat())?;
-        for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
-            let object = Value::deserialize(document)?;
-            if !object.is_null() && object["kind"] != "Deployment" {
+        for object in serde_saphyr::from_multiple::<Value>(&rendered)? {
+            if object["kind"] != "Deployment" {
                 cluster.apply(&object.to_string())?;
             }
         }

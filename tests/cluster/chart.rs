@@ -6,7 +6,6 @@ use std::fs;
 use anyhow::{Context, Result};
 use leafhost_tests::cluster::{self, Cluster};
 use leafhost_tests::program::source_tree;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 mod values;
@@ -22,13 +21,7 @@ fn render(cluster: &Cluster, values: &[&str]) -> Result<Vec<Value>> {
     let mut arguments = vec!["template", "leafhost", &chart, "--namespace", "agents"];
     arguments.extend(values.iter().flat_map(|value| ["--set", value]));
     let text = cluster.helm(&arguments)?;
-    let documents = serde_yaml_ng::Deserializer::from_str(&text);
-    let objects = documents.map(|document| Ok(Value::deserialize(document)?));
-    let objects = objects.collect::<Result<Vec<_>>>()?;
-    Ok(objects
-        .into_iter()
-        .filter(|object| !object.is_null())
-        .collect())
+    Ok(serde_saphyr::from_multiple(&text)?)
 }
 
 /// Values that enable the optional monitoring objects.
@@ -45,10 +38,7 @@ fn helm_3_and_helm_4_make_the_same_objects() -> Result<()> {
         return Ok(());
     };
     let read = |text: String| -> Result<Vec<Value>> {
-        let documents = serde_yaml_ng::Deserializer::from_str(&text);
-        let mut objects = documents
-            .map(|document| Ok(Value::deserialize(document)?))
-            .collect::<Result<Vec<Value>>>()?;
+        let mut objects: Vec<Value> = serde_saphyr::from_multiple(&text)?;
         objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]));
         Ok(objects)
     };
@@ -99,7 +89,7 @@ fn the_chart_passes_lint_and_has_the_version_of_the_program() -> Result<()> {
         cluster.helm3(lint)?;
     }
     let text = fs::read_to_string(source_tree().join("deploy/chart/Chart.yaml"))?;
-    let chart: Value = serde_yaml_ng::from_str(&text)?;
+    let chart: Value = serde_saphyr::from_str(&text)?;
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     Ok(())

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, IMAGE};
 use leafhost_tests::wait::{eventually, within};
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
@@ -199,8 +198,7 @@ pub fn until_printed<'a>(agents: &'a Agents, namespace: &'a str, pod: &str) -> R
 /// Returns the manifests of a text, with the image of the tests.
 pub fn manifests(text: &str) -> Result<Vec<Value>> {
     let mut all = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(text) {
-        let mut object = Value::deserialize(document)?;
+    for mut object in serde_saphyr::from_multiple::<Value>(text)? {
         for list in ["containers", "initContainers"] {
             let containers = object.pointer_mut(&format!("/spec/{list}"));
             for container in containers

@@ -35,6 +35,7 @@ mod health;
 mod installed;
 mod kill_points;
 mod kills;
+mod kubectl_reads;
 mod many_pods;
 mod migrate;
 mod names;

@@ -308,8 +308,7 @@ fn managers(object: &Value) -> BTreeSet<&str> {
 fn akris_definitions() -> Result<String> {
     let ours = include_str!("../../deploy/chart/crds/crds.yaml");
     let mut akris = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(ours) {
-        let mut definition = Value::deserialize(document)?;
+    for mut definition in serde_saphyr::from_multiple::<Value>(ours)? {
         if definition["spec"]["group"] != "akri.sh" {
             continue;
         }

@@ -52,7 +52,7 @@ impl Twin {
         let path = format!("/api/v1/namespaces/{space}/configmaps/{account}");
         let object = cluster.get(&path)?;
         let text = object["data"]["config.yaml"].as_str();
-        let mut config: Value = serde_yaml_ng::from_str(text.context("no configuration")?)?;
+        let mut config: Value = serde_saphyr::from_str(text.context("no configuration")?)?;
         config["profiles"] = json!([{"schedulerName": twin.name}]);
         config["extenders"][0]["urlPrefix"] = json!(format!("http://{address}"));
         config["leaderElection"] = json!({"leaderElect": false});

@@ -7,7 +7,6 @@ use leafhost_tests::cluster::{Cluster, Container, Pod};
 use leafhost_tests::program::{self, leafhost, source_tree};
 use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::agents::configure;
@@ -27,8 +26,7 @@ fn older() -> Result<tempfile::TempDir> {
     let file = folder.path().join("crds/crds.yaml");
     let text = fs::read_to_string(&file)?;
     let mut older = Vec::new();
-    for definition in serde_yaml_ng::Deserializer::from_str(&text) {
-        let mut definition = Value::deserialize(definition)?;
+    for mut definition in serde_saphyr::from_multiple::<Value>(&text)? {
         if definition["metadata"]["name"] == "configurations.akri.sh" {
             let fields = definition.pointer_mut(FIELD).and_then(Value::as_object_mut);
             let removed = fields.context("no fields")?.remove(NEWER);

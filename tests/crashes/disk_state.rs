@@ -33,7 +33,7 @@ pub fn instances(home: &Home) -> Result<BTreeMap<String, Value>> {
         let stem = name.strip_suffix(".yaml");
         let stem = stem.with_context(|| format!("{name} is no Instance"))?;
         let text = fs::read_to_string(&path)?;
-        let instance: Value = serde_yaml_ng::from_str(&text)
+        let instance: Value = serde_saphyr::from_str(&text)
             .with_context(|| format!("incomplete Instance: {name}"))?;
         ensure!(
             text_at(&instance, "/metadata/name") == stem && instance.get("spec").is_some(),
@@ -86,11 +86,11 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
         "other Configurations are kept"
     );
     for path in files(&home.path().join("state/accepted/configurations"))? {
-        let kept: Value = serde_yaml_ng::from_str(&fs::read_to_string(&path)?)?;
+        let kept: Value = serde_saphyr::from_str(&fs::read_to_string(&path)?)?;
         let given = path.file_name().context("no name")?;
         let given = fs::read_to_string(home.path().join("configurations").join(given))?;
         ensure!(
-            kept == serde_yaml_ng::from_str::<Value>(&given)?,
+            kept == serde_saphyr::from_str::<Value>(&given)?,
             "{} is not what was given",
             path.display()
         );
@@ -120,7 +120,7 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
 /// Checks that each handler's name belongs to its file.
 fn owners(home: &Home, expected: &Expected) -> Result<()> {
     let text = fs::read_to_string(home.path().join("state/owners.yaml"))?;
-    let owners: BTreeMap<String, Value> = serde_yaml_ng::from_str(&text)?;
+    let owners: BTreeMap<String, Value> = serde_saphyr::from_str(&text)?;
     let sources: BTreeSet<&str> = owners.values().map(|one| text_at(one, "/source")).collect();
     for handler in &expected.handlers {
         ensure!(sources.contains(handler), "{handler} owns no name: {text}");
@@ -167,7 +167,7 @@ fn handlers(home: &Home, expected: &Expected) -> Result<()> {
             .path()
             .join("state/accepted/handlers")
             .join(format!("{name}.yaml"));
-        let version: Value = serde_yaml_ng::from_str(&fs::read_to_string(kept)?)?;
+        let version: Value = serde_saphyr::from_str(&fs::read_to_string(kept)?)?;
         ensure!(
             text_at(&version, "/digest") == digest,
             "another version of {name} is kept"

@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::accounts;
@@ -65,7 +64,7 @@ impl Scheduling {
         let own = folder.path().join("kubeconfig");
         let config = release(cluster, space, agent, "", &own)?;
         let config = config.context("no configuration")?;
-        let mut config: Value = serde_yaml_ng::from_str(&config)?;
+        let mut config: Value = serde_saphyr::from_str(&config)?;
         let more = lock(agent);
         let (extender, address) = extender(folder.path(), "127.0.0.1:0", &more)?;
         // As in the chart, except for what only a pod has: the address of the extender and the credentials.
@@ -128,7 +127,7 @@ impl Scheduling {
         ];
         let kubeconfig = [("KUBECONFIG", cluster.kubeconfig().as_os_str())];
         let printed = run_in(leafhost()?, arguments, Path::new("."), &kubeconfig)?;
-        Ok(serde_yaml_ng::from_str(&printed.good()?)?)
+        Ok(serde_saphyr::from_str(&printed.good()?)?)
     }
 
     /// Returns the Secret, with its namespace, and the Service of a release.
@@ -290,12 +289,11 @@ fn release(
     }
     let rendered = render("scheduler")?;
     let mut config = None;
-    for document in serde_yaml_ng::Deserializer::from_str(&rendered) {
-        let object = Value::deserialize(document)?;
+    for object in serde_saphyr::from_multiple::<Value>(&rendered)? {
         if let Some(text) = object["data"]["config.yaml"].as_str() {
             config = Some(text.to_owned());
         }
-        if !object.is_null() && object["kind"] != "Deployment" {
+        if object["kind"] != "Deployment" {
             cluster.apply(&object.to_string())?;
         }
     }

@@ -11,7 +11,6 @@ use leafhost_tests::requirement;
 use leafhost_tests::wait::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 /// Returns the commands of the containers of all brokers in the samples.
@@ -19,8 +18,7 @@ fn commands() -> Result<Vec<Vec<String>>> {
     let mut commands = Vec::new();
     for entry in fs::read_dir(source_tree().join("deploy/samples/cluster"))? {
         let text = fs::read_to_string(entry?.path())?;
-        for document in serde_yaml_ng::Deserializer::from_str(&text) {
-            let document = Value::deserialize(document)?;
+        for document in serde_saphyr::from_multiple::<Value>(&text)? {
             let spec = "/spec/brokerSpec";
             for pod in ["brokerPodSpec", "brokerJobSpec/template/spec"] {
                 let containers = document.pointer(&format!("{spec}/{pod}/containers"));

@@ -5,8 +5,9 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use leafhost_core::scheduling::{DEVICES, Pod, PodKey, PodSpec, PodStatus};
+use leafhost_core::yaml;
 use leafhost_scheduler::{Explanation, explain};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -54,9 +55,10 @@ fn read(file: &Path) -> Result<Vec<Pod>> {
         read.with_context(|| format!("cannot read {shown}"))?;
     }
     let mut pods = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(&text) {
-        let object = Value::deserialize(document);
-        let object = object.with_context(|| format!("cannot read {shown}"))?;
+    let objects = yaml::read_all(&text);
+    let objects =
+        objects.map_err(|mistake| anyhow!("cannot read {shown}: {}", mistake.with_line()))?;
+    for object in objects {
         let places = ["", "/spec/template", "/spec/jobTemplate/spec/template"];
         let name = object.pointer("/metadata/name").and_then(Value::as_str);
         let found = places.iter().filter_map(|place| object.pointer(place));

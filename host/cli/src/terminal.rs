@@ -7,7 +7,6 @@ use anyhow::Result;
 use clap::ValueEnum;
 pub use leafhost_core::text::escape;
 use serde::Serialize;
-use serde_yaml_ng::with::singleton_map_recursive;
 
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -156,17 +155,12 @@ pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
-/// Formats a value as JSON or YAML. In a `stream` each value is one line of JSON or one YAML document. YAML is written
-/// without the tags that the library would add for enums.
+/// Formats a value as JSON or YAML. In a `stream` each value is one line of JSON or one YAML document.
 pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<String> {
     Ok(match (output, stream) {
         (Output::Yaml, _) => {
-            let mut bytes = Vec::new();
-            let mut serializer = serde_yaml_ng::Serializer::new(&mut bytes);
-            singleton_map_recursive::serialize(value, &mut serializer)?;
-            drop(serializer);
             let start = if stream { "---\n" } else { "" };
-            format!("{start}{}", String::from_utf8(bytes)?)
+            format!("{start}{}", serde_saphyr::to_string(value)?)
         }
         (_, true) => format!("{}\n", serde_json::to_string(value)?),
         (_, false) => format!("{}\n", serde_json::to_string_pretty(value)?),

@@ -48,4 +48,5 @@ pub mod usable;
 pub mod variables;
 pub mod wait;
 pub mod write_limiter;
+pub mod yaml;
 pub mod yaml_cost;

@@ -171,7 +171,7 @@ impl Located {
         let details = &self.configuration.details;
         let line = self
             .has_literal_details
-            .then(|| documents::line_in_details(details, field))
+            .then(|| documents::line_in(details, field))
             .flatten();
         Some(self.details_line? + line.unwrap_or(0))
     }

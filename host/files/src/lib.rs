@@ -13,6 +13,7 @@ pub mod handlers;
 pub mod instances;
 pub mod ledger;
 pub mod loader_store;
+mod own_yaml;
 pub mod properties;
 mod regular;
 mod settle;

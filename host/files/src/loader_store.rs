@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocking::blocking;
 use crate::handlers::MAX;
+use crate::own_yaml;
 use crate::regular::{self, Error};
 use leafhost_disk::atomic;
 
@@ -108,13 +109,12 @@ impl FileLoaderStore {
             let bytes = self.folder.join(BYTES);
             atomic::write(&bytes, &version.digest.0, &file.bytes)?;
         }
-        let text = serde_yaml_ng::to_string(&Version {
+        let text = own_yaml::write(&Version {
             digest: version.digest.0.clone(),
             grants: version.grants.as_deref().map(str::to_owned),
             handler: registration.handler.clone(),
             number: registration.number,
-        });
-        let text = text.map_err(io::Error::other)?;
+        })?;
         let file = format!("{name}{VERSION}");
         let is_written =
             fs::read(self.folder.join(&file)).is_ok_and(|written| written == text.as_bytes());
@@ -190,7 +190,7 @@ fn accepted(folder: &Path) -> io::Result<BTreeMap<String, AcceptedVersion>> {
             continue;
         };
         let bytes = fs::read(folder.join(&file))?;
-        let Ok(read) = serde_yaml_ng::from_slice::<Version>(&bytes) else {
+        let Ok(read) = own_yaml::read::<Version>(&bytes) else {
             continue;
         };
         let version = SourceVersion {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use glob::{MatchOptions, Pattern};
 use leafhost_core::configuration::FieldProblem;
 use leafhost_core::names::is_handler_name;
-use leafhost_core::{variables, yaml_cost};
+use leafhost_core::{variables, yaml};
 use serde::Deserialize;
 
 use crate::limits::Limits;
@@ -21,8 +21,6 @@ pub use leafhost_net::grants::{HostPorts, NetPorts, NetworkGrants, Ports, Tls};
 
 /// Maximum size of a grants file, in bytes.
 pub const MAX_TEXT: usize = 64 << 10;
-/// Maximum work to parse it: that of 64 KiB with a thousand lists in brackets.
-const MAX_STEPS: u64 = 1 << 26;
 /// Maximum number of entries in a list.
 const MAX_ENTRIES: usize = 256;
 
@@ -229,25 +227,9 @@ impl Grants {
             let message = format!("the grants file is larger than {} KiB", MAX_TEXT >> 10);
             return Err(vec![FieldProblem::new("", message)]);
         }
-        let reader = || serde_yaml_ng::Deserializer::from_str(text);
-        if yaml_cost::steps(text) > MAX_STEPS || yaml_cost::has_alias_bomb(text, reader()) {
-            let message = "has too many brackets, or its aliases stand for too much; write lists with `-`, and write out what is repeated";
-            return Err(vec![FieldProblem::new("", message)]);
-        }
-        let deserializer = reader();
         // A file with nothing but comments parses as null.
-        let file: Option<File> =
-            serde_path_to_error::deserialize(deserializer).map_err(|error| {
-                let path = error.path().to_string();
-                let path = if path == "." { String::new() } else { path };
-                let message = error.into_inner().to_string();
-                // The parser mostly puts the path into the message itself; remove it.
-                let bare = message
-                    .strip_prefix(path.as_str())
-                    .and_then(|rest| rest.strip_prefix(": "));
-                let message = bare.unwrap_or(&message).to_owned();
-                vec![FieldProblem::new(path, message)]
-            })?;
+        let file: Option<File> = yaml::read(text)
+            .map_err(|mistake| vec![FieldProblem::new(&mistake.path, mistake.with_line())])?;
         let file = file.unwrap_or_default();
         let mut problems = Vec::new();
         if file

@@ -47,9 +47,9 @@ fn without_subresources(mut definition: CustomResourceDefinition) -> CustomResou
 }
 
 /// Returns all definitions as YAML documents.
-pub fn yaml() -> Result<String, serde_yaml_ng::Error> {
+pub fn yaml() -> Result<String, serde_saphyr::SerializeError> {
     let documents = definitions();
-    let documents: Result<Vec<_>, _> = documents.iter().map(serde_yaml_ng::to_string).collect();
+    let documents: Result<Vec<_>, _> = documents.iter().map(serde_saphyr::to_string).collect();
     Ok(documents?.join("---\n"))
 }
 

@@ -9,7 +9,7 @@ use leafhost_core::attribute::name_problem;
 use leafhost_core::instance::MAX_USES;
 use leafhost_core::names::{ConfigurationKey, GROUP};
 use leafhost_core::scheduling::{Container, ContainerKind, DEVICES};
-use leafhost_core::yaml_cost::{has_alias_bomb, is_nested_too_deep};
+use leafhost_core::yaml;
 use serde::Deserialize;
 
 use crate::expression::InvalidExpression;
@@ -187,29 +187,17 @@ pub fn read(
             "it has {length} bytes; at most {MAX_TEXT} are allowed"
         )));
     }
-    if is_nested_too_deep(text) {
-        return Err(whole("it is nested too deep".to_owned()));
-    }
-    if has_alias_bomb(text, serde_yaml_ng::Deserializer::from_str(text)) {
-        return Err(whole(
-            "its aliases stand for too much; write it out".to_owned(),
-        ));
-    }
     let asking = containers.iter().filter(|one| one.asks).count();
     if asking > MAX_CONTAINERS {
         return Err(whole(format!(
             "{asking} containers ask for {DEVICES}; at most {MAX_CONTAINERS} may"
         )));
     }
-    let reader = serde_yaml_ng::Deserializer::from_str(text);
-    let raw: Result<BTreeMap<String, RawDevices>, _> = serde_path_to_error::deserialize(reader);
-    let mut raw = raw.map_err(|error| InvalidRequest {
-        path: match error.path().to_string() {
-            path if path == "." || path == "?" => String::new(),
-            path => path,
-        },
-        problem: error.inner().to_string(),
-    })?;
+    let mut raw: BTreeMap<String, RawDevices> =
+        yaml::read(text).map_err(|mistake| InvalidRequest {
+            problem: mistake.with_line(),
+            path: mistake.path,
+        })?;
     let mut all = Vec::new();
     let mut counts = Counts::default();
     for (place, container) in containers.iter().enumerate() {

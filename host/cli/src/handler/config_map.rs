@@ -36,7 +36,7 @@ pub fn run(args: &ConfigMapArgs) -> Result<()> {
         None => default_name(&files),
     };
     let object = ConfigMap::new(name, args.namespace.clone(), &files)?;
-    let text = serde_yaml_ng::to_string(&object).context("cannot write YAML")?;
+    let text = serde_saphyr::to_string(&object).context("cannot write YAML")?;
     Ok(terminal::print(&text)?)
 }
 
@@ -186,7 +186,7 @@ mod tests {
 
     fn yaml(files: &[SourceFile]) -> Result<String> {
         let object = ConfigMap::new(default_name(files), Some("leafhost".into()), files)?;
-        Ok(serde_yaml_ng::to_string(&object)?)
+        Ok(serde_saphyr::to_string(&object)?)
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         ];
         let text = yaml(&files).unwrap();
         assert_eq!(text, yaml(&files).unwrap());
-        let object: serde_json::Value = serde_yaml_ng::from_str(&text).unwrap();
+        let object: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(object["metadata"]["name"], "handlers");
         assert_eq!(object["metadata"]["namespace"], "leafhost");
         assert_eq!(

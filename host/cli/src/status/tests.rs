@@ -440,7 +440,7 @@ fn json_and_yaml_are_the_whole_document() {
     let text = request(None, None, Output::Yaml)
         .render(&status, now())
         .unwrap();
-    assert_eq!(serde_yaml_ng::from_str::<Status>(&text).unwrap(), status);
+    assert_eq!(serde_saphyr::from_str::<Status>(&text).unwrap(), status);
     let text = request(Some(View::Instances), None, Output::Json)
         .render(&status, now())
         .unwrap();

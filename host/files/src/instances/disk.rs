@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 
 use super::Error;
 use super::batch::Writes;
-use crate::damaged;
+use crate::{damaged, own_yaml};
 
 /// Result of reading the disk.
 #[derive(Default)]
@@ -173,17 +173,12 @@ fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
     folder.join(namespace).join(format!("{stem}.yaml"))
 }
 
-/// Encodes through JSON, because the YAML writer gives enums tags that no other tool reads.
 fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
-    let value = serde_json::to_value(instance)?;
-    let text = serde_yaml_ng::to_string(&value).map_err(io::Error::other)?;
-    Ok(text.into_bytes())
+    Ok(own_yaml::write(instance)?.into_bytes())
 }
 
 fn parse(bytes: &[u8]) -> Result<Instance, String> {
-    let value: serde_json::Value =
-        serde_yaml_ng::from_slice(bytes).map_err(|error| error.to_string())?;
-    let instance: Instance = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let instance: Instance = own_yaml::read(bytes).map_err(|error| error.to_string())?;
     if instance.metadata.uid.is_empty() {
         return Err("it has no uid".to_owned());
     }

@@ -9,6 +9,8 @@ use leafhost_core::ports::Owner;
 
 use leafhost_disk::atomic;
 
+use crate::own_yaml;
+
 /// Name of the file in the state folder.
 const NAME: &str = "owners.yaml";
 /// Maximum size of the file, in bytes.
@@ -34,7 +36,7 @@ impl OwnersFile {
         if read.is_err() {
             return BTreeMap::new();
         }
-        serde_yaml_ng::from_str(&text).unwrap_or_else(|error| {
+        own_yaml::read(text.as_bytes()).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first existing files have them now");
             BTreeMap::new()
         })
@@ -45,7 +47,7 @@ impl OwnersFile {
         if *owners == self.read() {
             return Ok(());
         }
-        let text = serde_yaml_ng::to_string(owners).map_err(io::Error::other)?;
+        let text = own_yaml::write(owners)?;
         atomic::write(&self.folder, NAME, text.as_bytes())
     }
 }

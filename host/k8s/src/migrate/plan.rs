@@ -385,7 +385,7 @@ fn text(configuration: &DynamicObject) -> Option<(String, String)> {
     let (name, spec) = (configuration.name_any(), configuration.data.get("spec")?);
     let metadata = json!({"name": name, "namespace": configuration.namespace()});
     let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": metadata, "spec": spec});
-    let text = serde_yaml_ng::to_string(&object).ok()?;
+    let text = serde_saphyr::to_string(&object).ok()?;
     Some((format!("Configuration {}", shown(configuration)), text))
 }
 

@@ -107,12 +107,12 @@ fn what_is_not_taken_is_refused_with_its_field() {
     for (text, said) in [
         (String::new(), "annotation leafhost.dev/devices: "),
         ("main: [".to_owned(), "leafhost.dev/devices: "),
-        ("[1]".to_owned(), "invalid type"),
+        ("[1]".to_owned(), "is a list, must be a map"),
         ("{}".to_owned(), "says nothing of container main"),
         ("{main: {requests: []}}".to_owned(), "main.requests: there must be one"),
         ("{main: {requests: [{name: a, exactly: {deviceClassName: gpu}}]}, other: {requests: []}}".to_owned(), "other: the pod has no such container"),
         ("{idle: {requests: []}, main: {requests: []}}".to_owned(), "idle: the container does not ask"),
-        (one("exactly: {}"), "missing field"),
+        (one("exactly: {}"), "requests[0].exactly: has no deviceClassName"),
         (one("x: 1"), "unknown field `x`"),
         (one("exactly: {deviceClassName: gpu}, firstAvailable: []"), "either exactly or firstAvailable"),
         ("{main: {requests: [{name: a}]}}".to_owned(), "either exactly or firstAvailable"),
@@ -139,8 +139,8 @@ fn what_is_not_taken_is_refused_with_its_field() {
         ("{main: {requests: [{name: a, exactly: {deviceClassName: g}}], constraints: [{matchAttribute: a/b, requests: [z]}]}}".to_owned(), "there is no request \"z\""),
         ("{main: {requests: [{name: a, exactly: {deviceClassName: g}}], config: []}}".to_owned(), "unknown field `config`"),
         (format!("{{main: {{requests: [{{name: &a {}, exactly: {{deviceClassName: g}}}}], constraints: [{{matchAttribute: a/b, requests: [{}]}}]}}}}",
-            "a".repeat(5_000), "*a, ".repeat(2_000)), "aliases stand for too much"),
-        ("[".repeat(200), "nested too deep"),
+            "a".repeat(5_000), "*a, ".repeat(2_000)), "aliases that stand for too much"),
+        ("[".repeat(200), "nested more than 32 deep"),
         (" ".repeat(MAX_TEXT + 1), "bytes; at most"),
     ] {
         let error = read(&text).unwrap_err().to_string();

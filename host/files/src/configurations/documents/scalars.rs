@@ -1,7 +1,7 @@
 //! Non-text values where Kubernetes takes only text: the API server refuses numbers and the like that this reader would accept. Pure.
 
 use leafhost_core::configuration::FieldProblem;
-use serde_yaml_ng::Value;
+use leafhost_core::yaml::Document;
 
 /// Fields that are names, `[]` for each item of a list.
 const NAMES: [&str; 11] = [
@@ -24,61 +24,26 @@ const VALUES: [&str; 3] = [
     "metadata.annotations{}",
 ];
 
-/// Returns the problems of names that are not texts.
-pub fn names(document: &Value) -> Vec<FieldProblem> {
-    found(document, &NAMES)
-}
-
-/// Returns the problems of other values that are not texts. A standalone machine takes them as written.
-pub fn values(document: &Value) -> Vec<FieldProblem> {
-    found(document, &VALUES)
-}
-
-fn found(document: &Value, fields: &[&str]) -> Vec<FieldProblem> {
-    let mut problems = Vec::new();
-    for field in fields {
-        look(document, field, String::new(), &mut problems);
-    }
-    problems
-}
-
-/// Follows `rest` from a value at `path`.
-fn look(value: &Value, rest: &str, path: String, problems: &mut Vec<FieldProblem>) {
-    if let Some(rest) = rest.strip_prefix("[]") {
-        let items = value.as_sequence().into_iter().flatten();
-        for (index, item) in items.enumerate() {
-            look(item, rest, format!("{path}[{index}]"), problems);
+/// Makes numbers and booleans texts, as they are written. Returns the problems of names, and those of other values, which a standalone machine
+/// takes so.
+pub fn as_text(document: &mut Document<'_>) -> (Vec<FieldProblem>, Vec<FieldProblem>) {
+    let mut made = |fields: &[&str]| {
+        let mut problems = Vec::new();
+        for field in fields {
+            document.make_text(field, |path, value, text| {
+                let kind = if value.is_number() {
+                    "a number"
+                } else {
+                    "a boolean"
+                };
+                let message =
+                    format!("is {kind}, and Kubernetes takes only text here; write \"{text}\"");
+                problems.push(FieldProblem::new(path, message));
+            });
         }
-    } else if let Some(rest) = rest.strip_prefix("{}") {
-        for (key, item) in value.as_mapping().into_iter().flatten() {
-            let key = key.as_str().unwrap_or_default();
-            look(item, rest, format!("{path}.{key}"), problems);
-        }
-    } else if rest.is_empty() {
-        problems.extend(problem(value, path));
-    } else {
-        let rest = rest.strip_prefix('.').unwrap_or(rest);
-        let end = rest.find(['.', '[', '{']).unwrap_or(rest.len());
-        let (name, rest) = rest.split_at(end);
-        let path = if path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{path}.{name}")
-        };
-        if let Some(inner) = value.get(name) {
-            look(inner, rest, path, problems);
-        }
-    }
-}
-
-fn problem(value: &Value, path: String) -> Option<FieldProblem> {
-    let (kind, text) = match value {
-        Value::Number(number) => ("a number", number.to_string()),
-        Value::Bool(is) => ("a boolean", is.to_string()),
-        _ => return None,
+        problems
     };
-    let message = format!("is {kind}, and Kubernetes takes only text here; write \"{text}\"");
-    Some(FieldProblem::new(path, message))
+    (made(&NAMES), made(&VALUES))
 }
 
 #[cfg(test)]
@@ -128,6 +93,11 @@ spec:
                 "key: 1.5",
                 "f.yaml:10: spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef.key: is a number",
             ),
+            (
+                "namespace: ns",
+                "namespace: n",
+                "f.yaml:3: metadata.namespace: is a boolean, and Kubernetes takes only text here; write \"n\"",
+            ),
             // A name that would be invalid as a text, too, has one problem.
             (
                 "{name: a, value",
@@ -162,6 +132,11 @@ spec:
                 "PORT: p",
                 "PORT: 8080",
                 "f.yaml:12: spec.brokerProperties.PORT: is a number, and Kubernetes takes only text here; write \"8080\"",
+            ),
+            (
+                "PORT: p",
+                "PORT: 0x1F90",
+                "f.yaml:12: spec.brokerProperties.PORT: is a number, and Kubernetes takes only text here; write \"0x1F90\"",
             ),
             (
                 "value: x",

@@ -1,4 +1,10 @@
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
 use super::*;
+
+mod merged;
 
 const GOOD: &str = "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: NAME\nspec:\n  discoveryHandler:\n    name: udev\n";
 
@@ -68,9 +74,9 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
         (
             "name: NAME",
             "name: NAME\n  name: b",
-            4,
-            "metadata",
-            "duplicate field",
+            5,
+            "",
+            "has name twice; remove one",
         ),
         (
             "kind: Configuration",
@@ -128,7 +134,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
             "spec:\n  capacity: many\n",
             6,
             "spec.capacity",
-            "is \"many\", must be a number",
+            "is \"many\", must be a whole number",
         ),
         (
             "name: udev\n",
@@ -154,7 +160,7 @@ fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
         (
             "  discoveryHandler:\n    name: udev\n",
             "  {}\n",
-            6,
+            5,
             "spec",
             "has no discoveryHandler",
         ),
@@ -206,7 +212,7 @@ fn a_problem_names_its_configuration_where_that_can_be_read() {
     assert!(
         read("f.yaml", "just words").problems[0]
             .message
-            .contains("a Configuration with")
+            .contains("is no Configuration")
     );
 }
 
@@ -232,10 +238,10 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
         "*a,".repeat(MANY / 6)
     );
     let table = [
-        ("[".repeat(MANY), "is too much to read"),
+        ("[".repeat(MANY), "nested more than 32 deep"),
         (
             format!("x: {}", "{a: ".repeat(MANY / 4)),
-            "is too much to read",
+            "nested more than 32 deep",
         ),
         (
             spec(&format!("  brokerSpec: [{repeated}]")),
@@ -267,13 +273,15 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
             ),
             "must be letters, digits and _",
         ),
-        ("--- a\n".repeat(MANY / 6), "invalid type"),
+        ("--- a\n".repeat(MANY / 6), "is no Configuration"),
         (
             format!("---\n{}", good("a")).repeat(MANY / 120),
             "is in this file already",
         ),
     ];
-    let begin = std::time::Instant::now();
+    // Counts the processor time of this thread, which other programs do not lengthen.
+    let worked = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    let before = worked().unwrap();
     for (text, words) in &table {
         let reading = read("f.yaml", text);
         let first = &reading.problems[0];
@@ -288,7 +296,7 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
     let documents = numbered(&format!("---\n{}", good("aN")), MANY / 120);
     assert_eq!(read("f.yaml", &documents).documents.len(), MANY / 120);
     // Each of them once took minutes or hours, or all the memory there is.
-    assert!(begin.elapsed() < std::time::Duration::from_mins(2));
+    assert!(worked().unwrap() - before < Duration::from_mins(2));
 }
 
 #[test]
@@ -315,10 +323,10 @@ fn of_many_problems_the_first_are_told_with_their_lines() {
 fn a_problem_with_a_large_value_is_short_and_on_one_line() {
     let long = "x\\u202e\\n".repeat(100_000);
     for (field, words) in [
-        (format!("capacity: \"{long}\""), "must be a number"),
+        (format!("capacity: \"{long}\""), "must be a whole number"),
         (
             format!("brokerProperties:\n    ? \"{long}\"\n    : []"),
-            "expected a string",
+            "is a list, must be text",
         ),
         (
             format!("brokerProperties: {{A: \"{long}\"}}"),
@@ -381,10 +389,10 @@ spec:
     - {name: a, value: b}
     - name: c
       valueFrom:
-        secretKeyRef: {name: s, namespace: n, key: k, optional: true}
+        secretKeyRef: {name: s, namespace: ns, key: k, optional: true}
     - name: d
       valueFrom:
-        configMapKeyRef: {name: s, namespace: n, key: k, optional: true}
+        configMapKeyRef: {name: s, namespace: ns, key: k, optional: true}
   capacity: 2
   brokerProperties: {A: b}
   brokerSpec:
@@ -396,7 +404,7 @@ spec:
 #[test]
 fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
     let ignored = [
-        "f.yaml:22: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
+        "f.yaml:21: spec.brokerSpec: brokers are made in a cluster, by its controller; a standalone agent makes none",
         "f.yaml:23: spec.instanceServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
         "f.yaml:24: spec.configurationServiceSpec: services are made in a cluster, by its controller; a standalone agent makes none",
     ];
@@ -443,8 +451,8 @@ fn a_field_without_effect_is_a_warning_with_its_line_and_refuses_nothing() {
             ),
         ),
         (
-            "name: s, namespace: n, key: k, optional: true}\n    - name: d",
-            "name: s, namespace: n, key: k, sometimes: true}\n    - name: d",
+            "name: s, namespace: ns, key: k, optional: true}\n    - name: d",
+            "name: s, namespace: ns, key: k, sometimes: true}\n    - name: d",
             Some(
                 "f.yaml:15: spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef.sometimes: unknown field sometimes; known: name, namespace, key, optional",
             ),
@@ -509,7 +517,7 @@ fn messages_of_the_reader_say_what_to_write_instead() {
     for (text, expected) in [
         (
             good("a") + "    discoveryDetails:\n      a: 1\n",
-            "f.yaml:9: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
+            "f.yaml:8: spec.discoveryHandler.discoveryDetails: must be text: write `discoveryDetails: |` and indent what follows",
         ),
         (
             good("a") + "    discoveryDetails: [1]\n",
@@ -537,7 +545,7 @@ fn messages_of_the_reader_say_what_to_write_instead() {
         ),
         (
             spec("  capacity: {{ .Values.capacity }}"),
-            "f.yaml:6: spec.capacity: begins with {{: render the Helm template first",
+            "f.yaml:6: begins with {{: render the Helm template first",
         ),
         (
             "kind: Configuration\n".to_owned(),

@@ -61,7 +61,7 @@ pub enum EntryError {
     },
     /// The entry cannot be written as YAML.
     #[error("cannot write the entry as YAML")]
-    Yaml(#[source] serde_yaml_ng::Error),
+    Yaml(#[source] serde_saphyr::SerializeError),
 }
 
 /// Part of a `KubeSchedulerConfiguration` that is printed.
@@ -134,7 +134,7 @@ pub async fn entry(client: &Client, names: &Names, days: u32) -> Result<String, 
         },
     };
     let document = Document { extenders: [entry] };
-    let text = serde_yaml_ng::to_string(&document).map_err(EntryError::Yaml)?;
+    let text = serde_saphyr::to_string(&document).map_err(EntryError::Yaml)?;
     let until = certificates::after(now, days);
     Ok(format!(
         "# For the KubeSchedulerConfiguration of the cluster's own kube-scheduler.\n\

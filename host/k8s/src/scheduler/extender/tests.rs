@@ -327,7 +327,7 @@ async fn the_entry_is_all_that_a_kube_scheduler_needs_and_its_certificate_is_let
         }
         let until = certificates::after(Timestamp::now(), 31).to_string();
         assert!(text.contains(&format!("until {until}")), "{text}");
-        let mut read: Value = serde_yaml_ng::from_str(&text).unwrap();
+        let mut read: Value = serde_saphyr::from_str(&text).unwrap();
         let tls = read["extenders"][0]["tlsConfig"].take();
         let expected = json!({"extenders": [{
             "urlPrefix": url, "filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind", "weight": 1,

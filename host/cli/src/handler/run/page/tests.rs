@@ -167,6 +167,6 @@ fn yaml_is_the_same_document_as_json() {
     let document = mk_document();
     let yaml = crate::terminal::document(crate::terminal::Output::Yaml, false, &document).unwrap();
     assert!(!yaml.contains('!'), "{yaml}");
-    let read: serde_json::Value = serde_yaml_ng::from_str(&yaml).unwrap();
+    let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(read, serde_json::to_value(&document).unwrap());
 }

@@ -1,0 +1,317 @@
+//! Reads YAML as kubectl does, with the place of each field: booleans and numbers of YAML 1.1, merge keys, no key twice. Pure.
+//!
+//! Work and memory are bounded by the length of the text, whatever its aliases stand for. Knows no kind of document.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{
+    Error, Location, MessageFormatter as _, Options, Spanned, UserMessageFormatter,
+};
+
+mod wording;
+
+/// Maximum depth of maps and lists in each other.
+const MAX_DEPTH: usize = 32;
+
+/// Mistake in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Line in the text, from 1.
+    pub line: Option<usize>,
+    /// Path of the field, such as `spec.capacity`; empty for the whole text.
+    pub path: String,
+    /// Description of the mistake, with the remedy.
+    pub message: String,
+}
+
+impl Mistake {
+    /// Returns the message with the line.
+    pub fn with_line(&self) -> String {
+        match self.line {
+            Some(line) => format!("{} (line {line})", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+/// Reads a text. A field without a value is read as absent.
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
+    let document = Document::read(text)?;
+    serde_path_to_error::deserialize(document.value()).map_err(|error| {
+        let path = error.path().to_string();
+        document.mistake(&path, &error.into_inner().to_string())
+    })
+}
+
+/// Reads all documents of a text as JSON, without fields that have no value.
+pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
+    let all: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options(text));
+    match all {
+        Ok(all) => Ok(all.iter().map(Node::value).collect()),
+        Err(error) => Err(syntax(text, &error)),
+    }
+}
+
+/// Returns the limits and rules for reading `text`.
+fn options(text: &str) -> Options {
+    // Nothing but aliases makes a text stand for more than it is long.
+    let most = 2 * text.len() + 10_000;
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            flow_nesting_limit: MAX_DEPTH,
+            max_depth: MAX_DEPTH,
+            max_events: most,
+            max_nodes: most,
+            max_aliases: most,
+            max_anchors: most,
+            max_merge_keys: most,
+            max_recorded_anchor_events: most,
+            max_total_scalar_bytes: most,
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: most },
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    }
+}
+
+/// Document with the place of each field.
+#[derive(Debug)]
+pub struct Document<'a> {
+    text: &'a str,
+    root: Spanned<Node>,
+}
+
+#[derive(Debug)]
+enum Node {
+    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    List(Vec<Spanned<Node>>),
+    Scalar(Value),
+}
+
+impl<'a> Document<'a> {
+    /// Reads the one document of a text.
+    pub fn read(text: &'a str) -> Result<Self, Mistake> {
+        match serde_saphyr::from_str_with_options(text, options(text)) {
+            Ok(root) => Ok(Self { text, root }),
+            Err(error) => Err(syntax(text, &error)),
+        }
+    }
+
+    /// Returns the document as JSON, without fields that have no value.
+    pub fn value(&self) -> Value {
+        self.root.value.value()
+    }
+
+    /// Returns the line of a field, from 1 as in editors, or of the nearest parent that is there.
+    pub fn line(&self, path: &str) -> Option<usize> {
+        line(self.text, find(&self.root.value, path)?)
+    }
+
+    /// Makes the numbers and booleans of a field texts as they are written, and calls `found` with the path and the old value of each. In `field`
+    /// `[]` stands for each item of a list, `{}` for each entry of a map.
+    pub fn make_text(&mut self, field: &str, mut found: impl FnMut(String, &Value, &str)) {
+        make_text(self.text, &mut self.root, field, String::new(), &mut found);
+    }
+
+    /// Returns the mistake of the field at `path` of [`Self::value`], from the message of a JSON reader.
+    pub fn mistake(&self, path: &str, message: &str) -> Mistake {
+        let path = if path == "." { "" } else { path };
+        let line = self
+            .line(path)
+            .or_else(|| line(self.text, &self.root.referenced));
+        Mistake {
+            line,
+            path: path.to_owned(),
+            message: wording::template(self.text, line)
+                .unwrap_or_else(|| wording::reworded(message)),
+        }
+    }
+}
+
+/// Returns the place of a field below `node`, or of the nearest parent that is there.
+fn find<'n>(node: &'n Node, path: &str) -> Option<&'n Location> {
+    let (place, child, rest) = match node {
+        Node::Map(entries) => {
+            let found = entries.iter().filter_map(|(key, child)| {
+                let rest = path.strip_prefix(key.value.as_str())?;
+                let is_whole = rest.is_empty() || rest.starts_with(['.', '[']);
+                is_whole.then_some((&key.defined, child, rest))
+            });
+            found.min_by_key(|(_, _, rest)| rest.len())?
+        }
+        Node::List(items) => {
+            let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+            let item = items.get(index.parse::<usize>().ok()?)?;
+            (&item.defined, item, rest)
+        }
+        Node::Scalar(_) => return None,
+    };
+    let deeper = find(&child.value, rest.strip_prefix('.').unwrap_or(rest));
+    deeper.or(Some(place))
+}
+
+fn make_text(
+    text: &str,
+    node: &mut Spanned<Node>,
+    field: &str,
+    path: String,
+    found: &mut impl FnMut(String, &Value, &str),
+) {
+    match &mut node.value {
+        Node::List(items) => {
+            let Some(rest) = field.strip_prefix("[]") else {
+                return;
+            };
+            for (index, item) in items.iter_mut().enumerate() {
+                make_text(text, item, rest, format!("{path}[{index}]"), found);
+            }
+        }
+        Node::Map(entries) => {
+            let field = field.strip_prefix('.').unwrap_or(field);
+            for (key, child) in entries {
+                let rest = match field.strip_prefix("{}") {
+                    Some(rest) => rest,
+                    None => match field.strip_prefix(key.value.as_str()) {
+                        Some(rest) if rest.is_empty() || rest.starts_with(['.', '[', '{']) => rest,
+                        _ => continue,
+                    },
+                };
+                let dot = if path.is_empty() { "" } else { "." };
+                make_text(
+                    text,
+                    child,
+                    rest,
+                    format!("{path}{dot}{}", key.value),
+                    found,
+                );
+            }
+        }
+        Node::Scalar(value) if field.is_empty() && (value.is_number() || value.is_boolean()) => {
+            let written =
+                written(text, &node.defined).map_or_else(|| value.to_string(), str::to_owned);
+            found(path, value, &written);
+            *value = written.into();
+        }
+        Node::Scalar(_) => {}
+    }
+}
+
+fn written<'t>(text: &'t str, location: &Location) -> Option<&'t str> {
+    let span = location.span();
+    let start = usize::try_from(span.byte_offset()?).ok()?;
+    let length = usize::try_from(span.byte_len()?).ok()?;
+    text.get(start..start.checked_add(length)?)
+}
+
+/// Returns the line of a location, from 1 as in editors: YAML ends lines at more characters than the line feed.
+fn line(text: &str, location: &Location) -> Option<usize> {
+    let offset = usize::try_from(location.span().offset()).ok()?;
+    let before = text.chars().take(offset);
+    Some(before.filter(|character| *character == '\n').count() + 1)
+}
+
+/// Returns the mistake for which a text cannot be read at all.
+fn syntax(text: &str, error: &Error) -> Mistake {
+    let error = match error {
+        Error::AliasError { error, .. } => error,
+        error => error,
+    };
+    let line = error.location().and_then(|location| line(text, &location));
+    let message = match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("has {key} twice; remove one")
+        }
+        Error::Budget {
+            breach: BudgetBreach::Depth { .. },
+            ..
+        } => wording::TOO_DEEP.to_owned(),
+        Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } => {
+            "has aliases that stand for too much; write out what is repeated".to_owned()
+        }
+        error => wording::syntax(&UserMessageFormatter.format_message(error)),
+    };
+    let line = wording::tab(text, line, &message).or(line);
+    Mistake {
+        line,
+        path: String::new(),
+        message: wording::template(text, line).unwrap_or(message),
+    }
+}
+
+impl Node {
+    fn value(&self) -> Value {
+        match self {
+            Self::Map(entries) => entries
+                .iter()
+                .filter(|(_, child)| !matches!(child.value, Self::Scalar(Value::Null)))
+                .map(|(key, child)| (key.value.clone(), child.value.value()))
+                .collect(),
+            Self::List(items) => items.iter().map(|item| item.value.value()).collect(),
+            Self::Scalar(value) => value.clone(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Any)
+    }
+}
+
+struct Any;
+
+impl<'de> Visitor<'de> for Any {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Scalar(Value::Null))
+    }
+
+    fn visit_bool<E>(self, is: bool) -> Result<Node, E> {
+        Ok(Node::Scalar(is.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Node, E> {
+        Ok(Node::Scalar(number.into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Node, E> {
+        Ok(Node::Scalar(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Node, E> {
+        Ok(Node::Scalar(number.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Scalar(text.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Node::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! Tests against kubectl, and of places and limits.
+
+use super::*;
+
+/// Fields of a document, and what kubectl 1.32 makes of them, `None` if it refuses them. Measured by
+/// `kubectl annotate --local --filename - a=b --output json`, with an apiVersion, a kind and a name in front.
+const LIKE_KUBECTL: &[(&str, Option<&str>)] = &[
+    (
+        "x: [true, True, TRUE, yes, Yes, YES, on, On, ON, y, Y]",
+        Some(r#"{"x": [true, true, true, true, true, true, true, true, true, true, true]}"#),
+    ),
+    (
+        "x: [false, False, FALSE, no, No, NO, off, Off, OFF, n, N]",
+        Some(
+            r#"{"x": [false, false, false, false, false, false, false, false, false, false, false]}"#,
+        ),
+    ),
+    (
+        r#"x: ['yes', "no", !!str on, yes.]"#,
+        Some(r#"{"x": ["yes", "no", "on", "yes."]}"#),
+    ),
+    (
+        "x: [017, 0o17, -017, 0x1F, 0b101, +12, -7, 1_000]",
+        Some(r#"{"x": [15, 15, -15, 31, 5, 12, -7, 1000]}"#),
+    ),
+    (
+        "x: [08, 0.5, .5, 1., 1e3, -1.5e-3, 6.0]",
+        Some(r#"{"x": [8, 0.5, 0.5, 1, 1000, -0.0015, 6]}"#),
+    ),
+    (
+        "x: [9223372036854775807, 18446744073709551615, 18446744073709551616]",
+        Some(r#"{"x": [9223372036854775807, 18446744073709552000, 18446744073709552000]}"#),
+    ),
+    (
+        r#"x: [a~, 'null', '~', "", '']"#,
+        Some(r#"{"x": ["a~", "null", "~", "", ""]}"#),
+    ),
+    (
+        "x:\nv: ~\nz: null\nw: 1",
+        Some(r#"{"v": null, "w": 1, "x": null, "z": null}"#),
+    ),
+    (
+        "x: [2001-01-01, 2001-12-14t21:59:43.10-05:00, 12:30:45, 1.2.3]",
+        Some(r#"{"x": ["2001-01-01", "2001-12-14t21:59:43.10-05:00", "12:30:45", "1.2.3"]}"#),
+    ),
+    (
+        "x: &a {b: 1, c: 2}\nv: {<<: *a, c: 3}",
+        Some(r#"{"v": {"b": 1, "c": 3}, "x": {"b": 1, "c": 2}}"#),
+    ),
+    (
+        "x: &a {b: 1}\nv: &b {b: 2, d: 3}\nz: {<<: [*a, *b], e: 4}",
+        Some(r#"{"v": {"b": 2, "d": 3}, "x": {"b": 1}, "z": {"b": 1, "d": 3, "e": 4}}"#),
+    ),
+    (
+        "x: &a [1, 2]\nv: [*a, *a]",
+        Some(r#"{"v": [[1, 2], [1, 2]], "x": [1, 2]}"#),
+    ),
+    ("x: a # b\n# c\nv: a#b", Some(r#"{"v": "a#b", "x": "a"}"#)),
+    (
+        "x: |\n  a\n   b\n\n  c\nv: |-\n  a\nz: |+\n  a\n\nw: 1",
+        Some(r#"{"v": "a", "w": 1, "x": "a\n b\n\nc\n", "z": "a\n\n"}"#),
+    ),
+    (
+        "x: >\n  a\n  b\n\n  c\nv: >-\n  a\n  b",
+        Some(r#"{"v": "a b", "x": "a b\nc\n"}"#),
+    ),
+    (
+        "'x y': 1\n\"z\\tw\": 2\n? u\n: 3",
+        Some(r#"{"u": 3, "x y": 1, "z\tw": 2}"#),
+    ),
+    (
+        "x: 'it''s'\nv: \"a\\u00e9\\n\"\nz: a\n  b",
+        Some(r#"{"v": "aé\n", "x": "it's", "z": "a b"}"#),
+    ),
+    (
+        "x:\n- a\n- b: 1\n  c: 2\n- - d",
+        Some(r#"{"x": ["a", {"b": 1, "c": 2}, ["d"]]}"#),
+    ),
+    (
+        r#"{"x": {"k": [1, 2.5, true, null, "z"]}, "w": 1}"#,
+        Some(r#"{"w": 1, "x": {"k": [1, 2.5, true, null, "z"]}}"#),
+    ),
+    (
+        "x: {a: , b: 1}\nv: {c, d}",
+        Some(r#"{"v": {"c": null, "d": null}, "x": {"a": null, "b": 1}}"#),
+    ),
+    (
+        "x: !!binary aGVsbG8=\nv: !!int '3'\nz: !!float 3\nw: !foo bar",
+        Some(r#"{"v": 3, "w": "bar", "x": "hello", "z": 3}"#),
+    ),
+    ("x: a\tb\nv:\t1", Some(r#"{"v": 1, "x": "a\tb"}"#)),
+    ("1: a\n2.5: b", Some(r#"{"1": "a", "2.5": "b"}"#)),
+    ("x: [{a: 1}, [], {}]", Some(r#"{"x": [{"a": 1}, [], {}]}"#)),
+    (
+        "x: a:b\nv: http://a/b?c#d\nz: -a",
+        Some(r#"{"v": "http://a/b?c#d", "x": "a:b", "z": "-a"}"#),
+    ),
+    ("x: [.inf]", None),
+    ("x: [.nan]", None),
+    ("x: .Inf", None),
+    ("x: 0o18", Some(r#"{"x": "0o18"}"#)),
+    ("x: 0x_1F", Some(r#"{"x": 31}"#)),
+    ("x: 190:20:30", Some(r#"{"x": "190:20:30"}"#)),
+    ("x: 0777_7", Some(r#"{"x": 4095}"#)),
+    ("x: 0b", Some(r#"{"x": "0b"}"#)),
+    ("x: =", Some(r#"{"x": "="}"#)),
+    ("x: [a, b, ]", Some(r#"{"x": ["a", "b"]}"#)),
+    ("x:\n\ty: 1", None),
+    ("x: [a\n b]", Some(r#"{"x": ["a b"]}"#)),
+    ("x: \"a\n  b\"", Some(r#"{"x": "a b"}"#)),
+    ("x: @a", None),
+    ("x: a: b", None),
+    ("x: *a", None),
+    ("<<: 1", None),
+    ("x: &a [*a]", None),
+    ("? [a]\n: b", None),
+    ("null: a", None),
+    ("x: -0", Some(r#"{"x": 0}"#)),
+    ("x: 0", Some(r#"{"x": 0}"#)),
+    ("x: 00", Some(r#"{"x": 0}"#)),
+    ("x: 0.0", Some(r#"{"x": 0}"#)),
+    ("x: -.5", Some(r#"{"x": -0.5}"#)),
+    ("x: +.5", Some(r#"{"x": 0.5}"#)),
+    ("x: 1e+3", Some(r#"{"x": 1000}"#)),
+    ("x: 1E3", Some(r#"{"x": 1000}"#)),
+    ("x: 0x1f.8", Some(r#"{"x": "0x1f.8"}"#)),
+    ("x: 1,000", Some(r#"{"x": "1,000"}"#)),
+    ("x: '\\n'", Some(r#"{"x": "\\n"}"#)),
+    ("x: !!str 1", Some(r#"{"x": "1"}"#)),
+    ("x: !!null ''", Some(r#"{"x": null}"#)),
+    ("x: !!bool 'yes'", Some(r#"{"x": true}"#)),
+    ("x: |2\n    a\n  b", Some(r#"{"x": "  a\nb\n"}"#)),
+    ("---\nx: 1\n...", Some(r#"{"x": 1}"#)),
+    (
+        "x: [!!set {a, b}]",
+        Some(r#"{"x": [{"a": null, "b": null}]}"#),
+    ),
+    (
+        "x: NULL\nv: Null\nz: 1",
+        Some(r#"{"v": null, "x": null, "z": 1}"#),
+    ),
+    ("x: nULL", Some(r#"{"x": "nULL"}"#)),
+    ("x: 1 \nv: 2", Some(r#"{"v": 2, "x": 1}"#)),
+];
+
+/// Fields that kubectl reads differently: what it makes of them, and what is read here.
+const UNLIKE_KUBECTL: &[(&str, Option<&str>, Option<&str>)] = &[
+    // A key is a text, as written.
+    (
+        "yes: 1\non: 2",
+        Some(r#"{"true": 2}"#),
+        Some(r#"{"on": 2, "yes": 1}"#),
+    ),
+    // Only whole numbers may have underscores between digits.
+    (
+        "x: 1_0.5",
+        Some(r#"{"x": 10.5}"#),
+        Some(r#"{"x": "1_0.5"}"#),
+    ),
+    // Booleans have any case.
+    ("x: yEs", Some(r#"{"x": "yEs"}"#), Some(r#"{"x": true}"#)),
+    ("x: 1__0", Some(r#"{"x": 10}"#), Some(r#"{"x": "1__0"}"#)),
+    // What is too large for a number is no text.
+    ("x: 1e999", Some(r#"{"x": "1e999"}"#), None),
+    // No key is there twice; kubectl drops the first without a word.
+    ("x: 1\nx: 2", Some(r#"{"x": 2}"#), None),
+    // A tab may be in front of what is not nested.
+    ("\tx: 1", None, Some(r#"{"x": 1}"#)),
+    // The escapes are those of YAML 1.2, with all of JSON.
+    (r#"x: "\x41\/""#, None, Some(r#"{"x": "A/"}"#)),
+    // There is no type for times.
+    (
+        "x: !!timestamp 2001-01-01",
+        Some(r#"{"x": "2001-01-01"}"#),
+        None,
+    ),
+];
+
+/// Returns a value without fields that have none, and with numbers of one kind.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key, plain(value)))
+            .collect(),
+        Value::Array(list) => list.into_iter().map(plain).collect(),
+        Value::Number(number) => number.as_f64().into(),
+        other => other,
+    }
+}
+
+#[test]
+fn a_text_is_read_as_kubectl_reads_it() {
+    let ours = |text: &str| Document::read(text).ok().map(|read| plain(read.value()));
+    let json = |json: &str| plain(serde_json::from_str(json).unwrap());
+    for (text, expected) in LIKE_KUBECTL {
+        assert_eq!(ours(text), expected.map(json), "{text}");
+    }
+    for (text, theirs, expected) in UNLIKE_KUBECTL {
+        assert_eq!(ours(text), expected.map(json), "{text}");
+        assert_ne!(expected.map(json), theirs.map(json), "{text}");
+    }
+}
+
+#[test]
+fn a_field_has_the_line_of_its_key_and_an_item_that_of_its_begin() {
+    let text = "a:\n  b: |\n    x\n  a.b: &m\n    c: 1\nl:\n- x\n- <<: *m\n  'd': {e: [f]}\n";
+    let document = Document::read(text).unwrap();
+    for (path, line) in [
+        ("", None),
+        ("x", None),
+        ("a", Some(1)),
+        ("a.b", Some(2)),
+        ("a.x", Some(1)),
+        ("a.a.b", Some(4)),
+        ("a.a.b.c", Some(5)),
+        ("l[1]", Some(8)),
+        ("l[2]", Some(6)),
+        ("l[1].d.e[0]", Some(9)),
+        ("l[1].d.x", Some(9)),
+        // A merged field has the line where it is written.
+        ("l[1].c", Some(5)),
+    ] {
+        assert_eq!(document.line(path), line, "{path}");
+    }
+}
+
+#[test]
+fn documents_are_read_until_one_is_broken() {
+    assert_eq!(
+        read_all("a: 1\n---\n# nothing\n---\n{b: on, c: ~}\n").unwrap(),
+        [serde_json::json!({"a": 1}), serde_json::json!({"b": true})]
+    );
+    assert_eq!(read_all("a: 1\n---\nb: [\n").unwrap_err().line, Some(3));
+}
+
+#[test]
+fn numbers_and_booleans_become_the_texts_that_are_written() {
+    let text = "a: {b: 0x1F, c: on, d: 'e', f: [1]}\nl: [{n: 1.50, m: 2}, {n: x}]\n";
+    let mut document = Document::read(text).unwrap();
+    let mut found = Vec::new();
+    for field in ["a{}", "l[].n", "a.b.c", "l"] {
+        document.make_text(field, |path, _, text| found.push(format!("{path}={text}")));
+    }
+    assert_eq!(found, ["a.b=0x1F", "a.c=on", "l[0].n=1.50"]);
+    assert_eq!(
+        document.value(),
+        serde_json::json!({
+            "a": {"b": "0x1F", "c": "on", "d": "e", "f": [1]},
+            "l": [{"n": "1.50", "m": 2}, {"n": "x"}],
+        })
+    );
+}
+
+#[test]
+fn what_nests_deep_or_stands_for_too_much_is_refused() {
+    let long = "x".repeat(20_000);
+    for (text, words) in [
+        ("[".repeat(1_000), "nested more than 32 deep"),
+        ("{a: ".repeat(1_000), "nested more than 32 deep"),
+        ("- ".repeat(1_000), "nested more than 32 deep"),
+        (format!("[&a {long}, {}]", "*a, ".repeat(1_000)), "aliases"),
+        (
+            format!("[&a [{}0], {}]", "0, ".repeat(1_000), "*a, ".repeat(1_000)),
+            "aliases",
+        ),
+        ("x: &a [*a]".to_owned(), "ecursive"),
+    ] {
+        let message = Document::read(&text).unwrap_err().message;
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    let nested = format!("{}{}", "{a: ".repeat(32), "}".repeat(32));
+    assert!(Document::read(&nested).is_ok());
+}
+
+#[test]
+fn a_wrong_type_is_told_in_words_of_yaml() {
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Fields {
+        #[serde(rename = "text")]
+        _text: Option<String>,
+        #[serde(rename = "number")]
+        _number: Option<i64>,
+        #[serde(rename = "count")]
+        _count: Option<u32>,
+        #[serde(rename = "is")]
+        _is: Option<bool>,
+        #[serde(rename = "list")]
+        _list: Option<Vec<String>>,
+    }
+    for (text, path, message) in [
+        ("text: 5", "text", "is 5, must be text; write it in quotes"),
+        (
+            "text: no",
+            "text",
+            "is false, must be text; write it in quotes",
+        ),
+        ("text: {}", "text", "is a map, must be text"),
+        ("number: '5'", "number", "is \"5\"; write 5 without quotes"),
+        (
+            "number: many",
+            "number",
+            "is \"many\", must be a whole number",
+        ),
+        ("number: 1.5", "number", "is 1.5, must be a whole number"),
+        ("count: -1", "count", "is -1, must be a whole number from 0"),
+        ("is: 'yes'", "is", "is \"yes\", must be true or false"),
+        ("list: a", "list", "is \"a\", must be a list"),
+        ("list: [a, ]\ntext: [", "", "unclosed bracket '['"),
+        ("- a", "", "is a list, must be a map"),
+    ] {
+        let mistake = read::<Fields>(text).unwrap_err();
+        assert_eq!(
+            (mistake.path.as_str(), mistake.message.as_str()),
+            (path, message),
+            "{text}"
+        );
+        assert!(mistake.line.is_some(), "{text}");
+    }
+    assert!(read::<Fields>("text:\nlist: ~").is_ok());
+}
