@@ -152,7 +152,7 @@ fn kills(name: &str, kills: usize, seed: u64, arguments: &[&str]) -> Result<()> 
             "EOF",
             "connection",
             "code = Unavailable",
-            "failed to create shim task: context canceled",
+            r#"context canceled","reason":"StartError""#,
         ];
         texts.iter().any(|text| why.contains(text))
     };
