@@ -82,6 +82,8 @@ pub(super) fn start(
             format!("--initial-cluster=default=http://{loopback}:2380"),
             "--log-level=warn".to_owned(),
             "--logger=zap".to_owned(),
+            // A write that waits 7 s for a busy disk is answered with an error.
+            "--unsafe-no-fsync".to_owned(),
         ],
     );
     let etcd = Program::start("etcd", &folder, etcd)?;
