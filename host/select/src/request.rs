@@ -193,11 +193,12 @@ pub fn read(
             "{asking} containers ask for {DEVICES}; at most {MAX_CONTAINERS} may"
         )));
     }
-    let mut raw: BTreeMap<String, RawDevices> =
+    let raw: Option<BTreeMap<String, RawDevices>> =
         yaml::read(text).map_err(|mistake| InvalidRequest {
             problem: mistake.with_line(),
             path: mistake.path,
         })?;
+    let mut raw = raw.unwrap_or_default();
     let mut all = Vec::new();
     let mut counts = Counts::default();
     for (place, container) in containers.iter().enumerate() {

@@ -203,7 +203,7 @@ fn an_empty_soap_body_is_an_answer_and_an_empty_response_is_not() {
     assert_eq!(answer, Answer::default());
     for (status, body, words) in [
         (200, &b""[..], "no XML"),
-        (200, b"<html><body>Log in</body></html>", "no SOAP"),
+        (200, b"<html><body>Log in</body></html>", "not SOAP"),
         (200, b"<s:Envelope><s:Body>", "cut off"),
         (404, b"<html/>", "HTTP status 404"),
         (302, b"", "redirect (302)"),

@@ -101,7 +101,7 @@ fn broken_chunks_are_explained() {
         (fake::chunks(2, &announced, 60_000), "additional header"),
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-            "no OPC UA server: its bytes begin with \"HTT\"",
+            "not an OPC UA server: its bytes begin with \"HTT\"",
         ),
     ] {
         let why = withstands(&lists(mk_host(), bytes));

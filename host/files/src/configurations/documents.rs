@@ -265,7 +265,7 @@ fn read_header(value: &Value, document: &yaml::Document<'_>) -> Result<(), Vec<M
     if value.get("apiVersion").is_none() {
         return fail(
             "",
-            "is no Configuration (first line: apiVersion: akri.sh/v0)",
+            "is not a Configuration (first line: apiVersion: akri.sh/v0)",
         );
     }
     let kind = value.get("kind").and_then(Value::as_str);

@@ -212,7 +212,7 @@ fn a_problem_names_its_configuration_where_that_can_be_read() {
     assert!(
         read("f.yaml", "just words").problems[0]
             .message
-            .contains("is no Configuration")
+            .contains("is not a Configuration")
     );
 }
 
@@ -273,7 +273,7 @@ fn a_text_made_to_take_long_is_told_in_seconds() {
             ),
             "must be letters, digits and _",
         ),
-        ("--- a\n".repeat(MANY / 6), "is no Configuration"),
+        ("--- a\n".repeat(MANY / 6), "is not a Configuration"),
         (
             format!("---\n{}", good("a")).repeat(MANY / 120),
             "is in this file already",
