@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::*;
-use leafhost_core::left_out::{Collector, LeftOut, LeftOuts};
+use leafhost_core::left_out::{LeftOut, LeftOuts};
 
 const DEFAULTS: Grace = Grace(None);
 
@@ -29,12 +29,12 @@ fn answer(devices: Devices) -> Discovery {
 
 /// Returns a single device that was left out, with a shortened id.
 fn left_out(id: &str) -> LeftOuts {
-    let mut collector = Collector::default();
-    collector.add(id, || LeftOut {
+    let mut left_out = LeftOuts::default();
+    left_out.add(id, || LeftOut {
         id: id.chars().take(256).collect(),
         reason: "property".into(),
     });
-    collector.done()
+    left_out
 }
 
 fn complete(devices: &[Device]) -> Discovery {
