@@ -1,4 +1,4 @@
-//! Helpers of tasks that publish and follow watches and wait for optional deadlines.
+//! Helpers for waiting on optional deadlines and for watches, and the error of a watch whose sender is gone.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -8,6 +8,13 @@ use tokio::time::Instant;
 #[error("the source of {0} has ended")]
 pub struct SourceEnded(pub &'static str);
 
+/// Waits for a change. Waits forever once the sender is gone: the owner of its task decides what follows.
+pub async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Sleeps until `then`; waits forever if it is `None`.
 pub async fn until(then: Option<Instant>) {
     match then {
@@ -16,19 +23,12 @@ pub async fn until(then: Option<Instant>) {
     }
 }
 
-/// Waits for a change. Waits forever once the sender is gone: the owner of its task decides what follows.
-pub async fn changed<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Publishes a value if it differs from the published one; returns true if it does.
+/// Publishes `next` if it differs from the published value. Returns true if it does.
 pub fn publish<T: PartialEq>(sender: &watch::Sender<T>, next: T) -> bool {
-    sender.send_if_modified(|held| {
-        let differs = *held != next;
+    sender.send_if_modified(|published| {
+        let differs = *published != next;
         if differs {
-            *held = next;
+            *published = next;
         }
         differs
     })
