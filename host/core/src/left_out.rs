@@ -44,18 +44,6 @@ impl LeftOuts {
     }
 }
 
-impl FromIterator<LeftOut> for LeftOuts {
-    /// Collects devices whose displayed ids are their actual ids.
-    fn from_iter<T: IntoIterator<Item = LeftOut>>(all: T) -> Self {
-        let mut collected = Self::default();
-        for one in all {
-            let id = one.id.clone();
-            collected.add(&id, || one);
-        }
-        collected
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
