@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::backoff;
+use leafhost_core::status_store::WriteError;
 use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio::time::Instant;
-
-use crate::writes::Outcome;
 
 /// Last write of each object: `W` is the value that was written, `S` the object as it was seen before the write.
 #[derive(Debug)]
@@ -38,22 +37,22 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Records the outcome of a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
+    /// Records the answer to a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
     pub fn tried(
         &mut self,
         key: K,
         (what, seen): (W, S),
-        outcome: Outcome,
+        answer: &Result<(), WriteError>,
         settle: Duration,
         at: Instant,
     ) {
         let before = self.0.get(&key).filter(|before| before.what == what);
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
         let wait = backoff::without_jitter(failures);
-        let (seen, failures, wait) = match outcome {
-            Outcome::Written | Outcome::Outdated => (Some(seen), 0, settle),
-            Outcome::Refused => (None, failures, wait),
-            Outcome::NoAnswer(retry_after) => {
+        let (seen, failures, wait) = match answer {
+            Ok(()) | Err(WriteError::Outdated) => (Some(seen), 0, settle),
+            Err(WriteError::Taken | WriteError::Denied(_)) => (None, failures, wait),
+            Err(WriteError::NoAnswer { retry_after, .. }) => {
                 let retry_after = retry_after.unwrap_or_default().min(BACKOFF_LAST);
                 (None, failures, wait.max(retry_after))
             }
@@ -82,24 +81,32 @@ mod tests {
     async fn what_fails_is_tried_ever_later_and_what_was_written_once_the_object_is_another() {
         let mut attempts = Attempts::default();
         let at = Instant::now();
-        let busy = Outcome::NoAnswer(Some(Duration::from_secs(30)));
-        let week = Outcome::NoAnswer(Some(Duration::from_hours(168)));
-        // Value written, object seen, outcome, and the seconds to wait: for the object as it was seen, and for a changed object.
+        let refused = || Err(WriteError::Denied("no right".into()));
+        let no_answer = |retry_after| {
+            let message = "busy".into();
+            Err(WriteError::NoAnswer {
+                message,
+                retry_after,
+            })
+        };
+        let busy = no_answer(Some(Duration::from_secs(30)));
+        let week = no_answer(Some(Duration::from_hours(168)));
+        // Value written, object seen, answer, and the seconds to wait: for the object as it was seen, and for a changed object.
         let table = [
-            ("pod", 1, Outcome::Refused, 1, 1),
-            ("pod", 1, Outcome::NoAnswer(None), 2, 2),
-            ("pod", 2, Outcome::Refused, 4, 4),
+            ("pod", 1, refused(), 1, 1),
+            ("pod", 1, no_answer(None), 2, 2),
+            ("pod", 2, refused(), 4, 4),
             ("pod", 2, busy, 30, 30),
-            ("pod", 2, Outcome::Refused, 16, 16),
+            ("pod", 2, refused(), 16, 16),
             ("pod", 2, week, 300, 300),
             // A different value is written.
-            ("job", 2, Outcome::Refused, 1, 1),
-            ("job", 2, Outcome::Written, 10, 0),
-            ("job", 3, Outcome::Outdated, 10, 0),
-            ("job", 3, Outcome::Refused, 1, 1),
+            ("job", 2, refused(), 1, 1),
+            ("job", 2, Ok(()), 10, 0),
+            ("job", 3, Err(WriteError::Outdated), 10, 0),
+            ("job", 3, refused(), 1, 1),
         ];
-        for (row, (what, seen, outcome, same, other)) in table.into_iter().enumerate() {
-            attempts.tried((), (what, seen), outcome, Duration::from_secs(10), at);
+        for (row, (what, seen, answer, same, other)) in table.into_iter().enumerate() {
+            attempts.tried((), (what, seen), &answer, Duration::from_secs(10), at);
             let wait = |seen| {
                 let later = attempts.later(&(), &what, &seen, at);
                 later.map_or(0, |later| (later - at).as_secs())

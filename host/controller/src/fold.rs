@@ -9,14 +9,14 @@ use leafhost_core::names::{ConfigurationKey, class_name};
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Reason, Subject};
-use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{
-    Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
+    Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus,
     Regarding, ReportSet, Truth,
 };
 use leafhost_core::text::few;
 
-use crate::names::NameIndex;
+use crate::names::of_states;
 
 /// Maximum number of node names in a message.
 const NAMED: usize = 3;
@@ -47,16 +47,16 @@ pub struct ClusterState<'a> {
 pub struct Folded {
     /// Statuses by Configuration, without Configurations whose reports are all on older versions.
     pub statuses: BTreeMap<ConfigurationKey, ConfigurationStatus>,
-    /// Events, one for each object and reason.
-    pub events: BTreeMap<(Regarding, String), Event>,
+    /// Messages of Events, by object and reason.
+    pub events: BTreeMap<(Regarding, String), String>,
 }
 
 /// Folds the state of the cluster into statuses and Events. A condition whose status is unchanged keeps its transition time.
 pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
     let mut folded = Folded::default();
     let mut reported = by_configuration(seen);
-    let name_index = NameIndex::of_states(seen.names, seen.configurations);
-    let devices = devices(seen, &name_index);
+    let owners = of_states(seen.names, seen.configurations);
+    let devices = devices(seen, &owners);
     for (key, configuration) in &seen.configurations.configurations {
         if configuration.is_deleting {
             continue;
@@ -73,17 +73,17 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
             continue;
         }
         let found = devices.get(key);
-        let taken = name_index.of_configuration(key);
+        let taken = owners.taken_from(key.namespace(), key.name());
         let is_taken = taken.is_some();
         let taken = taken.map(|owner| Problem::NameTaken {
             configuration: key.clone(),
-            owner,
+            owner: owner.to_string(),
             consumer: "the kubelet",
         });
         let taken = taken
             .or_else(|| found?.taken.clone())
             .as_ref()
-            .map(report_of);
+            .map(ReportedProblem::from);
         let mut problems = problems(&reports, taken.as_ref());
         let mut conditions = conditions(&reports, &problems, taken.as_ref());
         let left_out = left_out(&reports, &configuration.handler);
@@ -95,12 +95,12 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         }));
         conditions.extend(allocation(seen, key, configuration, &problems));
         if let Some(Err(problem)) = seen.classes.get(key) {
-            let problem = report_of(problem);
+            let problem = ReportedProblem::from(problem);
             problems.insert(problem.reason, problem.message);
         }
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
-        let brokers: Vec<ReportedProblem> = brokers.map(report_of).collect();
+        let brokers: Vec<ReportedProblem> = brokers.map(Into::into).collect();
         conditions.extend(brokers.first().map(|problem| ConditionUpdate {
             kind: ConditionType::BrokersMade,
             status: Truth::False,
@@ -126,25 +126,11 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         folded.statuses.insert(key.clone(), status);
         for (reason, message) in problems {
             let regarding = Regarding::Configuration(key.clone(), configuration.uid.clone());
-            folded.add(regarding, reason, message);
+            folded.events.insert((regarding, reason), message);
         }
     }
     refused_handlers(seen, &mut folded);
     folded
-}
-
-impl Folded {
-    fn add(&mut self, regarding: Regarding, reason: String, message: String) {
-        let key = (regarding.clone(), reason.clone());
-        self.events.insert(
-            key,
-            Event {
-                regarding,
-                reason,
-                message,
-            },
-        );
-    }
 }
 
 /// Report of one node on a Configuration.
@@ -233,34 +219,26 @@ struct Devices {
 
 fn devices(
     seen: &ClusterState<'_>,
-    name_index: &NameIndex<'_>,
+    owners: &NameOwners<'_>,
 ) -> BTreeMap<ConfigurationKey, Devices> {
     let mut all: BTreeMap<_, Devices> = BTreeMap::new();
     for (key, instance) in &seen.instances.instances {
-        let spec = &instance.spec;
-        let is_seen = spec.nodes.iter().any(|node| is_ready(seen.nodes, node));
-        let configuration = ConfigurationKey::new(&key.namespace, &spec.configuration_name);
-        let (true, Ok(configuration)) = (is_seen, configuration) else {
+        let mut nodes = instance.spec.nodes.iter();
+        let is_seen = nodes.any(|node| is_ready(seen.nodes, node));
+        let (true, Some(configuration)) = (is_seen, instance.configuration()) else {
             continue;
         };
         let devices = all.entry(configuration).or_default();
         devices.count = devices.count.saturating_add(1);
         if devices.taken.is_none() {
-            let owner = name_index.of_name(&key.namespace, &key.name);
+            let owner = owners.taken_from(&key.namespace, &key.name);
             devices.taken = owner.map(|owner| Problem::InstanceNameTaken {
                 instance: key.clone(),
-                owner,
+                owner: owner.to_string(),
             });
         }
     }
     all
-}
-
-fn report_of(problem: &Problem) -> ReportedProblem {
-    ReportedProblem {
-        reason: problem.reason().to_owned(),
-        message: problem.to_string(),
-    }
 }
 
 /// Returns the problems by reason, each with the nodes that have it. A taken name is known without the nodes.
@@ -446,7 +424,7 @@ fn allocation(
             ),
         },
         Err(problem) => {
-            let ReportedProblem { reason, message } = report_of(problem);
+            let ReportedProblem { reason, message } = problem.into();
             ConditionUpdate {
                 kind,
                 status: Truth::False,
@@ -527,11 +505,8 @@ fn refused_handlers(seen: &ClusterState<'_>, folded: &mut Folded) {
     }
     for ((object, reason), node_messages) in refused {
         let message = node_messages.describe(nodes.len());
-        folded.add(
-            Regarding::ConfigMap(object.clone()),
-            reason.clone(),
-            message,
-        );
+        let regarding = Regarding::ConfigMap(object.clone());
+        folded.events.insert((regarding, reason.clone()), message);
     }
 }
 

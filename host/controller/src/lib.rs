@@ -6,7 +6,6 @@
 
 mod attempts;
 pub mod brokers;
-mod error;
 mod events;
 #[cfg(test)]
 mod fakes;
@@ -16,13 +15,11 @@ mod metrics;
 mod names;
 mod pass_schedule;
 mod release;
-mod released;
 mod releasing;
 mod round_robin;
 mod statuses;
 mod task;
 mod writes;
 
-pub use error::Error;
 pub use metrics::Metrics;
-pub use task::Controller;
+pub use task::run;

@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, NodeSet, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
-use leafhost_core::text::chain;
+use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::status_store::WriteError;
+use leafhost_core::wait::SourceEnded;
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
-use crate::error::Error;
 use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::release::{self, Absence, Verdict};
-use crate::released::Released;
-use crate::writes::{Answer as _, Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ const SEEN: Duration = Duration::from_secs(30);
 type Job = (Arc<Instance>, Change);
 
 /// Releases devices while this controller leads; returns only if a source ends.
-pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
+pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceEnded> {
     let mut task = SlotReleaser {
         cluster,
         metrics,
@@ -40,20 +40,20 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
         instances: cluster.instances(),
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
-        released: Released::default(),
+        released: WriteLimiter::new(1),
         kept: BTreeMap::new(),
     };
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
+            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
             changed = task.nodes.changed() => {
-                changed.map_err(|_| Error("nodes"))?;
+                changed.map_err(|_| SourceEnded("nodes"))?;
                 task.kept.clear();
                 // The plan is outdated.
                 task.writes.plan([]);
             }
-            changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
+            changed = task.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -78,10 +78,11 @@ struct SlotReleaser<'a> {
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    writes: Writes<'a, InstanceKey, Job, Result<(), StoreError>>,
+    writes: Writes<'a, InstanceKey, Job>,
     /// Attempts by version of the Instance.
     attempts: Attempts<InstanceKey, (), String>,
-    released: Released,
+    /// Nodes that were removed from Instances. An agent that still runs although its node is gone writes its entries back.
+    released: WriteLimiter<(InstanceKey, String)>,
     /// Nodes that keep their slots until the next check.
     kept: BTreeMap<String, Instant>,
 }
@@ -103,14 +104,12 @@ impl SlotReleaser<'_> {
         let now = Instant::now();
         let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
         self.attempts.forget(is_there, now);
-        self.released.forget(now);
         let mut next = Earliest::default();
         let absent = self.absent(&nodes, &instances, &mut next).await;
         let mut due = Vec::new();
         for (key, instance) in &instances.instances {
             if self.later(instance).is_none() {
-                let absent = self.released.without(instance, &absent, &mut next);
-                let change = release::release(instance, &absent);
+                let change = release::release(instance, &self.left(instance, &absent));
                 let job = change.map(|change| (Arc::clone(instance), change));
                 due.extend(job.map(|job| (key.namespace.clone(), key.clone(), job)));
             }
@@ -126,6 +125,25 @@ impl SlotReleaser<'_> {
         self.attempts.later(&key, &(), version, Instant::now())
     }
 
+    /// Returns the time until which a node that was removed from an Instance must not be removed again.
+    fn again(&self, instance: &Instance, node: &str) -> Option<Instant> {
+        let key = (instance.key(), node.to_owned());
+        self.released.next(&key, Instant::now())
+    }
+
+    /// Returns the absent nodes of an Instance without those that were just removed from it.
+    fn left<'b>(
+        &self,
+        instance: &Instance,
+        absent: &'b BTreeMap<String, Absence>,
+    ) -> BTreeMap<&'b str, Absence> {
+        let nodes = release::nodes(instance).into_iter();
+        let absent = nodes.filter_map(|node| absent.get_key_value(node));
+        let left = absent.filter(|(node, _)| self.again(instance, node).is_none());
+        left.map(|(node, absence)| (node.as_str(), absence.clone()))
+            .collect()
+    }
+
     /// Begins planned writes, unless nodes have changed since the plan was made.
     fn begin(&mut self) {
         if !*self.leads.borrow() || self.nodes.has_changed().unwrap_or(true) {
@@ -139,24 +157,25 @@ impl SlotReleaser<'_> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<InstanceKey, Job, Result<(), StoreError>>) {
+    fn note(&mut self, done: Done<InstanceKey, Job>) {
         let (instance, change) = &done.value;
         let version = instance.metadata.resource_version.clone();
-        let outcome = done.answer.outcome();
         self.attempts
-            .tried(done.key, ((), version), outcome, SEEN, done.at);
+            .tried(done.key, ((), version), &done.answer, SEEN, done.at);
         match done.answer {
             Ok(()) => {
                 let removed = release::removed(instance, change);
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");
                 self.metrics.released(removed.len());
-                self.released.note(instance, &removed, done.at);
+                for node in removed {
+                    let key = (instance.key(), node.to_owned());
+                    self.released.record(key, done.at);
+                }
             }
             // Another writer changed it first: the next version shows the state.
-            Err(error) if error.is_outdated() => {}
+            Err(WriteError::Outdated) => {}
             Err(error) => {
-                let error = chain(&error);
-                tracing::warn!(error, "cannot release what a node left behind");
+                tracing::warn!(instance = %instance.key(), %error, "cannot release what a node left behind");
                 self.metrics.failed(Write::Instance);
             }
         }
@@ -177,7 +196,9 @@ impl SlotReleaser<'_> {
                 continue;
             }
             for node in release::nodes(instance) {
-                if !self.released.has(instance, node) {
+                if let Some(until) = self.again(instance, node) {
+                    next.by(until);
+                } else {
                     *named.entry(node).or_default() |= instance.spec.shared;
                 }
             }

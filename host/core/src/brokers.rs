@@ -10,11 +10,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::cluster::NodeSet;
 use crate::configuration::Manifest;
 use crate::names::ConfigurationKey;
-use crate::ports::InstanceSet;
-use crate::resource_names::NameSet;
+use crate::status_store::WriteError;
 
 /// Label whose value is the object's own name, as in Akri.
 pub const APP_LABEL: &str = "app";
@@ -114,28 +112,28 @@ pub struct ManifestSet {
     pub manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
 }
 
+/// Object as it is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Key of the object.
+    pub key: ObjectKey,
+    /// Digest of the input that `body` was generated from.
+    pub made_of: String,
+    /// Complete object.
+    pub body: Value,
+}
+
 /// Write to one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Creates an object.
-    Create {
-        /// Object to create.
-        key: ObjectKey,
-        /// Digest of the input that `body` was generated from.
-        made_of: String,
-        /// Complete object.
-        body: Value,
-    },
+    Create(Wanted),
     /// Replaces the spec of an object and updates its [`MADE_OF_ANNOTATION`].
     Replace {
-        /// Object to replace.
-        key: ObjectKey,
         /// Uid that the object must have.
         uid: String,
-        /// Digest of the input that `body` was generated from.
-        made_of: String,
-        /// Complete object.
-        body: Value,
+        /// Object to write.
+        wanted: Wanted,
     },
     /// Deletes an object; a job's pods are deleted first.
     Delete {
@@ -150,48 +148,19 @@ impl Change {
     /// Returns the key of the changed object.
     pub fn key(&self) -> &ObjectKey {
         match self {
-            Self::Create { key, .. } | Self::Replace { key, .. } | Self::Delete { key, .. } => key,
+            Self::Create(wanted) | Self::Replace { wanted, .. } => &wanted.key,
+            Self::Delete { key, .. } => key,
         }
     }
 }
 
-/// Reason why a write had no effect.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum WriteError {
-    /// The object differs from the one that the write assumes; a watch delivers its current state.
-    #[error("another writer changed it first")]
-    Conflict,
-    /// The name belongs to an object of another owner.
-    #[error("the name is taken")]
-    Taken,
-    /// Rejected by a rule of the API server.
-    #[error("{0}")]
-    Refused(String),
-    /// The API server did not execute the write, or its answer is unknown.
-    #[error("{message}")]
-    Unavailable {
-        /// Description of the error.
-        message: String,
-        /// Delay before the next attempt, if the API server asks for one.
-        retry_after: Option<Duration>,
-    },
-}
-
-/// Access to the cluster for the controller of brokers.
+/// Access to the objects of brokers for the controller, besides its [`Cluster`](crate::cluster::Cluster).
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Returns a watch that is true while this process leads.
-    fn leads(&self) -> watch::Receiver<bool>;
-    /// Returns a watch of the nodes.
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// Returns a watch of the Configurations.
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>>;
-    /// Returns a watch of the Instances of all nodes.
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Returns a watch of the pods, jobs and services.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
-    /// Returns a watch of the resource names of namespaces.
-    fn names(&self) -> watch::Receiver<Arc<NameSet>>;
     /// Writes a change to the cluster.
     async fn write(&self, change: &Change) -> Result<(), WriteError>;
 }

@@ -29,39 +29,18 @@ pub struct LeftOuts {
     pub ids: BTreeSet<String>,
 }
 
-/// Collector of rejected devices.
-#[derive(Debug, Default)]
-pub struct Collector(LeftOuts);
-
-impl Collector {
+impl LeftOuts {
     /// Adds the device with this id, as the handler wrote it. Calls `say` only if the device is shown.
     pub fn add(&mut self, id: &str, say: impl FnOnce() -> LeftOut) {
         // Longer ids belong to no device.
         if id.len() <= MAX_ID {
-            self.0.ids.insert(id.to_owned());
+            self.ids.insert(id.to_owned());
         }
-        if self.0.shown.len() < MAX_SHOWN {
-            self.0.shown.push(say());
+        if self.shown.len() < MAX_SHOWN {
+            self.shown.push(say());
         } else {
-            self.0.more += 1;
+            self.more += 1;
         }
-    }
-
-    /// Returns the collected devices.
-    pub fn done(self) -> LeftOuts {
-        self.0
-    }
-}
-
-impl FromIterator<LeftOut> for LeftOuts {
-    /// Collects devices whose displayed ids are their actual ids.
-    fn from_iter<T: IntoIterator<Item = LeftOut>>(all: T) -> Self {
-        let mut collector = Collector::default();
-        for one in all {
-            let id = one.id.clone();
-            collector.add(&id, || one);
-        }
-        collector.done()
     }
 }
 
@@ -71,15 +50,14 @@ mod tests {
 
     #[test]
     fn the_first_hundred_are_shown_and_all_are_known() {
-        let mut collector = Collector::default();
+        let mut all = LeftOuts::default();
         for number in 0..4096 {
             let id = format!("{}{number}", "x".repeat(300));
-            collector.add(&id, || LeftOut {
+            all.add(&id, || LeftOut {
                 id: number.to_string(),
                 reason: "why".into(),
             });
         }
-        let all = collector.done();
         assert_eq!((all.shown.len(), all.more), (100, 3996));
         assert_eq!(all.shown.last().map(|one| one.id.as_str()), Some("99"));
         assert_eq!(all.ids.len(), 4096);
@@ -87,11 +65,5 @@ mod tests {
             let id = format!("{}{id}", "x".repeat(300));
             assert_eq!(all.ids.contains(&id), is_there, "{id}");
         }
-    }
-
-    #[test]
-    fn nothing_left_out_is_nothing() {
-        assert_eq!(Collector::default().done(), LeftOuts::default());
-        assert!(LeftOuts::default().ids.is_empty());
     }
 }

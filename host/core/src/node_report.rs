@@ -31,16 +31,16 @@ pub struct ReportedHandler {
     pub configurations: BTreeMap<ConfigurationKey, ReportedConfiguration>,
 }
 
-/// Phase of a handler, over all its sources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Phase of a handler: that of its most active source, in ascending order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HandlerPhase {
+    /// Not serving.
+    #[default]
+    Offline,
     /// Named by no Configuration, so none gets answers.
     Waiting,
     /// Answering for at least one Configuration.
     Active,
-    /// Not serving.
-    #[default]
-    Offline,
 }
 
 /// Source of a handler: a component, or an external handler.

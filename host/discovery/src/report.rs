@@ -43,10 +43,7 @@ impl DiscoveryTask {
         Some(HandlerReport {
             name: key.name.clone(),
             source: key.source.clone(),
-            status: match phase {
-                Phase::Registered(status) => status.label(),
-                Phase::Removed { .. } => "Removed",
-            },
+            status: phase.label(),
             since,
             devices: sessions()
                 .map(|session| session.devices.tracked().len())
@@ -177,15 +174,7 @@ impl DiscoveryTask {
                 }
             });
         }
-        for lost in &served.lost {
-            problems.push(Problem::DevicesDuplicated {
-                configuration: key.clone(),
-                loser: lost.loser.clone(),
-                winner: lost.winner.clone(),
-                devices: lost.devices,
-                example: lost.example.clone(),
-            });
-        }
+        problems.extend_from_slice(&served.duplicates);
         problems
     }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
-use leafhost_core::session::{Property, SessionSpec};
+use leafhost_core::session::SessionSpec;
 use tokio::sync::watch;
 
 use super::DiscoveryTask;
-use super::served::{Running, ServedConfiguration, SourceSession};
+use super::served::{Running, ServedConfiguration};
 use super::session::{self, SessionCommand, SessionId};
 use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
@@ -27,10 +27,7 @@ impl DiscoveryTask {
             .iter()
             .filter_map(|(source, loaded)| {
                 let handler = loaded.handler.as_ref()?;
-                let key = HandlerKey {
-                    name: handler.description().name.clone(),
-                    source: source.clone(),
-                };
+                let key = HandlerKey::new(&handler.description().name, source);
                 Some((key, Arc::clone(handler)))
             })
             .collect();
@@ -78,10 +75,7 @@ impl DiscoveryTask {
     fn forget(&mut self, key: ConfigurationKey, spared: bool, now: Timestamp) {
         if let Some(served) = self.served.remove(&key) {
             for source in served.sessions.keys() {
-                let handler = HandlerKey {
-                    name: served.handler().to_owned(),
-                    source: source.clone(),
-                };
+                let handler = HandlerKey::new(served.handler(), source);
                 self.registry.close(&handler, &key, now);
             }
             if !self.served.keys().any(|other| other.name() == key.name()) {
@@ -113,8 +107,8 @@ impl DiscoveryTask {
             let name = served.handler().to_owned();
             for (source, session) in std::mem::take(&mut served.sessions) {
                 served.unseen.adopt(&session.devices);
-                let name = name.clone();
-                self.registry.close(&HandlerKey { name, source }, key, now);
+                self.registry
+                    .close(&HandlerKey::new(&name, &source), key, now);
             }
         }
         served.configured = Arc::clone(configured);
@@ -122,10 +116,7 @@ impl DiscoveryTask {
         served.first = first_source(&self.handler_set, served.handler());
         let name = served.handler().to_owned();
         for (source, session) in &mut served.sessions {
-            let handler = HandlerKey {
-                name: name.clone(),
-                source: source.clone(),
-            };
+            let handler = HandlerKey::new(&name, source);
             if !self.serving.contains_key(&handler) || configured.properties.is_err() {
                 session.running = None;
                 session.restart = None;
@@ -164,14 +155,17 @@ impl DiscoveryTask {
                 configuration: key.clone(),
                 handler: handler.clone(),
             };
-            let order = order(
-                self.generation,
-                &self.config.node,
-                &id,
-                component,
-                session,
-                (details, properties),
-            );
+            let order = Arc::new(SessionCommand {
+                generation: self.generation,
+                handler: Arc::clone(component),
+                spec: SessionSpec {
+                    node: self.config.node.clone(),
+                    configuration: key.clone(),
+                    details: details.clone(),
+                    properties: properties.to_vec(),
+                    opening: session.opening(component),
+                },
+            });
             session.reopened(component);
             // A new session may be stable.
             served.bucket = Bucket::default();
@@ -228,25 +222,4 @@ pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler
         is_secondary: !handler.is_named() && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }
-}
-
-fn order(
-    generation: u64,
-    node: &str,
-    id: &SessionId,
-    handler: &Arc<dyn Handler>,
-    session: &SourceSession,
-    (details, properties): (&str, &[Property]),
-) -> Arc<SessionCommand> {
-    Arc::new(SessionCommand {
-        generation,
-        handler: Arc::clone(handler),
-        spec: SessionSpec {
-            node: node.to_owned(),
-            configuration: id.configuration.clone(),
-            details: details.to_owned(),
-            properties: properties.to_vec(),
-            opening: session.opening(handler),
-        },
-    })
 }

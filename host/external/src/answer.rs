@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use leafhost_core::device::{self, Device, DeviceNode, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::left_out::{Collector, LeftOut};
+use leafhost_core::left_out::{LeftOut, LeftOuts};
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_grants::{Grants, HandOut, Secrets, resolve};
 
@@ -54,7 +54,7 @@ impl Checks<'_> {
             udev_nodes: &BTreeSet::new(),
             resolve: &|path| resolve(path, &mounts),
         };
-        let mut left_out = Collector::default();
+        let mut left_out = LeftOuts::default();
         let mut ids = BTreeSet::new();
         let mut taken = Vec::with_capacity(devices);
         for raw in set.devices {
@@ -75,7 +75,7 @@ impl Checks<'_> {
         Ok(Discovery {
             devices: Devices::Complete(taken),
             departed: Vec::new(),
-            left_out: left_out.done(),
+            left_out,
         })
     }
 

@@ -35,7 +35,7 @@ mod webhook;
 use std::sync::Arc;
 
 use leafhost_core::backoff::wait as backoff;
-use leafhost_core::wait::until;
+use leafhost_core::wait::{self, until};
 
 pub use agent::claims::KubeClaims;
 pub use agent::configurations::KubeConfigurations;
@@ -54,22 +54,10 @@ pub use webhook::{admission, serving};
 
 /// Publishes `next` if it differs from the published value. Returns true if it does.
 fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {
-    sender.send_if_modified(|published| {
-        let differs = **published != next;
-        if differs {
-            *published = Arc::new(next);
-        }
-        differs
-    })
+    wait::publish(sender, Arc::new(next))
 }
 
 /// Publishes `next` as known if it differs from the published value.
 fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>>>, next: T) {
-    sender.send_if_modified(|before| {
-        let differs = before.as_deref() != Some(&next);
-        if differs {
-            *before = Some(Arc::new(next));
-        }
-        differs
-    });
+    wait::publish(sender, Some(Arc::new(next)));
 }

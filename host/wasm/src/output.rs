@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
 use leafhost_core::fault::{Fault, FaultReason};
-use leafhost_core::left_out::{Collector, LeftOut};
+use leafhost_core::left_out::{LeftOut, LeftOuts};
 use leafhost_core::session::{Devices, Discovery};
 use leafhost_core::text::clean;
 use leafhost_grants::{Grants, HandOut, Limits, Resolved, Secrets};
@@ -73,7 +73,7 @@ impl Bounds<'_> {
 
     /// Converts the devices; leaves out those that break a rule.
     pub(crate) fn discovery(&self, devices: types::Devices, departed: Vec<String>) -> Discovery {
-        let mut left_out = Collector::default();
+        let mut left_out = LeftOuts::default();
         let devices = match devices {
             types::Devices::Unchanged => Devices::Unchanged,
             types::Devices::Complete(list) => Devices::Complete(self.devices(list, &mut left_out)),
@@ -87,11 +87,11 @@ impl Bounds<'_> {
         Discovery {
             devices,
             departed,
-            left_out: left_out.done(),
+            left_out,
         }
     }
 
-    fn devices(&self, list: Vec<types::Device>, left_out: &mut Collector) -> Vec<Device> {
+    fn devices(&self, list: Vec<types::Device>, left_out: &mut LeftOuts) -> Vec<Device> {
         let mut ids = BTreeSet::new();
         let is_new = list.iter().map(|raw| ids.insert(raw.id.as_str()));
         let is_new: Vec<bool> = is_new.collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use leafhost_core::brokers::{
-    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Kind, Object, ObjectKey, Phase,
+    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Kind, Object, ObjectKey, Phase, Wanted,
 };
 use leafhost_core::cluster::NodeState;
 use leafhost_core::configuration::{Manifest, RESOURCES_ANNOTATION, Resources};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::body::{self, Owner};
 use super::restarts::Restarts;
 use super::template::{Template, TemplateKind, made_of};
-use crate::names::NameIndex;
+use crate::names::of_manifests;
 
 /// Time the scheduler gets to place a pod; after that, the slot that the pod waits for may be promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
@@ -109,29 +109,28 @@ impl<'a> Planner<'a> {
     fn all(&mut self) {
         let world = self.world;
         // The pods of other namespaces would get the device of the namespace that has the name, with its variables.
-        let names = NameIndex::of_manifests(world.names, world.manifests);
+        let owners = of_manifests(world.names, world.manifests);
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
             // The objects of a Configuration that is being deleted go with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
-            let template = || Template::of(manifest);
-            let template = || names.of_configuration(key).map_or_else(template, |_| None);
+            let is_taken = owners.taken_from(key.namespace(), key.name()).is_some();
+            let template = || Template::of(manifest).filter(|_| !is_taken);
             (!is_deleting).then(|| (key, (manifest, template())))
         };
         let templates: BTreeMap<_, _> = world.manifests.iter().filter_map(of).collect();
         let mut served = BTreeSet::new();
         for instance in world.instances.values() {
             let metadata = &instance.metadata;
-            let key =
-                ConfigurationKey::new(&metadata.namespace, &instance.spec.configuration_name).ok();
+            let key = instance.configuration();
             let Some((key, (manifest, template))) =
                 key.and_then(|key| templates.get_key_value(&key))
             else {
                 continue;
             };
             // An Instance that is being deleted, or that belongs to an earlier Configuration of this name, goes with all its objects.
-            let mut name_index = metadata.owner_references.iter();
+            let mut references = metadata.owner_references.iter();
             let is_owned =
-                name_index.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
+                references.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
             if !is_owned || metadata.deletion_timestamp.is_some() {
                 continue;
             }
@@ -140,7 +139,7 @@ impl<'a> Planner<'a> {
                 manifest,
                 instance,
             };
-            let taken = names.of_name(&metadata.namespace, &metadata.name);
+            let taken = owners.taken_from(&metadata.namespace, &metadata.name);
             let template = template.as_ref().filter(|_| taken.is_none());
             if self.instance(subject, template) {
                 served.insert(*key);
@@ -193,11 +192,11 @@ impl<'a> Planner<'a> {
     ) -> bool {
         let template = template.filter(|template| template.has_claim);
         let wanted = template.map(|template| body::claims(subject.instance, template));
-        let is_right = |(key, object): &(&ObjectKey, &Object)| match &wanted {
-            Some(Change::Create {
-                key: own, made_of, ..
-            }) => own == *key && object.made_of.as_ref() == Some(made_of) && !object.is_deleting,
-            _ => false,
+        let is_right = |(key, object): &(&ObjectKey, &Object)| {
+            let is_it = |wanted: &Wanted| {
+                wanted.key == **key && object.made_of.as_ref() == Some(&wanted.made_of)
+            };
+            wanted.as_ref().is_some_and(is_it) && !object.is_deleting
         };
         let mut is_there = false;
         for one in there {
@@ -211,7 +210,7 @@ impl<'a> Planner<'a> {
             Some(wanted) if !is_there => {
                 // The name is free once the old template is gone.
                 if there.is_empty() && !subject.instance.spec.nodes.is_empty() {
-                    self.write(subject.key, wanted);
+                    self.write(subject.key, Change::Create(wanted));
                 }
                 false
             }
@@ -276,8 +275,8 @@ impl<'a> Planner<'a> {
                 if !may_begin || !offers(subject.manifest, template) || !slots.take() {
                     break;
                 }
-                let change = body::pod(instance, node, template);
-                self.write(subject.key, change);
+                let wanted = body::pod(instance, node, template);
+                self.write(subject.key, Change::Create(wanted));
             }
         }
         self.plan.pods.extend(wanted.into_keys());
@@ -359,8 +358,8 @@ impl<'a> Planner<'a> {
         let mut slots = Slots::of(instance, template.slots);
         if !instance.spec.nodes.is_empty() && offers(subject.manifest, template) && slots.take() {
             let generation = subject.manifest.metadata.generation.unwrap_or_default();
-            let change = body::job(instance, generation, template);
-            self.write(subject.key, change);
+            let wanted = body::job(instance, generation, template);
+            self.write(subject.key, Change::Create(wanted));
         }
     }
 
@@ -376,7 +375,7 @@ impl<'a> Planner<'a> {
             .collect();
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
         let orphan = wanted.as_ref().filter(|_| there.is_empty());
-        let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(wanted.key()));
+        let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(&wanted.key));
         let orphan = orphan.filter(|(_, object)| object.is_made && object.owner.is_none());
         let mut is_there = false;
         for (at, object) in there
@@ -388,15 +387,12 @@ impl<'a> Planner<'a> {
                 continue;
             }
             match &wanted {
-                Some(Change::Create { made_of, body, .. })
-                    if wanted.as_ref().map(Change::key) == Some(at) =>
-                {
-                    if object.made_of.as_ref() != Some(made_of) || object.owner.is_none() {
+                Some(wanted) if wanted.key == *at => {
+                    let is_right = object.made_of.as_ref() == Some(&wanted.made_of);
+                    if !is_right || object.owner.is_none() {
                         let change = Change::Replace {
-                            key: at.clone(),
                             uid: object.uid.clone(),
-                            made_of: made_of.clone(),
-                            body: body.clone(),
+                            wanted: wanted.clone(),
                         };
                         self.write(key, change);
                     }
@@ -406,9 +402,9 @@ impl<'a> Planner<'a> {
         }
         let (label, value) = owner.label();
         if let Some(wanted) = wanted.filter(|_| !is_there) {
-            let pod = (wanted.key().namespace.as_str(), label, value.as_str());
+            let pod = (wanted.key.namespace.as_str(), label, value.as_str());
             if self.running.contains(&pod) {
-                self.write(key, wanted);
+                self.write(key, Change::Create(wanted));
             }
         }
     }

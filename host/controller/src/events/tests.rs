@@ -9,14 +9,14 @@ use crate::fakes::{Fake, unanswered};
 struct Bench {
     fake: Arc<Fake>,
     problems: watch::Sender<Problems>,
-    _task: AbortOnDropHandle<Result<(), Error>>,
+    _task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 fn start() -> Bench {
     let fake = Fake::new(0);
     let (problems, receiver) = watch::channel(Arc::default());
     let store = Arc::clone(&fake);
-    let task = tokio::spawn(async move { run(store.leads.subscribe(), &*store, receiver).await });
+    let task = tokio::spawn(async move { run(&*store, receiver).await });
     Bench {
         fake,
         problems,
@@ -36,7 +36,7 @@ fn problem(number: usize, message: &str) -> Event {
 impl Bench {
     fn report(&self, problems: impl IntoIterator<Item = Event>) {
         let problems = problems.into_iter();
-        let keyed = problems.map(|one| ((one.regarding.clone(), one.reason.clone()), one));
+        let keyed = problems.map(|one| ((one.regarding, one.reason), one.message));
         self.problems.send_replace(Arc::new(keyed.collect()));
     }
 

@@ -5,7 +5,7 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_core::device::{Device as Found, DeviceNode};
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
-use leafhost_core::left_out::{Collector, LeftOut};
+use leafhost_core::left_out::{LeftOut, LeftOuts};
 use leafhost_core::session::CallStats;
 use leafhost_core::tasks::Tasks;
 use tokio::sync::{Notify, watch};
@@ -123,7 +123,7 @@ fn start(folder: std::path::PathBuf) -> Serving {
 
 impl Serving {
     fn say(&self, devices: Devices, departed: &[&str], left_out: &[&str]) {
-        let mut left = Collector::default();
+        let mut left = LeftOuts::default();
         for id in left_out {
             left.add(id, || LeftOut {
                 id: (*id).to_owned(),
@@ -133,7 +133,7 @@ impl Serving {
         let discovery = Discovery {
             devices,
             departed: departed.iter().map(|id| (*id).to_owned()).collect(),
-            left_out: left.done(),
+            left_out: left,
         };
         self.say.send(Outcome::Discovered(discovery)).unwrap();
     }
@@ -239,7 +239,7 @@ async fn it_is_told_whether_the_agent_has_ended_a_stream_or_it_has_ended_by_itse
             Outcome::Discovered(Discovery {
                 devices: Devices::Unchanged,
                 departed: Vec::new(),
-                left_out: Collector::default().done(),
+                left_out: LeftOuts::default(),
             }),
             true,
         ),

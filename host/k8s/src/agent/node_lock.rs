@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use leafhost_core::backoff;
 use leafhost_core::scheduling::{LockPort, NodeLock, NodeSeen};
 use leafhost_core::tasks::Tasks;
-use leafhost_core::wait::until;
+use leafhost_core::wait::{self, until};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -78,11 +78,7 @@ impl Task {
     fn take(&mut self, seen: NodeSeen) {
         let lock = NodeLock::read(&seen.lock);
         self.seen = seen;
-        self.locked.send_if_modified(|before| {
-            let differs = *before != lock;
-            *before = lock;
-            differs
-        });
+        wait::publish(&self.locked, lock);
     }
 
     /// Unlocks the node if its pod is done. Returns the time of the next attempt.

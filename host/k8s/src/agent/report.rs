@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::ReportSink;
+use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -104,11 +105,7 @@ impl Task {
         reports.mark_changed();
         loop {
             let now = self.reconciler.problem();
-            problem.send_if_modified(|published| {
-                let differs = *published != now;
-                *published = now;
-                differs
-            });
+            wait::publish(&problem, now);
             tokio::select! {
                 changed = reports.changed() => {
                     if changed.is_err() {

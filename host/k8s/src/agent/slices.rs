@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::claim::ports::{Offered, ReadError, SliceFeatures, SliceReport, SliceStore};
 use leafhost_core::slices::{DRIVER, Reach, pack};
+use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -112,13 +113,7 @@ impl SliceStore for KubeSlices {
                 }
             }
             now.problem = reconciler.problem();
-            report.send_if_modified(|before| {
-                let differs = *before != now;
-                if differs {
-                    before.clone_from(&now);
-                }
-                differs
-            });
+            wait::publish(&report, now.clone());
             tokio::select! {
                 changed = offered.changed() => if changed.is_err() {
                     return;

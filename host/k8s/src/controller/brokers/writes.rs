@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PropagationPolicy};
 use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
-use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, WriteError};
+use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, Wanted};
+use leafhost_core::status_store::WriteError;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -24,13 +25,8 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// Writes a change.
 pub async fn write(client: &Client, change: &Change) -> Result<(), WriteError> {
     match change {
-        Change::Create { key, body, .. } => create(client, key, body).await,
-        Change::Replace {
-            key,
-            uid,
-            made_of,
-            body,
-        } => replace(client, key, uid, made_of, body).await,
+        Change::Create(wanted) => create(client, &wanted.key, &wanted.body).await,
+        Change::Replace { uid, wanted } => replace(client, uid, wanted).await,
         Change::Delete { key, uid } => delete(client, key, uid).await,
     }
 }
@@ -53,26 +49,21 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
     };
     Err(match found {
         Some(object) if is_other(&object) => WriteError::Taken,
-        _ => WriteError::Conflict,
+        _ => WriteError::Outdated,
     })
 }
 
-async fn replace(
-    client: &Client,
-    key: &ObjectKey,
-    uid: &str,
-    made_of: &str,
-    body: &Value,
-) -> Result<(), WriteError> {
+async fn replace(client: &Client, uid: &str, wanted: &Wanted) -> Result<(), WriteError> {
+    let Wanted { key, made_of, body } = wanted;
     let api = objects(client, key);
     let mut object = answers::within(REQUEST, api.get(&key.name)).await?;
     if object.metadata.uid.as_deref() != Some(uid) {
-        return Err(WriteError::Conflict);
+        return Err(WriteError::Outdated);
     }
     edit(&mut object, made_of, body);
     // The object carries the version that was read, and the API server refuses it if that is not the newest.
     let data =
-        serde_json::to_vec(&object).map_err(|error| WriteError::Refused(error.to_string()))?;
+        serde_json::to_vec(&object).map_err(|error| WriteError::Denied(error.to_string()))?;
     let request = Request::new(api.resource_url()).replace(&key.name, &put_by(NAME), data);
     Ok(answers::within(REQUEST, strictly(client, request)).await?)
 }
@@ -133,12 +124,12 @@ impl From<Failure> for WriteError {
         use answers::Kind;
         let (message, retry_after) = (failure.message, failure.retry_after);
         match (failure.kind, failure.code) {
-            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Conflict,
-            (_, None | Some(429 | 503 | 504)) => Self::Unavailable {
+            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Outdated,
+            (_, None | Some(429 | 503 | 504)) => Self::NoAnswer {
                 message,
                 retry_after,
             },
-            _ => Self::Refused(message),
+            _ => Self::Denied(message),
         }
     }
 }
@@ -159,11 +150,11 @@ mod tests {
     }
 
     fn create() -> Change {
-        Change::Create {
+        Change::Create(Wanted {
             key: key(Kind::Pod),
             made_of: String::new(),
             body: json!({"metadata": {"name": "a-pod", "ownerReferences": [{"uid": "ours"}]}}),
-        }
+        })
     }
 
     fn status(code: u16, reason: &str, kind: &str) -> Answer {
@@ -178,7 +169,7 @@ mod tests {
         for (metadata, expected) in [
             (
                 json!({"ownerReferences": owner("ours")}),
-                WriteError::Conflict,
+                WriteError::Outdated,
             ),
             (
                 json!({"ownerReferences": owner("other")}),
@@ -187,7 +178,7 @@ mod tests {
             (json!({}), WriteError::Taken),
             (
                 json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-                WriteError::Conflict,
+                WriteError::Outdated,
             ),
         ] {
             let stub = Stub::start(move |request| {
@@ -204,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_fields_are_to_be_refused_and_answers_mean_what_the_api_server_means() {
-        let refused = Err(WriteError::Refused("said".into()));
+        let refused = Err(WriteError::Denied("said".into()));
         for (code, reason, kind, expected) in [
             (201, "", "pods", Ok(())),
             (400, "BadRequest", "", refused.clone()),
@@ -216,7 +207,7 @@ mod tests {
                 429,
                 "TooManyRequests",
                 "",
-                Err(WriteError::Unavailable {
+                Err(WriteError::NoAnswer {
                     message: "said".into(),
                     retry_after: Some(Duration::from_secs(7)),
                 }),
@@ -256,10 +247,12 @@ mod tests {
     #[tokio::test]
     async fn an_object_is_replaced_and_deleted_only_if_it_is_the_one_that_was_seen() {
         let replace = |uid: &str| Change::Replace {
-            key: key(Kind::Service),
             uid: uid.into(),
-            made_of: String::new(),
-            body: json!({"spec": {}}),
+            wanted: Wanted {
+                key: key(Kind::Service),
+                made_of: String::new(),
+                body: json!({"spec": {}}),
+            },
         };
         let delete = Change::Delete {
             key: key(Kind::Job),
@@ -275,14 +268,14 @@ mod tests {
         assert_eq!(stub.requests("PUT"), 1);
         assert_eq!(
             write(&stub.client, &replace("v")).await,
-            Err(WriteError::Conflict)
+            Err(WriteError::Outdated)
         );
         assert_eq!(stub.requests("PUT"), 1);
         assert_eq!(write(&stub.client, &delete).await, Ok(()));
         let stub = Stub::start(|_| status(409, "Conflict", "jobs")).await;
         assert_eq!(
             write(&stub.client, &delete).await,
-            Err(WriteError::Conflict)
+            Err(WriteError::Outdated)
         );
     }
 }

@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -40,11 +41,7 @@ pub fn watch(
     let (sender, running) = watch::channel(Running::default());
     let publish = move |pods: &BTreeMap<String, String>| {
         let nodes: BTreeSet<String> = pods.values().cloned().collect();
-        sender.send_if_modified(|running| {
-            let differs = running.as_ref() != Some(&nodes);
-            *running = Some(nodes);
-            differs
-        });
+        wait::publish(&sender, Some(nodes));
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = Watch::new(pods).labels(selector);
