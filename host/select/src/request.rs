@@ -17,7 +17,7 @@ use crate::expression::InvalidExpression;
 /// Maximum length of the annotation, in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
 /// Maximum number of devices per request.
-pub const MAX_COUNT: u32 = 32;
+const MAX_COUNT: u32 = 32;
 /// Maximum number of devices per pod.
 pub const MAX_DEVICES: u32 = 64;
 /// Maximum number of containers per pod that ask for devices.
