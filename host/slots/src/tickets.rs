@@ -516,12 +516,7 @@ impl TicketTask {
                 Next::Container(uid, reservation, wanted) => {
                     let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
                     if found >= wanted.of {
-                        match answer::allocation(
-                            &self.node,
-                            (&devices, &instances),
-                            (uid, &reservation.pod),
-                            wanted,
-                        ) {
+                        match answer::allocation(&self.node, (&devices, &instances), wanted) {
                             Ok(given) => {
                                 if model::is_last(uid, reservation, &admission, &recent) {
                                     self.unlock(uid);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
+use leafhost_core::allocation::take;
 use leafhost_core::configuration::MAX_CAPACITY;
 use leafhost_core::device_id::{DeviceId, resource, resource_name};
 use leafhost_core::edits::Edits;
@@ -135,7 +135,7 @@ impl SlotContext<'_> {
         }
         let instance = key
             .and_then(|key| self.instances.instances.get(key))
-            .ok_or_else(|| gone(&state.instance))?;
+            .ok_or_else(|| Refusal::Unavailable(Unusable::Gone.describe(&state.instance)))?;
         let usable = self.visible(instance)?;
         Ok(Chosen {
             device_id,
@@ -278,15 +278,8 @@ impl SlotContext<'_> {
     /// Returns the device if a container may get it now.
     fn visible(&self, instance: &Instance) -> Result<Usable, Refusal> {
         let name = &instance.metadata.name;
-        usable(self.node, self.devices, instance).map_err(|unusable| match unusable {
-            Unusable::Unhealthy { why, .. } => {
-                Refusal::Unavailable(format!("the device of Instance {name} is unhealthy: {why}"))
-            }
-            Unusable::Gone => gone(name),
-            Unusable::NotSeen => Refusal::Unavailable(format!(
-                "the device of Instance {name} has not been seen since the agent started"
-            )),
-        })
+        usable(self.node, self.devices, instance)
+            .map_err(|unusable| Refusal::Unavailable(unusable.describe(name)))
     }
 }
 
@@ -311,12 +304,6 @@ fn reserved_of(instance: &Instance, reserved: &BTreeSet<String>) -> BTreeSet<Str
 
 fn unknown(resource: &str, id: &str) -> Refusal {
     Refusal::Unknown(format!("{resource} has no device {id:?} on this node"))
-}
-
-fn gone(instance: &str) -> Refusal {
-    Refusal::Unavailable(format!(
-        "the device of Instance {instance} no longer exists"
-    ))
 }
 
 fn full(instance: &Instance) -> Refusal {
@@ -345,22 +332,10 @@ pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
 
 /// Builds the answer for the container from all its devices. Variables without a suffix are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
-    let share = |one: &Chosen| Share {
-        instance: one.instance.key(),
-        uid: one.instance.metadata.uid.clone(),
-        part: Part::Slot(one.slot.clone()),
-    };
-    let allocation = core::Allocation {
-        // The kubelet does not name the pod it asks for.
-        consumer: Consumer::NotKnownYet,
-        shares: chosen.iter().map(share).collect(),
-    };
-    let all = allocation.edits(|share| {
-        let one = chosen
-            .iter()
-            .find(|one| one.instance.metadata.uid == share.uid)?;
-        Some((one.instance.hash().unwrap_or_default(), &one.usable))
-    });
+    let mut all = Edits::default();
+    for one in chosen {
+        all.add(one.usable.edits(&one.instance, &BTreeMap::new()));
+    }
     let pairs: Vec<String> = chosen
         .iter()
         .map(|one| format!("{}={}", one.device_id.id, one.slot))
