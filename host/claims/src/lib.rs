@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceStore;
+use leafhost_core::wait::publish;
 use leafhost_kubelet::dra::{ClaimPreparer, ClaimRef, PreparedDevice};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
@@ -136,13 +137,7 @@ impl Shared {
         let result = edit(&mut state.report);
         let report = state.report.clone();
         self.metrics.prepared(report.claims.len());
-        self.report.send_if_modified(|before| {
-            let differs = **before != report;
-            if differs {
-                *before = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
         result
     }
 

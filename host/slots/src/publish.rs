@@ -10,6 +10,7 @@ use leafhost_core::instance::HeldSlots;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::wait::publish;
 use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
 
@@ -97,13 +98,7 @@ impl SlotTask {
 
     pub(super) fn publish(&mut self) {
         let held = self.slot_table.held(&self.name_index);
-        self.published.held.send_if_modified(|old| {
-            let differs = **old != held;
-            if differs {
-                *old = Arc::new(held);
-            }
-            differs
-        });
+        publish(&self.published.held, Arc::new(held));
         let is_known = self.instances.borrow().is_known();
         if self.record_reads.ready.is_some() || !is_known {
             return;
@@ -184,13 +179,7 @@ impl SlotTask {
             problems: problems.into_iter().collect(),
             refusals: self.published.refusals.views(),
         };
-        self.published.report.send_if_modified(|old| {
-            let differs = **old != report;
-            if differs {
-                *old = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.published.report, Arc::new(report));
     }
 }
 

@@ -16,7 +16,7 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
 use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
-use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::wait::{SourceEnded, publish, until};
 use leafhost_kubelet::{
     Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
 };
@@ -441,13 +441,7 @@ impl TicketTask {
             is_readable: is_readable || self.report.borrow().is_readable,
             slots: slots.collect(),
         };
-        self.report.send_if_modified(|before| {
-            let differs = **before != report;
-            if differs {
-                *before = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
     }
 
     async fn answer(&mut self, request: Request) {
