@@ -31,8 +31,6 @@ pub struct Device {
     pub nodes: BTreeSet<String>,
     /// Slots that a pod may take.
     pub free: Vec<String>,
-    /// Number of all slots.
-    pub capacity: usize,
 }
 
 /// Slot that is reserved for a pod.
@@ -52,8 +50,8 @@ pub struct Reservation {
     pub is_held: bool,
 }
 
-/// Devices by the name and the namespace of their Configuration, in the order of their Instances' names.
-type Owned = BTreeMap<String, BTreeMap<String, Vec<Number>>>;
+/// Devices by the name of their Configuration, in the order of their Instances' names.
+type Owned = BTreeMap<String, Vec<Number>>;
 
 /// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
@@ -63,7 +61,7 @@ pub struct World {
     by_key: BTreeMap<InstanceKey, Number>,
     /// Devices by the name of the Instance, in any namespace.
     by_name: BTreeMap<String, BTreeSet<Number>>,
-    /// Devices by node, Configuration name and namespace.
+    /// Devices by node and Configuration name, of all namespaces.
     by_node: HashMap<String, Owned>,
     /// Number of devices by Configuration name and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
@@ -90,18 +88,6 @@ pub struct World {
 }
 
 impl World {
-    /// Stores an Instance of a list, even if a newer version is known. The watch shows newer ones afterwards.
-    pub fn put_listed(&mut self, instance: Arc<Instance>) {
-        if let Some(number) = self.by_key.get(&instance.key()) {
-            let device = self.devices.get_mut(*number).and_then(Option::as_mut);
-            if let Some(device) = device {
-                let before = Arc::make_mut(&mut device.instance);
-                before.metadata.resource_version.clear();
-            }
-        }
-        self.put(instance);
-    }
-
     /// Removes the Instances that the list did not have.
     pub fn end_list(&mut self, listed: &BTreeSet<InstanceKey>) {
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
@@ -113,11 +99,16 @@ impl World {
 
     /// Stores an Instance, unless a newer version is known. Returns true if it may serve a pod better than before.
     pub fn put(&mut self, instance: Arc<Instance>) -> bool {
+        let before = self.get(&instance.key());
+        let is_older = before.is_some_and(|before| version(&before.instance) > version(&instance));
+        !is_older && self.put_listed(instance)
+    }
+
+    /// Stores an Instance of a list, even if a newer version is known. The watch shows newer ones afterwards. Returns true if it may serve a pod
+    /// better than before.
+    pub fn put_listed(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.get(&key);
-        if before.is_some_and(|before| version(&before.instance) > version(&instance)) {
-            return false;
-        }
         let configuration = &instance.spec.configuration_name;
         let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
             return false;
@@ -136,7 +127,6 @@ impl World {
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),
-            capacity: usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX),
             instance: slim(instance),
         };
         self.reserve(&key, reserved);
@@ -157,15 +147,14 @@ impl World {
             self.by_key.insert(key, number);
             number
         };
-        let (name, space) = (configuration_of(&device), owner.namespace());
+        let name = configuration_of(&device);
         let of_device = &device.instance.metadata.name;
         for node in old_nodes.difference(&device.nodes) {
-            self.leave(node, (&name, space), number);
+            self.leave(node, &name, number);
         }
         for node in device.nodes.difference(&old_nodes) {
             let own = self.by_node.entry(node.clone()).or_default();
-            let own = own.entry(name.clone()).or_default();
-            let numbers = own.entry(space.to_owned()).or_default();
+            let numbers = own.entry(name.clone()).or_default();
             let is_before = |other: &Number| {
                 let other = self.devices.get(*other).and_then(Option::as_ref);
                 other.is_some_and(|other| other.instance.metadata.name < *of_device)
@@ -334,7 +323,7 @@ impl World {
         };
         let name = configuration_of(&device);
         for node in &device.nodes {
-            self.leave(node, (&name, &key.namespace), number);
+            self.leave(node, &name, number);
         }
         self.short.remove(&number);
         self.unused.push(number);
@@ -378,17 +367,14 @@ impl World {
         }
     }
 
-    fn leave(&mut self, node: &str, (name, space): (&str, &str), number: Number) {
+    fn leave(&mut self, node: &str, name: &str, number: Number) {
         let Some(own) = self.by_node.get_mut(node) else {
             return;
         };
-        if let Some(spaces) = own.get_mut(name) {
-            if let Some(numbers) = spaces.get_mut(space) {
-                numbers.retain(|other| *other != number);
-            }
-            spaces.retain(|_, numbers| !numbers.is_empty());
+        if let Some(numbers) = own.get_mut(name) {
+            numbers.retain(|other| *other != number);
         }
-        own.retain(|_, spaces| !spaces.is_empty());
+        own.retain(|_, numbers| !numbers.is_empty());
         if own.is_empty() {
             self.by_node.remove(node);
         }
@@ -467,10 +453,10 @@ impl World {
         node: &str,
         (name, space): (&str, &str),
     ) -> impl Iterator<Item = (Number, &Device)> {
-        let own = self.by_node.get(node).and_then(|own| own.get(name));
-        let numbers = own.and_then(|spaces| spaces.get(space));
+        let numbers = self.by_node.get(node).and_then(|own| own.get(name));
         let numbers = numbers.into_iter().flatten();
-        numbers.filter_map(|number| Some((*number, self.device(*number)?)))
+        let devices = numbers.filter_map(|number| Some((*number, self.device(*number)?)));
+        devices.filter(move |(_, device)| device.instance.metadata.namespace == space)
     }
 
     /// Returns the nodes on which at least one device is usable.
