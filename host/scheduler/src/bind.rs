@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::allocation::give_back;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
 use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
+use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_select::ContainerRequest;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -269,25 +271,22 @@ impl Scheduler {
             if attempt > 0 {
                 sleep(AGAIN).await;
             }
-            let (wanted, given) = {
+            let (wanted, given, slots) = {
                 let state = &mut *self.state();
                 let taken = choice(state, target, asked)?;
                 let Some(wanted) = wanted(state, target, asked, &taken) else {
                     continue;
                 };
+                let given = given(asked, &taken, &state.world);
                 let filtered = &mut state.filtered;
-                filtered.take(&target.uid, &target.node, taken.devices.clone());
+                filtered.take(&target.uid, &target.node, taken.devices);
                 let slots = wanted
                     .iter()
                     .map(|(instance, slot, _)| (instance.key(), slot.clone()));
-                state.writing.extend(slots);
-                let given = given(asked, &taken, &state.world);
-                (wanted, given)
+                let slots: Vec<(InstanceKey, String)> = slots.collect();
+                state.writing.extend(slots.iter().cloned());
+                (wanted, given, slots)
             };
-            let slots: Vec<(InstanceKey, String)> = wanted
-                .iter()
-                .map(|(instance, slot, _)| (instance.key(), slot.clone()))
-                .collect();
             let edits = wanted.into_iter().map(|(instance, id, reserved)| {
                 let edit = Edit::Reserve {
                     id,
@@ -385,7 +384,11 @@ impl Scheduler {
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
-                    edits.push(one.given_back());
+                    let usage = DeviceUsage::Pod {
+                        uid: one.uid,
+                        node: one.node,
+                    };
+                    edits.push(give_back(&one.slot, &usage));
                 }
             }
         }
