@@ -101,7 +101,7 @@ impl SlotTask {
             instances: &instances,
             name_index: &self.name_index,
             slot_table: &self.slot_table,
-            new: self.warmup.uids(),
+            new: self.warmup.waiting(),
             barred: self.unwritable.barred(),
             kubelet: self.record_reads.records.kubelet_run(),
         };

@@ -228,7 +228,7 @@ impl SlotTask {
             if self.store.has_other_nodes() {
                 self.warmup
                     .update(&instances, Instant::now(), self.clock.now());
-                if !self.warmup.uids().is_empty() {
+                if !self.warmup.waiting().is_empty() {
                     self.nodes.count(&self.store);
                 }
             }

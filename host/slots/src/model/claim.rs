@@ -156,7 +156,7 @@ impl SlotContext<'_> {
         let number = slot_number(name, &device_id.id)
             .ok_or_else(|| unknown(&device_id.resource, &device_id.id))?;
         let usable = self.visible(instance)?;
-        if self.new.contains(&instance.metadata.uid) {
+        if self.new.contains_key(&instance.metadata.uid) {
             return Err(Refusal::Unavailable(format!(
                 "Instance {name} was made a moment ago, and other nodes may claim first what their pods hold of it; try again in {} seconds",
                 WAIT.as_secs()

@@ -91,7 +91,7 @@ impl World {
             instances: &self.fixture.instances,
             name_index: &name_index,
             slot_table: &self.slot_table,
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
@@ -125,7 +125,7 @@ impl World {
             instances: &self.fixture.instances,
             name_index: &self.fixture.name_index(),
             slot_table: &self.slot_table,
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };

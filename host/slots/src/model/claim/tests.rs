@@ -28,7 +28,7 @@ fn choose_as(
         instances: &fixture.instances,
         name_index: &fixture.name_index(),
         slot_table: &slot_table(fixture),
-        new: &BTreeSet::new(),
+        new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
     }
@@ -274,7 +274,7 @@ fn each_time_another_of_equal_instances_is_chosen() {
             instances: &fixture.instances,
             name_index: &fixture.name_index(),
             slot_table: &slot_table(&fixture),
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: None,
         };
@@ -353,7 +353,7 @@ async fn what_was_made_anew_is_claimed_anew() {
         instances: &fixture.instances,
         name_index: &fixture.name_index(),
         slot_table: &slot_table,
-        new: &BTreeSet::new(),
+        new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
     }
