@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::configuration::Backend;
-use leafhost_core::device_id::resource;
+use leafhost_core::device_id::resource_name;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::HeldSlots;
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::usable::configured;
 use leafhost_core::wait::publish;
 use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
@@ -72,28 +72,19 @@ impl SlotTask {
         lost.into_iter().chain(uncertain)
     }
 
-    /// Returns the resources of Configurations with backend `Dra`: a resource offered both ways would be allocated by the kubelet alone.
-    fn dra_resources(&self, devices: &DeviceSnapshot, instances: &InstanceSet) -> BTreeSet<String> {
-        let is_given = |key: &ConfigurationKey| {
-            let view = devices.configurations.get(key);
-            view.is_some_and(|view| view.configured.configuration.backend == Backend::Dra)
-        };
-        if !devices.configurations.keys().any(is_given) {
-            return BTreeSet::new();
-        }
-        let configurations = self.name_index.configurations.iter();
-        let configurations = configurations.filter(|(_, key)| is_given(key));
-        let own = self.name_index.instances.iter().filter(|(_, key)| {
-            let instance = instances.instances.get(key);
-            let owner = instance.and_then(|instance| {
-                ConfigurationKey::new(&key.namespace, &instance.spec.configuration_name).ok()
-            });
-            owner.is_some_and(|owner| is_given(&owner))
-        });
-        let names = configurations
-            .map(|(name, _)| name)
-            .chain(own.map(|(name, _)| name));
-        names.map(|name| resource(name)).collect()
+    /// Returns true if a resource is of a Configuration with backend `Dra`: offered both ways, it would be allocated by the kubelet alone.
+    fn is_dra(&self, resource: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> bool {
+        let name = resource_name(resource).unwrap_or_default();
+        let key = self.name_index.configurations.get(name);
+        let view = key.and_then(|key| devices.configurations.get(key));
+        let instance = self.name_index.instances.get(name);
+        let instance = instance.and_then(|key| instances.instances.get(key));
+        let of_instance = instance.and_then(|instance| configured(devices, instance));
+        let mut owners = view
+            .map(|view| &view.configured)
+            .into_iter()
+            .chain(of_instance);
+        owners.any(|owner| owner.configuration.backend == Backend::Dra)
     }
 
     pub(super) fn publish(&mut self) {
@@ -125,10 +116,9 @@ impl SlotTask {
             self.published
                 .offer_builder
                 .offer(context, is_writable, &self.published.known, limits);
-        let given = self.dra_resources(&devices, &instances);
         offered
             .offers
-            .retain(|name, _| !given.contains(name.as_str()));
+            .retain(|name, _| !self.is_dra(name.as_str(), &devices, &instances));
         let mut problems = offered.problems;
         // A name counts once a kubelet may have added it to the Node object.
         let mut new_names = BTreeSet::new();
