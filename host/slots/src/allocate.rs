@@ -1,6 +1,6 @@
 //! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::device_id::{DeviceId, resource_name};
@@ -23,54 +23,33 @@ use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides these allocations. Those with a device id that is being written wait in `pending.busy`.
-    pub(super) async fn allocate(&mut self, mut waiting: Vec<Request>) {
-        while !waiting.is_empty() {
-            // Requests for the same id are decided one after the other.
-            let mut device_ids = BTreeSet::new();
-            let (batch, rest) = waiting.into_iter().partition(|request| {
-                let own: Vec<DeviceId> = request.device_ids().collect();
-                let is_apart = own.iter().all(|device_id| !device_ids.contains(device_id));
-                if is_apart {
-                    device_ids.extend(own);
-                }
-                is_apart
-            });
-            waiting = rest;
-            let batch = self.hold_back(batch);
-            if !batch.is_empty() {
-                self.decide(batch).await;
-            }
-        }
-    }
-
-    /// Moves requests whose device ids are being written or asked about to `pending.busy`; returns the others.
-    fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
-        let is_busy = |request: &Request| {
-            let mut device_ids = request.device_ids();
-            device_ids.any(|device_id| {
-                self.writes.has_device_id(&device_id)
-                    || self.holder_queries.has_device_id(&device_id)
-            })
+    /// Decides an allocation, unless one of its device ids is being written or asked about: then it waits in `pending.busy`. Device ids that a
+    /// pod was seen to have are first looked up at the kubelet.
+    pub(super) async fn allocate(&mut self, request: Request) {
+        let Some(request) = self.hold_back(request) else {
+            return;
         };
-        let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
-        self.pending.busy.extend(busy);
-        free
+        self.refresh();
+        let is_seen = request
+            .device_ids()
+            .any(|device_id| self.is_seen(&device_id, |_| true));
+        if is_seen && !request.is_late() {
+            self.query_holders(request);
+        } else {
+            self.choose(request, None).await;
+        }
     }
 
-    /// Decides allocations that have no device id in common. Device ids that a pod was seen to have are first looked up at the kubelet.
-    async fn decide(&mut self, batch: Vec<Request>) {
-        self.refresh();
-        let (held, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| {
-            !request.is_late()
-                && request
-                    .device_ids()
-                    .any(|device_id| self.is_seen(&device_id, |_| true))
+    /// Moves a request to `pending.busy` if one of its device ids is being written or asked about; returns it otherwise.
+    fn hold_back(&mut self, request: Request) -> Option<Request> {
+        let is_busy = request.device_ids().any(|device_id| {
+            self.writes.has_device_id(&device_id) || self.holder_queries.has_device_id(&device_id)
         });
-        for request in held {
-            self.query_holders(request);
+        if is_busy {
+            self.pending.busy.push(request);
+            return None;
         }
-        self.choose(free, BTreeMap::new()).await;
+        Some(request)
     }
 
     /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
@@ -80,18 +59,31 @@ impl SlotTask {
     ) -> Result<(), SourceEnded> {
         let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
         self.refresh();
-        let checked = self.check_holders(&answer);
+        let refusal = self.check_holders(&answer);
         // The device ids that proved to be free are being released.
-        let batch = self.hold_back(vec![answer.request]);
-        self.choose(batch, checked).await;
-        let waiting = std::mem::take(&mut self.pending.busy);
-        self.allocate(waiting).await;
+        if let Some(request) = self.hold_back(answer.request) {
+            self.choose(request, refusal).await;
+        }
+        self.retry_busy().await;
         Ok(())
     }
 
-    /// Chooses slots for allocations and begins to claim them. `checked` holds the refusal for each device id that a pod still has.
-    async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<DeviceId, Refusal>) {
-        let batch = self.release_duplicates(batch, &checked);
+    /// Decides again the allocations that waited for a write or for an answer of the kubelet.
+    pub(super) async fn retry_busy(&mut self) {
+        for request in std::mem::take(&mut self.pending.busy) {
+            self.allocate(request).await;
+        }
+    }
+
+    /// Chooses slots for an allocation and begins to claim them, unless `held` is the refusal for a device id that a pod still has.
+    async fn choose(&mut self, request: Request, held: Option<Refusal>) {
+        let released = match held {
+            Some(_) => Some(request),
+            None => self.release_duplicates(request),
+        };
+        let Some(request) = released else {
+            return;
+        };
         self.refresh();
         let instances = Arc::clone(&self.instances.borrow());
         let devices = Arc::clone(&self.devices.borrow());
@@ -105,28 +97,18 @@ impl SlotTask {
             barred: self.unwritable.barred(),
             kubelet: self.record_reads.records.kubelet_run(),
         };
-        let mut reserved = self.writes.slots();
-        let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
-        for request in batch {
-            let held = request
-                .device_ids()
-                .find_map(|device_id| checked.remove(&device_id));
-            let chosen = match held {
-                Some(refusal) => Err(refusal),
-                None if request.is_late() => Err(too_late()),
-                None => context.choose_for(&request, &mut reserved, &mut self.round_robin),
-            };
-            decided.push((request, chosen));
-        }
-        for (request, chosen) in decided {
-            match chosen {
-                Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
-                Err(refusal) => {
-                    let refusal = request.lost_with(refusal);
-                    self.refuse(request, refusal);
-                }
-                Ok(chosen) => self.claim(request, chosen).await,
+        let chosen = match held {
+            Some(refusal) => Err(refusal),
+            None if request.is_late() => Err(too_late()),
+            None => context.choose_for(&request, self.writes.slots(), &mut self.round_robin),
+        };
+        match chosen {
+            Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
+            Err(refusal) => {
+                let refusal = request.lost_with(refusal);
+                self.refuse(request, refusal);
             }
+            Ok(chosen) => self.claim(request, chosen).await,
         }
     }
 
@@ -144,8 +126,9 @@ impl SlotTask {
 
     /// Decides again the allocations that wait for a free slot.
     pub(super) async fn retry_waiting(&mut self) {
-        let waiting_for_slot = std::mem::take(&mut self.pending.waiting_for_slot);
-        self.allocate(waiting_for_slot).await;
+        for request in std::mem::take(&mut self.pending.waiting_for_slot) {
+            self.allocate(request).await;
+        }
     }
 
     /// Chooses other slots for a request whose slots could not be claimed, usually because another node claimed them first, or refuses it.
@@ -172,7 +155,7 @@ impl SlotTask {
                 "cannot claim these slots; choosing others"
             );
             // The slots that were claimed are being released; the request waits for that.
-            self.allocate(vec![request]).await;
+            self.allocate(request).await;
         } else if let Some(error) = errors.first() {
             self.refuse(request, refused(error, chosen));
         }
@@ -204,22 +187,21 @@ impl SlotTask {
         }
     }
 
-    /// Returns a refusal for each requested device id that a running pod has. A device id of this node is requested again by the app container of the
+    /// Returns a refusal if a running pod has one of the requested device ids. A device id of this node is requested again by the app container of the
     /// same pod, after its pod has ended, or by a kubelet that has lost its records.
-    fn check_holders(&mut self, answer: &HolderAnswer) -> BTreeMap<DeviceId, Refusal> {
+    fn check_holders(&mut self, answer: &HolderAnswer) -> Option<Refusal> {
         let HolderAnswer {
             request,
             snapshot,
             listed,
         } = answer;
-        let mut refusals = BTreeMap::new();
         let seen = request
             .device_ids()
             .filter(|device_id| self.is_seen(device_id, |_| true));
         let seen: Vec<DeviceId> = seen.collect();
         if let Some(snapshot) = snapshot {
             let back = self.slot_table.observe(snapshot, self.config.grace);
-            self.release(back, Vec::new());
+            self.release(back, None);
         }
         for device_id in seen {
             let Some(SlotState { holder, .. }) = self.slot_table.by_device_id.get(&device_id)
@@ -246,9 +228,9 @@ impl SlotTask {
             } else {
                 continue;
             };
-            refusals.insert(device_id, Refusal::Unavailable(why));
+            return Some(Refusal::Unavailable(why));
         }
-        refusals
+        None
     }
 
     /// Returns true if a pod was seen to have the device id, by a kubelet other than the current one.
@@ -267,51 +249,29 @@ impl SlotTask {
     }
 
     /// Releases all but one of the slots of one Instance that a single request names, so that the container gets different Instances: the
-    /// pods that had them have ended. Such a request waits for the release, once. Returns the requests that need not wait.
-    fn release_duplicates(
-        &mut self,
-        batch: Vec<Request>,
-        refused: &BTreeMap<DeviceId, Refusal>,
-    ) -> Vec<Request> {
-        let mut ready = Vec::new();
-        for mut request in batch {
-            let name = resource_name(&request.resource).unwrap_or_default();
-            if request.ids.len() < 2
-                || request.has_waited
-                || !self.name_index.configurations.contains_key(name)
-                || request.is_late()
-                || request
-                    .device_ids()
-                    .any(|device_id| refused.contains_key(&device_id))
-            {
-                ready.push(request);
-                continue;
-            }
-            let mut held: Vec<(DeviceId, &SlotState)> = request
-                .device_ids()
-                .filter_map(|device_id| {
-                    Some((
-                        device_id.clone(),
-                        self.slot_table.by_device_id.get(&device_id)?,
-                    ))
-                })
-                .collect();
-            held.sort_by_key(|(_, state)| std::cmp::Reverse(state.allocated));
-            let mut instances = BTreeSet::new();
-            let mut back = Vec::new();
-            for (device_id, state) in held {
-                if !instances.insert(&state.instance) {
-                    back.push((device_id, Reason::GivenBack));
-                }
-            }
-            if back.is_empty() {
-                ready.push(request);
-            } else {
-                request.has_waited = true;
-                ready.extend(self.release(back, vec![request]));
-            }
+    /// pods that had them have ended. Such a request waits for the release, once; one that need not wait is returned.
+    fn release_duplicates(&mut self, mut request: Request) -> Option<Request> {
+        let name = resource_name(&request.resource).unwrap_or_default();
+        if request.has_waited
+            || request.is_late()
+            || !self.name_index.configurations.contains_key(name)
+        {
+            return Some(request);
         }
-        ready
+        let held = request.device_ids().filter_map(|device_id| {
+            let state = self.slot_table.by_device_id.get(&device_id)?;
+            Some((device_id, state))
+        });
+        let mut held: Vec<(DeviceId, &SlotState)> = held.collect();
+        held.sort_by_key(|(_, state)| std::cmp::Reverse(state.allocated));
+        let mut instances = BTreeSet::new();
+        held.retain(|(_, state)| !instances.insert(&state.instance));
+        let back = held.into_iter();
+        let back: Vec<_> = back
+            .map(|(device_id, _)| (device_id, Reason::GivenBack))
+            .collect();
+        request.has_waited = !back.is_empty();
+        self.release(back, Some(request))
     }
 
     pub(super) fn uids<'a>(
@@ -413,24 +373,22 @@ impl SlotTask {
             })
             .map(|(device_id, _)| (device_id.clone(), Reason::Refused))
             .collect();
-        self.release(back, Vec::new());
+        self.release(back, None);
     }
 }
 
 impl SlotContext<'_> {
-    /// Chooses slots for an allocation, preferably not those that another node claimed first.
+    /// Chooses slots for an allocation besides the reserved ones, preferably not those that another node claimed first.
     fn choose_for(
         &self,
         request: &Request,
-        reserved: &mut BTreeSet<String>,
+        reserved: BTreeSet<String>,
         round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let (resource, ids) = (&request.resource, &request.ids);
         if !request.lost.is_empty() {
-            let mut others = reserved.clone();
-            others.extend(request.lost.iter().cloned());
-            if let Ok(chosen) = self.choose(resource, ids, &mut others, round_robin) {
-                reserved.extend(chosen.iter().map(|one| one.slot.clone()));
+            let others = reserved.union(&request.lost).cloned().collect();
+            if let Ok(chosen) = self.choose(resource, ids, others, round_robin) {
                 return Ok(chosen);
             }
         }

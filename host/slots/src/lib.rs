@@ -50,7 +50,7 @@ use model::warmup::Warmup;
 use node_count::NodeCount;
 use pending::Pending;
 use publish::Published;
-use queue::{QUEUE, Request};
+use queue::Request;
 use record_reads::RecordReads;
 use record_reads::{FIRST_READ, SOON};
 use records::Records;
@@ -155,18 +155,12 @@ impl SlotTask {
                 () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
                 changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
-                Some(first) = self.requests.recv() => {
-                    let mut waiting = vec![first];
-                    while waiting.len() < QUEUE
-                        && let Ok(next) = self.requests.try_recv()
-                    {
-                        waiting.push(next);
-                    }
-                    self.allocate(waiting).await;
+                Some(request) = self.requests.recv() => {
+                    self.allocate(request).await;
                     // The task that answers the kubelet would otherwise wait on this thread until the lists are computed.
                     tokio::task::yield_now().await;
                 }
-                Some(done) = self.writes.next() => {
+                Some(done) = self.writes.running.join_next() => {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
@@ -174,7 +168,7 @@ impl SlotTask {
                     self.answered(answer).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(note) = self.ledger_writes.next() => self.ledger_written(note)?,
+                Some(note) = self.ledger_writes.running.join_next() => self.ledger_written(note)?,
                 Some(snapshot) = self.record_reads.reading.join_next() => {
                     if let Ok(snapshot) = snapshot {
                         self.observe(&snapshot);

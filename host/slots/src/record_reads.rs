@@ -134,7 +134,7 @@ impl SlotTask {
         }
         self.slot_table
             .adopt(&self.node, &self.name_index, snapshot);
-        self.release(back, Vec::new());
+        self.release(back, None);
         self.is_due = true;
         self.store_kubelet();
         self.record_reads.take_in(snapshot);

@@ -13,12 +13,12 @@ use super::queue::Request;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Begins to release slots. The requests of `then` are decided after the write; they are returned if nothing is to be written.
+    /// Begins to release slots. The request `then` is decided after the write; it is returned if nothing is to be written.
     pub(super) fn release(
         &mut self,
         back: Vec<(DeviceId, Reason)>,
-        then: Vec<Request>,
-    ) -> Vec<Request> {
+        then: Option<Request>,
+    ) -> Option<Request> {
         let instances = Arc::clone(&self.instances.borrow());
         let mut changes = Vec::new();
         let mut slots = Vec::new();
@@ -46,7 +46,7 @@ impl SlotTask {
             return then;
         }
         self.write(Purpose::Release { slots, then }, changes);
-        Vec::new()
+        None
     }
 
     /// Records the results of releases. Failed ones are tried again at the next snapshot.

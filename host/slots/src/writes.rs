@@ -30,10 +30,10 @@ pub(super) enum Purpose {
         /// Claims of refused allocations that this one takes over.
         retried_claims: BTreeSet<SlotKey>,
     },
-    /// Slots to release, and the requests that wait for it.
+    /// Slots to release, and the request that waits for it.
     Release {
         slots: Vec<(DeviceId, SlotKey, Reason)>,
-        then: Vec<Request>,
+        then: Option<Request>,
     },
     /// Claims of slots that the kubelet was seen to have.
     Adopt { slot_keys: Vec<(DeviceId, SlotKey)> },
@@ -72,7 +72,7 @@ pub(super) struct Done {
 /// Writes that run.
 #[derive(Default)]
 pub(super) struct Writes {
-    running: JoinSet<Done>,
+    pub running: JoinSet<Done>,
     device_ids: BTreeSet<DeviceId>,
     slot_keys: BTreeSet<SlotKey>,
     /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
@@ -96,11 +96,6 @@ impl Writes {
             .iter()
             .map(|(_, slot)| slot.clone())
             .collect()
-    }
-
-    /// Returns the next write that ends.
-    pub async fn next(&mut self) -> Option<Result<Done, JoinError>> {
-        self.running.join_next().await
     }
 }
 
@@ -195,13 +190,14 @@ impl SlotTask {
             }
             Purpose::Release { slots, then } => {
                 self.released(slots, results);
-                self.allocate(then).await;
+                if let Some(request) = then {
+                    self.allocate(request).await;
+                }
             }
             Purpose::Adopt { slot_keys } => self.adopted(slot_keys, results),
             Purpose::Trial => {}
         }
-        let waiting = std::mem::take(&mut self.pending.busy);
-        self.allocate(waiting).await;
+        self.retry_busy().await;
         Ok(())
     }
 
@@ -209,10 +205,10 @@ impl SlotTask {
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.pending.clear();
-        while let Some(done) = self.writes.next().await {
+        while let Some(done) = self.writes.running.join_next().await {
             self.written(done).await?;
         }
-        while let Some(note) = self.ledger_writes.next().await {
+        while let Some(note) = self.ledger_writes.running.join_next().await {
             self.ledger_written(note)?;
         }
         Ok(())

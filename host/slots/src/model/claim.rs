@@ -46,18 +46,16 @@ impl Chosen {
 }
 
 impl SlotContext<'_> {
-    /// Chooses a slot for each of the ids, or none at all. `reserved` holds the slots of other allocations; the chosen slots are added to
-    /// it.
+    /// Chooses a slot for each of the ids, or none at all. `reserved` holds the slots of other allocations.
     pub fn choose(
         &self,
         resource: &str,
         ids: &BTreeSet<String>,
-        reserved: &mut BTreeSet<String>,
+        mut reserved: BTreeSet<String>,
         round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let name = resource_name(resource).unwrap_or_default();
-        let mut now = reserved.clone();
-        now.extend(self.hidden(resource, ids));
+        reserved.extend(self.hidden(resource, ids));
         let mut chosen: Vec<Chosen> = Vec::new();
         // Slots that this node has already determine which Instances remain for the other ids.
         let (again, new): (Vec<_>, Vec<_>) = ids
@@ -83,20 +81,18 @@ impl SlotContext<'_> {
         }
         if !new.is_empty() {
             if let Some(key) = self.name_index.configurations.get(name) {
-                self.through_configuration(key, &new, &mut chosen, &mut now, round_robin)?;
+                self.through_configuration(key, &new, &mut chosen, &mut reserved, round_robin)?;
             } else {
                 let key = self.name_index.instances.get(name);
                 let instance = key.and_then(|key| self.instances.instances.get(key));
                 for device_id in new {
                     let instance = instance.ok_or_else(|| unknown(resource, &device_id.id))?;
-                    let one = self.through_instance(instance, device_id, &now)?;
-                    now.insert(one.slot.clone());
+                    let one = self.through_instance(instance, device_id, &reserved)?;
+                    reserved.insert(one.slot.clone());
                     chosen.push(one);
                 }
             }
         }
-        let new = chosen.iter().filter(|one| one.claim.is_some());
-        reserved.extend(new.map(|one| one.slot.clone()));
         chosen.sort_by(|one, two| one.device_id.id.cmp(&two.device_id.id));
         Ok(chosen)
     }

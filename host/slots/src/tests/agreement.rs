@@ -130,7 +130,7 @@ impl World {
             kubelet: Some(kubelet(1)),
         };
         context
-            .choose(resource, ids, &mut BTreeSet::new(), &mut RoundRobin::new())
+            .choose(resource, ids, BTreeSet::new(), &mut RoundRobin::new())
             .map(drop)
     }
 }
