@@ -30,6 +30,7 @@ use crate::model::admission::Served;
 use crate::model::released;
 use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
 use crate::model::snapshot::Snapshot;
+use crate::queue::ask;
 use crate::record_reads::SOON;
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
@@ -72,22 +73,13 @@ pub struct TicketHandle(mpsc::Sender<Request>);
 impl TicketHandle {
     /// Returns the allocation of the container that the kubelet asks for.
     pub async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
-        let (answer, answered) = oneshot::channel();
-        let request = Request {
+        let request = |answer| Request {
             ids,
             answer,
             asked: Instant::now(),
         };
-        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
-        let decided = timeout(ALLOCATE, async {
-            self.0.send(request).await.map_err(|_| stopping())?;
-            answered.await.map_err(|_| stopping())?
-        });
-        decided.await.unwrap_or_else(|_| {
-            Err(Refusal::Unavailable(
-                "the kubelet's records were not read in time".to_owned(),
-            ))
-        })
+        let late = "the kubelet's records were not read in time".to_owned();
+        ask(&self.0, request, (ALLOCATE, late)).await
     }
 }
 
@@ -232,7 +224,7 @@ impl TicketTask {
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 changed = self.instances.changed() => {
                     changed.map_err(|_| SourceEnded("Instances"))?;
-                    self.publish();
+                    self.publish(false);
                     self.schedule_read(Instant::now() + SOON);
                 }
                 changed = events.changed() => {
@@ -307,7 +299,7 @@ impl TicketTask {
         if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
             self.schedule_read(over);
         }
-        self.show(snapshot.listed.is_some(), &instances);
+        self.publish(snapshot.listed.is_some());
         self.write(&instances, wrong, seen.back).await;
     }
 
@@ -410,12 +402,9 @@ impl TicketTask {
         }
     }
 
-    fn publish(&self) {
-        let is_readable = self.report.borrow().is_readable;
-        self.show(is_readable, &self.instances.borrow());
-    }
-
-    fn show(&self, is_readable: bool, instances: &InstanceSet) {
+    /// Publishes the state; `is_readable` is true if the kubelet's records have just been read.
+    fn publish(&self, is_readable: bool) {
+        let instances = &self.instances.borrow();
         let reserved = model::reserved_slots(&self.node, instances).into_iter();
         let slots = reserved.map(|(key, slot, uid)| {
             let instance = instances.instances.get(&key);
@@ -475,7 +464,7 @@ impl TicketTask {
                 at: Instant::now(),
             });
             // Published before the kubelet records the answer: a scheduler that sees the pod deleted then leaves the slot to this node.
-            self.publish();
+            self.publish(false);
         }
         self.next = Some(Instant::now() + SOON);
     }
