@@ -155,8 +155,7 @@ impl ClaimPreparer for Claims {
     async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let begun = Instant::now();
         self.0.load().await?;
-        let turn = self.0.turn(&claim.uid);
-        let _turn = turn.lock().await;
+        let _turn = self.0.turn(&claim.uid).lock_owned().await;
         let prepared = self.0.prepare(&claim, begun + LIMIT).await;
         let result = if prepared.is_ok() { "ok" } else { "error" };
         self.0.metrics.prepare(result, begun.elapsed());
@@ -171,8 +170,7 @@ impl ClaimPreparer for Claims {
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
         self.0.load().await?;
-        let turn = self.0.turn(&claim.uid);
-        let _turn = turn.lock().await;
+        let _turn = self.0.turn(&claim.uid).lock_owned().await;
         self.0.unprepare(&claim).await
     }
 }

@@ -180,9 +180,10 @@ impl Shared {
             for _ in 0..one.slots.max(1) {
                 match self.take(claim, one, &others, deadline).await {
                     Ok(taken) => {
-                        others.extend(taken.slots.iter().map(|slot| (slot.key(), slot.id.clone())));
+                        let slot = taken.slot.iter();
+                        others.extend(slot.map(|slot| (slot.key(), slot.id.clone())));
                         device.edits = taken.usable.edits(&taken.instance, &device.properties);
-                        device.slots.extend(taken.slots);
+                        device.slots.extend(taken.slot);
                     }
                     Err(error) => {
                         result = Err(error);

@@ -116,14 +116,11 @@ impl HoldersTask {
             if due > now || changes.len() >= TOGETHER {
                 next = Some(next.map_or(due, |next| next.min(due)));
             } else {
-                changes.push(Change::Update {
-                    key: key.clone(),
-                    uid: instance.metadata.uid.clone(),
-                    edits: vec![Edit::Holders {
-                        node: self.node.to_string(),
-                        holders: holders.clone(),
-                    }],
-                });
+                let edit = Edit::Holders {
+                    node: self.node.to_string(),
+                    holders: holders.clone(),
+                };
+                changes.push(Change::edit(instance, vec![edit]));
             }
         }
         (changes, next)

@@ -35,11 +35,8 @@ impl SlotTask {
             if self.writes.has_device_id(&device_id) || self.writes.has_slot_key(&slot_key) {
                 continue;
             }
-            changes.push(Change::Update {
-                key: instance.key(),
-                uid: instance.metadata.uid.clone(),
-                edits: released::edits(&self.node, instance, &state.slot, &state.usage),
-            });
+            let edits = released::edits(&self.node, instance, &state.slot, &state.usage);
+            changes.push(Change::edit(instance, edits));
             slots.push((device_id, slot_key, reason));
         }
         if changes.is_empty() {

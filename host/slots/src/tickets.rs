@@ -382,8 +382,8 @@ impl TicketTask {
         let changes: Vec<Change> = edits
             .into_iter()
             .filter_map(|(key, edits)| {
-                let uid = instances.instances.get(&key)?.metadata.uid.clone();
-                Some(Change::Update { key, uid, edits })
+                let instance = instances.instances.get(&key)?;
+                Some(Change::edit(instance, edits))
             })
             .collect();
         if changes.is_empty() {

@@ -205,12 +205,10 @@ impl Unwritable {
                 }
             }
         }
-        let change = |key: InstanceKey| {
-            let uid = set.instances.get(&key)?.metadata.uid.clone();
-            let edits = Vec::new();
-            Some(Change::Update { key, uid, edits })
-        };
-        tried.into_iter().filter_map(change).collect()
+        let tried = tried.iter().filter_map(|key| set.instances.get(key));
+        tried
+            .map(|instance| Change::edit(instance, Vec::new()))
+            .collect()
     }
 
     /// Returns the problem to show.

@@ -311,18 +311,18 @@ fn full(instance: &Instance) -> Refusal {
 
 /// Returns the writes of the claims, one for each Instance; each names the state it assumes.
 pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
-    let mut by_instance: BTreeMap<_, (String, Vec<Edit>)> = BTreeMap::new();
+    let mut by_instance: BTreeMap<_, (&Arc<Instance>, Vec<Edit>)> = BTreeMap::new();
     for one in chosen {
         if let Some(usage) = &one.claim {
             let (_, edits) = by_instance
                 .entry(one.instance.key())
-                .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
+                .or_insert_with(|| (&one.instance, Vec::new()));
             edits.extend(take(&one.instance, &one.slot, usage));
         }
     }
-    by_instance
-        .into_iter()
-        .map(|(key, (uid, edits))| Change::Update { key, uid, edits })
+    let edited = by_instance.into_values();
+    edited
+        .map(|(instance, edits)| Change::edit(instance, edits))
         .collect()
 }
 
