@@ -16,7 +16,7 @@ use super::SlotTask;
 use super::holder_queries::HolderAnswer;
 use super::model::claim::{self, Chosen, RoundRobin};
 use super::model::context::SlotContext;
-use super::model::slot_state::{Holder, Reason, SlotKey, SlotState};
+use super::model::slot_state::{Holder, Reason, SlotState};
 use super::queue::Request;
 use super::record_reads::SOON;
 use super::submounts;
@@ -163,12 +163,7 @@ impl SlotTask {
 
     /// Begins to write the claims of an allocation, or grants it at once if none is needed.
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
-        let mut retried_claims = BTreeSet::new();
         for one in &chosen {
-            // This allocation owns the claim from here on.
-            if self.writes.refused_claims.remove(&one.slot_key()).is_some() {
-                retried_claims.insert(one.slot_key());
-            }
             if one.claim.is_some() {
                 // Left over from an Instance that is gone; no pod was seen to have it.
                 self.slot_table.released(&one.device_id);
@@ -176,14 +171,9 @@ impl SlotTask {
         }
         let changes = claim::claims(&chosen);
         if changes.is_empty() {
-            self.grant(request, chosen, &retried_claims).await;
+            self.grant(request, chosen).await;
         } else {
-            let purpose = Purpose::Claim {
-                request,
-                chosen,
-                retried_claims,
-            };
-            self.write(purpose, changes);
+            self.write(Purpose::Claim { request, chosen }, changes);
         }
     }
 
@@ -284,12 +274,7 @@ impl SlotTask {
     }
 
     /// Answers an allocation whose claims are written.
-    pub(super) async fn grant(
-        &mut self,
-        request: Request,
-        chosen: Vec<Chosen>,
-        retried_claims: &BTreeSet<SlotKey>,
-    ) {
+    pub(super) async fn grant(&mut self, request: Request, chosen: Vec<Chosen>) {
         let name = resource_name(&request.resource).unwrap_or_default();
         let through = self.name_index.configurations.contains_key(name);
         let answer = if request.is_late() {
@@ -300,7 +285,7 @@ impl SlotTask {
         let allocation = match answer {
             Ok(allocation) => allocation,
             Err(refusal) => {
-                self.release_claims(&chosen, retried_claims);
+                self.release_claims(&chosen);
                 return self.refuse(request, refusal);
             }
         };
@@ -320,8 +305,13 @@ impl SlotTask {
             slots = slots.join(" "),
             "allocated"
         );
-        if !is_sent {
-            self.release_claims(&chosen, retried_claims);
+        if is_sent {
+            // A claim of a refused allocation belongs to this one now.
+            for one in &chosen {
+                self.writes.refused_claims.remove(&one.slot_key());
+            }
+        } else {
+            self.release_claims(&chosen);
         }
         self.schedule_read(Instant::now() + SOON);
     }
@@ -342,12 +332,12 @@ impl SlotTask {
 
     /// Releases the claims of an allocation that is answered with an error, of which the kubelet holds nothing. A claim with an unknown
     /// outcome is released when the store shows it.
-    pub(super) fn release_claims(&mut self, chosen: &[Chosen], retried_claims: &BTreeSet<SlotKey>) {
+    pub(super) fn release_claims(&mut self, chosen: &[Chosen]) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
         let slot_keys = chosen
             .iter()
-            .filter(|one| one.claim.is_some() || retried_claims.contains(&one.slot_key()))
+            .filter(|one| one.claim.is_some())
             .map(|one| (one.slot_key(), until));
         self.writes.refused_claims.extend(slot_keys);
         self.release_refused_claims();

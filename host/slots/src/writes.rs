@@ -27,8 +27,6 @@ pub(super) enum Purpose {
     Claim {
         request: Request,
         chosen: Vec<Chosen>,
-        /// Claims of refused allocations that this one takes over.
-        retried_claims: BTreeSet<SlotKey>,
     },
     /// Slots to release, and the request that waits for it.
     Release {
@@ -175,16 +173,12 @@ impl SlotTask {
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {
-            Purpose::Claim {
-                request,
-                chosen,
-                retried_claims,
-            } => {
+            Purpose::Claim { request, chosen } => {
                 let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
                 if errors.is_empty() {
-                    self.grant(request, chosen, &retried_claims).await;
+                    self.grant(request, chosen).await;
                 } else {
-                    self.release_claims(&chosen, &retried_claims);
+                    self.release_claims(&chosen);
                     self.retry_or_refuse(request, &chosen, &errors).await;
                 }
             }
