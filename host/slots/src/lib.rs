@@ -13,6 +13,7 @@ use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
 use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +42,7 @@ pub use metrics::Metrics;
 pub use queue::{AllocateQueue, SlotHandle};
 
 use adopt::Adoptions;
-use holder_queries::HolderQueries;
+use holder_queries::HolderAnswer;
 use ledger_writes::LedgerWrites;
 use model::claim::RoundRobin;
 use model::name_index::NameIndex;
@@ -98,7 +99,8 @@ pub struct SlotTask {
     round_robin: RoundRobin,
     record_reads: RecordReads,
     writes: Writes,
-    holder_queries: HolderQueries,
+    /// Questions to the kubelet who has the device ids of an allocation.
+    holder_queries: JoinSet<HolderAnswer>,
     ledger_writes: LedgerWrites,
     pending: Pending,
     adoptions: Adoptions,
@@ -135,7 +137,7 @@ impl SlotTask {
             round_robin: RoundRobin::new(),
             record_reads: RecordReads::new(records),
             writes: Writes::default(),
-            holder_queries: HolderQueries::default(),
+            holder_queries: JoinSet::new(),
             pending: Pending::default(),
             adoptions: Adoptions::default(),
             unwritable: Unwritable::default(),
@@ -164,7 +166,7 @@ impl SlotTask {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(answer) = self.holder_queries.next() => {
+                Some(answer) = self.holder_queries.join_next() => {
                     self.answered(answer).await?;
                     tokio::task::yield_now().await;
                 }

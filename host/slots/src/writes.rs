@@ -41,20 +41,22 @@ pub(super) enum Purpose {
 
 impl Purpose {
     /// Returns the device ids and slots that nothing else may change until the writes have ended.
-    fn reserved(&self) -> (Vec<DeviceId>, Vec<SlotKey>) {
+    fn reserved(&self) -> Vec<(DeviceId, SlotKey)> {
         match self {
             Self::Claim { chosen, .. } => {
-                let slot_keys = chosen.iter().map(Chosen::slot_key);
-                let device_ids = chosen.iter().map(|one| one.device_id.clone());
-                (device_ids.collect(), slot_keys.collect())
+                let chosen = chosen.iter();
+                chosen
+                    .map(|one| (one.device_id.clone(), one.slot_key()))
+                    .collect()
             }
             Self::Release { slots, .. } => {
-                let all = slots.iter();
-                all.map(|(device_id, slot_key, _)| (device_id.clone(), slot_key.clone()))
-                    .unzip()
+                let slots = slots.iter();
+                slots
+                    .map(|(device_id, slot_key, _)| (device_id.clone(), slot_key.clone()))
+                    .collect()
             }
-            Self::Adopt { slot_keys } => slot_keys.iter().cloned().unzip(),
-            Self::Trial => Default::default(),
+            Self::Adopt { slot_keys } => slot_keys.clone(),
+            Self::Trial => Vec::new(),
         }
     }
 }
@@ -71,8 +73,8 @@ pub(super) struct Done {
 #[derive(Default)]
 pub(super) struct Writes {
     pub running: JoinSet<Done>,
-    device_ids: BTreeSet<DeviceId>,
-    slot_keys: BTreeSet<SlotKey>,
+    /// Device ids and slots that are being written.
+    reserved: BTreeSet<(DeviceId, SlotKey)>,
     /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
     pub refused_claims: BTreeMap<SlotKey, Instant>,
 }
@@ -80,29 +82,25 @@ pub(super) struct Writes {
 impl Writes {
     /// Returns true if the device id is being written.
     pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
-        self.device_ids.contains(device_id)
+        self.reserved.iter().any(|(other, _)| other == device_id)
     }
 
     /// Returns true if the slot is being written.
     pub fn has_slot_key(&self, slot_key: &SlotKey) -> bool {
-        self.slot_keys.contains(slot_key)
+        self.reserved.iter().any(|(_, other)| other == slot_key)
     }
 
     /// Returns the ids of the slots that are being written.
     pub fn slots(&self) -> BTreeSet<String> {
-        self.slot_keys
-            .iter()
-            .map(|(_, slot)| slot.clone())
-            .collect()
+        let reserved = self.reserved.iter();
+        reserved.map(|(_, (_, slot))| slot.clone()).collect()
     }
 }
 
 impl SlotTask {
     /// Begins a write.
     pub(super) fn write(&mut self, purpose: Purpose, changes: Vec<Change>) {
-        let (device_ids, slot_keys) = purpose.reserved();
-        self.writes.device_ids.extend(device_ids);
-        self.writes.slot_keys.extend(slot_keys);
+        self.writes.reserved.extend(purpose.reserved());
         let store = Arc::clone(&self.store);
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         self.writes.running.spawn(async move {
@@ -161,12 +159,8 @@ impl SlotTask {
             keys,
             results,
         } = done.map_err(|_| SourceEnded("a write of slots"))?;
-        let (device_ids, slot_keys) = purpose.reserved();
-        for device_id in device_ids {
-            self.writes.device_ids.remove(&device_id);
-        }
-        for slot_key in slot_keys {
-            self.writes.slot_keys.remove(&slot_key);
+        for reserved in purpose.reserved() {
+            self.writes.reserved.remove(&reserved);
         }
         // Slots that were reserved may be free now.
         self.is_due |= !self.pending.waiting_for_slot.is_empty();
