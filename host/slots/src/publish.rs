@@ -132,17 +132,7 @@ impl SlotTask {
         self.published
             .refusals
             .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
-        self.published.offers.send_if_modified(|old| {
-            let same = old.len() == offered.offers.len()
-                && old
-                    .iter()
-                    .zip(&offered.offers)
-                    .all(|((one, a), (two, b))| one == two && Arc::ptr_eq(a, b));
-            if !same {
-                *old = Arc::new(offered.offers);
-            }
-            !same
-        });
+        publish(&self.published.offers, Arc::new(offered.offers));
         problems.extend(self.name_index.problems.iter().cloned());
         problems.extend(self.adoptions.conflicts.iter().cloned());
         problems.extend(self.adoptions.problem.iter().cloned());

@@ -34,8 +34,6 @@ pub struct OfferBuilder {
     /// Devices of the last call.
     devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
-    /// Lists of the last call that are not those of a single Instance.
-    lists: BTreeMap<String, Arc<Devices>>,
     offered: BTreeSet<String>,
 }
 
@@ -103,8 +101,18 @@ pub struct Offered {
     pub new_names: BTreeSet<String>,
     /// Reasons why resources are not offered.
     pub problems: BTreeSet<Problem>,
-    /// Lists that are not those of a single Instance.
-    own: BTreeMap<String, Arc<Devices>>,
+}
+
+impl Offered {
+    fn put(&mut self, resource: String, list: Devices) {
+        if list.is_empty() {
+            return;
+        }
+        match checked(resource) {
+            Ok(name) => drop(self.offers.insert(name, Arc::new(list))),
+            Err(problem) => drop(self.problems.insert(*problem)),
+        }
+    }
 }
 
 /// Ids by resource that are listed besides the slots of its Instance and the free ids of its Configuration; true if healthy.
@@ -229,7 +237,7 @@ impl OfferBuilder {
                 .copied()
                 .unwrap_or_default();
             let list = configuration_list(key, &used, free, any);
-            self.put(&mut offered, resource, list);
+            offered.put(resource, list);
         }
         // Of Instances that are gone, and of Configurations that are absent, not read yet or without a resource: the slots of containers stay
         // listed.
@@ -237,9 +245,8 @@ impl OfferBuilder {
             let ids = ids.into_iter();
             let list =
                 ids.map(|(device_id, healthy)| (device_id.id, device(health(healthy), None)));
-            self.put(&mut offered, resource, list.collect());
+            offered.put(resource, list.collect());
         }
-        self.lists = std::mem::take(&mut offered.own);
         offered
     }
 
@@ -326,28 +333,12 @@ impl OfferBuilder {
                         list.entry(device_id.id)
                             .or_insert_with(|| device(health(healthy), None));
                     }
-                    self.put(offered, resource(name), list);
+                    offered.put(resource(name), list);
                 }
             }
         }
         if let Some(names) = names {
             self.offered = names;
-        }
-    }
-
-    /// Offers a list; an unchanged list stays the same object.
-    fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
-        if list.is_empty() {
-            return;
-        }
-        let list = match self.lists.get(&resource) {
-            Some(before) if **before == list => Arc::clone(before),
-            _ => Arc::new(list),
-        };
-        offered.own.insert(resource.clone(), Arc::clone(&list));
-        match checked(resource) {
-            Ok(name) => drop(offered.offers.insert(name, list)),
-            Err(problem) => drop(offered.problems.insert(*problem)),
         }
     }
 }
