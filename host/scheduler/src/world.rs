@@ -53,6 +53,16 @@ pub struct Reservation {
 /// Devices by the name of their Configuration, in the order of their Instances' names.
 type Owned = BTreeMap<String, Vec<Number>>;
 
+/// Index of values by a name, with any number of values for each.
+type Index<T> = BTreeSet<(String, T)>;
+
+/// Returns the values of a name.
+fn named<'a, T: Ord + Default>(index: &'a Index<T>, name: &'a str) -> impl Iterator<Item = &'a T> {
+    let from = index.range((name.to_owned(), T::default())..);
+    let own = from.take_while(move |(other, _)| other == name);
+    own.map(|(_, value)| value)
+}
+
 /// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
 pub struct World {
@@ -60,7 +70,7 @@ pub struct World {
     unused: Vec<Number>,
     by_key: BTreeMap<InstanceKey, Number>,
     /// Devices by the name of the Instance, in any namespace.
-    by_name: BTreeMap<String, BTreeSet<Number>>,
+    by_name: Index<Number>,
     /// Devices by node and Configuration name, of all namespaces.
     by_node: HashMap<String, Owned>,
     /// Number of devices by Configuration name and namespace.
@@ -70,11 +80,11 @@ pub struct World {
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
     /// Instances with reservations for a pod, by the pod's uid and by its `namespace/name`.
-    by_pod: HashMap<String, BTreeSet<InstanceKey>>,
+    by_pod: Index<InstanceKey>,
     /// Pods that ask for devices.
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
-    given: BTreeMap<String, BTreeSet<PodKey>>,
+    given: Index<PodKey>,
     /// Devices of which a running pod has lost a slot, and maybe others.
     short: BTreeSet<Number>,
     /// Uids of pods and of newer Instances of which the pods have got their slots again.
@@ -142,8 +152,7 @@ impl World {
             if number == self.devices.len() {
                 self.devices.push(None);
             }
-            let named = self.by_name.entry(key.name.clone()).or_default();
-            named.insert(number);
+            self.by_name.insert((key.name.clone(), number));
             self.by_key.insert(key, number);
             number
         };
@@ -195,10 +204,8 @@ impl World {
     /// Stores a pod and returns its previous state.
     pub fn put_pod(&mut self, pod: Pod) -> Option<Pod> {
         let before = self.unlink(&pod.key);
-        let names: BTreeSet<&String> = pod.allocated.values().flatten().collect();
-        for name in names {
-            let pods = self.given.entry(name.clone()).or_default();
-            pods.insert(pod.key.clone());
+        for name in pod.allocated.values().flatten() {
+            self.given.insert((name.clone(), pod.key.clone()));
         }
         let key = pod.key.clone();
         self.pods.insert(key.clone(), pod);
@@ -219,12 +226,7 @@ impl World {
         let numbers = self.numbers_of(key);
         let pod = self.pods.remove(key)?;
         for name in pod.allocated.values().flatten() {
-            if let Some(pods) = self.given.get_mut(name) {
-                pods.remove(key);
-                if pods.is_empty() {
-                    self.given.remove(name);
-                }
-            }
+            self.given.remove(&(name.clone(), key.clone()));
         }
         for number in numbers {
             self.hold_back(number);
@@ -239,10 +241,10 @@ impl World {
 
     /// Returns the running pods that were given the device of an Instance but have no slot of it, because it was deleted and created again.
     pub fn without_slot(&self, instance: &Instance) -> Vec<&Pod> {
-        let name = &instance.metadata.name;
-        let Some(pods) = self.given.get(name) else {
+        let mut pods = named(&self.given, &instance.metadata.name).peekable();
+        if pods.peek().is_none() {
             return Vec::new();
-        };
+        }
         if self.owner(&instance.spec.configuration_name) != Some(&instance.metadata.namespace) {
             return Vec::new();
         }
@@ -253,7 +255,7 @@ impl World {
             let mut reserved = reserved.into_iter().flatten();
             reserved.any(|one| one.uid == pod.uid)
         };
-        let pods = pods.iter().filter_map(|key| self.pods.get(key));
+        let pods = pods.filter_map(|key| self.pods.get(key));
         let lost = pods.filter(|pod| {
             let uids = (pod.uid.clone(), instance.metadata.uid.clone());
             // Both timestamps are in whole seconds.
@@ -284,8 +286,8 @@ impl World {
     fn numbers_of(&self, pod: &PodKey) -> Vec<Number> {
         let pod = self.pods.get(pod).into_iter();
         let names = pod.flat_map(|pod| pod.allocated.values().flatten());
-        let numbers = names.filter_map(|name| self.by_name.get(name));
-        numbers.flatten().copied().collect()
+        let numbers = names.flat_map(|name| named(&self.by_name, name));
+        numbers.copied().collect()
     }
 
     /// Withholds as many free slots of a device as there are pods to get one back.
@@ -312,12 +314,7 @@ impl World {
             return;
         };
         self.reserve(key, Vec::new());
-        if let Some(named) = self.by_name.get_mut(&key.name) {
-            named.remove(&number);
-            if named.is_empty() {
-                self.by_name.remove(&key.name);
-            }
-        }
+        self.by_name.remove(&(key.name.clone(), number));
         let Some(device) = self.devices.get_mut(number).and_then(Option::take) else {
             return;
         };
@@ -347,19 +344,13 @@ impl World {
     /// Replaces the reservations of a device.
     fn reserve(&mut self, key: &InstanceKey, reserved: Vec<Reservation>) {
         for before in self.reserved.remove(key).into_iter().flatten() {
-            for pod in [&before.uid, &before.pod.to_string()] {
-                if let Some(keys) = self.by_pod.get_mut(pod) {
-                    keys.remove(key);
-                    if keys.is_empty() {
-                        self.by_pod.remove(pod);
-                    }
-                }
+            for pod in [before.uid, before.pod.to_string()] {
+                self.by_pod.remove(&(pod, key.clone()));
             }
         }
         for one in &reserved {
             for pod in [one.uid.clone(), one.pod.to_string()] {
-                let keys = self.by_pod.entry(pod).or_default();
-                keys.insert(key.clone());
+                self.by_pod.insert((pod, key.clone()));
             }
         }
         if !reserved.is_empty() {
@@ -410,9 +401,9 @@ impl World {
     /// Stores the owners of Configuration names, and updates the slots that are held back.
     pub fn name(&mut self, names: Arc<ResourceNames>) {
         self.names = names;
-        let given = self.given.keys();
-        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
-        for number in numbers.copied().collect::<Vec<_>>() {
+        let given = self.given.iter();
+        let numbers = given.flat_map(|(name, _)| named(&self.by_name, name));
+        for number in numbers.copied().collect::<BTreeSet<_>>() {
             self.hold_back(number);
         }
     }
@@ -429,7 +420,7 @@ impl World {
 
     /// Returns true if an Instance of that name exists in any namespace.
     pub fn has_named(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+        named(&self.by_name, name).next().is_some()
     }
 
     /// Returns the number of the device of an Instance.
@@ -476,14 +467,15 @@ impl World {
 
     /// Returns the reservations for the pod with a uid.
     pub fn reserved_for(&self, uid: &str) -> Vec<&Reservation> {
-        let keys = self.by_pod.get(uid).into_iter().flatten();
+        let keys = named(&self.by_pod, uid);
         let all = keys.flat_map(|key| self.reserved_of(key));
         all.filter(|one| one.uid == uid).collect()
     }
 
     /// Returns the reservations for pods of a name.
     pub fn reserved_for_name(&self, pod: &PodKey) -> Vec<&Reservation> {
-        let keys = self.by_pod.get(&pod.to_string()).into_iter().flatten();
+        let name = pod.to_string();
+        let keys = named(&self.by_pod, &name);
         let all = keys.flat_map(|key| self.reserved_of(key));
         all.filter(|one| one.pod == *pod).collect()
     }
