@@ -1,7 +1,6 @@
 //! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::ports::StoreError;
@@ -84,23 +83,17 @@ impl SlotTask {
             return;
         };
         self.refresh();
-        let instances = Arc::clone(&self.instances.borrow());
-        let devices = Arc::clone(&self.devices.borrow());
-        let context = SlotContext {
-            node: &self.node,
-            devices: &devices,
-            instances: &instances,
-            name_index: &self.name_index,
-            slot_table: &self.slot_table,
-            new: self.warmup.waiting(),
-            barred: self.unwritable.barred(),
-            kubelet: self.record_reads.records.kubelet_run(),
-        };
+        let mut round_robin = std::mem::take(&mut self.round_robin);
         let chosen = match held {
             Some(refusal) => Err(refusal),
             None if request.is_late() => Err(too_late()),
-            None => context.choose_for(&request, self.writes.slots(), &mut self.round_robin),
+            None => {
+                let reserved = self.writes.slots();
+                self.context()
+                    .choose_for(&request, reserved, &mut round_robin)
+            }
         };
+        self.round_robin = round_robin;
         match chosen {
             Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
             Err(refusal) => {

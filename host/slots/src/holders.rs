@@ -75,8 +75,7 @@ impl HoldersTask {
                 let changed = tokio::select! {
                     changed = self.instances.changed() => changed,
                     changed = self.slots.changed() => changed,
-                    // The sender is gone if no tickets are offered.
-                    Ok(()) = self.tickets.changed() => Ok(()),
+                    changed = self.tickets.changed() => changed,
                     () = until(next) => Ok(()),
                 };
                 if changed.is_err() {

@@ -45,7 +45,9 @@ use adopt::Adoptions;
 use holder_queries::HolderAnswer;
 use ledger_writes::LedgerWrites;
 use model::claim::RoundRobin;
+use model::context::SlotContext;
 use model::name_index::NameIndex;
+use model::offers::OfferBuilder;
 use model::slot_table::SlotTable;
 use model::warmup::Warmup;
 use node_count::NodeCount;
@@ -55,6 +57,7 @@ use queue::Request;
 use record_reads::RecordReads;
 use record_reads::{FIRST_READ, SOON};
 use records::Records;
+use refusals::Refusals;
 use report::SlotReport;
 use unwritable::Unwritable;
 use writes::Writes;
@@ -141,7 +144,14 @@ impl SlotTask {
             pending: Pending::default(),
             adoptions: Adoptions::default(),
             unwritable: Unwritable::default(),
-            published: Published::new(queue.offers, ports.held, queue.report, ports.ledger.names()),
+            published: Published {
+                offers: queue.offers,
+                held: ports.held,
+                report: queue.report,
+                offer_builder: OfferBuilder::default(),
+                known: ports.ledger.names(),
+                refusals: Refusals::default(),
+            },
             ledger_writes: LedgerWrites::new(ports.ledger),
             is_due: true,
         };
@@ -202,6 +212,21 @@ impl SlotTask {
                 self.retry_waiting().await;
             }
             self.publish();
+        }
+    }
+
+    /// Returns the state from which decisions about slots are made, as it was last taken over.
+    fn context(&self) -> SlotContext<'_> {
+        let (instances, devices) = &self.current;
+        SlotContext {
+            node: &self.node,
+            devices,
+            instances,
+            name_index: &self.name_index,
+            slot_table: &self.slot_table,
+            new: self.warmup.waiting(),
+            barred: self.unwritable.barred(),
+            kubelet: self.record_reads.records.kubelet_run(),
         }
     }
 

@@ -15,7 +15,6 @@ use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
 
 use super::SlotTask;
-use super::model::context::SlotContext;
 use super::model::name_index::NameIndex;
 use super::model::offers::{self, Limits, OfferBuilder};
 use super::model::slot_table::SlotTable;
@@ -24,32 +23,13 @@ use super::report::{SlotReport, SlotView};
 
 /// Published state and its receivers.
 pub(super) struct Published {
-    offers: watch::Sender<Arc<Offers>>,
-    held: watch::Sender<Arc<HeldSlots>>,
-    report: watch::Sender<Arc<SlotReport>>,
-    offer_builder: OfferBuilder,
+    pub offers: watch::Sender<Arc<Offers>>,
+    pub held: watch::Sender<Arc<HeldSlots>>,
+    pub report: watch::Sender<Arc<SlotReport>>,
+    pub offer_builder: OfferBuilder,
     /// Names that were ever offered.
-    known: BTreeSet<String>,
+    pub known: BTreeSet<String>,
     pub refusals: Refusals,
-}
-
-impl Published {
-    /// Creates the state with nothing published. `known` are the names that were ever offered.
-    pub fn new(
-        offers: watch::Sender<Arc<Offers>>,
-        held: watch::Sender<Arc<HeldSlots>>,
-        report: watch::Sender<Arc<SlotReport>>,
-        known: BTreeSet<String>,
-    ) -> Self {
-        Self {
-            offers,
-            held,
-            report,
-            offer_builder: OfferBuilder::default(),
-            known,
-            refusals: Refusals::default(),
-        }
-    }
 }
 
 impl SlotTask {
@@ -90,32 +70,20 @@ impl SlotTask {
     pub(super) fn publish(&mut self) {
         let held = self.slot_table.held(&self.name_index);
         publish(&self.published.held, Arc::new(held));
-        let is_known = self.instances.borrow().is_known();
-        if self.record_reads.ready.is_some() || !is_known {
+        let (instances, devices) = self.current.clone();
+        if self.record_reads.ready.is_some() || !instances.is_known() {
             return;
         }
         let kubelet = self.record_reads.records.kubelet_run();
-        let instances = Arc::clone(&self.instances.borrow());
-        let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {
             live: self.config.instance_resources,
             ever: offers::NAMES_EVER.max(self.config.instance_resources),
         };
-        let context = SlotContext {
-            node: &self.node,
-            devices: &devices,
-            instances: &instances,
-            name_index: &self.name_index,
-            slot_table: &self.slot_table,
-            new: self.warmup.waiting(),
-            barred: self.unwritable.barred(),
-            kubelet,
-        };
         let is_writable = !self.unwritable.is_all() && instances.complete;
-        let mut offered =
-            self.published
-                .offer_builder
-                .offer(context, is_writable, &self.published.known, limits);
+        let mut builder = std::mem::take(&mut self.published.offer_builder);
+        let known = &self.published.known;
+        let mut offered = builder.offer(self.context(), is_writable, known, limits);
+        self.published.offer_builder = builder;
         offered
             .offers
             .retain(|name, _| !self.is_dra(name.as_str(), &devices, &instances));

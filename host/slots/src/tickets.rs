@@ -171,16 +171,6 @@ struct Answered {
     at: Instant,
 }
 
-impl TicketReport {
-    /// Returns the report of an agent that offers no tickets.
-    pub fn none() -> Self {
-        Self {
-            is_known: true,
-            ..Self::default()
-        }
-    }
-}
-
 impl TicketTask {
     /// Makes the task of a node, the handle for the kubelet's calls, and a receiver of the task's reports.
     pub fn new(
