@@ -87,8 +87,8 @@ pub(super) async fn ask<R>(
         sent.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())?
     });
-    let decided = decided.await;
-    decided.unwrap_or_else(|_| Err(Refusal::Unavailable(late)))
+    let late = Err(Refusal::Unavailable(late));
+    decided.await.unwrap_or(late)
 }
 
 /// Passes the kubelet's calls to the slot task.

@@ -17,9 +17,7 @@ use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_core::wait::{SourceEnded, publish, until};
-use leafhost_kubelet::{
-    Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
-};
+use leafhost_kubelet::{Allocation, Device, Health, KubeletRun, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -83,11 +81,6 @@ impl TicketHandle {
     }
 }
 
-/// Returns the name of the tickets' resource, [`DEVICES`].
-pub fn resource() -> Option<ResourceName> {
-    ResourceName::new(DEVICES).ok()
-}
-
 /// Returns `count` tickets, at most [`MAX_TICKETS`], as offers for the kubelet.
 pub fn offers(count: u32) -> Offers {
     let ids = (0..count.min(MAX_TICKETS)).map(|number| {
@@ -97,9 +90,11 @@ pub fn offers(count: u32) -> Offers {
         };
         (format!("ticket-{number:04}"), device)
     });
-    let devices: Devices = ids.collect();
-    let offer = resource().map(|resource| (resource, Arc::new(devices)));
-    offer.into_iter().collect()
+    let mut offers = Offers::new();
+    if let Ok(resource) = ResourceName::new(DEVICES) {
+        offers.insert(resource, Arc::new(ids.collect()));
+    }
+    offers
 }
 
 /// Settings for tickets.
@@ -140,11 +135,8 @@ pub struct TicketReport {
 pub struct TicketTask {
     node: Arc<str>,
     config: TicketConfig,
-    store: Arc<dyn InstanceStore>,
+    ports: TicketPorts,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    records: Arc<dyn Records>,
-    admissions: Arc<dyn Admissions>,
     requests: mpsc::Receiver<Request>,
     report: watch::Sender<Arc<TicketReport>>,
     metrics: Arc<Metrics>,
@@ -158,7 +150,6 @@ pub struct TicketTask {
     answered: Vec<Answered>,
     /// Uids of pods that may have got devices reserved for other pods.
     uncertain_uids: BTreeSet<String>,
-    lock: Option<LockPort>,
     /// Pods, as `namespace/name`, that the kubelet had admitted at the last Allocate.
     admitted: BTreeSet<String>,
 }
@@ -185,10 +176,7 @@ impl TicketTask {
             node: node.into(),
             config,
             instances: ports.store.instances(),
-            store: ports.store,
-            devices: ports.devices,
-            records: ports.records,
-            admissions: ports.admissions,
+            ports,
             requests,
             report,
             metrics,
@@ -199,7 +187,6 @@ impl TicketTask {
             unanswered: 0,
             answered: Vec::new(),
             uncertain_uids: BTreeSet::new(),
-            lock: ports.lock,
             admitted: BTreeSet::new(),
         };
         (task, TicketHandle(sender), reported)
@@ -207,7 +194,7 @@ impl TicketTask {
 
     /// Runs until `stop`. Fails if the Instances or the kubelet's folder can no longer be watched.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), SourceEnded> {
-        let mut events = self.records.changes();
+        let mut events = self.ports.records.changes();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -245,7 +232,7 @@ impl TicketTask {
         let reserved = model::reserved_slots(&self.node, &self.instances.borrow());
         let uids = reserved.into_iter().map(|(_, _, uid)| uid);
         let uids = uids.chain(self.uncertain_uids.iter().cloned()).collect();
-        let records = Arc::clone(&self.records);
+        let records = Arc::clone(&self.ports.records);
         self.reading
             .spawn(async move { records.read(uids, BTreeSet::new()).await });
     }
@@ -276,7 +263,7 @@ impl TicketTask {
         if snapshot.listed.is_some() {
             self.holders = seen.holders;
             let locked = self.locked();
-            if let Some(lock) = &self.lock {
+            if let Some(lock) = &self.ports.lock {
                 // Includes pods of an earlier agent that ended before it could report them. A refused pod stays until it no longer has the lock.
                 lock.done.send_modify(|done| {
                     done.retain(|uid| Some(uid) == locked.as_ref());
@@ -380,7 +367,7 @@ impl TicketTask {
             return;
         }
         // A write that fails is decided again after the next read.
-        let Ok(written) = timeout(WRITE, self.store.apply(changes)).await else {
+        let Ok(written) = timeout(WRITE, self.ports.store.apply(changes)).await else {
             tracing::warn!("cannot release slots: the store does not answer; retrying");
             return;
         };
@@ -450,7 +437,7 @@ impl TicketTask {
             self.answered.push(Answered {
                 container,
                 ids,
-                kubelet: self.records.kubelet_run(),
+                kubelet: self.ports.records.kubelet_run(),
                 at: Instant::now(),
             });
             // Published before the kubelet records the answer: a scheduler that sees the pod deleted then leaves the slot to this node.
@@ -464,12 +451,12 @@ impl TicketTask {
         let mut refusal = Refusal::Unavailable(answer::nobody());
         let (mut last, mut is_read) = (asked + UNSEEN, false);
         loop {
-            let admission = self.admissions.admission().await.map_err(|why| {
+            let admission = self.ports.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("cannot determine for which pod this is: {why}"))
             })?;
             self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
-            let kubelet = self.records.kubelet_run();
+            let kubelet = self.ports.records.kubelet_run();
             let recent = self
                 .answered
                 .iter()
@@ -478,7 +465,7 @@ impl TicketTask {
             let reservations = model::reservations(&self.node, &instances);
             let over = self.history.seen_by(kubelet);
             let locked = self.locked();
-            let devices = Arc::clone(&self.devices.borrow());
+            let devices = Arc::clone(&self.ports.devices.borrow());
             match model::next(&reservations, &admission, &recent, &over, locked.as_deref()) {
                 Next::Unclear(pods) => {
                     return Err(Refusal::Unavailable(format!(
@@ -513,14 +500,14 @@ impl TicketTask {
             let changed = async {
                 tokio::select! {
                     changed = self.instances.changed() => changed,
-                    changed = self.devices.changed() => changed,
+                    changed = self.ports.devices.changed() => changed,
                 }
             };
             match timeout_at(last, changed).await {
                 Ok(Ok(())) => {}
                 Err(_) if !is_read => {
                     is_read = true;
-                    let read = self.store.refresh().await;
+                    let read = self.ports.store.refresh().await;
                     if let Err(error) = &read {
                         tracing::warn!(error, "cannot read the Instances for an allocation");
                     }
@@ -535,13 +522,13 @@ impl TicketTask {
 
     /// Returns the uid of the pod for which the node is locked.
     fn locked(&self) -> Option<String> {
-        let locked = self.lock.as_ref()?.locked.borrow();
+        let locked = self.ports.lock.as_ref()?.locked.borrow();
         locked.as_ref().map(|lock| lock.uid.clone())
     }
 
     /// Reports that the pod with the lock no longer needs it, if the kubelet has admitted that pod: a pod whose Allocate is refused fails.
     fn give_up(&self) {
-        let locked = self.lock.as_ref().and_then(|lock| {
+        let locked = self.ports.lock.as_ref().and_then(|lock| {
             let locked = lock.locked.borrow();
             let locked = locked.as_ref()?;
             let is_admitted = self.admitted.contains(&locked.pod.to_string());
@@ -554,7 +541,7 @@ impl TicketTask {
 
     /// Reports that a pod no longer needs the lock.
     fn unlock(&self, uid: &str) {
-        if let Some(lock) = &self.lock {
+        if let Some(lock) = &self.ports.lock {
             lock.done.send_modify(|done| {
                 done.insert(uid.to_owned());
             });

@@ -66,7 +66,7 @@ pub struct Absence {
 
 impl Absence {
     /// Counts a snapshot; returns true if the absence is long enough. One snapshot never suffices.
-    fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
+    pub fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
         let since = *self.since.get_or_insert(at);
         self.snapshots = self.snapshots.saturating_add(1);
         self.snapshots >= 2 && at.saturating_duration_since(since) >= grace
