@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use leafhost_core::device::Health;
 use leafhost_core::free_slots::free_slots;
-use leafhost_core::instance::{
-    Instance, InstanceKey, InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost,
-};
+use leafhost_core::instance::{Instance, InstanceKey, InstanceStatus, Leafhost};
 use leafhost_core::instance_view::version;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
@@ -494,27 +492,19 @@ impl World {
 
 /// Removes from an Instance the fields that only describe the device: of many devices they are most of the memory.
 fn slim(instance: Arc<Instance>) -> Arc<Instance> {
-    let instance = Arc::unwrap_or_clone(instance);
-    Arc::new(Instance {
-        metadata: InstanceMetadata {
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            owner_references: Vec::new(),
-            ..instance.metadata
-        },
-        spec: InstanceSpec {
-            cdi_name: String::new(),
-            broker_properties: BTreeMap::new(),
-            nodes: Vec::new(),
-            leafhost: instance.spec.leafhost.map(|leafhost| Leafhost {
-                reserved: leafhost.reserved,
-                ..Leafhost::default()
-            }),
-            ..instance.spec
-        },
-        status: InstanceStatus::default(),
-        ..instance
-    })
+    let mut slim = Arc::unwrap_or_clone(instance);
+    slim.metadata.labels = BTreeMap::new();
+    slim.metadata.annotations = BTreeMap::new();
+    slim.metadata.owner_references = Vec::new();
+    slim.spec.cdi_name = String::new();
+    slim.spec.broker_properties = BTreeMap::new();
+    slim.spec.nodes = Vec::new();
+    slim.spec.leafhost = slim.spec.leafhost.map(|leafhost| Leafhost {
+        reserved: leafhost.reserved,
+        ..Leafhost::default()
+    });
+    slim.status = InstanceStatus::default();
+    Arc::new(slim)
 }
 
 fn configuration_of(device: &Device) -> String {
