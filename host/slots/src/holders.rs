@@ -17,13 +17,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::{SlotReport, SlotView};
 use crate::tickets::TicketReport;
+use crate::writes::WRITE;
 
 /// Least time between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
 /// Maximum number of Instances written in one batch.
 const TOGETHER: usize = 50;
-/// Time limit of a batch of writes.
-const WRITE: Duration = Duration::from_secs(5);
 /// Delay before this node corrects the number of used slots; the node whose slots have changed writes it first.
 const OTHERS: Duration = Duration::from_secs(5);
 /// Delay before this task removes a holder; the write that releases the slot removes it first.

@@ -29,10 +29,11 @@ use crate::model::released;
 use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
 use crate::model::snapshot::Snapshot;
 use crate::queue::ask;
-use crate::record_reads::SOON;
+use crate::record_reads::{EVERY, SILENT, SOON};
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
+use crate::writes::WRITE;
 
 mod answer;
 pub mod model;
@@ -50,12 +51,6 @@ const BLIND: Duration = Duration::from_secs(8);
 const UNREPORTED: Duration = Duration::from_secs(5);
 /// Time limit of an Allocate, shorter than the endpoint's, whose error says less.
 const ALLOCATE: Duration = Duration::from_secs(9);
-/// Time limit of a write that releases slots.
-const WRITE: Duration = Duration::from_secs(5);
-/// Interval between two reads of the kubelet's records while pods have slots. `SILENT` applies while one of them has no volume, because the end of
-/// its containers causes no event, or while pods are doubtful.
-const EVERY: Duration = Duration::from_secs(10);
-const SILENT: Duration = Duration::from_millis(600);
 
 /// Allocate call that waits for its answer.
 struct Request {

@@ -18,8 +18,8 @@ use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
 use super::unwritable::Transition;
 
-/// Time limit of the writes of one decision. After it their outcome is unknown.
-const WRITE: Duration = Duration::from_secs(5);
+/// Time limit of writes that are made together. After it their outcome is unknown.
+pub(super) const WRITE: Duration = Duration::from_secs(5);
 
 /// Purpose of a write.
 pub(super) enum Purpose {
