@@ -65,16 +65,12 @@ impl Shared {
                 ),
                 Some(found) => match usable(&self.node, &view, &found.instance) {
                     Ok(usable) => {
-                        if allocated.is_admin {
-                            return Ok(TakenDevice {
-                                usable,
-                                instance: found.instance,
-                                slot: None,
-                            });
-                        }
-                        let claimed = self.claim_slot(&found, &own, others, deadline);
-                        let slot = claimed.await?;
-                        if slot.is_some() {
+                        let slot = if allocated.is_admin {
+                            None
+                        } else {
+                            self.claim_slot(&found, &own, others, deadline).await?
+                        };
+                        if slot.is_some() || allocated.is_admin {
                             return Ok(TakenDevice {
                                 usable,
                                 instance: found.instance,

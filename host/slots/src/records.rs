@@ -208,22 +208,20 @@ impl KubeletRecords {
                 ..checked
             }));
         }
-        match self.rewritten(&read).await {
-            Some(read) => {
-                let checked = Checked {
-                    fresh: true,
-                    rewritten: true,
-                    ..digest(&read, self.wanted)
-                };
-                *self.checkpoint_only() = Some(CheckpointOnly {
-                    until: Instant::now() + wait,
-                    wait,
-                    entries: more(&checked),
-                });
-                Ok(Some(checked))
-            }
-            None => Ok(Some(checked)),
-        }
+        let Some(read) = self.rewritten(&read).await else {
+            return Ok(Some(checked));
+        };
+        let checked = Checked {
+            fresh: true,
+            rewritten: true,
+            ..digest(&read, self.wanted)
+        };
+        *self.checkpoint_only() = Some(CheckpointOnly {
+            until: Instant::now() + wait,
+            wait,
+            entries: more(&checked),
+        });
+        Ok(Some(checked))
     }
 }
 

@@ -468,28 +468,23 @@ impl TicketTask {
                         pods.join(" and ")
                     )));
                 }
-                Next::Container(uid, reservation, wanted) => {
-                    let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
-                    if found >= wanted.of {
-                        match answer::allocation(&self.node, (&devices, &instances), wanted) {
-                            Ok(given) => {
-                                if model::is_last(uid, reservation, &admission, &recent) {
-                                    self.unlock(uid);
-                                }
-                                return Ok((given, (uid.to_owned(), wanted.name.clone())));
+                Next::Container(uid, reservation, wanted) if wanted.is_whole() => {
+                    let seen = (&*devices, &*instances);
+                    match answer::allocation(&self.node, seen, wanted) {
+                        Ok(given) => {
+                            if model::is_last(uid, reservation, &admission, &recent) {
+                                self.unlock(uid);
                             }
-                            Err(answer::Refused {
-                                why,
-                                is_final: true,
-                            }) => return Err(why),
-                            Err(answer::Refused { why, .. }) => {
-                                refusal = why;
-                                last = last.max(asked + UNREPORTED);
-                            }
+                            return Ok((given, (uid.to_owned(), wanted.name.clone())));
+                        }
+                        Err(refused) if refused.is_final => return Err(refused.why),
+                        Err(refused) => {
+                            refusal = refused.why;
+                            last = last.max(asked + UNREPORTED);
                         }
                     }
                 }
-                Next::Nobody => {}
+                Next::Container(..) | Next::Nobody => {}
             }
             // The watch lags behind the scheduler's write, and handlers behind an agent that has just started.
             let changed = async {

@@ -37,6 +37,13 @@ pub struct ReservedDevices {
     pub devices: BTreeMap<u32, SlotKey>,
 }
 
+impl ReservedDevices {
+    /// Returns true if all devices of the container are known here.
+    pub fn is_whole(&self) -> bool {
+        u32::try_from(self.devices.len()).is_ok_and(|found| found >= self.of)
+    }
+}
+
 /// Reservations by the uid of the pod.
 pub type Reservations = BTreeMap<String, Reservation>;
 
