@@ -49,9 +49,8 @@ impl Shared {
                 continue;
             }
             let since = abandoned.entry(uid.clone()).or_insert_with(Instant::now);
-            let turn = self.turn(uid);
             if since.elapsed() >= GRACE
-                && let Ok(_turn) = turn.try_lock()
+                && let Ok(_turn) = self.turn(uid).try_lock_owned()
             {
                 tracing::info!(claim = %format_args!("{}/{}", claim.namespace, claim.name), "a claim has ended, and the kubelet has not reported it");
                 if let Err(error) = self.unprepare(&claim).await {

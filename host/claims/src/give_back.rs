@@ -112,8 +112,7 @@ impl Shared {
             .iter()
             .filter(|uid| is_done && !unknown.contains(*uid));
         for uid in superfluous.collect::<Vec<_>>() {
-            let turn = self.turn(uid);
-            let Ok(_turn) = turn.try_lock() else {
+            let Ok(_turn) = self.turn(uid).try_lock_owned() else {
                 is_done = false;
                 continue;
             };
@@ -128,8 +127,7 @@ impl Shared {
         }
         let claims = self.state().report.claims.clone();
         for uid in claims.keys() {
-            let turn = self.turn(uid);
-            let Ok(_turn) = turn.try_lock() else {
+            let Ok(_turn) = self.turn(uid).try_lock_owned() else {
                 is_done = false;
                 continue;
             };
@@ -149,8 +147,7 @@ impl Shared {
         let mut is_done = true;
         let claims = self.state().report.claims.clone();
         for uid in claims.keys() {
-            let turn = self.turn(uid);
-            let Ok(_turn) = turn.try_lock() else {
+            let Ok(_turn) = self.turn(uid).try_lock_owned() else {
                 is_done = false;
                 continue;
             };
@@ -183,9 +180,8 @@ impl Shared {
     async fn end_unknown(&self) -> bool {
         let mut is_done = true;
         for (claim, slot) in self.unknown() {
-            let turn = self.turn(&claim.uid);
             // A claim that is being prepared has it.
-            let Ok(_turn) = turn.try_lock() else {
+            let Ok(_turn) = self.turn(&claim.uid).try_lock_owned() else {
                 continue;
             };
             let is_unknown = self.unknown().contains(&(claim.clone(), slot.clone()));

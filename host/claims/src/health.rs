@@ -6,6 +6,7 @@ use leafhost_core::claim::record::RecordedDevice;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::usable::{Unusable, usable};
+use leafhost_core::wait::publish;
 use leafhost_kubelet::dra::{DeviceHealth, HealthList};
 use tokio::sync::watch;
 
@@ -23,13 +24,7 @@ impl Claims {
             let view = Arc::clone(&devices.borrow_and_update());
             let seen = Arc::clone(&instances.borrow_and_update());
             let list = list(&self.0.node, &claims, &view, &seen);
-            health.send_if_modified(|before| {
-                let differs = **before != list;
-                if differs {
-                    *before = Arc::new(list);
-                }
-                differs
-            });
+            publish(&health, Arc::new(list));
             let changed = tokio::select! {
                 changed = report.changed() => changed.is_ok(),
                 changed = devices.changed() => changed.is_ok(),

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceStore;
+use leafhost_core::wait::publish;
 use leafhost_kubelet::dra::{ClaimPreparer, ClaimRef, PreparedDevice};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
@@ -136,13 +137,7 @@ impl Shared {
         let result = edit(&mut state.report);
         let report = state.report.clone();
         self.metrics.prepared(report.claims.len());
-        self.report.send_if_modified(|before| {
-            let differs = **before != report;
-            if differs {
-                *before = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
         result
     }
 
@@ -160,8 +155,7 @@ impl ClaimPreparer for Claims {
     async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let begun = Instant::now();
         self.0.load().await?;
-        let turn = self.0.turn(&claim.uid);
-        let _turn = turn.lock().await;
+        let _turn = self.0.turn(&claim.uid).lock_owned().await;
         let prepared = self.0.prepare(&claim, begun + LIMIT).await;
         let result = if prepared.is_ok() { "ok" } else { "error" };
         self.0.metrics.prepare(result, begun.elapsed());
@@ -176,8 +170,7 @@ impl ClaimPreparer for Claims {
 
     async fn unprepare(&self, claim: ClaimRef) -> Result<(), String> {
         self.0.load().await?;
-        let turn = self.0.turn(&claim.uid);
-        let _turn = turn.lock().await;
+        let _turn = self.0.turn(&claim.uid).lock_owned().await;
         self.0.unprepare(&claim).await
     }
 }

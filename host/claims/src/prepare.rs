@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use leafhost_core::claim::AllocatedClaim;
 use leafhost_core::edits::Edits;
-use leafhost_core::instance::Instance;
-use leafhost_core::usable::{Usable, usable};
+use leafhost_core::usable::usable;
 use leafhost_kubelet::dra::{ClaimRef, PreparedDevice};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -76,7 +75,7 @@ impl Shared {
                 });
                 match usable {
                     Some((usable, instance)) => {
-                        device.edits = edits_of(&usable, &instance, &device.properties);
+                        device.edits = usable.edits(&instance, &device.properties);
                     }
                     None if is_same => {}
                     None => missing = Some(device.device.clone()),
@@ -181,9 +180,10 @@ impl Shared {
             for _ in 0..one.slots.max(1) {
                 match self.take(claim, one, &others, deadline).await {
                     Ok(taken) => {
-                        others.extend(taken.slots.iter().map(|slot| (slot.key(), slot.id.clone())));
-                        device.edits = edits_of(&taken.usable, &taken.instance, &device.properties);
-                        device.slots.extend(taken.slots);
+                        let slot = taken.slot.iter();
+                        others.extend(slot.map(|slot| (slot.key(), slot.id.clone())));
+                        device.edits = taken.usable.edits(&taken.instance, &device.properties);
+                        device.slots.extend(taken.slot);
                     }
                     Err(error) => {
                         result = Err(error);
@@ -225,11 +225,4 @@ pub fn edits(record: &Record) -> BTreeMap<String, Edits> {
     devices
         .map(|device| (device.cdi_device(), device.edits.clone()))
         .collect()
-}
-
-/// Returns the edits for containers with a device.
-fn edits_of(usable: &Usable, instance: &Instance, properties: &BTreeMap<String, String>) -> Edits {
-    let mut own = usable.configured.configuration.broker_properties.clone();
-    own.extend(properties.clone());
-    Edits::of(instance.hash().unwrap_or_default(), &usable.device, &own)
 }

@@ -48,11 +48,7 @@ impl Shared {
             } = settlement;
             let taken = new.iter().flat_map(|slot| take(&instance, slot, &usage));
             let given = old.iter().map(|slot| give_back(slot, &usage));
-            let change = Change::Update {
-                key: instance.key(),
-                uid: instance.metadata.uid.clone(),
-                edits: taken.chain(given).collect(),
-            };
+            let change = Change::edit(&instance, taken.chain(given).collect());
             if !(new.is_empty() && old.is_empty()) {
                 let written = self.write(change).await;
                 let is_done = written.is_ok();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafhost_core::allocation::{give_back, take};
 use leafhost_core::claim::Allocated;
-use leafhost_core::instance::{Edit, Instance, InstanceKey};
+use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::Change;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::{chain, few};
@@ -31,8 +31,8 @@ const MOST_HOLDERS: usize = 5;
 pub struct TakenDevice {
     pub usable: Usable,
     pub instance: Arc<Instance>,
-    /// Slots taken; empty for a claim with admin access.
-    pub slots: Vec<Slot>,
+    /// Slot taken; none for a claim with admin access.
+    pub slot: Option<Slot>,
 }
 
 impl Shared {
@@ -65,19 +65,16 @@ impl Shared {
                 ),
                 Some(found) => match usable(&self.node, &view, &found.instance) {
                     Ok(usable) => {
-                        if allocated.is_admin {
+                        let slot = if allocated.is_admin {
+                            None
+                        } else {
+                            self.claim_slot(&found, &own, others, deadline).await?
+                        };
+                        if slot.is_some() || allocated.is_admin {
                             return Ok(TakenDevice {
                                 usable,
                                 instance: found.instance,
-                                slots: Vec::new(),
-                            });
-                        }
-                        let claimed = self.claim_slot(&found, &own, others, deadline);
-                        if let Some(slot) = claimed.await? {
-                            return Ok(TakenDevice {
-                                usable,
-                                instance: found.instance,
-                                slots: vec![slot],
+                                slot,
                             });
                         }
                         // Another claim was first, or no slot is free yet.
@@ -132,13 +129,9 @@ impl Shared {
         };
         let uid = &found.instance.metadata.uid;
         if !is_had {
-            let change = || Change::Update {
-                key: key.clone(),
-                uid: uid.clone(),
-                edits: take(&found.instance, &slot, own),
-            };
+            let change = Change::edit(&found.instance, take(&found.instance, &slot, own));
             loop {
-                match self.write(change()).await {
+                match self.write(change.clone()).await {
                     Ok(()) => break,
                     Err(error) if error.is_outdated() => return Ok(None),
                     Err(error) if Instant::now() + AGAIN >= deadline => {
@@ -177,11 +170,10 @@ impl Shared {
     /// Releases a slot of a claim. Returns false if that has to be tried again.
     pub async fn give_back(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let usage = self.usage(claim);
-        let edits: Vec<Edit> = vec![give_back(&slot.id, &usage)];
         let change = Change::Update {
             key: slot.key(),
             uid: slot.uid.clone(),
-            edits,
+            edits: vec![give_back(&slot.id, &usage)],
         };
         match self.write(change).await {
             Ok(()) => {
@@ -204,10 +196,8 @@ impl Shared {
         let instances = instances.borrow();
         let instance = instances.instances.get(&slot.key());
         instance.is_some_and(|instance| {
-            let found = instance.spec.device_usage.get(&slot.id);
-            instance.metadata.uid == slot.uid
-                && found
-                    .is_some_and(|text| text.parse().is_ok_and(|one: DeviceUsage| one == *usage))
+            let found = instance.usage(&slot.id).parse();
+            instance.metadata.uid == slot.uid && found.is_ok_and(|one: DeviceUsage| one == *usage)
         })
     }
 }

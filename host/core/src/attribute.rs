@@ -11,7 +11,7 @@ pub const MAX_VALUE: usize = 64;
 pub const MAX_COUNT: usize = 32;
 
 /// Attribute value in the JSON form of `resource.k8s.io/v1` `DeviceAttribute`: `{"string": "LATEST-GPU-MODEL"}`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AttributeValue {
     /// Text of at most 64 bytes.

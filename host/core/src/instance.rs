@@ -367,7 +367,7 @@ impl Instance {
 }
 
 /// Namespace and name of an Instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceKey {
     /// Namespace of the Instance.
     pub namespace: String,

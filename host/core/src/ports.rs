@@ -342,6 +342,15 @@ pub enum Change {
 }
 
 impl Change {
+    /// Returns the change that edits an Instance, as it was seen.
+    pub fn edit(instance: &Instance, edits: Vec<Edit>) -> Self {
+        Self::Update {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            edits,
+        }
+    }
+
     /// Returns the key of the changed Instance.
     pub fn key(&self) -> InstanceKey {
         match self {

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Holder of a slot: a value of `Instance.spec.deviceUsage`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceUsage {
     /// No holder; equivalent to an absent key.
+    #[default]
     Unused,
     /// Node, through the Instance's own resource.
     Node(String),

@@ -1,9 +1,11 @@
 //! Availability of an Instance's device to containers on this node. Knows nothing of who asks for it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::{Device, Health};
 use crate::device_view::DeviceSnapshot;
+use crate::edits::Edits;
 use crate::instance::Instance;
 use crate::ports::ConfiguredDiscovery;
 use crate::presence::Presence;
@@ -15,6 +17,16 @@ pub struct Usable {
     pub device: Arc<Device>,
     /// Current Configuration of the device.
     pub configured: Arc<ConfiguredDiscovery>,
+}
+
+impl Usable {
+    /// Returns the edits for containers that get the device of an Instance. `properties` win over those of the
+    /// Configuration.
+    pub fn edits(&self, instance: &Instance, properties: &BTreeMap<String, String>) -> Edits {
+        let mut own = self.configured.configuration.broker_properties.clone();
+        own.extend(properties.clone());
+        Edits::of(instance.hash().unwrap_or_default(), &self.device, &own)
+    }
 }
 
 /// Reason why a container may not get a device.
@@ -37,6 +49,16 @@ impl Unusable {
     /// Returns true if a container that has the device may keep it.
     pub fn is_kept(&self) -> bool {
         matches!(self, Self::NotSeen)
+    }
+
+    /// Returns the reason as a text that names the Instance.
+    pub fn describe(&self, instance: &str) -> String {
+        let device = format!("the device of Instance {instance}");
+        match self {
+            Self::Unhealthy { why, .. } => format!("{device} is unhealthy: {why}"),
+            Self::Gone => format!("{device} no longer exists"),
+            Self::NotSeen => format!("{device} has not been seen since the agent started"),
+        }
     }
 }
 

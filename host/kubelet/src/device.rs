@@ -36,5 +36,5 @@ pub struct Device {
 /// Devices of a resource by id. An empty map ends the resource like an absent one.
 pub type Devices = BTreeMap<String, Device>;
 
-/// All offers. A list that stays the same should keep its `Arc`, because equal `Arc`s are not compared.
+/// All offers. A list that stays the same should keep its `Arc`; the content of the same `Arc` is not compared.
 pub type Offers = BTreeMap<ResourceName, Arc<Devices>>;

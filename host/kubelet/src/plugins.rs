@@ -241,11 +241,7 @@ impl Plugins {
             let Some(known) = self.known.get_mut(name) else {
                 continue;
             };
-            let is_same = known
-                .wanted
-                .as_ref()
-                .is_some_and(|wanted| Arc::ptr_eq(wanted, devices));
-            if !is_same {
+            if known.wanted.as_ref() != Some(devices) {
                 known.wanted = Some(Arc::clone(devices));
                 known.endpoint.offered.want(Arc::clone(devices));
             }

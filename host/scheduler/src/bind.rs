@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::allocation::give_back;
 use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
 use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
+use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_select::ContainerRequest;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -48,6 +50,9 @@ impl From<String> for NotBound {
         Self { why, is_sure: true }
     }
 }
+
+/// Names of the Instances that each container gets, by container.
+pub type Given = BTreeMap<String, Vec<String>>;
 
 /// Instance as it was seen, the slot to reserve, and the reservation to write.
 type Wanted = (Arc<Instance>, String, Reserved);
@@ -126,11 +131,10 @@ impl Scheduler {
         self.replace(target).await?;
         self.read_unanswered(target).await?;
         let own = self.reserved_of(&target.uid);
-        let is_whole = !own.is_empty() && self.is_whole(target, asked, &own);
         // A reservation that is about to be released, here or by another extender, is not reused.
-        let is_whole = is_whole && self.is_fresh(&target.uid);
-        let given = if is_whole {
-            names(&self.state(), &own)
+        let had = self.had(target, asked, &own);
+        let given = if let Some(given) = had.filter(|_| self.is_fresh(&target.uid)) {
+            given
         } else {
             if !own.is_empty() && self.is_bound(target).await? {
                 return Ok(());
@@ -240,14 +244,17 @@ impl Scheduler {
         own.cloned().collect()
     }
 
-    /// Returns true if the reservations `own` are exactly what the pod asks for now, all on the target's node.
-    fn is_whole(&self, target: &Target, asked: &[ContainerRequest], own: &[Reservation]) -> bool {
+    /// Returns the names of the Instances by container if the reservations `own` are exactly what the pod asks for now, all on the target's node.
+    fn had(
+        &self,
+        target: &Target,
+        asked: &[ContainerRequest],
+        own: &[Reservation],
+    ) -> Option<Given> {
         let state = &mut *self.state();
         let evaluator = Evaluator::new(&state.world, &mut state.verdicts, &target.uid, asked);
-        let Ok(taken) = evaluator.of_own().take(&target.node, &[]) else {
-            return false;
-        };
-        let uses = uses(asked, &taken).unwrap_or_default();
+        let taken = evaluator.of_own().take(&target.node, &[]).ok()?;
+        let uses = uses(asked, &taken)?;
         let is_wanted = |one: &Reservation| {
             let number = state.world.number(&one.device);
             let wanted = number.and_then(|number| uses.get(&number));
@@ -256,38 +263,32 @@ impl Scheduler {
             let found = found.map(|reserved| &reserved.uses);
             one.node == target.node && wanted.is_some() && wanted == found
         };
-        own.len() == uses.len() && own.iter().all(is_wanted)
+        let is_whole = own.len() == uses.len() && own.iter().all(is_wanted);
+        is_whole.then(|| given(asked, &taken, &state.world))
     }
 
     /// Chooses and reserves devices, and chooses again if another pod took one of them first. Returns the names of the Instances by container.
-    async fn reserve(
-        &self,
-        target: &Target,
-        asked: &[ContainerRequest],
-    ) -> Result<BTreeMap<String, Vec<String>>, String> {
+    async fn reserve(&self, target: &Target, asked: &[ContainerRequest]) -> Result<Given, String> {
         for attempt in 0..TRIES {
             if attempt > 0 {
                 sleep(AGAIN).await;
             }
-            let (wanted, given) = {
+            let (wanted, given, slots) = {
                 let state = &mut *self.state();
                 let taken = choice(state, target, asked)?;
                 let Some(wanted) = wanted(state, target, asked, &taken) else {
                     continue;
                 };
+                let given = given(asked, &taken, &state.world);
                 let filtered = &mut state.filtered;
-                filtered.take(&target.uid, &target.node, taken.devices.clone());
+                filtered.take(&target.uid, &target.node, taken.devices);
                 let slots = wanted
                     .iter()
                     .map(|(instance, slot, _)| (instance.key(), slot.clone()));
-                state.writing.extend(slots);
-                let given = given(asked, &taken, &state.world);
-                (wanted, given)
+                let slots: Vec<(InstanceKey, String)> = slots.collect();
+                state.writing.extend(slots.iter().cloned());
+                (wanted, given, slots)
             };
-            let slots: Vec<(InstanceKey, String)> = wanted
-                .iter()
-                .map(|(instance, slot, _)| (instance.key(), slot.clone()))
-                .collect();
             let edits = wanted.into_iter().map(|(instance, id, reserved)| {
                 let edit = Edit::Reserve {
                     id,
@@ -339,11 +340,7 @@ impl Scheduler {
     }
 
     /// Writes the Binding with the annotation [`ALLOCATED`]. After an error, reads the pod to learn whether it was bound.
-    async fn bind_pod(
-        &self,
-        target: &Target,
-        given: &BTreeMap<String, Vec<String>>,
-    ) -> Result<(), NotBound> {
+    async fn bind_pod(&self, target: &Target, given: &Given) -> Result<(), NotBound> {
         let text = serde_json::to_string(given).unwrap_or_default();
         let annotations = BTreeMap::from([(ALLOCATED.to_owned(), text)]);
         let bound = self
@@ -385,7 +382,11 @@ impl Scheduler {
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
-                    edits.push(one.given_back());
+                    let usage = DeviceUsage::Pod {
+                        uid: one.uid,
+                        node: one.node,
+                    };
+                    edits.push(give_back(&one.slot, &usage));
                 }
             }
         }
@@ -495,12 +496,8 @@ fn wanted(
 }
 
 /// Returns the names of the Instances that each container gets.
-pub fn given(
-    asked: &[ContainerRequest],
-    taken: &NodeDevices,
-    world: &World,
-) -> BTreeMap<String, Vec<String>> {
-    let mut given: BTreeMap<String, Vec<String>> = BTreeMap::new();
+pub fn given(asked: &[ContainerRequest], taken: &NodeDevices, world: &World) -> Given {
+    let mut given = Given::new();
     for (choice, device) in taken.choices.iter().zip(&taken.devices) {
         if let (Some(one), Some(device)) = (asked.get(choice.asked), world.device(*device)) {
             let names = given.entry(one.container.clone()).or_default();
@@ -510,24 +507,7 @@ pub fn given(
     given
 }
 
-/// Returns the names of the Instances that each container gets from existing reservations.
-fn names(state: &State, own: &[Reservation]) -> BTreeMap<String, Vec<String>> {
-    let mut numbered: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
-    for one in own {
-        let device = state.world.get(&one.device);
-        let reserved = device.and_then(|device| device.instance.reserved(&one.slot));
-        for used in reserved.iter().flat_map(|reserved| &reserved.uses) {
-            let names = numbered.entry(used.container.clone()).or_default();
-            names.insert(used.number, one.device.name.clone());
-        }
-    }
-    let numbered = numbered.into_iter();
-    numbered
-        .map(|(container, names)| (container, names.into_values().collect()))
-        .collect()
-}
-
-fn describe(given: &BTreeMap<String, Vec<String>>) -> String {
+fn describe(given: &Given) -> String {
     let each = given.iter();
     let each = each.map(|(container, names)| format!("{container} gets {}", names.join(" and ")));
     each.collect::<Vec<_>>().join(", ")

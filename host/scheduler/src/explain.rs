@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leafhost_core::instance::Instance;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::Pod;
-use leafhost_select::{Candidate, ContainerRequest, Verdicts, read, unmet_condition};
+use leafhost_select::{Alternative, ContainerRequest, Verdict, Verdicts, read};
 
 use crate::bind::given;
 use crate::filter::Evaluator;
@@ -64,36 +64,41 @@ fn why_not(
     device: &Device,
     asked: &[ContainerRequest],
 ) -> String {
-    let spec = &device.instance.spec;
-    let candidate = Candidate {
-        configuration: &spec.configuration_name,
-        name: &device.instance.metadata.name,
-        attributes: &device.attributes,
-        is_shared: spec.shared,
-        left: 0,
-    };
+    let configuration = &device.instance.spec.configuration_name;
     let mut nearest = None;
     for one in asked {
         for request in &one.requests {
-            for alternative in &request.alternatives {
+            let ways = request.alternatives.iter();
+            for alternative in ways.filter(|way| way.configuration == *configuration) {
                 let name = format!("{}/{}", one.container, alternative.whole_name(request));
-                let missing = unmet_condition(alternative, &candidate, |text| {
-                    match verdicts.expression(text) {
-                        Ok(expression) => verdicts.judge(&expression, &device.attributes),
-                        Err(error) => leafhost_select::Verdict::Failed(error.to_string()),
-                    }
-                });
-                match missing {
+                match unmet_selector(verdicts, device, alternative) {
                     None => return unused(world, device, &name),
-                    Some(leafhost_select::UnmetCondition::Configuration(_)) => {}
-                    Some(missing) => {
-                        nearest.get_or_insert(format!("request {name}: {missing}"));
-                    }
+                    Some(why) => drop(nearest.get_or_insert(format!("request {name}: {why}"))),
                 }
             }
         }
     }
-    nearest.unwrap_or_else(|| format!("the pod asks for no device of {}", spec.configuration_name))
+    nearest.unwrap_or_else(|| format!("the pod asks for no device of {configuration}"))
+}
+
+/// Returns the first selector of an alternative that a device does not satisfy, with the reason.
+fn unmet_selector(
+    verdicts: &mut Verdicts,
+    device: &Device,
+    alternative: &Alternative,
+) -> Option<String> {
+    let mut numbered = (1..).zip(&alternative.expressions);
+    numbered.find_map(|(number, text)| {
+        let verdict = match verdicts.expression(text) {
+            Ok(expression) => verdicts.judge(&expression, &device.attributes),
+            Err(error) => Verdict::Failed(error.to_string()),
+        };
+        match verdict {
+            Verdict::Fits => None,
+            Verdict::Differs => Some(format!("selector {number} is false: {text}")),
+            Verdict::Failed(why) => Some(format!("selector {number} fails: {why}: {text}")),
+        }
+    })
 }
 
 /// Returns the reason that a device that satisfies a request is not chosen.

@@ -233,58 +233,42 @@ impl<'a> Evaluator<'a> {
 
     /// Returns the reason that a node cannot meet the requests, naming the first request that fails.
     fn why(&mut self, own: &[(Number, &Device)], free: &[(Number, &Device)]) -> Reason {
-        let asked = self.asked;
-        for one in asked {
+        for one in self.asked {
             for request in &one.requests {
                 let name = format!("{}/{}", one.container, request.name);
-                let of = |alternative: &Alternative, all: &[(Number, &Device)]| -> Vec<Number> {
-                    let all = all.iter();
-                    all.filter(|(_, device)| {
-                        device.instance.spec.configuration_name == alternative.configuration
-                    })
-                    .map(|(number, _)| *number)
-                    .collect()
-                };
-                let count = |alternative: &Alternative| {
-                    usize::try_from(alternative.count).unwrap_or(usize::MAX)
-                };
-                let alternatives = request.alternatives.iter();
-                let (mut best, mut missing) = (0, None);
-                for alternative in alternatives {
-                    let there = of(alternative, own);
-                    let fitting = there
-                        .iter()
-                        .filter(|number| self.fits(alternative, **number));
-                    let fitting = fitting.count();
-                    let left = of(alternative, free);
-                    let left = left
-                        .iter()
-                        .filter(|number| self.fits(alternative, **number))
-                        .count();
+                // Reason of the alternative that comes nearest; none if one can be met.
+                let mut nearest = (0, None);
+                for alternative in &request.alternatives {
                     let configuration = &alternative.configuration;
-                    let (stage, why) = if left >= count(alternative) {
-                        (4, None)
-                    } else if fitting >= count(alternative) {
-                        (3, Some(format!("devices for request {name} are in use")))
-                    } else if there.is_empty() {
-                        (
-                            1,
-                            Some(format!(
-                                "no device of Configuration {configuration} for request {name}"
-                            )),
-                        )
-                    } else {
-                        (
-                            2,
-                            Some(format!("not enough devices satisfy request {name}")),
-                        )
+                    let is_of =
+                        |device: &Device| device.instance.spec.configuration_name == *configuration;
+                    let mut fitting = |all: &[(Number, &Device)]| {
+                        let all = all.iter().filter(|(_, device)| is_of(device));
+                        all.filter(|(number, _)| self.fits(alternative, *number))
+                            .count()
                     };
-                    if stage > best {
-                        (best, missing) = (stage, why);
+                    let (there, left) = (fitting(own), fitting(free));
+                    let count = usize::try_from(alternative.count).unwrap_or(usize::MAX);
+                    let found = if left >= count {
+                        (4, None)
+                    } else if there >= count {
+                        let why = format!("devices for request {name} are in use");
+                        (3, Some(why))
+                    } else if own.iter().any(|(_, device)| is_of(device)) {
+                        let why = format!("not enough devices satisfy request {name}");
+                        (2, Some(why))
+                    } else {
+                        let why = format!(
+                            "no device of Configuration {configuration} for request {name}"
+                        );
+                        (1, Some(why))
+                    };
+                    if found.0 > nearest.0 {
+                        nearest = found;
                     }
                 }
-                if let Some(missing) = missing {
-                    return missing;
+                if let (_, Some(why)) = nearest {
+                    return why;
                 }
             }
         }

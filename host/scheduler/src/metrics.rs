@@ -26,58 +26,50 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let all = &mut registry;
-        let calls = register(
-            all,
-            "leafhost_scheduler_calls_total",
-            "Calls of a scheduler, by verb and result",
-            Family::default(),
-        );
-        let call_time = register(
-            all,
-            "leafhost_scheduler_call_seconds",
-            "Seconds until a call of a scheduler was answered, by verb",
-            Family::new_with_constructor(CALL_BUCKETS),
-        );
-        let reserved = register(
-            all,
-            "leafhost_scheduler_reserved_slots",
-            "Slots that are reserved for pods",
-            Gauge::default(),
-        );
-        let conflicts = register(
-            all,
-            "leafhost_scheduler_conflicts_total",
-            "Reservations that failed because another process took the slot first",
-            Count::default(),
-        );
-        let releases = register(
-            all,
-            "leafhost_scheduler_releases_total",
-            "Reserved slots that were released, by reason",
-            Family::default(),
-        );
-        let waiting = register(
-            all,
-            "leafhost_scheduler_waiting_pods",
-            "Pods that wait for devices",
-            Gauge::default(),
-        );
-        let tried_again = register(
-            all,
-            "leafhost_scheduler_tried_again_total",
-            "Waiting pods that a scheduler was asked to try again",
-            Count::default(),
-        );
         Self {
+            calls: register(
+                &mut registry,
+                "leafhost_scheduler_calls_total",
+                "Calls of a scheduler, by verb and result",
+                Family::default(),
+            ),
+            call_time: register(
+                &mut registry,
+                "leafhost_scheduler_call_seconds",
+                "Seconds until a call of a scheduler was answered, by verb",
+                Family::new_with_constructor(CALL_BUCKETS),
+            ),
+            reserved: register(
+                &mut registry,
+                "leafhost_scheduler_reserved_slots",
+                "Slots that are reserved for pods",
+                Gauge::default(),
+            ),
+            conflicts: register(
+                &mut registry,
+                "leafhost_scheduler_conflicts_total",
+                "Reservations that failed because another process took the slot first",
+                Count::default(),
+            ),
+            releases: register(
+                &mut registry,
+                "leafhost_scheduler_releases_total",
+                "Reserved slots that were released, by reason",
+                Family::default(),
+            ),
+            waiting: register(
+                &mut registry,
+                "leafhost_scheduler_waiting_pods",
+                "Pods that wait for devices",
+                Gauge::default(),
+            ),
+            tried_again: register(
+                &mut registry,
+                "leafhost_scheduler_tried_again_total",
+                "Waiting pods that a scheduler was asked to try again",
+                Count::default(),
+            ),
             registry,
-            calls,
-            call_time,
-            reserved,
-            conflicts,
-            releases,
-            waiting,
-            tried_again,
         }
     }
 }

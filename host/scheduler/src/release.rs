@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use leafhost_core::instance::Edit;
 use leafhost_core::scheduling::{NodeLock, Pod};
-use leafhost_core::slot::DeviceUsage;
 use tokio::time::Instant;
 
 use crate::scheduler::{Scheduler, State};
@@ -31,18 +29,6 @@ pub enum Verdict {
 }
 
 impl Reservation {
-    /// Returns the edit that releases the slot.
-    pub fn given_back(&self) -> Edit {
-        Edit::Slot {
-            id: self.slot.clone(),
-            held: DeviceUsage::Pod {
-                uid: self.uid.clone(),
-                node: self.node.clone(),
-            },
-            new: DeviceUsage::Unused,
-        }
-    }
-
     /// Judges the reservation by the pod that has the name now. `since` is when the reservation was first judged; `has_own` returns true if a pod of
     /// another uid has reservations of its own on the node.
     pub fn judge(

@@ -280,7 +280,8 @@ impl Scheduler {
             let devices = owned.iter();
             for (_, device) in devices.flat_map(|of| state.world.of_node(node, *of)) {
                 free += device.free.len();
-                all = all.saturating_add(device.capacity);
+                let slots = usize::try_from(device.instance.spec.capacity);
+                all = all.saturating_add(slots.unwrap_or(usize::MAX));
             }
             let used = all.saturating_sub(free).saturating_mul(10);
             i64::try_from(used.checked_div(all).unwrap_or(0)).unwrap_or(0)

@@ -94,10 +94,8 @@ impl Scheduler {
             state.tried.retain(|_, tried| *tried + SPACING > now);
             let better = std::mem::take(&mut state.better);
             let unlooked = std::mem::take(&mut state.unlooked);
-            let mut taken: TakenByNode = HashMap::new();
-            for (node, devices) in state.filtered.taken("", now) {
-                taken.insert(node.to_owned(), devices);
-            }
+            let taken = state.filtered.taken("", now).into_iter();
+            let mut taken: TakenByNode = taken.map(|(node, all)| (node.to_owned(), all)).collect();
             let waiting =
                 state.world.pods().iter().filter(|(key, pod)| {
                     waits(pod) && (unlooked.contains(*key) || !better.is_empty())

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use leafhost_core::device::Health;
 use leafhost_core::free_slots::free_slots;
-use leafhost_core::instance::{
-    Instance, InstanceKey, InstanceMetadata, InstanceSpec, InstanceStatus, Leafhost,
-};
+use leafhost_core::instance::{Instance, InstanceKey, InstanceStatus, Leafhost};
 use leafhost_core::instance_view::version;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
@@ -31,8 +29,6 @@ pub struct Device {
     pub nodes: BTreeSet<String>,
     /// Slots that a pod may take.
     pub free: Vec<String>,
-    /// Number of all slots.
-    pub capacity: usize,
 }
 
 /// Slot that is reserved for a pod.
@@ -52,8 +48,18 @@ pub struct Reservation {
     pub is_held: bool,
 }
 
-/// Devices by the name and the namespace of their Configuration, in the order of their Instances' names.
-type Owned = BTreeMap<String, BTreeMap<String, Vec<Number>>>;
+/// Devices by the name of their Configuration, in the order of their Instances' names.
+type Owned = BTreeMap<String, Vec<Number>>;
+
+/// Index of values by a name, with any number of values for each.
+type Index<T> = BTreeSet<(String, T)>;
+
+/// Returns the values of a name.
+fn named<'a, T: Ord + Default>(index: &'a Index<T>, name: &'a str) -> impl Iterator<Item = &'a T> {
+    let from = index.range((name.to_owned(), T::default())..);
+    let own = from.take_while(move |(other, _)| other == name);
+    own.map(|(_, value)| value)
+}
 
 /// Objects of the cluster as the watches show them, with indexes.
 #[derive(Debug, Default)]
@@ -62,8 +68,8 @@ pub struct World {
     unused: Vec<Number>,
     by_key: BTreeMap<InstanceKey, Number>,
     /// Devices by the name of the Instance, in any namespace.
-    by_name: BTreeMap<String, BTreeSet<Number>>,
-    /// Devices by node, Configuration name and namespace.
+    by_name: Index<Number>,
+    /// Devices by node and Configuration name, of all namespaces.
     by_node: HashMap<String, Owned>,
     /// Number of devices by Configuration name and namespace.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
@@ -72,11 +78,11 @@ pub struct World {
     versions: u64,
     reserved: BTreeMap<InstanceKey, Vec<Reservation>>,
     /// Instances with reservations for a pod, by the pod's uid and by its `namespace/name`.
-    by_pod: HashMap<String, BTreeSet<InstanceKey>>,
+    by_pod: Index<InstanceKey>,
     /// Pods that ask for devices.
     pods: BTreeMap<PodKey, Pod>,
     /// Pods by the name of an Instance they were given.
-    given: BTreeMap<String, BTreeSet<PodKey>>,
+    given: Index<PodKey>,
     /// Devices of which a running pod has lost a slot, and maybe others.
     short: BTreeSet<Number>,
     /// Uids of pods and of newer Instances of which the pods have got their slots again.
@@ -90,18 +96,6 @@ pub struct World {
 }
 
 impl World {
-    /// Stores an Instance of a list, even if a newer version is known. The watch shows newer ones afterwards.
-    pub fn put_listed(&mut self, instance: Arc<Instance>) {
-        if let Some(number) = self.by_key.get(&instance.key()) {
-            let device = self.devices.get_mut(*number).and_then(Option::as_mut);
-            if let Some(device) = device {
-                let before = Arc::make_mut(&mut device.instance);
-                before.metadata.resource_version.clear();
-            }
-        }
-        self.put(instance);
-    }
-
     /// Removes the Instances that the list did not have.
     pub fn end_list(&mut self, listed: &BTreeSet<InstanceKey>) {
         let gone = self.by_key.keys().filter(|key| !listed.contains(*key));
@@ -113,11 +107,16 @@ impl World {
 
     /// Stores an Instance, unless a newer version is known. Returns true if it may serve a pod better than before.
     pub fn put(&mut self, instance: Arc<Instance>) -> bool {
+        let before = self.get(&instance.key());
+        let is_older = before.is_some_and(|before| version(&before.instance) > version(&instance));
+        !is_older && self.put_listed(instance)
+    }
+
+    /// Stores an Instance of a list, even if a newer version is known. The watch shows newer ones afterwards. Returns true if it may serve a pod
+    /// better than before.
+    pub fn put_listed(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.get(&key);
-        if before.is_some_and(|before| version(&before.instance) > version(&instance)) {
-            return false;
-        }
         let configuration = &instance.spec.configuration_name;
         let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
             return false;
@@ -136,7 +135,6 @@ impl World {
             version: 0,
             nodes: nodes(&instance),
             free: free(&instance),
-            capacity: usize::try_from(instance.spec.capacity).unwrap_or(usize::MAX),
             instance: slim(instance),
         };
         self.reserve(&key, reserved);
@@ -152,20 +150,18 @@ impl World {
             if number == self.devices.len() {
                 self.devices.push(None);
             }
-            let named = self.by_name.entry(key.name.clone()).or_default();
-            named.insert(number);
+            self.by_name.insert((key.name.clone(), number));
             self.by_key.insert(key, number);
             number
         };
-        let (name, space) = (configuration_of(&device), owner.namespace());
+        let name = configuration_of(&device);
         let of_device = &device.instance.metadata.name;
         for node in old_nodes.difference(&device.nodes) {
-            self.leave(node, (&name, space), number);
+            self.leave(node, &name, number);
         }
         for node in device.nodes.difference(&old_nodes) {
             let own = self.by_node.entry(node.clone()).or_default();
-            let own = own.entry(name.clone()).or_default();
-            let numbers = own.entry(space.to_owned()).or_default();
+            let numbers = own.entry(name.clone()).or_default();
             let is_before = |other: &Number| {
                 let other = self.devices.get(*other).and_then(Option::as_ref);
                 other.is_some_and(|other| other.instance.metadata.name < *of_device)
@@ -206,10 +202,8 @@ impl World {
     /// Stores a pod and returns its previous state.
     pub fn put_pod(&mut self, pod: Pod) -> Option<Pod> {
         let before = self.unlink(&pod.key);
-        let names: BTreeSet<&String> = pod.allocated.values().flatten().collect();
-        for name in names {
-            let pods = self.given.entry(name.clone()).or_default();
-            pods.insert(pod.key.clone());
+        for name in pod.allocated.values().flatten() {
+            self.given.insert((name.clone(), pod.key.clone()));
         }
         let key = pod.key.clone();
         self.pods.insert(key.clone(), pod);
@@ -230,12 +224,7 @@ impl World {
         let numbers = self.numbers_of(key);
         let pod = self.pods.remove(key)?;
         for name in pod.allocated.values().flatten() {
-            if let Some(pods) = self.given.get_mut(name) {
-                pods.remove(key);
-                if pods.is_empty() {
-                    self.given.remove(name);
-                }
-            }
+            self.given.remove(&(name.clone(), key.clone()));
         }
         for number in numbers {
             self.hold_back(number);
@@ -250,10 +239,10 @@ impl World {
 
     /// Returns the running pods that were given the device of an Instance but have no slot of it, because it was deleted and created again.
     pub fn without_slot(&self, instance: &Instance) -> Vec<&Pod> {
-        let name = &instance.metadata.name;
-        let Some(pods) = self.given.get(name) else {
+        let mut pods = named(&self.given, &instance.metadata.name).peekable();
+        if pods.peek().is_none() {
             return Vec::new();
-        };
+        }
         if self.owner(&instance.spec.configuration_name) != Some(&instance.metadata.namespace) {
             return Vec::new();
         }
@@ -264,7 +253,7 @@ impl World {
             let mut reserved = reserved.into_iter().flatten();
             reserved.any(|one| one.uid == pod.uid)
         };
-        let pods = pods.iter().filter_map(|key| self.pods.get(key));
+        let pods = pods.filter_map(|key| self.pods.get(key));
         let lost = pods.filter(|pod| {
             let uids = (pod.uid.clone(), instance.metadata.uid.clone());
             // Both timestamps are in whole seconds.
@@ -295,8 +284,8 @@ impl World {
     fn numbers_of(&self, pod: &PodKey) -> Vec<Number> {
         let pod = self.pods.get(pod).into_iter();
         let names = pod.flat_map(|pod| pod.allocated.values().flatten());
-        let numbers = names.filter_map(|name| self.by_name.get(name));
-        numbers.flatten().copied().collect()
+        let numbers = names.flat_map(|name| named(&self.by_name, name));
+        numbers.copied().collect()
     }
 
     /// Withholds as many free slots of a device as there are pods to get one back.
@@ -323,18 +312,13 @@ impl World {
             return;
         };
         self.reserve(key, Vec::new());
-        if let Some(named) = self.by_name.get_mut(&key.name) {
-            named.remove(&number);
-            if named.is_empty() {
-                self.by_name.remove(&key.name);
-            }
-        }
+        self.by_name.remove(&(key.name.clone(), number));
         let Some(device) = self.devices.get_mut(number).and_then(Option::take) else {
             return;
         };
         let name = configuration_of(&device);
         for node in &device.nodes {
-            self.leave(node, (&name, &key.namespace), number);
+            self.leave(node, &name, number);
         }
         self.short.remove(&number);
         self.unused.push(number);
@@ -358,19 +342,13 @@ impl World {
     /// Replaces the reservations of a device.
     fn reserve(&mut self, key: &InstanceKey, reserved: Vec<Reservation>) {
         for before in self.reserved.remove(key).into_iter().flatten() {
-            for pod in [&before.uid, &before.pod.to_string()] {
-                if let Some(keys) = self.by_pod.get_mut(pod) {
-                    keys.remove(key);
-                    if keys.is_empty() {
-                        self.by_pod.remove(pod);
-                    }
-                }
+            for pod in [before.uid, before.pod.to_string()] {
+                self.by_pod.remove(&(pod, key.clone()));
             }
         }
         for one in &reserved {
             for pod in [one.uid.clone(), one.pod.to_string()] {
-                let keys = self.by_pod.entry(pod).or_default();
-                keys.insert(key.clone());
+                self.by_pod.insert((pod, key.clone()));
             }
         }
         if !reserved.is_empty() {
@@ -378,17 +356,14 @@ impl World {
         }
     }
 
-    fn leave(&mut self, node: &str, (name, space): (&str, &str), number: Number) {
+    fn leave(&mut self, node: &str, name: &str, number: Number) {
         let Some(own) = self.by_node.get_mut(node) else {
             return;
         };
-        if let Some(spaces) = own.get_mut(name) {
-            if let Some(numbers) = spaces.get_mut(space) {
-                numbers.retain(|other| *other != number);
-            }
-            spaces.retain(|_, numbers| !numbers.is_empty());
+        if let Some(numbers) = own.get_mut(name) {
+            numbers.retain(|other| *other != number);
         }
-        own.retain(|_, spaces| !spaces.is_empty());
+        own.retain(|_, numbers| !numbers.is_empty());
         if own.is_empty() {
             self.by_node.remove(node);
         }
@@ -424,9 +399,9 @@ impl World {
     /// Stores the owners of Configuration names, and updates the slots that are held back.
     pub fn name(&mut self, names: Arc<ResourceNames>) {
         self.names = names;
-        let given = self.given.keys();
-        let numbers = given.filter_map(|name| self.by_name.get(name)).flatten();
-        for number in numbers.copied().collect::<Vec<_>>() {
+        let given = self.given.iter();
+        let numbers = given.flat_map(|(name, _)| named(&self.by_name, name));
+        for number in numbers.copied().collect::<BTreeSet<_>>() {
             self.hold_back(number);
         }
     }
@@ -443,7 +418,7 @@ impl World {
 
     /// Returns true if an Instance of that name exists in any namespace.
     pub fn has_named(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+        named(&self.by_name, name).next().is_some()
     }
 
     /// Returns the number of the device of an Instance.
@@ -467,10 +442,10 @@ impl World {
         node: &str,
         (name, space): (&str, &str),
     ) -> impl Iterator<Item = (Number, &Device)> {
-        let own = self.by_node.get(node).and_then(|own| own.get(name));
-        let numbers = own.and_then(|spaces| spaces.get(space));
+        let numbers = self.by_node.get(node).and_then(|own| own.get(name));
         let numbers = numbers.into_iter().flatten();
-        numbers.filter_map(|number| Some((*number, self.device(*number)?)))
+        let devices = numbers.filter_map(|number| Some((*number, self.device(*number)?)));
+        devices.filter(move |(_, device)| device.instance.metadata.namespace == space)
     }
 
     /// Returns the nodes on which at least one device is usable.
@@ -490,14 +465,15 @@ impl World {
 
     /// Returns the reservations for the pod with a uid.
     pub fn reserved_for(&self, uid: &str) -> Vec<&Reservation> {
-        let keys = self.by_pod.get(uid).into_iter().flatten();
+        let keys = named(&self.by_pod, uid);
         let all = keys.flat_map(|key| self.reserved_of(key));
         all.filter(|one| one.uid == uid).collect()
     }
 
     /// Returns the reservations for pods of a name.
     pub fn reserved_for_name(&self, pod: &PodKey) -> Vec<&Reservation> {
-        let keys = self.by_pod.get(&pod.to_string()).into_iter().flatten();
+        let name = pod.to_string();
+        let keys = named(&self.by_pod, &name);
         let all = keys.flat_map(|key| self.reserved_of(key));
         all.filter(|one| one.pod == *pod).collect()
     }
@@ -516,27 +492,19 @@ impl World {
 
 /// Removes from an Instance the fields that only describe the device: of many devices they are most of the memory.
 fn slim(instance: Arc<Instance>) -> Arc<Instance> {
-    let instance = Arc::unwrap_or_clone(instance);
-    Arc::new(Instance {
-        metadata: InstanceMetadata {
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            owner_references: Vec::new(),
-            ..instance.metadata
-        },
-        spec: InstanceSpec {
-            cdi_name: String::new(),
-            broker_properties: BTreeMap::new(),
-            nodes: Vec::new(),
-            leafhost: instance.spec.leafhost.map(|leafhost| Leafhost {
-                reserved: leafhost.reserved,
-                ..Leafhost::default()
-            }),
-            ..instance.spec
-        },
-        status: InstanceStatus::default(),
-        ..instance
-    })
+    let mut slim = Arc::unwrap_or_clone(instance);
+    slim.metadata.labels = BTreeMap::new();
+    slim.metadata.annotations = BTreeMap::new();
+    slim.metadata.owner_references = Vec::new();
+    slim.spec.cdi_name = String::new();
+    slim.spec.broker_properties = BTreeMap::new();
+    slim.spec.nodes = Vec::new();
+    slim.spec.leafhost = slim.spec.leafhost.map(|leafhost| Leafhost {
+        reserved: leafhost.reserved,
+        ..Leafhost::default()
+    });
+    slim.status = InstanceStatus::default();
+    Arc::new(slim)
 }
 
 fn configuration_of(device: &Device) -> String {

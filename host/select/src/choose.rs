@@ -60,30 +60,28 @@ pub fn choose(
     left: &mut u32,
     mut fits: impl FnMut(&Alternative, usize) -> bool,
 ) -> Result<Vec<Choice>, NoChoice> {
-    let alternatives: Vec<Vec<Vec<Vec<bool>>>> = asked
-        .iter()
-        .map(|one| {
-            let of = |alternative: &Alternative,
-                      fits: &mut dyn FnMut(&Alternative, usize) -> bool| {
+    let mut wanted = Vec::new();
+    for (asked, own) in asked.iter().enumerate() {
+        for (index, request) in own.requests.iter().enumerate() {
+            let ways = request.alternatives.iter().map(|alternative| {
                 let all = candidates.iter().enumerate();
-                all.map(|(index, candidate)| {
-                    candidate.configuration == alternative.configuration && fits(alternative, index)
-                })
-                .collect()
-            };
-            let requests = one.requests.iter();
-            requests
-                .map(|request| {
-                    request
-                        .alternatives
-                        .iter()
-                        .map(|alternative| of(alternative, &mut fits))
-                        .collect()
-                })
-                .collect()
-        })
-        .collect();
-    let kinds = kinds(asked, candidates, &alternatives);
+                let fits = all.map(|(candidate, one)| {
+                    one.configuration == alternative.configuration && fits(alternative, candidate)
+                });
+                Way {
+                    alternative,
+                    fits: fits.collect(),
+                }
+            });
+            wanted.push(Wanted {
+                own,
+                request,
+                at: (asked, index),
+                ways: ways.collect(),
+            });
+        }
+    }
+    let kinds = kinds(asked, candidates, &wanted);
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|index| {
         let found = candidates.get(*index);
@@ -91,19 +89,17 @@ pub fn choose(
         found.map(|one| (one.is_shared, one.left, one.name))
     });
     let mut search = Search {
-        asked,
         candidates,
-        alternatives: &alternatives,
         kinds: &kinds,
         order: &order,
         chosen: Vec::new(),
         steps: 0,
         most: STEPS.min(*left),
     };
-    let is_found = search.container(0);
+    let is_found = search.request(&wanted);
     *left = left.saturating_sub(search.steps);
     if is_found {
-        Ok(search.chosen)
+        Ok(search.chosen.iter().map(|chosen| chosen.choice).collect())
     } else if search.steps > search.most {
         Err(NoChoice::GaveUp)
     } else {
@@ -111,15 +107,35 @@ pub fn choose(
     }
 }
 
-/// Candidates that fit, by container, request, alternative and candidate.
-type Fits = [Vec<Vec<Vec<bool>>>];
+/// Request of a container, with its alternatives.
+struct Wanted<'a> {
+    own: &'a ContainerRequest,
+    request: &'a Request,
+    /// Index of the container, and of the request in it.
+    at: (usize, usize),
+    ways: Vec<Way<'a>>,
+}
+
+/// Alternative of a request, and for each candidate whether it fits.
+struct Way<'a> {
+    alternative: &'a Alternative,
+    fits: Vec<bool>,
+}
+
+/// Chosen device, with what it is for.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    wanted: &'a Wanted<'a>,
+    alternative: &'a Alternative,
+    choice: Choice,
+}
 
 /// Numbers the candidates so that those with the same number are interchangeable: they fit the same alternatives and have the same values of constrained
 /// attributes.
 fn kinds(
     asked: &[ContainerRequest],
     candidates: &[Candidate<'_>],
-    alternatives: &Fits,
+    wanted: &[Wanted<'_>],
 ) -> Vec<usize> {
     let attributes: BTreeSet<&str> = asked
         .iter()
@@ -128,10 +144,8 @@ fn kinds(
     let mut known: Vec<(Vec<bool>, Vec<Option<&AttributeValue>>)> = Vec::new();
     let mut kinds = Vec::with_capacity(candidates.len());
     for (index, candidate) in candidates.iter().enumerate() {
-        let fit = alternatives.iter().flatten().flatten();
-        let fit: Vec<bool> = fit
-            .filter_map(|alternative| alternative.get(index).copied())
-            .collect();
+        let ways = wanted.iter().flat_map(|one| &one.ways);
+        let fit: Vec<bool> = ways.map(|way| way.fits.get(index) == Some(&true)).collect();
         let values = attributes.iter();
         let values: Vec<_> = values
             .map(|name| candidate.attributes.attribute(name))
@@ -146,46 +160,35 @@ fn kinds(
 }
 
 struct Search<'a> {
-    asked: &'a [ContainerRequest],
     candidates: &'a [Candidate<'a>],
-    alternatives: &'a Fits,
     kinds: &'a [usize],
     order: &'a [usize],
-    chosen: Vec<Choice>,
+    chosen: Vec<Chosen<'a>>,
     steps: u32,
     most: u32,
 }
 
-impl Search<'_> {
-    /// Chooses for the containers from `asked` on. Returns true if all are served.
-    fn container(&mut self, asked: usize) -> bool {
-        asked >= self.asked.len() || self.request(asked, 0)
-    }
-
-    /// Chooses for the requests of a container from `request` on, then for the containers after it. Returns true if all are served.
-    fn request(&mut self, asked: usize, request: usize) -> bool {
-        let Some(found) = self.find(asked, request) else {
-            return self.container(asked + 1);
+impl<'a> Search<'a> {
+    /// Chooses for all requests of `left`, in order. Returns true if all are served.
+    fn request(&mut self, left: &'a [Wanted<'a>]) -> bool {
+        let Some((wanted, left)) = left.split_first() else {
+            return true;
         };
-        let alternatives = found.alternatives.len();
-        (0..alternatives).any(|alternative| self.device(asked, request, alternative, 0, 0))
+        let mut ways = wanted.ways.iter().enumerate();
+        ways.any(|(alternative, way)| self.device((wanted, alternative, way), left, 0, 0))
     }
 
-    /// Chooses the remaining devices of an alternative, of which `made` are chosen, then for the requests after it. Candidates before `from` in the order have
-    /// already been tried in place of the previous devices. Returns true if all are served.
+    /// Chooses the remaining devices of an alternative, of which `made` are chosen, then for the requests of `left`. Candidates before `from` in the
+    /// order have already been tried in place of the previous devices. Returns true if all are served.
     fn device(
         &mut self,
-        asked: usize,
-        request: usize,
-        alternative: usize,
+        (wanted, alternative, way): (&'a Wanted<'a>, usize, &'a Way<'a>),
+        left: &'a [Wanted<'a>],
         made: u32,
         from: usize,
     ) -> bool {
-        let Some((_, of)) = self.alternative(asked, request, alternative) else {
-            return false;
-        };
-        if made >= of.count {
-            return self.request(asked, request + 1);
+        if made >= way.alternative.count {
+            return self.request(left);
         }
         let mut tried = BTreeSet::new();
         self.steps += u32::try_from(self.order.len() / 8).unwrap_or(u32::MAX);
@@ -194,19 +197,25 @@ impl Search<'_> {
             if self.steps > self.most {
                 return false;
             }
-            let choice = Choice {
-                asked,
-                request,
-                alternative,
-                candidate,
+            let (asked, request) = wanted.at;
+            let chosen = Chosen {
+                wanted,
+                alternative: way.alternative,
+                choice: Choice {
+                    asked,
+                    request,
+                    alternative,
+                    candidate,
+                },
             };
             let is_used = self.is_used(candidate);
             let is_news = is_used || tried.insert(self.kinds.get(candidate));
-            if is_news && self.is_possible(choice) {
-                self.chosen.push(choice);
+            let fits = way.fits.get(candidate) == Some(&true);
+            if is_news && fits && self.is_apart(chosen) && self.is_alike(chosen) {
+                self.chosen.push(chosen);
                 // Chosen candidates stand first in the order, and the others keep their relative order.
                 let next = if is_used { 0 } else { place + 1 };
-                if self.device(asked, request, alternative, made + 1, next) {
+                if self.device((wanted, alternative, way), left, made + 1, next) {
                     return true;
                 }
                 self.chosen.pop();
@@ -225,73 +234,36 @@ impl Search<'_> {
         order
     }
 
-    fn find(&self, asked: usize, request: usize) -> Option<&Request> {
-        self.asked.get(asked)?.requests.get(request)
-    }
-
-    fn alternative(
-        &self,
-        asked: usize,
-        request: usize,
-        alternative: usize,
-    ) -> Option<(&Request, &Alternative)> {
-        let found = self.find(asked, request)?;
-        Some((found, found.alternatives.get(alternative)?))
-    }
-
     fn is_used(&self, candidate: usize) -> bool {
-        self.chosen.iter().any(|one| one.candidate == candidate)
-    }
-
-    fn is_possible(&self, choice: Choice) -> bool {
-        let fits = self.alternatives.get(choice.asked);
-        let fits = fits.and_then(|requests| requests.get(choice.request));
-        let fits = fits.and_then(|alternatives| alternatives.get(choice.alternative));
-        let fits = fits.and_then(|alternative| alternative.get(choice.candidate));
-        fits == Some(&true) && self.is_apart(choice) && self.is_alike(choice)
+        let mut chosen = self.chosen.iter();
+        chosen.any(|one| one.choice.candidate == candidate)
     }
 
     /// Returns true if no container that runs at the same time has the device.
-    fn is_apart(&self, choice: Choice) -> bool {
-        let Some(own) = self.asked.get(choice.asked) else {
-            return false;
-        };
+    fn is_apart(&self, new: Chosen<'_>) -> bool {
         let mut others = self.chosen.iter();
         !others.any(|other| {
-            other.candidate == choice.candidate
-                && self
-                    .asked
-                    .get(other.asked)
-                    .is_some_and(|other| run_together(other, own))
+            other.choice.candidate == new.choice.candidate
+                && run_together(other.wanted.own, new.wanted.own)
         })
     }
 
     /// Returns true if the constraints of the container still hold with the device.
-    fn is_alike(&self, choice: Choice) -> bool {
-        let Some(own) = self.asked.get(choice.asked) else {
-            return false;
-        };
-        let concerned =
-            |choice: &Choice| self.alternative(choice.asked, choice.request, choice.alternative);
-        let value = |candidate: usize, name: &str| {
-            let candidate = self.candidates.get(candidate);
-            candidate.and_then(|candidate| candidate.attributes.attribute(name))
-        };
-        own.constraints.iter().all(|constraint| {
-            let is_of = |choice: &Choice| {
-                let found = concerned(choice);
-                found
-                    .is_some_and(|(request, alternative)| constraint.concerns(request, alternative))
+    fn is_alike(&self, new: Chosen<'_>) -> bool {
+        new.wanted.own.constraints.iter().all(|constraint| {
+            let concerns =
+                |one: &Chosen<'_>| constraint.concerns(one.wanted.request, one.alternative);
+            let value = |one: &Chosen<'_>| {
+                let candidate = self.candidates.get(one.choice.candidate)?;
+                candidate.attributes.attribute(&constraint.attribute)
             };
-            if !is_of(&choice) {
+            if !concerns(&new) {
                 return true;
             }
-            let Some(mine) = value(choice.candidate, &constraint.attribute) else {
-                return false;
-            };
             let mut others = self.chosen.iter();
-            let other = others.find(|other| other.asked == choice.asked && is_of(other));
-            other.is_none_or(|other| value(other.candidate, &constraint.attribute) == Some(mine))
+            let other =
+                others.find(|other| other.choice.asked == new.choice.asked && concerns(other));
+            value(&new).is_some() && other.is_none_or(|other| value(other) == value(&new))
         })
     }
 }

@@ -12,7 +12,7 @@ use leafhost_core::slices::DRIVER;
 pub type Name = (String, String);
 
 /// Values by name, sorted. Of a map with few entries most would be empty memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Entries<V>(Box<[(Name, V)]>);
 
 impl<V> Default for Entries<V> {
@@ -26,6 +26,15 @@ impl<V> Entries<V> {
     pub fn get(&self, name: &Name) -> Option<&V> {
         let found = self.0.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
         self.0.get(found).map(|(_, value)| value)
+    }
+
+    /// Returns those of the names that have a value, with their values.
+    pub fn only<'a>(&self, names: impl Iterator<Item = &'a Name>) -> Self
+    where
+        V: Clone,
+    {
+        let known = names.filter_map(|name| Some((name.clone(), self.get(name)?.clone())));
+        known.collect()
     }
 
     /// Returns the names and values, sorted by name.
@@ -42,7 +51,7 @@ impl<V> FromIterator<(Name, V)> for Entries<V> {
 }
 
 /// Attributes and capacities of a device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct DeviceAttributes {
     /// Attributes of the device.
     pub(crate) attributes: Entries<AttributeValue>,
@@ -50,28 +59,6 @@ pub struct DeviceAttributes {
     pub(crate) capacity: Entries<i128>,
     /// True if several pods may use the device at a time.
     pub(crate) is_shared: bool,
-}
-
-/// Value that a verdict depends on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum DependencyValue {
-    /// Value of an attribute.
-    Attribute(AttributeHash),
-    /// Value of a capacity, in units of 1e-9.
-    Capacity(i128),
-}
-
-/// Hashable value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum AttributeHash {
-    /// String attribute.
-    String(String),
-    /// Integer attribute.
-    Int(i64),
-    /// Boolean attribute.
-    Bool(bool),
-    /// Version attribute.
-    Version(String),
 }
 
 impl DeviceAttributes {

@@ -6,17 +6,14 @@
 mod choose;
 mod device_attributes;
 mod expression;
-mod reasons;
 mod request;
 mod values;
 mod verdicts;
 
 pub use choose::{Candidate, Choice, NoChoice, STEPS, choose};
 pub use device_attributes::DeviceAttributes;
-pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Verdict};
-pub use reasons::{UnmetCondition, unmet_condition};
+pub use expression::{Expression, InvalidExpression, Verdict};
 pub use request::{
-    Alternative, Constraint, ContainerRequest, InvalidRequest, MAX_COUNT, MAX_DEVICES, MAX_TEXT,
-    Request, read,
+    Alternative, Constraint, ContainerRequest, InvalidRequest, MAX_DEVICES, MAX_TEXT, Request, read,
 };
 pub use verdicts::Verdicts;

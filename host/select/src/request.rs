@@ -13,12 +13,11 @@ use leafhost_core::yaml;
 use serde::Deserialize;
 
 use crate::expression::InvalidExpression;
-use crate::expression::MAX_EXPRESSION;
 
 /// Maximum length of the annotation, in bytes.
 pub const MAX_TEXT: usize = 16 << 10;
 /// Maximum number of devices per request.
-pub const MAX_COUNT: u32 = 32;
+const MAX_COUNT: u32 = 32;
 /// Maximum number of devices per pod.
 pub const MAX_DEVICES: u32 = 64;
 /// Maximum number of containers per pod that ask for devices.
@@ -30,22 +29,10 @@ const MAX_ALTERNATIVES: usize = 8;
 /// Maximum number of expressions per pod.
 const MAX_EXPRESSIONS: usize = 32;
 
-/// Problem in a pod's annotation.
+/// Problem in a pod's annotation: path of the field, such as `main.requests[0].exactly.count`, problem and remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("annotation {DEVICES}: {}{problem}", at(.path))]
-pub struct InvalidRequest {
-    /// Path of the field, such as `main.requests[0].exactly.count`; empty for the whole annotation.
-    pub path: String,
-    /// Description of the problem, with the remedy.
-    pub problem: String,
-}
-
-fn at(path: &str) -> String {
-    if path.is_empty() {
-        return String::new();
-    }
-    format!("{path}: ")
-}
+#[error("annotation {DEVICES}: {0}")]
+pub struct InvalidRequest(String);
 
 /// Container and the devices it asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,27 +164,25 @@ pub fn read(
     containers: &[Container],
     mut check: impl FnMut(&str) -> Result<(), InvalidExpression>,
 ) -> Result<Vec<ContainerRequest>, InvalidRequest> {
-    let whole = |problem: String| InvalidRequest {
-        path: String::new(),
-        problem,
-    };
     if text.len() > MAX_TEXT {
         let length = text.len();
-        return Err(whole(format!(
+        return Err(InvalidRequest(format!(
             "it has {length} bytes; at most {MAX_TEXT} are allowed"
         )));
     }
     let asking = containers.iter().filter(|one| one.asks).count();
     if asking > MAX_CONTAINERS {
-        return Err(whole(format!(
+        return Err(InvalidRequest(format!(
             "{asking} containers ask for {DEVICES}; at most {MAX_CONTAINERS} may"
         )));
     }
-    let raw: Option<BTreeMap<String, RawDevices>> =
-        yaml::read(text).map_err(|mistake| InvalidRequest {
-            problem: mistake.with_line(),
-            path: mistake.path,
-        })?;
+    let raw: Option<BTreeMap<String, RawDevices>> = yaml::read(text).map_err(|mistake| {
+        let problem = mistake.with_line();
+        match &*mistake.path {
+            "" => InvalidRequest(problem),
+            path => wrong(path, problem),
+        }
+    })?;
     let mut raw = raw.unwrap_or_default();
     let mut all = Vec::new();
     let mut counts = Counts::default();
@@ -215,7 +200,7 @@ pub fn read(
                 });
             }
             (true, None) => {
-                return Err(whole(format!(
+                return Err(InvalidRequest(format!(
                     "it says nothing of container {name}, which asks for {DEVICES}; add what its devices must be like"
                 )));
             }
@@ -241,10 +226,7 @@ struct Counts {
 }
 
 fn wrong(path: impl fmt::Display, problem: impl fmt::Display) -> InvalidRequest {
-    InvalidRequest {
-        path: path.to_string(),
-        problem: problem.to_string(),
-    }
+    InvalidRequest(format!("{path}: {problem}"))
 }
 
 type Checked = (Vec<Request>, Vec<Constraint>);
@@ -409,9 +391,6 @@ fn way_of(
             return Err(wrong(path, problem));
         }
         let text = selector.cel.expression;
-        if text.len() > MAX_EXPRESSION {
-            return Err(wrong(path, InvalidExpression::TooLong(text.len())));
-        }
         check(&text).map_err(|problem| wrong(path, problem))?;
         expressions.push(text);
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use crate::device_attributes::{DependencyValue, DeviceAttributes};
+use crate::device_attributes::DeviceAttributes;
 use crate::expression::{Expression, Functions, InvalidExpression, Verdict};
 
 /// Maximum number of cached expressions; all are dropped when it is reached.
@@ -37,7 +37,7 @@ struct Numbered {
 struct Known {
     /// Keeps the expression alive, so that no other gets its address.
     _expression: Arc<Expression>,
-    values: Vec<Option<DependencyValue>>,
+    values: DeviceAttributes,
     verdict: Verdict,
 }
 
@@ -104,7 +104,7 @@ impl Verdicts {
         {
             return known.verdict.clone();
         }
-        let verdict = expression.judge(&self.functions, device_attributes);
+        let verdict = expression.judge(&self.functions, &values);
         if self.judged.len() >= VERDICTS {
             self.judged.clear();
         }

@@ -51,12 +51,7 @@ impl SlotTask {
             {
                 continue;
             }
-            match instance
-                .spec
-                .device_usage
-                .get(&state.slot)
-                .map_or("", String::as_str)
-            {
+            match instance.usage(&state.slot) {
                 // Another writer frees this slot repeatedly: it is claimed again at a later snapshot.
                 "" if self
                     .adoptions
@@ -65,11 +60,8 @@ impl SlotTask {
                     .is_some() => {}
                 "" if self.unwritable.has(&slot_key.0) => waits = true,
                 "" => {
-                    changes.push(Change::Update {
-                        key: instance.key(),
-                        uid: instance.metadata.uid.clone(),
-                        edits: take(instance, &state.slot, &state.usage),
-                    });
+                    let edits = take(instance, &state.slot, &state.usage);
+                    changes.push(Change::edit(instance, edits));
                     slot_keys.push((device_id.clone(), slot_key));
                 }
                 other => drop(

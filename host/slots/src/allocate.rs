@@ -1,7 +1,6 @@
 //! Answers the kubelet's Allocate calls: chooses slots, claims them, answers, and releases what could not be answered.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::ports::StoreError;
@@ -16,117 +15,92 @@ use super::SlotTask;
 use super::holder_queries::HolderAnswer;
 use super::model::claim::{self, Chosen, RoundRobin};
 use super::model::context::SlotContext;
-use super::model::slot_state::{Holder, Reason, SlotKey, SlotState};
+use super::model::slot_state::{Holder, Reason, SlotState};
 use super::queue::Request;
 use super::record_reads::SOON;
 use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides these allocations. Those with a device id that is being written wait in `pending.busy`.
-    pub(super) async fn allocate(&mut self, mut waiting: Vec<Request>) {
-        while !waiting.is_empty() {
-            // Requests for the same id are decided one after the other.
-            let mut device_ids = BTreeSet::new();
-            let (batch, rest) = waiting.into_iter().partition(|request| {
-                let own: Vec<DeviceId> = request.device_ids().collect();
-                let is_apart = own.iter().all(|device_id| !device_ids.contains(device_id));
-                if is_apart {
-                    device_ids.extend(own);
-                }
-                is_apart
-            });
-            waiting = rest;
-            let batch = self.hold_back(batch);
-            if !batch.is_empty() {
-                self.decide(batch).await;
-            }
-        }
-    }
-
-    /// Moves requests whose device ids are being written or asked about to `pending.busy`; returns the others.
-    fn hold_back(&mut self, batch: Vec<Request>) -> Vec<Request> {
-        let is_busy = |request: &Request| {
-            let mut device_ids = request.device_ids();
-            device_ids.any(|device_id| {
-                self.writes.has_device_id(&device_id)
-                    || self.holder_queries.has_device_id(&device_id)
-            })
+    /// Decides an allocation, unless one of its device ids is being written: then it waits in `pending.busy`. Device ids that a pod was seen to
+    /// have are first looked up at the kubelet.
+    pub(super) async fn allocate(&mut self, request: Request) {
+        let Some(request) = self.hold_back(request) else {
+            return;
         };
-        let (busy, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_busy);
-        self.pending.busy.extend(busy);
-        free
-    }
-
-    /// Decides allocations that have no device id in common. Device ids that a pod was seen to have are first looked up at the kubelet.
-    async fn decide(&mut self, batch: Vec<Request>) {
         self.refresh();
-        let (held, free): (Vec<_>, Vec<_>) = batch.into_iter().partition(|request| {
-            !request.is_late()
-                && request
-                    .device_ids()
-                    .any(|device_id| self.is_seen(&device_id, |_| true))
-        });
-        for request in held {
+        let is_seen = request
+            .device_ids()
+            .any(|device_id| self.is_seen(&device_id, |_| true));
+        if is_seen && !request.is_late() {
             self.query_holders(request);
+        } else {
+            self.choose(request, None).await;
         }
-        self.choose(free, BTreeMap::new()).await;
     }
 
-    /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
+    /// Moves a request to `pending.busy` if one of its device ids is being written; returns it otherwise.
+    fn hold_back(&mut self, request: Request) -> Option<Request> {
+        let is_busy = request
+            .device_ids()
+            .any(|device_id| self.writes.has_device_id(&device_id));
+        if is_busy {
+            self.pending.busy.push(request);
+            return None;
+        }
+        Some(request)
+    }
+
+    /// Decides the allocation that the kubelet was asked about.
     pub(super) async fn answered(
         &mut self,
         answer: Result<HolderAnswer, JoinError>,
     ) -> Result<(), SourceEnded> {
         let answer = answer.map_err(|_| SourceEnded("a question to the kubelet"))?;
         self.refresh();
-        let checked = self.check_holders(&answer);
+        let refusal = self.check_holders(&answer);
         // The device ids that proved to be free are being released.
-        let batch = self.hold_back(vec![answer.request]);
-        self.choose(batch, checked).await;
-        let waiting = std::mem::take(&mut self.pending.busy);
-        self.allocate(waiting).await;
+        if let Some(request) = self.hold_back(answer.request) {
+            self.choose(request, refusal).await;
+        }
         Ok(())
     }
 
-    /// Chooses slots for allocations and begins to claim them. `checked` holds the refusal for each device id that a pod still has.
-    async fn choose(&mut self, batch: Vec<Request>, mut checked: BTreeMap<DeviceId, Refusal>) {
-        let batch = self.release_duplicates(batch, &checked);
-        self.refresh();
-        let instances = Arc::clone(&self.instances.borrow());
-        let devices = Arc::clone(&self.devices.borrow());
-        let context = SlotContext {
-            node: &self.node,
-            devices: &devices,
-            instances: &instances,
-            name_index: &self.name_index,
-            slot_table: &self.slot_table,
-            new: self.warmup.uids(),
-            barred: self.unwritable.barred(),
-            kubelet: self.record_reads.records.kubelet_run(),
-        };
-        let mut reserved = self.writes.slots();
-        let mut decided: Vec<(Request, Result<Vec<Chosen>, Refusal>)> = Vec::new();
-        for request in batch {
-            let held = request
-                .device_ids()
-                .find_map(|device_id| checked.remove(&device_id));
-            let chosen = match held {
-                Some(refusal) => Err(refusal),
-                None if request.is_late() => Err(too_late()),
-                None => context.choose_for(&request, &mut reserved, &mut self.round_robin),
-            };
-            decided.push((request, chosen));
+    /// Decides again the allocations that waited for a write.
+    pub(super) async fn retry_busy(&mut self) {
+        for request in std::mem::take(&mut self.pending.busy) {
+            self.allocate(request).await;
         }
-        for (request, chosen) in decided {
-            match chosen {
-                Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
-                Err(refusal) => {
-                    let refusal = request.lost_with(refusal);
-                    self.refuse(request, refusal);
-                }
-                Ok(chosen) => self.claim(request, chosen).await,
+    }
+
+    /// Chooses slots for an allocation and begins to claim them, unless `held` is the refusal for a device id that a pod still has.
+    async fn choose(&mut self, request: Request, held: Option<Refusal>) {
+        let released = match held {
+            Some(_) => Some(request),
+            None => self.release_duplicates(request),
+        };
+        let Some(request) = released else {
+            return;
+        };
+        self.refresh();
+        let mut round_robin = std::mem::take(&mut self.round_robin);
+        let chosen = match held {
+            Some(refusal) => Err(refusal),
+            None if request.is_late() => Err(too_late()),
+            None => {
+                let reserved = self.writes.slots();
+                self.context()
+                    .choose_for(&request, reserved, &mut round_robin)
             }
+        };
+        self.round_robin = round_robin;
+        match chosen {
+            Err(_) if self.may_wait(&request) => self.pending.waiting_for_slot.push(request),
+            Err(refusal) => {
+                let refusal = request.lost_with(refusal);
+                self.refuse(request, refusal);
+            }
+            Ok(chosen) => self.claim(request, chosen).await,
         }
     }
 
@@ -144,8 +118,9 @@ impl SlotTask {
 
     /// Decides again the allocations that wait for a free slot.
     pub(super) async fn retry_waiting(&mut self) {
-        let waiting_for_slot = std::mem::take(&mut self.pending.waiting_for_slot);
-        self.allocate(waiting_for_slot).await;
+        for request in std::mem::take(&mut self.pending.waiting_for_slot) {
+            self.allocate(request).await;
+        }
     }
 
     /// Chooses other slots for a request whose slots could not be claimed, usually because another node claimed them first, or refuses it.
@@ -172,7 +147,7 @@ impl SlotTask {
                 "cannot claim these slots; choosing others"
             );
             // The slots that were claimed are being released; the request waits for that.
-            self.allocate(vec![request]).await;
+            self.allocate(request).await;
         } else if let Some(error) = errors.first() {
             self.refuse(request, refused(error, chosen));
         }
@@ -180,12 +155,7 @@ impl SlotTask {
 
     /// Begins to write the claims of an allocation, or grants it at once if none is needed.
     async fn claim(&mut self, request: Request, chosen: Vec<Chosen>) {
-        let mut retried_claims = BTreeSet::new();
         for one in &chosen {
-            // This allocation owns the claim from here on.
-            if self.writes.refused_claims.remove(&one.slot_key()).is_some() {
-                retried_claims.insert(one.slot_key());
-            }
             if one.claim.is_some() {
                 // Left over from an Instance that is gone; no pod was seen to have it.
                 self.slot_table.released(&one.device_id);
@@ -193,33 +163,27 @@ impl SlotTask {
         }
         let changes = claim::claims(&chosen);
         if changes.is_empty() {
-            self.grant(request, chosen, &retried_claims).await;
+            self.grant(request, chosen).await;
         } else {
-            let purpose = Purpose::Claim {
-                request,
-                chosen,
-                retried_claims,
-            };
-            self.write(purpose, changes);
+            self.write(Purpose::Claim { request, chosen }, changes);
         }
     }
 
-    /// Returns a refusal for each requested device id that a running pod has. A device id of this node is requested again by the app container of the
+    /// Returns a refusal if a running pod has one of the requested device ids. A device id of this node is requested again by the app container of the
     /// same pod, after its pod has ended, or by a kubelet that has lost its records.
-    fn check_holders(&mut self, answer: &HolderAnswer) -> BTreeMap<DeviceId, Refusal> {
+    fn check_holders(&mut self, answer: &HolderAnswer) -> Option<Refusal> {
         let HolderAnswer {
             request,
             snapshot,
             listed,
         } = answer;
-        let mut refusals = BTreeMap::new();
         let seen = request
             .device_ids()
             .filter(|device_id| self.is_seen(device_id, |_| true));
         let seen: Vec<DeviceId> = seen.collect();
         if let Some(snapshot) = snapshot {
             let back = self.slot_table.observe(snapshot, self.config.grace);
-            self.release(back, Vec::new());
+            self.release(back, None);
         }
         for device_id in seen {
             let Some(SlotState { holder, .. }) = self.slot_table.by_device_id.get(&device_id)
@@ -246,9 +210,9 @@ impl SlotTask {
             } else {
                 continue;
             };
-            refusals.insert(device_id, Refusal::Unavailable(why));
+            return Some(Refusal::Unavailable(why));
         }
-        refusals
+        None
     }
 
     /// Returns true if a pod was seen to have the device id, by a kubelet other than the current one.
@@ -267,51 +231,29 @@ impl SlotTask {
     }
 
     /// Releases all but one of the slots of one Instance that a single request names, so that the container gets different Instances: the
-    /// pods that had them have ended. Such a request waits for the release, once. Returns the requests that need not wait.
-    fn release_duplicates(
-        &mut self,
-        batch: Vec<Request>,
-        refused: &BTreeMap<DeviceId, Refusal>,
-    ) -> Vec<Request> {
-        let mut ready = Vec::new();
-        for mut request in batch {
-            let name = resource_name(&request.resource).unwrap_or_default();
-            if request.ids.len() < 2
-                || request.has_waited
-                || !self.name_index.configurations.contains_key(name)
-                || request.is_late()
-                || request
-                    .device_ids()
-                    .any(|device_id| refused.contains_key(&device_id))
-            {
-                ready.push(request);
-                continue;
-            }
-            let mut held: Vec<(DeviceId, &SlotState)> = request
-                .device_ids()
-                .filter_map(|device_id| {
-                    Some((
-                        device_id.clone(),
-                        self.slot_table.by_device_id.get(&device_id)?,
-                    ))
-                })
-                .collect();
-            held.sort_by_key(|(_, state)| std::cmp::Reverse(state.allocated));
-            let mut instances = BTreeSet::new();
-            let mut back = Vec::new();
-            for (device_id, state) in held {
-                if !instances.insert(&state.instance) {
-                    back.push((device_id, Reason::GivenBack));
-                }
-            }
-            if back.is_empty() {
-                ready.push(request);
-            } else {
-                request.has_waited = true;
-                ready.extend(self.release(back, vec![request]));
-            }
+    /// pods that had them have ended. Such a request waits for the release, once; one that need not wait is returned.
+    fn release_duplicates(&mut self, mut request: Request) -> Option<Request> {
+        let name = resource_name(&request.resource).unwrap_or_default();
+        if request.has_waited
+            || request.is_late()
+            || !self.name_index.configurations.contains_key(name)
+        {
+            return Some(request);
         }
-        ready
+        let held = request.device_ids().filter_map(|device_id| {
+            let state = self.slot_table.by_device_id.get(&device_id)?;
+            Some((device_id, state))
+        });
+        let mut held: Vec<(DeviceId, &SlotState)> = held.collect();
+        held.sort_by_key(|(_, state)| std::cmp::Reverse(state.allocated));
+        let mut instances = BTreeSet::new();
+        held.retain(|(_, state)| !instances.insert(&state.instance));
+        let back = held.into_iter();
+        let back: Vec<_> = back
+            .map(|(device_id, _)| (device_id, Reason::GivenBack))
+            .collect();
+        request.has_waited = !back.is_empty();
+        self.release(back, Some(request))
     }
 
     pub(super) fn uids<'a>(
@@ -324,12 +266,7 @@ impl SlotTask {
     }
 
     /// Answers an allocation whose claims are written.
-    pub(super) async fn grant(
-        &mut self,
-        request: Request,
-        chosen: Vec<Chosen>,
-        retried_claims: &BTreeSet<SlotKey>,
-    ) {
+    pub(super) async fn grant(&mut self, request: Request, chosen: Vec<Chosen>) {
         let name = resource_name(&request.resource).unwrap_or_default();
         let through = self.name_index.configurations.contains_key(name);
         let answer = if request.is_late() {
@@ -340,7 +277,7 @@ impl SlotTask {
         let allocation = match answer {
             Ok(allocation) => allocation,
             Err(refusal) => {
-                self.release_claims(&chosen, retried_claims);
+                self.release_claims(&chosen);
                 return self.refuse(request, refusal);
             }
         };
@@ -360,8 +297,13 @@ impl SlotTask {
             slots = slots.join(" "),
             "allocated"
         );
-        if !is_sent {
-            self.release_claims(&chosen, retried_claims);
+        if is_sent {
+            // A claim of a refused allocation belongs to this one now.
+            for one in &chosen {
+                self.writes.refused_claims.remove(&one.slot_key());
+            }
+        } else {
+            self.release_claims(&chosen);
         }
         self.schedule_read(Instant::now() + SOON);
     }
@@ -382,12 +324,12 @@ impl SlotTask {
 
     /// Releases the claims of an allocation that is answered with an error, of which the kubelet holds nothing. A claim with an unknown
     /// outcome is released when the store shows it.
-    pub(super) fn release_claims(&mut self, chosen: &[Chosen], retried_claims: &BTreeSet<SlotKey>) {
+    pub(super) fn release_claims(&mut self, chosen: &[Chosen]) {
         self.refresh();
         let until = Instant::now() + self.config.grace;
         let slot_keys = chosen
             .iter()
-            .filter(|one| one.claim.is_some() || retried_claims.contains(&one.slot_key()))
+            .filter(|one| one.claim.is_some())
             .map(|one| (one.slot_key(), until));
         self.writes.refused_claims.extend(slot_keys);
         self.release_refused_claims();
@@ -413,24 +355,22 @@ impl SlotTask {
             })
             .map(|(device_id, _)| (device_id.clone(), Reason::Refused))
             .collect();
-        self.release(back, Vec::new());
+        self.release(back, None);
     }
 }
 
 impl SlotContext<'_> {
-    /// Chooses slots for an allocation, preferably not those that another node claimed first.
+    /// Chooses slots for an allocation besides the reserved ones, preferably not those that another node claimed first.
     fn choose_for(
         &self,
         request: &Request,
-        reserved: &mut BTreeSet<String>,
+        reserved: BTreeSet<String>,
         round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let (resource, ids) = (&request.resource, &request.ids);
         if !request.lost.is_empty() {
-            let mut others = reserved.clone();
-            others.extend(request.lost.iter().cloned());
-            if let Ok(chosen) = self.choose(resource, ids, &mut others, round_robin) {
-                reserved.extend(chosen.iter().map(|one| one.slot.clone()));
+            let others = reserved.union(&request.lost).cloned().collect();
+            if let Ok(chosen) = self.choose(resource, ids, others, round_robin) {
                 return Ok(chosen);
             }
         }

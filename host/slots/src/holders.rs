@@ -17,13 +17,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::report::{SlotReport, SlotView};
 use crate::tickets::TicketReport;
+use crate::writes::WRITE;
 
 /// Least time between two writes of an Instance.
 const SPACING: Duration = Duration::from_secs(1);
 /// Maximum number of Instances written in one batch.
 const TOGETHER: usize = 50;
-/// Time limit of a batch of writes.
-const WRITE: Duration = Duration::from_secs(5);
 /// Delay before this node corrects the number of used slots; the node whose slots have changed writes it first.
 const OTHERS: Duration = Duration::from_secs(5);
 /// Delay before this task removes a holder; the write that releases the slot removes it first.
@@ -75,8 +74,7 @@ impl HoldersTask {
                 let changed = tokio::select! {
                     changed = self.instances.changed() => changed,
                     changed = self.slots.changed() => changed,
-                    // The sender is gone if no tickets are offered.
-                    Ok(()) = self.tickets.changed() => Ok(()),
+                    changed = self.tickets.changed() => changed,
                     () = until(next) => Ok(()),
                 };
                 if changed.is_err() {
@@ -116,14 +114,11 @@ impl HoldersTask {
             if due > now || changes.len() >= TOGETHER {
                 next = Some(next.map_or(due, |next| next.min(due)));
             } else {
-                changes.push(Change::Update {
-                    key: key.clone(),
-                    uid: instance.metadata.uid.clone(),
-                    edits: vec![Edit::Holders {
-                        node: self.node.to_string(),
-                        holders: holders.clone(),
-                    }],
-                });
+                let edit = Edit::Holders {
+                    node: self.node.to_string(),
+                    holders: holders.clone(),
+                };
+                changes.push(Change::edit(instance, vec![edit]));
             }
         }
         (changes, next)

@@ -28,7 +28,7 @@ pub(super) enum LedgerWrite {
 /// Running writes, at most one of each kind.
 pub(super) struct LedgerWrites {
     ledger: Arc<dyn ResourceLedger>,
-    running: JoinSet<LedgerWrite>,
+    pub running: JoinSet<LedgerWrite>,
     has_names: bool,
     has_kubelet: bool,
     /// Names that are offered and not stored yet: they are lost only over a restart.
@@ -51,11 +51,6 @@ impl LedgerWrites {
             retry: None,
             problem: None,
         }
-    }
-
-    /// Returns the next write that ends.
-    pub async fn next(&mut self) -> Option<Result<LedgerWrite, JoinError>> {
-        self.running.join_next().await
     }
 }
 

@@ -13,6 +13,7 @@ use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
 use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,19 +42,22 @@ pub use metrics::Metrics;
 pub use queue::{AllocateQueue, SlotHandle};
 
 use adopt::Adoptions;
-use holder_queries::HolderQueries;
+use holder_queries::HolderAnswer;
 use ledger_writes::LedgerWrites;
 use model::claim::RoundRobin;
+use model::context::SlotContext;
 use model::name_index::NameIndex;
+use model::offers::OfferBuilder;
 use model::slot_table::SlotTable;
 use model::warmup::Warmup;
 use node_count::NodeCount;
 use pending::Pending;
 use publish::Published;
-use queue::{QUEUE, Request};
+use queue::Request;
 use record_reads::RecordReads;
 use record_reads::{FIRST_READ, SOON};
 use records::Records;
+use refusals::Refusals;
 use report::SlotReport;
 use unwritable::Unwritable;
 use writes::Writes;
@@ -98,7 +102,8 @@ pub struct SlotTask {
     round_robin: RoundRobin,
     record_reads: RecordReads,
     writes: Writes,
-    holder_queries: HolderQueries,
+    /// Questions to the kubelet who has the device ids of an allocation.
+    holder_queries: JoinSet<HolderAnswer>,
     ledger_writes: LedgerWrites,
     pending: Pending,
     adoptions: Adoptions,
@@ -135,11 +140,18 @@ impl SlotTask {
             round_robin: RoundRobin::new(),
             record_reads: RecordReads::new(records),
             writes: Writes::default(),
-            holder_queries: HolderQueries::default(),
+            holder_queries: JoinSet::new(),
             pending: Pending::default(),
             adoptions: Adoptions::default(),
             unwritable: Unwritable::default(),
-            published: Published::new(queue.offers, ports.held, queue.report, ports.ledger.names()),
+            published: Published {
+                offers: queue.offers,
+                held: ports.held,
+                report: queue.report,
+                offer_builder: OfferBuilder::default(),
+                known: ports.ledger.names(),
+                refusals: Refusals::default(),
+            },
             ledger_writes: LedgerWrites::new(ports.ledger),
             is_due: true,
         };
@@ -155,26 +167,20 @@ impl SlotTask {
                 () = shutdown.cancelled() => return self.finish().await,
                 changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
                 changed = self.devices.changed() => changed.map_err(|_| SourceEnded("devices"))?,
-                Some(first) = self.requests.recv() => {
-                    let mut waiting = vec![first];
-                    while waiting.len() < QUEUE
-                        && let Ok(next) = self.requests.try_recv()
-                    {
-                        waiting.push(next);
-                    }
-                    self.allocate(waiting).await;
+                Some(request) = self.requests.recv() => {
+                    self.allocate(request).await;
                     // The task that answers the kubelet would otherwise wait on this thread until the lists are computed.
                     tokio::task::yield_now().await;
                 }
-                Some(done) = self.writes.next() => {
+                Some(done) = self.writes.running.join_next() => {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(answer) = self.holder_queries.next() => {
+                Some(answer) = self.holder_queries.join_next() => {
                     self.answered(answer).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(note) = self.ledger_writes.next() => self.ledger_written(note)?,
+                Some(note) = self.ledger_writes.running.join_next() => self.ledger_written(note)?,
                 Some(snapshot) = self.record_reads.reading.join_next() => {
                     if let Ok(snapshot) = snapshot {
                         self.observe(&snapshot);
@@ -209,6 +215,21 @@ impl SlotTask {
         }
     }
 
+    /// Returns the state from which decisions about slots are made, as it was last taken over.
+    fn context(&self) -> SlotContext<'_> {
+        let (instances, devices) = &self.current;
+        SlotContext {
+            node: &self.node,
+            devices,
+            instances,
+            name_index: &self.name_index,
+            slot_table: &self.slot_table,
+            new: self.warmup.waiting(),
+            barred: self.unwritable.barred(),
+            kubelet: self.record_reads.records.kubelet_run(),
+        }
+    }
+
     /// Takes over the current Instances and devices.
     fn refresh(&mut self) {
         let instances = Arc::clone(&self.instances.borrow_and_update());
@@ -228,7 +249,7 @@ impl SlotTask {
             if self.store.has_other_nodes() {
                 self.warmup
                     .update(&instances, Instant::now(), self.clock.now());
-                if !self.warmup.uids().is_empty() {
+                if !self.warmup.waiting().is_empty() {
                     self.nodes.count(&self.store);
                 }
             }

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::configuration::Backend;
-use leafhost_core::device_id::resource;
+use leafhost_core::device_id::resource_name;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::HeldSlots;
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
+use leafhost_core::usable::configured;
+use leafhost_core::wait::publish;
 use leafhost_kubelet::{KubeletRun, Offers};
 use tokio::sync::watch;
 
 use super::SlotTask;
-use super::model::context::SlotContext;
 use super::model::name_index::NameIndex;
 use super::model::offers::{self, Limits, OfferBuilder};
 use super::model::slot_table::SlotTable;
@@ -23,32 +23,13 @@ use super::report::{SlotReport, SlotView};
 
 /// Published state and its receivers.
 pub(super) struct Published {
-    offers: watch::Sender<Arc<Offers>>,
-    held: watch::Sender<Arc<HeldSlots>>,
-    report: watch::Sender<Arc<SlotReport>>,
-    offer_builder: OfferBuilder,
+    pub offers: watch::Sender<Arc<Offers>>,
+    pub held: watch::Sender<Arc<HeldSlots>>,
+    pub report: watch::Sender<Arc<SlotReport>>,
+    pub offer_builder: OfferBuilder,
     /// Names that were ever offered.
-    known: BTreeSet<String>,
+    pub known: BTreeSet<String>,
     pub refusals: Refusals,
-}
-
-impl Published {
-    /// Creates the state with nothing published. `known` are the names that were ever offered.
-    pub fn new(
-        offers: watch::Sender<Arc<Offers>>,
-        held: watch::Sender<Arc<HeldSlots>>,
-        report: watch::Sender<Arc<SlotReport>>,
-        known: BTreeSet<String>,
-    ) -> Self {
-        Self {
-            offers,
-            held,
-            report,
-            offer_builder: OfferBuilder::default(),
-            known,
-            refusals: Refusals::default(),
-        }
-    }
 }
 
 impl SlotTask {
@@ -71,69 +52,41 @@ impl SlotTask {
         lost.into_iter().chain(uncertain)
     }
 
-    /// Returns the resources of Configurations with backend `Dra`: a resource offered both ways would be allocated by the kubelet alone.
-    fn dra_resources(&self, devices: &DeviceSnapshot, instances: &InstanceSet) -> BTreeSet<String> {
-        let is_given = |key: &ConfigurationKey| {
-            let view = devices.configurations.get(key);
-            view.is_some_and(|view| view.configured.configuration.backend == Backend::Dra)
-        };
-        if !devices.configurations.keys().any(is_given) {
-            return BTreeSet::new();
-        }
-        let configurations = self.name_index.configurations.iter();
-        let configurations = configurations.filter(|(_, key)| is_given(key));
-        let own = self.name_index.instances.iter().filter(|(_, key)| {
-            let instance = instances.instances.get(key);
-            let owner = instance.and_then(|instance| {
-                ConfigurationKey::new(&key.namespace, &instance.spec.configuration_name).ok()
-            });
-            owner.is_some_and(|owner| is_given(&owner))
-        });
-        let names = configurations
-            .map(|(name, _)| name)
-            .chain(own.map(|(name, _)| name));
-        names.map(|name| resource(name)).collect()
+    /// Returns true if a resource is of a Configuration with backend `Dra`: offered both ways, it would be allocated by the kubelet alone.
+    fn is_dra(&self, resource: &str, devices: &DeviceSnapshot, instances: &InstanceSet) -> bool {
+        let name = resource_name(resource).unwrap_or_default();
+        let key = self.name_index.configurations.get(name);
+        let view = key.and_then(|key| devices.configurations.get(key));
+        let instance = self.name_index.instances.get(name);
+        let instance = instance.and_then(|key| instances.instances.get(key));
+        let of_instance = instance.and_then(|instance| configured(devices, instance));
+        let mut owners = view
+            .map(|view| &view.configured)
+            .into_iter()
+            .chain(of_instance);
+        owners.any(|owner| owner.configuration.backend == Backend::Dra)
     }
 
     pub(super) fn publish(&mut self) {
         let held = self.slot_table.held(&self.name_index);
-        self.published.held.send_if_modified(|old| {
-            let differs = **old != held;
-            if differs {
-                *old = Arc::new(held);
-            }
-            differs
-        });
-        let is_known = self.instances.borrow().is_known();
-        if self.record_reads.ready.is_some() || !is_known {
+        publish(&self.published.held, Arc::new(held));
+        let (instances, devices) = self.current.clone();
+        if self.record_reads.ready.is_some() || !instances.is_known() {
             return;
         }
         let kubelet = self.record_reads.records.kubelet_run();
-        let instances = Arc::clone(&self.instances.borrow());
-        let devices = Arc::clone(&self.devices.borrow());
         let limits = Limits {
             live: self.config.instance_resources,
             ever: offers::NAMES_EVER.max(self.config.instance_resources),
         };
-        let context = SlotContext {
-            node: &self.node,
-            devices: &devices,
-            instances: &instances,
-            name_index: &self.name_index,
-            slot_table: &self.slot_table,
-            new: self.warmup.uids(),
-            barred: self.unwritable.barred(),
-            kubelet,
-        };
         let is_writable = !self.unwritable.is_all() && instances.complete;
-        let mut offered =
-            self.published
-                .offer_builder
-                .offer(context, is_writable, &self.published.known, limits);
-        let given = self.dra_resources(&devices, &instances);
+        let mut builder = std::mem::take(&mut self.published.offer_builder);
+        let known = &self.published.known;
+        let mut offered = builder.offer(self.context(), is_writable, known, limits);
+        self.published.offer_builder = builder;
         offered
             .offers
-            .retain(|name, _| !given.contains(name.as_str()));
+            .retain(|name, _| !self.is_dra(name.as_str(), &devices, &instances));
         let mut problems = offered.problems;
         // A name counts once a kubelet may have added it to the Node object.
         let mut new_names = BTreeSet::new();
@@ -147,17 +100,7 @@ impl SlotTask {
         self.published
             .refusals
             .keep(|resource| offers.keys().any(|name| name.as_str() == resource));
-        self.published.offers.send_if_modified(|old| {
-            let same = old.len() == offered.offers.len()
-                && old
-                    .iter()
-                    .zip(&offered.offers)
-                    .all(|((one, a), (two, b))| one == two && Arc::ptr_eq(a, b));
-            if !same {
-                *old = Arc::new(offered.offers);
-            }
-            !same
-        });
+        publish(&self.published.offers, Arc::new(offered.offers));
         problems.extend(self.name_index.problems.iter().cloned());
         problems.extend(self.adoptions.conflicts.iter().cloned());
         problems.extend(self.adoptions.problem.iter().cloned());
@@ -184,13 +127,7 @@ impl SlotTask {
             problems: problems.into_iter().collect(),
             refusals: self.published.refusals.views(),
         };
-        self.published.report.send_if_modified(|old| {
-            let differs = **old != report;
-            if differs {
-                *old = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.published.report, Arc::new(report));
     }
 }
 

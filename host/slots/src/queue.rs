@@ -74,6 +74,23 @@ impl Request {
     }
 }
 
+/// Sends a request to a task and returns the answer, or the text as a refusal if none comes within the time limit.
+pub(super) async fn ask<R>(
+    requests: &mpsc::Sender<R>,
+    request: impl FnOnce(oneshot::Sender<Result<Allocation, Refusal>>) -> R,
+    (limit, late): (Duration, String),
+) -> Result<Allocation, Refusal> {
+    let (answer, answered) = oneshot::channel();
+    let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
+    let decided = timeout(limit, async {
+        let sent = requests.send(request(answer)).await;
+        sent.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())?
+    });
+    let late = Err(Refusal::Unavailable(late));
+    decided.await.unwrap_or(late)
+}
+
 /// Passes the kubelet's calls to the slot task.
 #[derive(Clone)]
 pub struct SlotHandle {
@@ -105,8 +122,7 @@ impl Allocator for SlotHandle {
         resource: &ResourceName,
         ids: BTreeSet<String>,
     ) -> Result<Allocation, Refusal> {
-        let (answer, answered) = oneshot::channel();
-        let request = Request {
+        let request = |answer| Request {
             resource: resource.as_str().to_owned(),
             ids,
             answer,
@@ -116,17 +132,11 @@ impl Allocator for SlotHandle {
             unwritten: None,
             losses: 0,
         };
-        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
-        let decided = timeout(ALLOCATE, async {
-            self.requests.send(request).await.map_err(|_| stopping())?;
-            answered.await.map_err(|_| stopping())?
-        });
-        decided.await.unwrap_or_else(|_| {
-            Err(Refusal::Unavailable(format!(
-                "the claim was not written within {} seconds; see the agent's status",
-                ALLOCATE.as_secs()
-            )))
-        })
+        let late = format!(
+            "the claim was not written within {} seconds; see the agent's status",
+            ALLOCATE.as_secs()
+        );
+        ask(&self.requests, request, (ALLOCATE, late)).await
     }
 
     fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {

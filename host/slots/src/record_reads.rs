@@ -21,9 +21,9 @@ pub(super) const SOON: Duration = Duration::from_millis(150);
 /// is offered before.
 const RETRY: Duration = Duration::from_millis(10);
 /// Interval of reads while this node has slots: PodResources sends no events.
-const EVERY: Duration = Duration::from_secs(10);
+pub(super) const EVERY: Duration = Duration::from_secs(10);
 /// Interval of reads while the end of a pod with slots causes no event: the kubelet removes its folder up to two seconds later.
-const SILENT: Duration = Duration::from_millis(600);
+pub(super) const SILENT: Duration = Duration::from_millis(600);
 
 /// Schedule and results of the reads of the kubelet's records.
 pub(super) struct RecordReads {
@@ -134,7 +134,7 @@ impl SlotTask {
         }
         self.slot_table
             .adopt(&self.node, &self.name_index, snapshot);
-        self.release(back, Vec::new());
+        self.release(back, None);
         self.is_due = true;
         self.store_kubelet();
         self.record_reads.take_in(snapshot);

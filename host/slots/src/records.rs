@@ -59,6 +59,16 @@ pub trait Admissions: Send + Sync {
 /// Predicate that selects resources by name.
 pub type Wanted = fn(&str) -> bool;
 
+/// Returns true for the resources of Configurations and Instances.
+pub fn is_of_slots(resource: &str) -> bool {
+    resource_name(resource).is_some()
+}
+
+/// Returns true for the resource of tickets.
+pub fn is_of_tickets(resource: &str) -> bool {
+    resource == DEVICES
+}
+
 /// Records of this machine's kubelet.
 pub struct KubeletRecords {
     root: PathBuf,
@@ -77,27 +87,9 @@ struct CheckpointOnly {
 }
 
 impl KubeletRecords {
-    /// Creates the reader for resources of Configurations and Instances. `root` is the kubelet's folder, usually `/var/lib/kubelet`;
-    /// `changes` changes when a snapshot may show something new.
-    pub fn new(root: PathBuf, plugins: DevicePlugins, changes: watch::Receiver<u64>) -> Self {
-        Self::of(
-            |resource| resource_name(resource).is_some(),
-            root,
-            plugins,
-            changes,
-        )
-    }
-
-    /// Creates the reader for tickets.
-    pub fn of_tickets(
-        root: PathBuf,
-        plugins: DevicePlugins,
-        changes: watch::Receiver<u64>,
-    ) -> Self {
-        Self::of(|resource| resource == DEVICES, root, plugins, changes)
-    }
-
-    fn of(
+    /// Creates the reader for the `wanted` resources. `root` is the kubelet's folder, usually `/var/lib/kubelet`; `changes` changes when a
+    /// snapshot may show something new.
+    pub fn new(
         wanted: Wanted,
         root: PathBuf,
         plugins: DevicePlugins,
@@ -216,22 +208,20 @@ impl KubeletRecords {
                 ..checked
             }));
         }
-        match self.rewritten(&read).await {
-            Some(read) => {
-                let checked = Checked {
-                    fresh: true,
-                    rewritten: true,
-                    ..digest(&read, self.wanted)
-                };
-                *self.checkpoint_only() = Some(CheckpointOnly {
-                    until: Instant::now() + wait,
-                    wait,
-                    entries: more(&checked),
-                });
-                Ok(Some(checked))
-            }
-            None => Ok(Some(checked)),
-        }
+        let Some(read) = self.rewritten(&read).await else {
+            return Ok(Some(checked));
+        };
+        let checked = Checked {
+            fresh: true,
+            rewritten: true,
+            ..digest(&read, self.wanted)
+        };
+        *self.checkpoint_only() = Some(CheckpointOnly {
+            until: Instant::now() + wait,
+            wait,
+            entries: more(&checked),
+        });
+        Ok(Some(checked))
     }
 }
 
@@ -247,9 +237,7 @@ impl Records for KubeletRecords {
         let mut problems = Vec::new();
         let (listed, active) = match self.list().await {
             Ok(listed) => {
-                let pods = listed.pods.iter();
-                let active = pods.map(|(namespace, name)| format!("{namespace}/{name}"));
-                let active = active.collect();
+                let active = active(&listed);
                 (Some(device_ids(listed, self.wanted)), active)
             }
             Err(error) => {
@@ -333,16 +321,20 @@ impl Admissions for KubeletRecords {
         let read = self.checkpoint().await?;
         let entries = read.into_iter().flat_map(|read| read.entries);
         let entries = entries.filter(|entry| (self.wanted)(&entry.resource));
-        let pods = listed.pods.iter();
         Ok(Admission {
-            active: pods
-                .map(|(namespace, name)| format!("{namespace}/{name}"))
-                .collect(),
+            active: active(&listed),
             served: entries
                 .map(|entry| (entry.pod_uid, entry.container))
                 .collect(),
         })
     }
+}
+
+/// Returns the pods that PodResources lists, as `namespace/name`.
+fn active(listed: &Listed) -> BTreeSet<String> {
+    let pods = listed.pods.iter();
+    pods.map(|(namespace, name)| format!("{namespace}/{name}"))
+        .collect()
 }
 
 fn device_ids(listed: Listed, wanted: Wanted) -> BTreeMap<DeviceId, BTreeSet<Pod>> {

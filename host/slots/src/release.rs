@@ -13,12 +13,12 @@ use super::queue::Request;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Begins to release slots. The requests of `then` are decided after the write; they are returned if nothing is to be written.
+    /// Begins to release slots. The request `then` is decided after the write; it is returned if nothing is to be written.
     pub(super) fn release(
         &mut self,
         back: Vec<(DeviceId, Reason)>,
-        then: Vec<Request>,
-    ) -> Vec<Request> {
+        then: Option<Request>,
+    ) -> Option<Request> {
         let instances = Arc::clone(&self.instances.borrow());
         let mut changes = Vec::new();
         let mut slots = Vec::new();
@@ -35,18 +35,15 @@ impl SlotTask {
             if self.writes.has_device_id(&device_id) || self.writes.has_slot_key(&slot_key) {
                 continue;
             }
-            changes.push(Change::Update {
-                key: instance.key(),
-                uid: instance.metadata.uid.clone(),
-                edits: released::edits(&self.node, instance, &state.slot, &state.usage),
-            });
+            let edits = released::edits(&self.node, instance, &state.slot, &state.usage);
+            changes.push(Change::edit(instance, edits));
             slots.push((device_id, slot_key, reason));
         }
         if changes.is_empty() {
             return then;
         }
         self.write(Purpose::Release { slots, then }, changes);
-        Vec::new()
+        None
     }
 
     /// Records the results of releases. Failed ones are tried again at the next snapshot.

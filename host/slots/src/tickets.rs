@@ -16,10 +16,8 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore};
 use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
-use leafhost_core::wait::{SourceEnded, until};
-use leafhost_kubelet::{
-    Allocation, Device, Devices, Health, KubeletRun, Offers, Refusal, ResourceName,
-};
+use leafhost_core::wait::{SourceEnded, publish, until};
+use leafhost_kubelet::{Allocation, Device, Health, KubeletRun, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -30,10 +28,12 @@ use crate::model::admission::Served;
 use crate::model::released;
 use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
 use crate::model::snapshot::Snapshot;
-use crate::record_reads::SOON;
+use crate::queue::ask;
+use crate::record_reads::{EVERY, SILENT, SOON};
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
 use crate::submounts;
+use crate::writes::WRITE;
 
 mod answer;
 pub mod model;
@@ -51,12 +51,6 @@ const BLIND: Duration = Duration::from_secs(8);
 const UNREPORTED: Duration = Duration::from_secs(5);
 /// Time limit of an Allocate, shorter than the endpoint's, whose error says less.
 const ALLOCATE: Duration = Duration::from_secs(9);
-/// Time limit of a write that releases slots.
-const WRITE: Duration = Duration::from_secs(5);
-/// Interval between two reads of the kubelet's records while pods have slots. `SILENT` applies while one of them has no volume, because the end of
-/// its containers causes no event, or while pods are doubtful.
-const EVERY: Duration = Duration::from_secs(10);
-const SILENT: Duration = Duration::from_millis(600);
 
 /// Allocate call that waits for its answer.
 struct Request {
@@ -72,28 +66,14 @@ pub struct TicketHandle(mpsc::Sender<Request>);
 impl TicketHandle {
     /// Returns the allocation of the container that the kubelet asks for.
     pub async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
-        let (answer, answered) = oneshot::channel();
-        let request = Request {
+        let request = |answer| Request {
             ids,
             answer,
             asked: Instant::now(),
         };
-        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
-        let decided = timeout(ALLOCATE, async {
-            self.0.send(request).await.map_err(|_| stopping())?;
-            answered.await.map_err(|_| stopping())?
-        });
-        decided.await.unwrap_or_else(|_| {
-            Err(Refusal::Unavailable(
-                "the kubelet's records were not read in time".to_owned(),
-            ))
-        })
+        let late = "the kubelet's records were not read in time".to_owned();
+        ask(&self.0, request, (ALLOCATE, late)).await
     }
-}
-
-/// Returns the name of the tickets' resource, [`DEVICES`].
-pub fn resource() -> Option<ResourceName> {
-    ResourceName::new(DEVICES).ok()
 }
 
 /// Returns `count` tickets, at most [`MAX_TICKETS`], as offers for the kubelet.
@@ -105,9 +85,11 @@ pub fn offers(count: u32) -> Offers {
         };
         (format!("ticket-{number:04}"), device)
     });
-    let devices: Devices = ids.collect();
-    let offer = resource().map(|resource| (resource, Arc::new(devices)));
-    offer.into_iter().collect()
+    let mut offers = Offers::new();
+    if let Ok(resource) = ResourceName::new(DEVICES) {
+        offers.insert(resource, Arc::new(ids.collect()));
+    }
+    offers
 }
 
 /// Settings for tickets.
@@ -148,11 +130,8 @@ pub struct TicketReport {
 pub struct TicketTask {
     node: Arc<str>,
     config: TicketConfig,
-    store: Arc<dyn InstanceStore>,
+    ports: TicketPorts,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    devices: watch::Receiver<Arc<DeviceSnapshot>>,
-    records: Arc<dyn Records>,
-    admissions: Arc<dyn Admissions>,
     requests: mpsc::Receiver<Request>,
     report: watch::Sender<Arc<TicketReport>>,
     metrics: Arc<Metrics>,
@@ -166,7 +145,6 @@ pub struct TicketTask {
     answered: Vec<Answered>,
     /// Uids of pods that may have got devices reserved for other pods.
     uncertain_uids: BTreeSet<String>,
-    lock: Option<LockPort>,
     /// Pods, as `namespace/name`, that the kubelet had admitted at the last Allocate.
     admitted: BTreeSet<String>,
 }
@@ -177,16 +155,6 @@ struct Answered {
     ids: BTreeSet<String>,
     kubelet: Option<KubeletRun>,
     at: Instant,
-}
-
-impl TicketReport {
-    /// Returns the report of an agent that offers no tickets.
-    pub fn none() -> Self {
-        Self {
-            is_known: true,
-            ..Self::default()
-        }
-    }
 }
 
 impl TicketTask {
@@ -203,10 +171,7 @@ impl TicketTask {
             node: node.into(),
             config,
             instances: ports.store.instances(),
-            store: ports.store,
-            devices: ports.devices,
-            records: ports.records,
-            admissions: ports.admissions,
+            ports,
             requests,
             report,
             metrics,
@@ -217,7 +182,6 @@ impl TicketTask {
             unanswered: 0,
             answered: Vec::new(),
             uncertain_uids: BTreeSet::new(),
-            lock: ports.lock,
             admitted: BTreeSet::new(),
         };
         (task, TicketHandle(sender), reported)
@@ -225,14 +189,14 @@ impl TicketTask {
 
     /// Runs until `stop`. Fails if the Instances or the kubelet's folder can no longer be watched.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), SourceEnded> {
-        let mut events = self.records.changes();
+        let mut events = self.ports.records.changes();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 changed = self.instances.changed() => {
                     changed.map_err(|_| SourceEnded("Instances"))?;
-                    self.publish();
+                    self.publish(false);
                     self.schedule_read(Instant::now() + SOON);
                 }
                 changed = events.changed() => {
@@ -263,7 +227,7 @@ impl TicketTask {
         let reserved = model::reserved_slots(&self.node, &self.instances.borrow());
         let uids = reserved.into_iter().map(|(_, _, uid)| uid);
         let uids = uids.chain(self.uncertain_uids.iter().cloned()).collect();
-        let records = Arc::clone(&self.records);
+        let records = Arc::clone(&self.ports.records);
         self.reading
             .spawn(async move { records.read(uids, BTreeSet::new()).await });
     }
@@ -294,7 +258,7 @@ impl TicketTask {
         if snapshot.listed.is_some() {
             self.holders = seen.holders;
             let locked = self.locked();
-            if let Some(lock) = &self.lock {
+            if let Some(lock) = &self.ports.lock {
                 // Includes pods of an earlier agent that ended before it could report them. A refused pod stays until it no longer has the lock.
                 lock.done.send_modify(|done| {
                     done.retain(|uid| Some(uid) == locked.as_ref());
@@ -307,7 +271,7 @@ impl TicketTask {
         if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
             self.schedule_read(over);
         }
-        self.show(snapshot.listed.is_some(), &instances);
+        self.publish(snapshot.listed.is_some());
         self.write(&instances, wrong, seen.back).await;
     }
 
@@ -390,15 +354,15 @@ impl TicketTask {
         let changes: Vec<Change> = edits
             .into_iter()
             .filter_map(|(key, edits)| {
-                let uid = instances.instances.get(&key)?.metadata.uid.clone();
-                Some(Change::Update { key, uid, edits })
+                let instance = instances.instances.get(&key)?;
+                Some(Change::edit(instance, edits))
             })
             .collect();
         if changes.is_empty() {
             return;
         }
         // A write that fails is decided again after the next read.
-        let Ok(written) = timeout(WRITE, self.store.apply(changes)).await else {
+        let Ok(written) = timeout(WRITE, self.ports.store.apply(changes)).await else {
             tracing::warn!("cannot release slots: the store does not answer; retrying");
             return;
         };
@@ -410,12 +374,9 @@ impl TicketTask {
         }
     }
 
-    fn publish(&self) {
-        let is_readable = self.report.borrow().is_readable;
-        self.show(is_readable, &self.instances.borrow());
-    }
-
-    fn show(&self, is_readable: bool, instances: &InstanceSet) {
+    /// Publishes the state; `is_readable` is true if the kubelet's records have just been read.
+    fn publish(&self, is_readable: bool) {
+        let instances = &self.instances.borrow();
         let reserved = model::reserved_slots(&self.node, instances).into_iter();
         let slots = reserved.map(|(key, slot, uid)| {
             let instance = instances.instances.get(&key);
@@ -441,13 +402,7 @@ impl TicketTask {
             is_readable: is_readable || self.report.borrow().is_readable,
             slots: slots.collect(),
         };
-        self.report.send_if_modified(|before| {
-            let differs = **before != report;
-            if differs {
-                *before = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
     }
 
     async fn answer(&mut self, request: Request) {
@@ -477,11 +432,11 @@ impl TicketTask {
             self.answered.push(Answered {
                 container,
                 ids,
-                kubelet: self.records.kubelet_run(),
+                kubelet: self.ports.records.kubelet_run(),
                 at: Instant::now(),
             });
             // Published before the kubelet records the answer: a scheduler that sees the pod deleted then leaves the slot to this node.
-            self.publish();
+            self.publish(false);
         }
         self.next = Some(Instant::now() + SOON);
     }
@@ -491,12 +446,12 @@ impl TicketTask {
         let mut refusal = Refusal::Unavailable(answer::nobody());
         let (mut last, mut is_read) = (asked + UNSEEN, false);
         loop {
-            let admission = self.admissions.admission().await.map_err(|why| {
+            let admission = self.ports.admissions.admission().await.map_err(|why| {
                 Refusal::Unavailable(format!("cannot determine for which pod this is: {why}"))
             })?;
             self.admitted.clone_from(&admission.active);
             let instances = Arc::clone(&self.instances.borrow_and_update());
-            let kubelet = self.records.kubelet_run();
+            let kubelet = self.ports.records.kubelet_run();
             let recent = self
                 .answered
                 .iter()
@@ -505,7 +460,7 @@ impl TicketTask {
             let reservations = model::reservations(&self.node, &instances);
             let over = self.history.seen_by(kubelet);
             let locked = self.locked();
-            let devices = Arc::clone(&self.devices.borrow());
+            let devices = Arc::clone(&self.ports.devices.borrow());
             match model::next(&reservations, &admission, &recent, &over, locked.as_deref()) {
                 Next::Unclear(pods) => {
                     return Err(Refusal::Unavailable(format!(
@@ -513,46 +468,36 @@ impl TicketTask {
                         pods.join(" and ")
                     )));
                 }
-                Next::Container(uid, reservation, wanted) => {
-                    let found = u32::try_from(wanted.devices.len()).unwrap_or(u32::MAX);
-                    if found >= wanted.of {
-                        match answer::allocation(
-                            &self.node,
-                            (&devices, &instances),
-                            (uid, &reservation.pod),
-                            wanted,
-                        ) {
-                            Ok(given) => {
-                                if model::is_last(uid, reservation, &admission, &recent) {
-                                    self.unlock(uid);
-                                }
-                                return Ok((given, (uid.to_owned(), wanted.name.clone())));
+                Next::Container(uid, reservation, wanted) if wanted.is_whole() => {
+                    let seen = (&*devices, &*instances);
+                    match answer::allocation(&self.node, seen, wanted) {
+                        Ok(given) => {
+                            if model::is_last(uid, reservation, &admission, &recent) {
+                                self.unlock(uid);
                             }
-                            Err(answer::Refused {
-                                why,
-                                is_final: true,
-                            }) => return Err(why),
-                            Err(answer::Refused { why, .. }) => {
-                                refusal = why;
-                                last = last.max(asked + UNREPORTED);
-                            }
+                            return Ok((given, (uid.to_owned(), wanted.name.clone())));
+                        }
+                        Err(refused) if refused.is_final => return Err(refused.why),
+                        Err(refused) => {
+                            refusal = refused.why;
+                            last = last.max(asked + UNREPORTED);
                         }
                     }
                 }
-                Next::Nobody => {}
+                Next::Container(..) | Next::Nobody => {}
             }
             // The watch lags behind the scheduler's write, and handlers behind an agent that has just started.
             let changed = async {
                 tokio::select! {
                     changed = self.instances.changed() => changed,
-                    changed = self.devices.changed() => changed,
+                    changed = self.ports.devices.changed() => changed,
                 }
             };
             match timeout_at(last, changed).await {
                 Ok(Ok(())) => {}
                 Err(_) if !is_read => {
                     is_read = true;
-                    let read = self.store.refresh().await;
+                    let read = self.ports.store.refresh().await;
                     if let Err(error) = &read {
                         tracing::warn!(error, "cannot read the Instances for an allocation");
                     }
@@ -567,13 +512,13 @@ impl TicketTask {
 
     /// Returns the uid of the pod for which the node is locked.
     fn locked(&self) -> Option<String> {
-        let locked = self.lock.as_ref()?.locked.borrow();
+        let locked = self.ports.lock.as_ref()?.locked.borrow();
         locked.as_ref().map(|lock| lock.uid.clone())
     }
 
     /// Reports that the pod with the lock no longer needs it, if the kubelet has admitted that pod: a pod whose Allocate is refused fails.
     fn give_up(&self) {
-        let locked = self.lock.as_ref().and_then(|lock| {
+        let locked = self.ports.lock.as_ref().and_then(|lock| {
             let locked = lock.locked.borrow();
             let locked = locked.as_ref()?;
             let is_admitted = self.admitted.contains(&locked.pod.to_string());
@@ -586,7 +531,7 @@ impl TicketTask {
 
     /// Reports that a pod no longer needs the lock.
     fn unlock(&self, uid: &str) {
-        if let Some(lock) = &self.lock {
+        if let Some(lock) = &self.ports.lock {
             lock.done.send_modify(|done| {
                 done.insert(uid.to_owned());
             });

@@ -166,11 +166,10 @@ impl Unwritable {
         own: impl Iterator<Item = &'a InstanceKey>,
         now: Instant,
     ) -> Vec<Change> {
-        let gone = |key: &&InstanceKey| !set.instances.contains_key(*key);
-        let gone: Vec<InstanceKey> = self.instances.keys().filter(gone).cloned().collect();
-        for key in gone {
-            self.forget(&key);
-        }
+        let is_there = |key: &InstanceKey| set.instances.contains_key(key);
+        self.instances.retain(|key, _| is_there(key));
+        self.barred.retain(is_there);
+        self.fresh.retain(is_there);
         let mut tried = Vec::new();
         if let Some((failed_key, store)) = &mut self.store {
             if store.next > now {
@@ -205,12 +204,10 @@ impl Unwritable {
                 }
             }
         }
-        let change = |key: InstanceKey| {
-            let uid = set.instances.get(&key)?.metadata.uid.clone();
-            let edits = Vec::new();
-            Some(Change::Update { key, uid, edits })
-        };
-        tried.into_iter().filter_map(change).collect()
+        let tried = tried.iter().filter_map(|key| set.instances.get(key));
+        tried
+            .map(|instance| Change::edit(instance, Vec::new()))
+            .collect()
     }
 
     /// Returns the problem to show.

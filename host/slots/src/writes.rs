@@ -18,8 +18,8 @@ use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
 use super::unwritable::Transition;
 
-/// Time limit of the writes of one decision. After it their outcome is unknown.
-const WRITE: Duration = Duration::from_secs(5);
+/// Time limit of writes that are made together. After it their outcome is unknown.
+pub(super) const WRITE: Duration = Duration::from_secs(5);
 
 /// Purpose of a write.
 pub(super) enum Purpose {
@@ -27,13 +27,11 @@ pub(super) enum Purpose {
     Claim {
         request: Request,
         chosen: Vec<Chosen>,
-        /// Claims of refused allocations that this one takes over.
-        retried_claims: BTreeSet<SlotKey>,
     },
-    /// Slots to release, and the requests that wait for it.
+    /// Slots to release, and the request that waits for it.
     Release {
         slots: Vec<(DeviceId, SlotKey, Reason)>,
-        then: Vec<Request>,
+        then: Option<Request>,
     },
     /// Claims of slots that the kubelet was seen to have.
     Adopt { slot_keys: Vec<(DeviceId, SlotKey)> },
@@ -43,20 +41,22 @@ pub(super) enum Purpose {
 
 impl Purpose {
     /// Returns the device ids and slots that nothing else may change until the writes have ended.
-    fn reserved(&self) -> (Vec<DeviceId>, Vec<SlotKey>) {
+    fn reserved(&self) -> Vec<(DeviceId, SlotKey)> {
         match self {
             Self::Claim { chosen, .. } => {
-                let slot_keys = chosen.iter().map(Chosen::slot_key);
-                let device_ids = chosen.iter().map(|one| one.device_id.clone());
-                (device_ids.collect(), slot_keys.collect())
+                let chosen = chosen.iter();
+                chosen
+                    .map(|one| (one.device_id.clone(), one.slot_key()))
+                    .collect()
             }
             Self::Release { slots, .. } => {
-                let all = slots.iter();
-                all.map(|(device_id, slot_key, _)| (device_id.clone(), slot_key.clone()))
-                    .unzip()
+                let slots = slots.iter();
+                slots
+                    .map(|(device_id, slot_key, _)| (device_id.clone(), slot_key.clone()))
+                    .collect()
             }
-            Self::Adopt { slot_keys } => slot_keys.iter().cloned().unzip(),
-            Self::Trial => Default::default(),
+            Self::Adopt { slot_keys } => slot_keys.clone(),
+            Self::Trial => Vec::new(),
         }
     }
 }
@@ -72,9 +72,9 @@ pub(super) struct Done {
 /// Writes that run.
 #[derive(Default)]
 pub(super) struct Writes {
-    running: JoinSet<Done>,
-    device_ids: BTreeSet<DeviceId>,
-    slot_keys: BTreeSet<SlotKey>,
+    pub running: JoinSet<Done>,
+    /// Device ids and slots that are being written.
+    reserved: BTreeSet<(DeviceId, SlotKey)>,
     /// Claims whose allocation was answered with an error, which no pod can have, with the time after which they are no longer tracked.
     pub refused_claims: BTreeMap<SlotKey, Instant>,
 }
@@ -82,34 +82,25 @@ pub(super) struct Writes {
 impl Writes {
     /// Returns true if the device id is being written.
     pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
-        self.device_ids.contains(device_id)
+        self.reserved.iter().any(|(other, _)| other == device_id)
     }
 
     /// Returns true if the slot is being written.
     pub fn has_slot_key(&self, slot_key: &SlotKey) -> bool {
-        self.slot_keys.contains(slot_key)
+        self.reserved.iter().any(|(_, other)| other == slot_key)
     }
 
     /// Returns the ids of the slots that are being written.
     pub fn slots(&self) -> BTreeSet<String> {
-        self.slot_keys
-            .iter()
-            .map(|(_, slot)| slot.clone())
-            .collect()
-    }
-
-    /// Returns the next write that ends.
-    pub async fn next(&mut self) -> Option<Result<Done, JoinError>> {
-        self.running.join_next().await
+        let reserved = self.reserved.iter();
+        reserved.map(|(_, (_, slot))| slot.clone()).collect()
     }
 }
 
 impl SlotTask {
     /// Begins a write.
     pub(super) fn write(&mut self, purpose: Purpose, changes: Vec<Change>) {
-        let (device_ids, slot_keys) = purpose.reserved();
-        self.writes.device_ids.extend(device_ids);
-        self.writes.slot_keys.extend(slot_keys);
+        self.writes.reserved.extend(purpose.reserved());
         let store = Arc::clone(&self.store);
         let keys: Vec<_> = changes.iter().map(Change::key).collect();
         self.writes.running.spawn(async move {
@@ -168,40 +159,33 @@ impl SlotTask {
             keys,
             results,
         } = done.map_err(|_| SourceEnded("a write of slots"))?;
-        let (device_ids, slot_keys) = purpose.reserved();
-        for device_id in device_ids {
-            self.writes.device_ids.remove(&device_id);
-        }
-        for slot_key in slot_keys {
-            self.writes.slot_keys.remove(&slot_key);
+        for reserved in purpose.reserved() {
+            self.writes.reserved.remove(&reserved);
         }
         // Slots that were reserved may be free now.
         self.is_due |= !self.pending.waiting_for_slot.is_empty();
         self.refresh();
         self.learn(&purpose, &keys, &results);
         match purpose {
-            Purpose::Claim {
-                request,
-                chosen,
-                retried_claims,
-            } => {
+            Purpose::Claim { request, chosen } => {
                 let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
                 if errors.is_empty() {
-                    self.grant(request, chosen, &retried_claims).await;
+                    self.grant(request, chosen).await;
                 } else {
-                    self.release_claims(&chosen, &retried_claims);
+                    self.release_claims(&chosen);
                     self.retry_or_refuse(request, &chosen, &errors).await;
                 }
             }
             Purpose::Release { slots, then } => {
                 self.released(slots, results);
-                self.allocate(then).await;
+                if let Some(request) = then {
+                    self.allocate(request).await;
+                }
             }
             Purpose::Adopt { slot_keys } => self.adopted(slot_keys, results),
             Purpose::Trial => {}
         }
-        let waiting = std::mem::take(&mut self.pending.busy);
-        self.allocate(waiting).await;
+        self.retry_busy().await;
         Ok(())
     }
 
@@ -209,10 +193,10 @@ impl SlotTask {
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
         self.pending.clear();
-        while let Some(done) = self.writes.next().await {
+        while let Some(done) = self.writes.running.join_next().await {
             self.written(done).await?;
         }
-        while let Some(note) = self.ledger_writes.next().await {
+        while let Some(note) = self.ledger_writes.running.join_next().await {
             self.ledger_written(note)?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use leafhost_kubelet::{
     Allocation, Allocator, DevicePluginsTask, Offers, PluginConfig, Refusal, Report, ResourceName,
 };
 use leafhost_slots::holders::HoldersTask;
-use leafhost_slots::records::KubeletRecords;
+use leafhost_slots::records::{KubeletRecords, is_of_slots, is_of_tickets};
 use leafhost_slots::tickets::{
     self, TicketConfig, TicketHandle, TicketPorts, TicketReport, TicketTask,
 };
@@ -64,7 +64,8 @@ pub(super) fn add(
     let report = handle.report();
     let ticket_records = {
         let (plugins, changes) = (handle.clone(), changes.clone());
-        Arc::new(KubeletRecords::of_tickets(root.clone(), plugins, changes))
+        let records = KubeletRecords::new(is_of_tickets, root.clone(), plugins, changes);
+        Arc::new(records)
     };
     let ticket_ports = TicketPorts {
         store: Arc::clone(&store),
@@ -86,7 +87,8 @@ pub(super) fn add(
     tasks.add("tickets", task.run(stop.clone()));
     let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
     tasks.add_loop("offers", joining);
-    let records = Arc::new(KubeletRecords::new(root.clone(), handle, changes));
+    let records = KubeletRecords::new(is_of_slots, root.clone(), handle, changes);
+    let records = Arc::new(records);
     let (slots, slots_report) =
         SlotTask::new(queue, slots, ports, records, Arc::clone(&metrics.slots));
     // Without other nodes `leafhost status slots` shows the holders.

@@ -1,7 +1,7 @@
 //! Tests of annotations as people write them.
 
 use super::*;
-use crate::expression::Expression;
+use crate::expression::{Expression, MAX_EXPRESSION};
 
 fn containers(names: &[&str]) -> Vec<Container> {
     let container = |name: &&str| Container {

@@ -8,6 +8,7 @@ use crate::report::SlotView;
 struct Bench {
     store: Arc<Store>,
     slots: watch::Sender<Arc<SlotReport>>,
+    _tickets: watch::Sender<Arc<TicketReport>>,
     _task: tokio::task::JoinSet<()>,
 }
 
@@ -32,17 +33,22 @@ fn start(nodes: &[&str]) -> Bench {
     let store = Arc::new(Store::default());
     store.edit(|set| drop(set.instances.insert(key(), Arc::new(instance))));
     let (slots, shown) = watch::channel(Arc::default());
+    let tickets = watch::Sender::new(Arc::new(TicketReport {
+        is_known: true,
+        ..TicketReport::default()
+    }));
     let holders = HoldersTask::new(
         "n".into(),
         Arc::clone(&store) as _,
         shown,
-        watch::Sender::new(Arc::new(TicketReport::none())).subscribe(),
+        tickets.subscribe(),
     );
     let mut task = tokio::task::JoinSet::new();
     task.spawn(holders.run());
     Bench {
         store,
         slots,
+        _tickets: tickets,
         _task: task,
     }
 }

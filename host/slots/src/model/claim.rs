@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leafhost_core::allocation::{self as core, Consumer, Part, Share, take};
+use leafhost_core::allocation::take;
 use leafhost_core::configuration::MAX_CAPACITY;
 use leafhost_core::device_id::{DeviceId, resource, resource_name};
 use leafhost_core::edits::Edits;
@@ -46,18 +46,16 @@ impl Chosen {
 }
 
 impl SlotContext<'_> {
-    /// Chooses a slot for each of the ids, or none at all. `reserved` holds the slots of other allocations; the chosen slots are added to
-    /// it.
+    /// Chooses a slot for each of the ids, or none at all. `reserved` holds the slots of other allocations.
     pub fn choose(
         &self,
         resource: &str,
         ids: &BTreeSet<String>,
-        reserved: &mut BTreeSet<String>,
+        mut reserved: BTreeSet<String>,
         round_robin: &mut RoundRobin,
     ) -> Result<Vec<Chosen>, Refusal> {
         let name = resource_name(resource).unwrap_or_default();
-        let mut now = reserved.clone();
-        now.extend(self.hidden(resource, ids));
+        reserved.extend(self.hidden(resource, ids));
         let mut chosen: Vec<Chosen> = Vec::new();
         // Slots that this node has already determine which Instances remain for the other ids.
         let (again, new): (Vec<_>, Vec<_>) = ids
@@ -83,20 +81,18 @@ impl SlotContext<'_> {
         }
         if !new.is_empty() {
             if let Some(key) = self.name_index.configurations.get(name) {
-                self.through_configuration(key, &new, &mut chosen, &mut now, round_robin)?;
+                self.through_configuration(key, &new, &mut chosen, &mut reserved, round_robin)?;
             } else {
                 let key = self.name_index.instances.get(name);
                 let instance = key.and_then(|key| self.instances.instances.get(key));
                 for device_id in new {
                     let instance = instance.ok_or_else(|| unknown(resource, &device_id.id))?;
-                    let one = self.through_instance(instance, device_id, &now)?;
-                    now.insert(one.slot.clone());
+                    let one = self.through_instance(instance, device_id, &reserved)?;
+                    reserved.insert(one.slot.clone());
                     chosen.push(one);
                 }
             }
         }
-        let new = chosen.iter().filter(|one| one.claim.is_some());
-        reserved.extend(new.map(|one| one.slot.clone()));
         chosen.sort_by(|one, two| one.device_id.id.cmp(&two.device_id.id));
         Ok(chosen)
     }
@@ -135,7 +131,7 @@ impl SlotContext<'_> {
         }
         let instance = key
             .and_then(|key| self.instances.instances.get(key))
-            .ok_or_else(|| gone(&state.instance))?;
+            .ok_or_else(|| Refusal::Unavailable(Unusable::Gone.describe(&state.instance)))?;
         let usable = self.visible(instance)?;
         Ok(Chosen {
             device_id,
@@ -156,7 +152,7 @@ impl SlotContext<'_> {
         let number = slot_number(name, &device_id.id)
             .ok_or_else(|| unknown(&device_id.resource, &device_id.id))?;
         let usable = self.visible(instance)?;
-        if self.new.contains(&instance.metadata.uid) {
+        if self.new.contains_key(&instance.metadata.uid) {
             return Err(Refusal::Unavailable(format!(
                 "Instance {name} was made a moment ago, and other nodes may claim first what their pods hold of it; try again in {} seconds",
                 WAIT.as_secs()
@@ -278,15 +274,8 @@ impl SlotContext<'_> {
     /// Returns the device if a container may get it now.
     fn visible(&self, instance: &Instance) -> Result<Usable, Refusal> {
         let name = &instance.metadata.name;
-        usable(self.node, self.devices, instance).map_err(|unusable| match unusable {
-            Unusable::Unhealthy { why, .. } => {
-                Refusal::Unavailable(format!("the device of Instance {name} is unhealthy: {why}"))
-            }
-            Unusable::Gone => gone(name),
-            Unusable::NotSeen => Refusal::Unavailable(format!(
-                "the device of Instance {name} has not been seen since the agent started"
-            )),
-        })
+        usable(self.node, self.devices, instance)
+            .map_err(|unusable| Refusal::Unavailable(unusable.describe(name)))
     }
 }
 
@@ -313,12 +302,6 @@ fn unknown(resource: &str, id: &str) -> Refusal {
     Refusal::Unknown(format!("{resource} has no device {id:?} on this node"))
 }
 
-fn gone(instance: &str) -> Refusal {
-    Refusal::Unavailable(format!(
-        "the device of Instance {instance} no longer exists"
-    ))
-}
-
 fn full(instance: &Instance) -> Refusal {
     Refusal::Unavailable(format!(
         "all {} slots of Instance {} are used",
@@ -328,39 +311,27 @@ fn full(instance: &Instance) -> Refusal {
 
 /// Returns the writes of the claims, one for each Instance; each names the state it assumes.
 pub fn claims(chosen: &[Chosen]) -> Vec<Change> {
-    let mut by_instance: BTreeMap<_, (String, Vec<Edit>)> = BTreeMap::new();
+    let mut by_instance: BTreeMap<_, (&Arc<Instance>, Vec<Edit>)> = BTreeMap::new();
     for one in chosen {
         if let Some(usage) = &one.claim {
             let (_, edits) = by_instance
                 .entry(one.instance.key())
-                .or_insert_with(|| (one.instance.metadata.uid.clone(), Vec::new()));
+                .or_insert_with(|| (&one.instance, Vec::new()));
             edits.extend(take(&one.instance, &one.slot, usage));
         }
     }
-    by_instance
-        .into_iter()
-        .map(|(key, (uid, edits))| Change::Update { key, uid, edits })
+    let edited = by_instance.into_values();
+    edited
+        .map(|(instance, edits)| Change::edit(instance, edits))
         .collect()
 }
 
 /// Builds the answer for the container from all its devices. Variables without a suffix are those of the first id.
 pub fn answer(configuration: Option<&str>, chosen: &[Chosen]) -> Allocation {
-    let share = |one: &Chosen| Share {
-        instance: one.instance.key(),
-        uid: one.instance.metadata.uid.clone(),
-        part: Part::Slot(one.slot.clone()),
-    };
-    let allocation = core::Allocation {
-        // The kubelet does not name the pod it asks for.
-        consumer: Consumer::NotKnownYet,
-        shares: chosen.iter().map(share).collect(),
-    };
-    let all = allocation.edits(|share| {
-        let one = chosen
-            .iter()
-            .find(|one| one.instance.metadata.uid == share.uid)?;
-        Some((one.instance.hash().unwrap_or_default(), &one.usable))
-    });
+    let mut all = Edits::default();
+    for one in chosen {
+        all.add(one.usable.edits(&one.instance, &BTreeMap::new()));
+    }
     let pairs: Vec<String> = chosen
         .iter()
         .map(|one| format!("{}={}", one.device_id.id, one.slot))

@@ -1,12 +1,13 @@
 //! State of this node from which decisions about slots are made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::KubeletRun;
+use tokio::time::Instant;
 
 use super::name_index::NameIndex;
 use super::slot_state::SlotState;
@@ -41,7 +42,7 @@ impl SlotContext<'_> {
     /// Returns true if no free slot of the Instance is given for now.
     pub fn is_held_back(&self, instance: &Instance) -> bool {
         let is_barred = || self.barred.contains(&instance.key());
-        self.new.contains(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
+        self.new.contains_key(&instance.metadata.uid) || (!self.barred.is_empty() && is_barred())
     }
 }
 
@@ -59,7 +60,7 @@ pub struct SlotContext<'a> {
     /// Slots of this node.
     pub slot_table: &'a SlotTable,
     /// Uids of Instances of which no slot is given yet; see [`super::warmup`].
-    pub new: &'a BTreeSet<String>,
+    pub new: &'a BTreeMap<String, Instant>,
     /// Instances that cannot be written, of which no slot is given.
     pub barred: &'a BTreeSet<InstanceKey>,
     /// Kubelet that runs now.

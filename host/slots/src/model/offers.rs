@@ -34,34 +34,29 @@ pub struct OfferBuilder {
     /// Devices of the last call.
     devices: Arc<DeviceSnapshot>,
     cache: BTreeMap<InstanceKey, Computed>,
-    /// True if claims could be written at the last call.
-    is_writable: bool,
-    /// Lists of the last call that are not those of a single Instance.
-    lists: BTreeMap<String, Arc<Devices>>,
     offered: BTreeSet<String>,
 }
 
 /// Offer of one Instance, with the inputs it was computed from.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each follows from the Instance for itself"
-)]
 struct Computed {
-    instance: Arc<Instance>,
-    device: Option<Arc<Device>>,
-    /// True if no free slot of it is given for now.
-    is_held_back: bool,
-    kept: bool,
-    offered: bool,
-    resources: Option<Resources>,
-    held: Vec<Held>,
-    /// Slots that are in use although the Instance does not record it.
-    taken: BTreeSet<String>,
+    inputs: Inputs,
     list: Arc<Devices>,
     has_free: bool,
     /// Name of its resource, or the problem that prevents one.
     name: Result<ResourceName, Box<Problem>>,
+}
+
+/// State of an Instance that affects its offer.
+#[derive(Debug, PartialEq)]
+struct Inputs {
+    instance: Arc<Instance>,
+    seen: Seen,
+    /// True if free slots of it are given for now.
+    is_given: bool,
+    held: Vec<Held>,
+    /// Slots that are in use although the Instance does not record it.
+    taken: BTreeSet<String>,
 }
 
 /// Parts of a slot's state that affect a list.
@@ -106,9 +101,22 @@ pub struct Offered {
     pub new_names: BTreeSet<String>,
     /// Reasons why resources are not offered.
     pub problems: BTreeSet<Problem>,
-    /// Lists that are not those of a single Instance.
-    own: BTreeMap<String, Arc<Devices>>,
 }
+
+impl Offered {
+    fn put(&mut self, resource: String, list: Devices) {
+        if list.is_empty() {
+            return;
+        }
+        match checked(resource) {
+            Ok(name) => drop(self.offers.insert(name, Arc::new(list))),
+            Err(problem) => drop(self.problems.insert(*problem)),
+        }
+    }
+}
+
+/// Ids by resource that are listed besides the slots of its Instance and the free ids of its Configuration; true if healthy.
+type ExtraIds = BTreeMap<String, Vec<(DeviceId, bool)>>;
 
 /// Upper bounds of the number of resources.
 #[derive(Debug, Clone, Copy)]
@@ -137,9 +145,6 @@ impl OfferBuilder {
             kubelet,
             ..
         } = context;
-        if std::mem::replace(&mut self.is_writable, is_writable) != is_writable {
-            self.cache.clear();
-        }
         let same_devices = Arc::ptr_eq(&self.devices, devices);
         self.devices = Arc::clone(devices);
         self.cache
@@ -153,7 +158,7 @@ impl OfferBuilder {
         }
         // By Configuration: the number of Instances with a free slot, and true if it has any Instance.
         let mut free: BTreeMap<(&str, &str), (u32, bool)> = BTreeMap::new();
-        let mut numbers: BTreeMap<String, Vec<(DeviceId, bool)>> = BTreeMap::new();
+        let mut extra = ExtraIds::new();
         for key in name_index.instances.values() {
             let Some(instance) = instances.instances.get(key) else {
                 continue;
@@ -168,19 +173,22 @@ impl OfferBuilder {
                     availability: Availability::of(state, key, kubelet),
                 })
                 .collect();
-            let before = self.cache.get(key).filter(|computed| {
-                Arc::ptr_eq(&computed.instance, instance)
-                    && computed.held == held
-                    && computed.taken == taken
-                    && computed.is_held_back == context.is_held_back(instance)
-            });
-            if before.is_none_or(|before| !(same_devices || before.is_as(node, devices))) {
-                let seen = Seen::new(node, devices, instance);
-                let is_held_back = context.is_held_back(instance);
-                let is_given = is_writable && !is_held_back;
-                let mut computed = compute(instance, seen, (held, taken), is_given);
-                computed.is_held_back = is_held_back;
-                self.cache.insert(key.clone(), computed);
+            let before = self.cache.get(key).map(|computed| &computed.inputs);
+            let same =
+                before.filter(|before| same_devices && Arc::ptr_eq(&before.instance, instance));
+            let seen = match same {
+                Some(before) => before.seen.clone(),
+                None => Seen::new(node, devices, instance),
+            };
+            let inputs = Inputs {
+                instance: Arc::clone(instance),
+                seen,
+                is_given: is_writable && !context.is_held_back(instance),
+                held,
+                taken,
+            };
+            if before != Some(&inputs) {
+                self.cache.insert(key.clone(), Computed::new(inputs));
             }
             let Some(computed) = self.cache.get(key) else {
                 continue;
@@ -190,15 +198,15 @@ impl OfferBuilder {
                 instance.spec.configuration_name.as_str(),
             );
             let mut has_idle = false;
-            for held in computed.held.iter().filter(|held| {
+            for held in computed.inputs.held.iter().filter(|held| {
                 !held.device_id.resource.is_empty()
                     && resource_name(&held.device_id.resource) != Some(key.name.as_str())
             }) {
                 // At most one idle id for each Instance, so that a container that asks for two gets different devices.
                 let is_second = held.availability == Availability::Idle
                     && std::mem::replace(&mut has_idle, true);
-                let healthy = computed.is_healthy(held) && !is_second;
-                numbers
+                let healthy = computed.inputs.seen.is_healthy(held) && !is_second;
+                extra
                     .entry(held.device_id.resource.clone())
                     .or_default()
                     .push((held.device_id.clone(), healthy));
@@ -208,17 +216,14 @@ impl OfferBuilder {
             sum.1 = true;
         }
         // The Instances of these are gone; the kubelet still has their ids and must not give them to any pod.
-        let mut orphans: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
         for (device_id, _) in by_instance.into_values().flatten() {
             if !device_id.resource.is_empty() {
-                orphans
-                    .entry(device_id.resource.clone())
-                    .or_default()
-                    .push(device_id.clone());
+                let ids = extra.entry(device_id.resource.clone()).or_default();
+                ids.push((device_id.clone(), false));
             }
         }
         let mut offered = Offered::default();
-        self.list_instances(&mut orphans, known, limits, &mut offered);
+        self.list_instances(&mut extra, known, limits, &mut offered);
         for (name, key) in &name_index.configurations {
             let view = devices.configurations.get(key);
             if view.is_some_and(|view| !view.configured.configuration.resources.has_configuration())
@@ -226,44 +231,28 @@ impl OfferBuilder {
                 continue;
             }
             let resource = resource(name);
-            let mut used = numbers.remove(&resource).unwrap_or_default();
-            let gone = orphans.remove(&resource).unwrap_or_default();
-            used.extend(gone.into_iter().map(|device_id| (device_id, false)));
+            let used = extra.remove(&resource).unwrap_or_default();
             let (free, any) = free
                 .get(&(key.namespace(), key.name()))
                 .copied()
                 .unwrap_or_default();
             let list = configuration_list(key, &used, free, any);
-            self.put(&mut offered, resource, list);
+            offered.put(resource, list);
         }
-        // Configurations that are absent, not read yet or without a resource: the slots of containers stay listed.
-        for (resource, device_ids) in numbers {
-            let gone = orphans.remove(&resource).unwrap_or_default();
-            let gone = gone.into_iter().map(|device_id| (device_id, false));
-            let list = device_ids
-                .into_iter()
-                .chain(gone)
-                .map(|(device_id, healthy)| {
-                    let health = health(healthy);
-                    (device_id.id, device(health, None))
-                });
-            self.put(&mut offered, resource, list.collect());
+        // Of Instances that are gone, and of Configurations that are absent, not read yet or without a resource: the slots of containers stay
+        // listed.
+        for (resource, ids) in extra {
+            let ids = ids.into_iter();
+            let list =
+                ids.map(|(device_id, healthy)| (device_id.id, device(health(healthy), None)));
+            offered.put(resource, list.collect());
         }
-        // The rest has neither Instance nor Configuration.
-        for (resource, device_ids) in orphans {
-            let list = device_ids
-                .into_iter()
-                .map(|device_id| (device_id.id, device(Health::Unhealthy, None)))
-                .collect();
-            self.put(&mut offered, resource, list);
-        }
-        self.lists = std::mem::take(&mut offered.own);
         offered
     }
 
     fn list_instances(
         &mut self,
-        orphans: &mut BTreeMap<String, Vec<DeviceId>>,
+        extra: &mut ExtraIds,
         known: &BTreeSet<String>,
         limits: Limits,
         offered: &mut Offered,
@@ -272,7 +261,7 @@ impl OfferBuilder {
             .cache
             .values()
             .filter(|computed| !computed.list.is_empty())
-            .map(|computed| (computed.instance.metadata.name.as_str(), computed))
+            .map(|computed| (computed.inputs.instance.metadata.name.as_str(), computed))
             .collect();
         let is_new = |name: &str| !known.contains(name);
         let new = candidates.iter().filter(|(name, _)| is_new(name)).count();
@@ -282,21 +271,26 @@ impl OfferBuilder {
                     !self.offered.contains(*name),
                     // After a restart the names offered before come first: any other would use up a new name.
                     is_new(name),
-                    computed.instance.metadata.creation_timestamp.as_deref(),
+                    computed
+                        .inputs
+                        .instance
+                        .metadata
+                        .creation_timestamp
+                        .as_deref(),
                     *name,
                 )
             });
             // Namespaces take turns, so that none uses up the names of the others.
             candidates = round_robin(candidates, |(_, computed)| {
-                computed.instance.metadata.namespace.as_str()
+                computed.inputs.instance.metadata.namespace.as_str()
             });
-            candidates.sort_by_key(|(_, computed)| computed.held.is_empty());
+            candidates.sort_by_key(|(_, computed)| computed.inputs.held.is_empty());
         }
         let all = candidates.len();
         let (mut full, mut worn, mut chosen) = (0_usize, 0_usize, Vec::new());
         let mut ever = known.len();
         for (name, computed) in candidates {
-            let (new, free) = (is_new(name), computed.held.is_empty());
+            let (new, free) = (is_new(name), computed.inputs.held.is_empty());
             if chosen.len() >= limits.live && free {
                 full += 1;
             } else if new && ever >= limits.ever && free {
@@ -323,54 +317,34 @@ impl OfferBuilder {
             && chosen.iter().all(|(name, _)| self.offered.contains(*name));
         let names = (!is_same).then(|| chosen.iter().map(|(name, _)| (*name).to_owned()).collect());
         for (name, computed) in chosen {
-            let gone = if orphans.is_empty() {
-                None
-            } else {
-                orphans.remove(&resource(name))
-            };
-            if let Some(gone) = gone {
-                let mut list = Devices::clone(&computed.list);
-                for device_id in gone {
-                    list.entry(device_id.id)
-                        .or_insert_with(|| device(Health::Unhealthy, None));
-                }
-                self.put(offered, resource(name), list);
-                continue;
-            }
             if is_new(name) {
                 offered.new_names.insert(name.to_owned());
             }
-            match &computed.name {
-                Ok(name) => {
+            let more = extra.remove(&resource(name));
+            match (&computed.name, more) {
+                (Err(problem), _) => drop(offered.problems.insert(Problem::clone(problem))),
+                (Ok(name), None) => {
                     let list = Arc::clone(&computed.list);
                     offered.offers.insert(name.clone(), list);
                 }
-                Err(problem) => drop(offered.problems.insert(Problem::clone(problem))),
+                (Ok(_), Some(more)) => {
+                    let mut list = Devices::clone(&computed.list);
+                    for (device_id, healthy) in more {
+                        list.entry(device_id.id)
+                            .or_insert_with(|| device(health(healthy), None));
+                    }
+                    offered.put(resource(name), list);
+                }
             }
         }
         if let Some(names) = names {
             self.offered = names;
         }
     }
-
-    /// Offers a list; an unchanged list stays the same object.
-    fn put(&self, offered: &mut Offered, resource: String, list: Devices) {
-        if list.is_empty() {
-            return;
-        }
-        let list = match self.lists.get(&resource) {
-            Some(before) if **before == list => Arc::clone(before),
-            _ => Arc::new(list),
-        };
-        offered.own.insert(resource.clone(), Arc::clone(&list));
-        match checked(resource) {
-            Ok(name) => drop(offered.offers.insert(name, list)),
-            Err(problem) => drop(offered.problems.insert(*problem)),
-        }
-    }
 }
 
 /// State of an Instance's device that affects its list.
+#[derive(Debug, Clone, PartialEq)]
 struct Seen {
     device: Option<Arc<Device>>,
     /// True if a container that has it may keep it.
@@ -399,20 +373,6 @@ impl Seen {
             offered,
             resources: configured.map(|one| one.configuration.resources),
         }
-    }
-}
-
-impl Computed {
-    /// Returns true if the device is seen as it was when this was computed.
-    fn is_as(&self, node: &str, devices: &DeviceSnapshot) -> bool {
-        let seen = Seen::new(node, devices, &self.instance);
-        let same = match (&self.device, &seen.device) {
-            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
-            (None, None) => true,
-            _ => false,
-        };
-        same && (self.kept, self.offered, self.resources)
-            == (seen.kept, seen.offered, seen.resources)
     }
 
     fn is_healthy(&self, held: &Held) -> bool {
@@ -445,57 +405,37 @@ fn device(health: Health, numa: Option<i64>) -> leafhost_kubelet::Device {
     leafhost_kubelet::Device { health, numa }
 }
 
-fn compute(
-    instance: &Arc<Instance>,
-    seen: Seen,
-    (held, taken): (Vec<Held>, BTreeSet<String>),
-    is_writable: bool,
-) -> Computed {
-    let Seen {
-        device: reported,
-        kept,
-        offered,
-        resources,
-    } = seen;
-    let spec = &instance.spec;
-    let numa = reported.as_ref().and_then(|device| numa(device));
-    let free: BTreeSet<String> = free_slots(instance, &taken).into_iter().collect();
-    let own = resource(&instance.metadata.name);
-    let mut list = Devices::new();
-    // Without a resource of its own, or while the Configuration is unknown, only the slots of containers are listed.
-    let capacity = if resources.is_some_and(Resources::has_instances) {
-        spec.capacity.min(MAX_CAPACITY)
-    } else {
-        0
-    };
-    for slot in 0..capacity {
-        let id = slot_id(&instance.metadata.name, slot);
-        let health = health(offered && is_writable && free.contains(&id));
-        list.insert(id, device(health, numa));
+impl Computed {
+    fn new(inputs: Inputs) -> Self {
+        let (instance, seen) = (&inputs.instance, &inputs.seen);
+        let numa = seen.device.as_ref().and_then(|device| numa(device));
+        let free: BTreeSet<String> = free_slots(instance, &inputs.taken).into_iter().collect();
+        let is_given = seen.offered && inputs.is_given;
+        let own = resource(&instance.metadata.name);
+        let mut list = Devices::new();
+        // Without a resource of its own, or while the Configuration is unknown, only the slots of containers are listed.
+        let capacity = if seen.resources.is_some_and(Resources::has_instances) {
+            instance.spec.capacity.min(MAX_CAPACITY)
+        } else {
+            0
+        };
+        for slot in 0..capacity {
+            let id = slot_id(&instance.metadata.name, slot);
+            let health = health(is_given && free.contains(&id));
+            list.insert(id, device(health, numa));
+        }
+        let held = inputs.held.iter();
+        for held in held.filter(|held| held.device_id.resource == own) {
+            let health = health(seen.is_healthy(held));
+            list.insert(held.slot.clone(), device(health, numa));
+        }
+        Self {
+            list: Arc::new(list),
+            has_free: is_given && !free.is_empty(),
+            name: checked(own),
+            inputs,
+        }
     }
-    let mut computed = Computed {
-        has_free: offered && is_writable && !free.is_empty(),
-        instance: Arc::clone(instance),
-        device: reported,
-        is_held_back: false,
-        kept,
-        offered,
-        resources,
-        held,
-        taken,
-        list: Arc::default(),
-        name: checked(own.clone()),
-    };
-    for held in computed
-        .held
-        .iter()
-        .filter(|held| held.device_id.resource == own)
-    {
-        let health = health(computed.is_healthy(held));
-        list.insert(held.slot.clone(), device(health, numa));
-    }
-    computed.list = Arc::new(list);
-    computed
 }
 
 /// Returns the virtual devices of a Configuration: those this node has, and one for each Instance with a free slot, so that a container

@@ -15,7 +15,7 @@ use super::snapshot::{Pod, Snapshot};
 pub const RECORD_WAIT: Duration = Duration::from_secs(5);
 
 /// Slot of this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotState {
     /// Name of the Instance.
     pub instance: String,
@@ -66,7 +66,7 @@ pub struct Absence {
 
 impl Absence {
     /// Counts a snapshot; returns true if the absence is long enough. One snapshot never suffices.
-    fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
+    pub fn is_long(&mut self, at: Instant, grace: Duration) -> bool {
         let since = *self.since.get_or_insert(at);
         self.snapshots = self.snapshots.saturating_add(1);
         self.snapshots >= 2 && at.saturating_duration_since(since) >= grace
@@ -135,6 +135,12 @@ impl SlotState {
     /// Returns the Instance and slot in which the store records the claim.
     pub fn slot_key(&self) -> Option<SlotKey> {
         Some((self.stored.clone()?, self.slot.clone()))
+    }
+}
+
+impl Default for Holder {
+    fn default() -> Self {
+        Self::Unseen(Absence::default())
     }
 }
 

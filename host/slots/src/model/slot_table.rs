@@ -96,16 +96,8 @@ impl SlotTable {
                 .by_device_id
                 .entry(device_id)
                 .or_insert_with(|| SlotState {
-                    instance: String::new(),
-                    slot: String::new(),
-                    usage: DeviceUsage::Unused,
-                    stored: None,
-                    origin: None,
-                    is_orphaned: false,
-                    allocated: None,
-                    holder: Holder::Unseen(Absence::default()),
-                    absent: false,
                     kubelet,
+                    ..SlotState::default()
                 });
             state.instance.clone_from(&key.name);
             state.origin = Some(key.clone());
@@ -124,7 +116,7 @@ impl SlotTable {
         for device_id in device_ids {
             if let Some(state) = self.by_device_id.get_mut(device_id) {
                 state.allocated = Some(at);
-                state.holder = Holder::Unseen(Absence::default());
+                state.holder = Holder::default();
                 state.absent = false;
                 state.kubelet = kubelet;
             }
@@ -258,7 +250,7 @@ impl SlotTable {
                     slot: wrong.slot.clone(),
                     usage: wrong.usage.clone(),
                 };
-                wrong.holder = Holder::Unseen(Absence::default());
+                wrong.holder = Holder::default();
                 (wrong.absent, wrong.kubelet) = (false, None);
                 self.by_device_id.insert(duplicate_id(&claim), wrong);
             }
@@ -296,18 +288,14 @@ impl SlotTable {
                 instance,
                 slot,
                 usage,
-                stored: None,
-                origin: None,
-                is_orphaned: false,
-                allocated: None,
                 holder: Holder::Seen {
                     pods: found.pods,
                     kubelet_run: snapshot.kubelet_run,
                     lost: false,
                     absence: Absence::default(),
                 },
-                absent: false,
                 kubelet: snapshot.kubelet_run,
+                ..SlotState::default()
             };
             tracing::info!(
                 slot = state.slot,

@@ -172,13 +172,10 @@ fn join(listed: &BTreeSet<Pod>, booked: &BTreeSet<Pod>) -> BTreeSet<Pod> {
     let mut joined: BTreeSet<Pod> = BTreeSet::new();
     let mut left: Vec<&Pod> = booked.iter().collect();
     for pod in listed {
-        let uid = match left
+        let same = left
             .iter()
-            .position(|other| other.container == pod.container)
-        {
-            Some(index) => left.remove(index).uid.clone(),
-            None => None,
-        };
+            .position(|other| other.container == pod.container);
+        let uid = same.and_then(|index| left.remove(index).uid.clone());
         joined.insert(Pod { uid, ..pod.clone() });
     }
     // An init container that shares the device with a container of its pod is not another holder.

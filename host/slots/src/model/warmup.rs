@@ -21,8 +21,6 @@ pub struct Warmup {
     known: BTreeMap<InstanceKey, String>,
     /// End of the wait by uid.
     waiting: BTreeMap<String, Instant>,
-    /// Uids of the Instances that wait.
-    uids: BTreeSet<String>,
 }
 
 impl Warmup {
@@ -52,25 +50,24 @@ impl Warmup {
 
     /// Ends all waits: no other node exists whose pods could have a slot. Returns true if an Instance waited.
     pub fn end(&mut self) -> bool {
-        self.waiting.clear();
-        !std::mem::take(&mut self.uids).is_empty()
+        !std::mem::take(&mut self.waiting).is_empty()
     }
 
     /// Forgets Instances whose wait has ended; returns true if there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
-        if !self.waiting.is_empty() {
-            let known: BTreeSet<&String> = self.known.values().collect();
-            self.waiting
-                .retain(|uid, until| *until > now && known.contains(uid));
+        if self.waiting.is_empty() {
+            return false;
         }
-        let before = self.uids.len();
-        self.uids = self.waiting.keys().cloned().collect();
-        before != self.uids.len()
+        let before = self.waiting.len();
+        let known: BTreeSet<&String> = self.known.values().collect();
+        self.waiting
+            .retain(|uid, until| *until > now && known.contains(uid));
+        before != self.waiting.len()
     }
 
-    /// Returns the uids of the Instances of which no slot is given yet.
-    pub fn uids(&self) -> &BTreeSet<String> {
-        &self.uids
+    /// Returns the ends of the waits by the uid of the Instance, of which no slot is given yet.
+    pub fn waiting(&self) -> &BTreeMap<String, Instant> {
+        &self.waiting
     }
 
     /// Returns the end of the first wait.

@@ -22,7 +22,7 @@ fn records(root: &TempDir) -> KubeletRecords {
     let queue = AllocateQueue::new("node-a", watch::channel(Arc::default()).1);
     let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle()));
     let (_, changes) = watch::channel(0);
-    KubeletRecords::new(root.path().to_owned(), plugins, changes)
+    KubeletRecords::new(is_of_slots, root.path().to_owned(), plugins, changes)
 }
 
 fn folder(entries: &serde_json::Value) -> TempDir {

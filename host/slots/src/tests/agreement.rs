@@ -91,7 +91,7 @@ impl World {
             instances: &self.fixture.instances,
             name_index: &name_index,
             slot_table: &self.slot_table,
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
@@ -125,12 +125,12 @@ impl World {
             instances: &self.fixture.instances,
             name_index: &self.fixture.name_index(),
             slot_table: &self.slot_table,
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: Some(kubelet(1)),
         };
         context
-            .choose(resource, ids, &mut BTreeSet::new(), &mut RoundRobin::new())
+            .choose(resource, ids, BTreeSet::new(), &mut RoundRobin::new())
             .map(drop)
     }
 }

@@ -104,60 +104,53 @@ impl World {
                 task.abort();
             }
         });
-        let rig = &self.rig;
-        let asking = asked.into_iter().map(|(resource, ids)| async move {
-            let each: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let answer = rig.allocate(&resource, &each).await;
-            (resource, ids, answer)
+        let asking = asked.into_iter().map(|(resource, asked)| {
+            let handle = self.rig.handle.clone();
+            let name = ResourceName::new(format!("akri.sh/{resource}")).unwrap();
+            async move {
+                let answer = handle
+                    .allocate(&name, asked.iter().cloned().collect())
+                    .await;
+                (resource, asked, answer)
+            }
         });
-        let mut answers = Vec::new();
-        let mut asking: Vec<_> = asking.map(Box::pin).collect();
-        std::future::poll_fn(|context| {
-            asking.retain_mut(|one| match one.as_mut().poll(context) {
-                std::task::Poll::Ready(answer) => {
-                    answers.push(answer);
-                    false
-                }
-                std::task::Poll::Pending => true,
-            });
-            if asking.is_empty() {
-                std::task::Poll::Ready(())
-            } else {
-                std::task::Poll::Pending
-            }
-        })
-        .await;
-        drop(asking);
-        end.await.unwrap();
-        for (resource, ids, answer) in answers {
+        let mut asking: JoinSet<_> = asking.collect();
+        // The kubelet records each answer when it gets it, whatever the other pods wait for.
+        while let Some(answered) = asking.join_next().await {
+            let (resource, ids, answer) = answered.unwrap();
             self.log.push(format!("{resource} {ids:?}: {answer:?}"));
-            let Ok(answer) = answer else {
-                continue;
-            };
-            let through = answer.annotations.get("slots.leafhost.dev/cams");
-            let slots: Vec<String> = match through {
-                Some(pairs) => pairs
-                    .split(' ')
-                    .map(|pair| pair.split_once('=').unwrap().1.to_owned())
-                    .collect(),
-                None => ids.clone(),
-            };
-            assert_eq!(slots.len(), ids.len());
-            self.pods += 1;
-            let pod = format!("p{}", self.pods);
-            let device_ids: Vec<DeviceId> = ids.iter().map(|id| device_id(&resource, id)).collect();
-            self.rig.kubelet.run(&pod, &device_ids);
-            for (device_id, slot) in device_ids.iter().zip(&slots) {
-                let mut state = self.rig.kubelet.state();
-                if let Some((_, answered)) = state.held.get_mut(device_id) {
-                    *answered = through.map(|_| slot.clone());
-                }
+            if let Ok(answer) = answer {
+                self.run(&resource, &ids, &answer);
             }
-            self.truth.insert(pod, slots);
         }
+        end.await.unwrap();
         if killed {
             self.kill();
         }
+    }
+
+    /// Runs the container of an answered allocation.
+    fn run(&mut self, resource: &str, ids: &[String], answer: &Allocation) {
+        let through = answer.annotations.get("slots.leafhost.dev/cams");
+        let slots: Vec<String> = match through {
+            Some(pairs) => pairs
+                .split(' ')
+                .map(|pair| pair.split_once('=').unwrap().1.to_owned())
+                .collect(),
+            None => ids.to_vec(),
+        };
+        assert_eq!(slots.len(), ids.len());
+        self.pods += 1;
+        let pod = format!("p{}", self.pods);
+        let device_ids: Vec<DeviceId> = ids.iter().map(|id| device_id(resource, id)).collect();
+        self.rig.kubelet.run(&pod, &device_ids);
+        for (device_id, slot) in device_ids.iter().zip(&slots) {
+            let mut state = self.rig.kubelet.state();
+            if let Some((_, answered)) = state.held.get_mut(device_id) {
+                *answered = through.map(|_| slot.clone());
+            }
+        }
+        self.truth.insert(pod, slots);
     }
 
     fn end(&mut self) {

@@ -1,49 +1,36 @@
 //! Allocation of a container with a ticket, or the reason for a refusal. Pure.
 
-use leafhost_core::allocation::{Allocation as Given, Consumer, Part, Share};
+use std::collections::BTreeMap;
+
 use leafhost_core::device_view::DeviceSnapshot;
-use leafhost_core::instance::Instance;
+use leafhost_core::edits::Edits;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::scheduling::DEVICES;
-use leafhost_core::usable::{Unusable, Usable, usable};
+use leafhost_core::usable::{Unusable, usable};
 use leafhost_kubelet::{Allocation, Refusal};
 
 use super::model::ReservedDevices;
 use crate::model::claim::given;
 
-/// Returns what a container of the pod with this uid and name gets on a node.
+/// Returns what a container gets on a node.
 pub fn allocation(
     node: &str,
     (devices, instances): (&DeviceSnapshot, &InstanceSet),
-    (uid, pod): (&str, &str),
     wanted: &ReservedDevices,
 ) -> Result<Allocation, Refused> {
-    let mut found: Vec<(Share, Usable, String)> = Vec::new();
-    for (key, slot) in wanted.devices.values() {
-        let gone = || Refused {
+    let mut all = Edits::default();
+    for (key, _) in wanted.devices.values() {
+        let instance = instances.instances.get(key).ok_or_else(|| Refused {
             why: Refusal::Unavailable(format!("Instance {key} is gone")),
             is_final: true,
-        };
-        let instance = instances.instances.get(key).ok_or_else(gone)?;
-        let usable =
-            usable(node, devices, instance).map_err(|unusable| refusal(instance, &unusable))?;
-        let share = Share {
-            instance: key.clone(),
-            uid: instance.metadata.uid.clone(),
-            part: Part::Slot(slot.clone()),
-        };
-        let hash = instance.hash().unwrap_or_default().to_owned();
-        found.push((share, usable, hash));
+        })?;
+        let usable = usable(node, devices, instance).map_err(|unusable| Refused {
+            why: Refusal::Unavailable(unusable.describe(&instance.metadata.name)),
+            is_final: !matches!(unusable, Unusable::NotSeen),
+        })?;
+        all.add(usable.edits(instance, &BTreeMap::new()));
     }
-    let allocation = Given {
-        consumer: Consumer::Pod(pod.to_owned(), uid.to_owned()),
-        shares: found.iter().map(|(share, _, _)| share.clone()).collect(),
-    };
-    let edits = allocation.edits(|share| {
-        let (_, usable, hash) = found.iter().find(|(other, _, _)| other == share)?;
-        Some((hash.as_str(), usable))
-    });
-    Ok(given(edits))
+    Ok(given(all))
 }
 
 /// Returns the error text for a call when no pod is known that could be served.
@@ -59,21 +46,4 @@ pub struct Refused {
     pub why: Refusal,
     /// True if waiting a little cannot change the result.
     pub is_final: bool,
-}
-
-fn refusal(instance: &Instance, unusable: &Unusable) -> Refused {
-    let name = &instance.metadata.name;
-    let why = Refusal::Unavailable(match unusable {
-        Unusable::Unhealthy { why, .. } => {
-            format!("the device of Instance {name} is unhealthy: {why}")
-        }
-        Unusable::Gone => format!("the device of Instance {name} no longer exists"),
-        Unusable::NotSeen => {
-            format!("the device of Instance {name} has not been seen since the agent started")
-        }
-    });
-    Refused {
-        why,
-        is_final: !matches!(unusable, Unusable::NotSeen),
-    }
 }

@@ -10,10 +10,9 @@ use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::KubeletRun;
-use tokio::time::Instant;
 
 use crate::model::admission::{Admission, Served};
-use crate::model::slot_state::{Reason, SlotKey};
+use crate::model::slot_state::{Absence, Reason, SlotKey};
 use crate::model::snapshot::{Pod, Presence, Snapshot};
 
 /// Devices that a scheduler has reserved for the containers of a pod.
@@ -36,6 +35,13 @@ pub struct ReservedDevices {
     pub of: u32,
     /// Slots of the Instances that are known here, by the device's position in the container.
     pub devices: BTreeMap<u32, SlotKey>,
+}
+
+impl ReservedDevices {
+    /// Returns true if all devices of the container are known here.
+    pub fn is_whole(&self) -> bool {
+        u32::try_from(self.devices.len()).is_ok_and(|found| found >= self.of)
+    }
 }
 
 /// Reservations by the uid of the pod.
@@ -179,8 +185,8 @@ enum SeenBy {
 #[derive(Debug, Clone, Default)]
 struct PodRecord {
     seen: SeenBy,
-    /// Start of the first read without a ticket, and the number of such reads.
-    absent: Option<(Instant, u32)>,
+    /// Reads without a ticket.
+    absence: Absence,
 }
 
 /// Result of a read of the kubelet's records.
@@ -252,11 +258,11 @@ impl TicketHistory {
         self.has_looked = true;
         for (uid, known) in &mut self.known {
             if is_new_kubelet {
-                known.absent = None;
+                known.absence = Absence::default();
             }
             if held.contains(uid) {
                 known.seen = SeenBy::Now(snapshot.kubelet_run);
-                known.absent = None;
+                known.absence = Absence::default();
                 seen.holders.insert(uid.clone());
                 continue;
             }
@@ -278,14 +284,12 @@ impl TicketHistory {
                 SeenBy::Now(kubelet) if kubelet == snapshot.kubelet_run => Some(Reason::GivenBack),
                 SeenBy::Now(_) | SeenBy::Earlier => is_gone.then_some(Reason::PodGone),
                 SeenBy::Nobody if is_active => {
-                    known.absent = None;
+                    known.absence = Absence::default();
                     None
                 }
                 SeenBy::Nobody => {
-                    let (since, count) = known.absent.unwrap_or((snapshot.begun, 0));
-                    known.absent = Some((since, count.saturating_add(1)));
-                    let is_long = snapshot.begun.saturating_duration_since(since) >= grace;
-                    (count > 0 && is_long).then_some(Reason::Unclaimed)
+                    let is_long = known.absence.is_long(snapshot.begun, grace);
+                    is_long.then_some(Reason::Unclaimed)
                 }
             };
             if let Some(reason) = reason {

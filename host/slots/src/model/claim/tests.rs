@@ -20,7 +20,7 @@ fn choose_as(
     fixture: &Fixture,
     resource: &str,
     asked: &[&str],
-    reserved: &mut BTreeSet<String>,
+    reserved: BTreeSet<String>,
 ) -> Result<Vec<Chosen>, Refusal> {
     SlotContext {
         node,
@@ -28,7 +28,7 @@ fn choose_as(
         instances: &fixture.instances,
         name_index: &fixture.name_index(),
         slot_table: &slot_table(fixture),
-        new: &BTreeSet::new(),
+        new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
     }
@@ -41,7 +41,7 @@ fn choose_as(
 }
 
 fn choose(fixture: &Fixture, resource: &str, asked: &[&str]) -> Result<Vec<Chosen>, Refusal> {
-    choose_as(NODE, fixture, resource, asked, &mut BTreeSet::new())
+    choose_as(NODE, fixture, resource, asked, BTreeSet::new())
 }
 
 /// Formats each choice as `<id>=<slot> <value>`, in order.
@@ -148,14 +148,8 @@ fn a_device_that_is_not_there_or_not_well_is_given_to_nobody() {
 #[test]
 fn one_id_that_cannot_be_had_refuses_all() {
     let fixture = cams(3, &[(1, "node-b")]);
-    let mut reserved = BTreeSet::new();
-    let asked = ["cams-a-0", "cams-a-1"];
-    assert!(choose_as(NODE, &fixture, "cams-a", &asked, &mut reserved).is_err());
-    // A failed choice takes nothing from the rest of the batch.
-    assert_eq!(reserved, ids(&[]));
-    let asked = ["cams-0", "cams-1"];
-    assert!(choose_as(NODE, &fixture, "cams", &asked, &mut reserved).is_err());
-    assert_eq!(reserved, ids(&[]));
+    assert!(choose(&fixture, "cams-a", &["cams-a-0", "cams-a-1"]).is_err());
+    assert!(choose(&fixture, "cams", &["cams-0", "cams-1"]).is_err());
 }
 
 #[test]
@@ -204,13 +198,16 @@ fn the_instance_with_the_most_free_slots_comes_first() {
     let fixture = Fixture::new(&[("cams", &[a, b])]);
     let chosen = choose(&fixture, "cams", &["cams-0"]).unwrap();
     assert_eq!(chosen[0].instance.metadata.name, "cams-b");
-    // Slots of other allocations in the batch count as used.
+    // Slots that other allocations are about to get count as used.
     let mut reserved = ids(&["cams-b-1", "cams-b-2"]);
-    let chosen = choose_as(NODE, &fixture, "cams", &["cams-0"], &mut reserved).unwrap();
+    let choose = |resource: &str, id: &str, reserved: &BTreeSet<String>| {
+        choose_as(NODE, &fixture, resource, &[id], reserved.clone())
+    };
+    let chosen = choose("cams", "cams-0", &reserved).unwrap();
     assert_eq!(chosen[0].slot, "cams-a-2");
-    assert!(reserved.contains("cams-a-2"));
-    assert!(choose_as(NODE, &fixture, "cams", &["cams-1"], &mut reserved).is_err());
-    assert!(choose_as(NODE, &fixture, "cams-a", &["cams-a-2"], &mut reserved).is_err());
+    reserved.insert(chosen[0].slot.clone());
+    assert!(choose("cams", "cams-1", &reserved).is_err());
+    assert!(choose("cams-a", "cams-a-2", &reserved).is_err());
 }
 
 #[test]
@@ -225,7 +222,7 @@ fn two_nodes_that_race_meet_only_at_the_last_free_slot() {
         }
         let fixture = Fixture::new(&[("cams", &instances)]);
         let firsts = nodes.map(|node| {
-            let chosen = choose_as(node, &fixture, "cams", &["cams-0"], &mut BTreeSet::new());
+            let chosen = choose_as(node, &fixture, "cams", &["cams-0"], BTreeSet::new());
             chosen.unwrap().remove(0).slot
         });
         let all: Vec<&String> = instances.iter().map(|one| &one.metadata.name).collect();
@@ -274,17 +271,12 @@ fn each_time_another_of_equal_instances_is_chosen() {
             instances: &fixture.instances,
             name_index: &fixture.name_index(),
             slot_table: &slot_table(&fixture),
-            new: &BTreeSet::new(),
+            new: &BTreeMap::new(),
             barred: &BTreeSet::new(),
             kubelet: None,
         };
-        let mut reserved = ids(taken);
-        let chosen = context.choose(
-            "akri.sh/cams",
-            &ids(&["cams-0"]),
-            &mut reserved,
-            &mut round_robin,
-        );
+        let asked = ids(&["cams-0"]);
+        let chosen = context.choose("akri.sh/cams", &asked, ids(taken), &mut round_robin);
         chosen.unwrap()[0].slot.clone()
     };
     let first = choose(&[]);
@@ -353,14 +345,14 @@ async fn what_was_made_anew_is_claimed_anew() {
         instances: &fixture.instances,
         name_index: &fixture.name_index(),
         slot_table: &slot_table,
-        new: &BTreeSet::new(),
+        new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
     }
     .choose(
         "akri.sh/cams-a",
         &ids(&["cams-a-0"]),
-        &mut BTreeSet::new(),
+        BTreeSet::new(),
         &mut RoundRobin::new(),
     );
     assert_eq!(shown(&chosen.unwrap()), ["cams-a-0=cams-a-0 node-a"]);

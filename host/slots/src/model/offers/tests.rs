@@ -56,7 +56,7 @@ fn again(
         instances: &fixture.instances,
         name_index: &fixture.name_index(),
         slot_table,
-        new: &BTreeSet::new(),
+        new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
     };
