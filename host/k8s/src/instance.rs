@@ -20,13 +20,7 @@ pub type InstanceObject = Object<InstanceSpec, InstanceStatus>;
 
 /// Returns the API resource of Instances.
 pub fn api_resource() -> ApiResource {
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: "v0".to_owned(),
-        api_version: API_VERSION.to_owned(),
-        kind: "Instance".to_owned(),
-        plural: "instances".to_owned(),
-    }
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v0", "Instance"))
 }
 
 /// Timeout of a request.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
-use kube::api::{Api, ApiResource, ListParams, PartialObjectMeta, Patch};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::DeserializeGuard;
 use leafhost_core::instance::{
     Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
@@ -26,10 +26,9 @@ mod events;
 mod kept;
 
 use crate::answers::{self, Failure, Kind};
-use crate::crd::Configuration;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, patch, store_error};
-use crate::requests::{delete_only, patch_by, put_by};
-use crate::{memory, nodes};
+use crate::requests::{delete_only, put_by};
+use crate::{manifest, memory, nodes};
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 16;
@@ -392,9 +391,9 @@ impl Shared {
         key: &InstanceKey,
         owner: &OwnerReference,
     ) -> Result<bool, StoreError> {
-        let api: Api<PartialObjectMeta<Configuration>> =
-            Api::namespaced(self.client.clone(), &key.namespace);
-        let found = answers::within(REQUEST, api.get_opt(&owner.name)).await;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &manifest::resource());
+        let found = answers::within(REQUEST, api.get_metadata_opt(&owner.name)).await;
         let found = found.map_err(|failure| store_error(&failure, key))?;
         Ok(found.is_some_and(|found| {
             let metadata = found.metadata;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{self, Node};
+use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, Object, PartialObjectMeta};
 use kube::core::DeserializeGuard;
 use kube::{Resource, ResourceExt as _};
@@ -19,13 +20,7 @@ pub type PodObject = Object<PodSpec, PodStatus>;
 
 /// Returns the API resource of pods.
 pub fn pods() -> ApiResource {
-    ApiResource {
-        group: String::new(),
-        version: "v1".to_owned(),
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        plural: "pods".to_owned(),
-    }
+    ApiResource::erase::<v1::Pod>(&())
 }
 
 /// Watches Instances without end. Objects that cannot be parsed were not written by an agent and count as gone.
