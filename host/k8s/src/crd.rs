@@ -9,8 +9,8 @@ mod discovery_handler;
 mod resource_name;
 
 pub use discovery_handler::{
-    ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
-    DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
+    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus,
+    SourceKind, SourceReport,
 };
 pub use resource_name::{ResourceName, ResourceNameSpec};
 

@@ -1,6 +1,7 @@
 //! `discoveryhandlers.leafhost.dev`: the state of a discovery handler on a node. Agents write these objects, people read them.
 
 use kube::CustomResource;
+use leafhost_core::node_report::{HandlerPhase, ReportedConfiguration, ReportedSource};
 use serde::{Deserialize, Serialize};
 
 /// One discovery handler on one node.
@@ -26,7 +27,7 @@ pub struct DiscoveryHandlerSpec {
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
     /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
-    pub phase: Phase,
+    pub phase: HandlerPhase,
     /// Time since when it has this phase, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
@@ -50,18 +51,6 @@ pub struct DiscoveryHandlerStatus {
     pub configurations: Vec<ConfigurationReport>,
 }
 
-/// Phase of a handler.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// No Configuration names it.
-    #[default]
-    Waiting,
-    /// At least one Configuration gets answers.
-    Active,
-    /// No Configuration gets answers.
-    Offline,
-}
-
 /// Kind of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -75,77 +64,25 @@ pub enum SourceKind {
 
 /// One component, or one external handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct SourceReport {
     /// The file, such as udev.wasm; of an external handler its name and where it serves.
     pub name: String,
     /// Kind of the source.
     #[serde(default)]
     pub kind: SourceKind,
-    /// Endpoint, if it is external.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// The version that the component says it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// The digest of its bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// The grants that it needs and does not have.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing_grants: Vec<String>,
-    /// One word for the problem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Reason why it does not serve.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// The ConfigMap that the problem is about, or that has the component.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map: Option<ConfigMapName>,
-}
-
-/// A ConfigMap.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigMapName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
+    /// State of the source.
+    #[serde(flatten)]
+    pub source: ReportedSource,
 }
 
 /// One Configuration that names the handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct ConfigurationReport {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Number of devices that the handler finds for it.
-    #[serde(default)]
-    pub devices: u32,
-    /// Number of objects that the handler saw and did not take.
-    #[serde(default)]
-    pub skipped: u32,
-    /// The first of these, and why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_skipped: Option<String>,
-    /// Number of its devices and requests that the agent denied.
-    #[serde(default)]
-    pub denied: u32,
-    /// The first of these, and the grant that is missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_denied: Option<String>,
-    /// The version of the Configuration's spec that this is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub generation: Option<i64>,
-    /// One word for the problem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Problem with object, field and remedy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    /// What the handler has found for it.
+    #[serde(flatten)]
+    pub configuration: ReportedConfiguration,
 }

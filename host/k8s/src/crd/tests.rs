@@ -4,6 +4,9 @@ use leafhost_core::attribute::{self, AttributeValue};
 use leafhost_core::configuration::{self as core_configuration, Manifest};
 use leafhost_core::device::Health;
 use leafhost_core::instance as core_instance;
+use leafhost_core::node_report::{
+    HandlerPhase, ObjectName, ReportedConfiguration, ReportedProblem, ReportedSource,
+};
 use leafhost_core::status_store::{Condition, ConditionType, ConfigurationStatus, Truth};
 use serde_json::{Value, json};
 
@@ -142,8 +145,14 @@ fn mk_discovery_handler() -> DiscoveryHandler {
     };
     let mut object = DiscoveryHandler::new("n.onvif", spec);
     let text = || Some("text".to_owned());
+    let problem = || {
+        Some(ReportedProblem {
+            reason: "Reason".into(),
+            message: "text".into(),
+        })
+    };
     object.status = Some(DiscoveryHandlerStatus {
-        phase: Phase::Offline,
+        phase: HandlerPhase::Offline,
         since: Some("2026-01-01T00:00:00Z".into()),
         devices: 1,
         skipped: 2,
@@ -152,25 +161,27 @@ fn mk_discovery_handler() -> DiscoveryHandler {
         sources: vec![SourceReport {
             name: "onvif.wasm".into(),
             kind: SourceKind::External,
-            endpoint: text(),
-            version: text(),
-            digest: text(),
-            missing_grants: vec!["udev".into()],
-            reason: text(),
-            problem: text(),
-            config_map: Some(ConfigMapName::default()),
+            source: ReportedSource {
+                endpoint: text(),
+                version: text(),
+                digest: text(),
+                missing_grants: vec!["udev".into()],
+                problem: problem(),
+                object: Some(ObjectName::default()),
+            },
         }],
         configurations: vec![ConfigurationReport {
             namespace: "default".into(),
             name: "cameras".into(),
-            devices: 1,
-            skipped: 2,
-            first_skipped: text(),
-            denied: 1,
-            first_denied: text(),
-            generation: Some(1),
-            reason: text(),
-            problem: text(),
+            configuration: ReportedConfiguration {
+                devices: 1,
+                skipped: 2,
+                first_skipped: text(),
+                denied: 1,
+                first_denied: text(),
+                generation: Some(1),
+                problem: problem(),
+            },
         }],
     });
     object
