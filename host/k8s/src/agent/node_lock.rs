@@ -59,14 +59,10 @@ impl Task {
         let mut next = None;
         loop {
             tokio::select! {
-                event = self.watch.next() => match event {
-                    Ok(Event::InitApply(node) | Event::Apply(node)) => self.take(seen(&node.metadata)),
-                    Ok(Event::Delete(_)) => self.take(NodeSeen::default()),
-                    Ok(Event::Init | Event::InitDone | Event::Resumed) => {}
-                    Err(failure) => {
-                        let error = failure.message;
-                        tracing::warn!(error, "cannot watch the lock of the node; retrying");
-                    }
+                event = self.watch.next_or_log("the lock of the node") => match event {
+                    Event::InitApply(node) | Event::Apply(node) => self.take(seen(&node.metadata)),
+                    Event::Delete(_) => self.take(NodeSeen::default()),
+                    Event::Init | Event::InitDone | Event::Resumed => {}
                 },
                 Ok(()) = self.finished.changed() => {}
                 () = until(next) => {}

@@ -31,7 +31,8 @@ use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
 use crate::lease;
 use crate::nodes::{hostname, state};
-use crate::requests::{delete_only, patch_by};
+use crate::requests::delete_only;
+use crate::watch::Watch;
 
 mod agents;
 mod clear;
@@ -89,7 +90,7 @@ impl KubeCluster {
             crate::publish_known(&hostname_sender, named.collect());
         };
         let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
-        let all = Api::all(client.clone());
+        let all = Watch::new(Api::all(client.clone()));
         let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
         let finalizers = Finalizers::default();
@@ -107,8 +108,14 @@ impl KubeCluster {
             let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
             Some((Arc::new(instance::into_instance(object)), deleting))
         };
-        let all = Api::all_with(client.clone(), &api_resource());
-        let following = follow(all, ("Instances", TRIES_AGAIN), key, read, publish);
+        let all = Watch::new(Api::all_with(client.clone(), &api_resource()));
+        let following = follow(
+            all,
+            ("Instances", TRIES_AGAIN),
+            instance::key,
+            read,
+            publish,
+        );
         tasks.add_loop("watch of Instances", following);
         let mut statuses = Statuses::watch(client, &holder_name, finalizers, tasks);
         if let Some(selector) = agents {

@@ -32,29 +32,25 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
         Some(Arc::new(into_instance(object)))
     };
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => {
+        match watch.next_or_log("Instances").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => {
                 if let Some(instance) = read(object) {
                     listing.insert(instance.key());
                     // Passed on at once: the whole list would need several times the memory of what is kept of it.
                     observer.listed(instance);
                 }
             }
-            Ok(Event::InitDone) => observer.instances(std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => {
+            Event::InitDone => observer.instances(std::mem::take(&mut listing)),
+            Event::Apply(object) => {
                 let key = key(&object);
                 match read(object) {
                     Some(instance) => observer.instance(instance),
                     None => observer.instance_gone(&key),
                 }
             }
-            Ok(Event::Delete(object)) => observer.instance_gone(&key(&object)),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch Instances; retrying");
-            }
+            Event::Delete(object) => observer.instance_gone(&key(&object)),
+            Event::Resumed => {}
         }
     }
 }
@@ -64,21 +60,17 @@ pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = Vec::new();
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => listing.extend(asking(object)),
-            Ok(Event::InitDone) => observer.pods(std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => {
+        match watch.next_or_log("pods").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => listing.extend(asking(object)),
+            Event::InitDone => observer.pods(std::mem::take(&mut listing)),
+            Event::Apply(object) => {
                 if let Some(pod) = asking(object) {
                     observer.pod(pod);
                 }
             }
-            Ok(Event::Delete(object)) => observer.pod_gone(&pod_key(&object)),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch pods; retrying");
-            }
+            Event::Delete(object) => observer.pod_gone(&pod_key(&object)),
+            Event::Resumed => {}
         }
     }
 }
@@ -88,21 +80,17 @@ pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer
     let mut watch = Watch::new(api);
     let mut listing = BTreeMap::new();
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(node)) => {
+        match watch.next_or_log("Nodes").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(node) => {
                 listing.insert(node.name_any(), node_lock::seen(&node.metadata));
             }
-            Ok(Event::InitDone) => observer.nodes(std::mem::take(&mut listing)),
-            Ok(Event::Apply(node)) => {
+            Event::InitDone => observer.nodes(std::mem::take(&mut listing)),
+            Event::Apply(node) => {
                 observer.node(node.name_any(), node_lock::seen(&node.metadata));
             }
-            Ok(Event::Delete(node)) => observer.node_gone(&node.name_any()),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch Nodes; retrying");
-            }
+            Event::Delete(node) => observer.node_gone(&node.name_any()),
+            Event::Resumed => {}
         }
     }
 }

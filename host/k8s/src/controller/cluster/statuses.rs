@@ -95,14 +95,14 @@ impl Statuses {
             );
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
-        let api = Api::all_with(client.clone(), &manifest::resource());
+        let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
         let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
             let before = before.map(|((_, before), _)| &**before);
             Some((state(&object, before)?, deleting))
         };
         let what = ("Configurations", TRIES_AGAIN);
-        let following = follow(api, what, name, read, publish);
+        let following = follow(watch, what, name, read, publish);
         tasks.add_loop("watch of statuses", following);
         let (sender, reports) = watch::channel(Arc::default());
         let publish = move |all: &BoundedStore<Report>| {
