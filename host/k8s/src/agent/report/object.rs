@@ -124,22 +124,16 @@ impl Reconcile for Owner {
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node exists: kubectl get nodes";
 
-    fn write(
+    /// Leaves an object of another node that a user gave this node's label to that node.
+    fn is_own(&self, found: &DiscoveryHandler) -> bool {
+        found.spec.node == self.node
+    }
+
+    fn corrected(
         &self,
-        found: Option<&DiscoveryHandler>,
-        wanted: Option<&DiscoveryHandler>,
-    ) -> Option<Write<DiscoveryHandler>> {
-        let Some(found) = found else {
-            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
-        };
-        if found.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
-        let Some(wanted) = wanted else {
-            // An object of another node that a user gave this node's label is left to that node.
-            let is_own = found.spec.node == self.node;
-            return is_own.then(|| Write::Delete(found.uid().unwrap_or_default()));
-        };
+        found: &DiscoveryHandler,
+        wanted: &DiscoveryHandler,
+    ) -> Option<DiscoveryHandler> {
         let mut right = found.clone();
         right.labels_mut().extend(self.labels());
         right
@@ -155,7 +149,7 @@ impl Reconcile for Owner {
             // A restarted agent that finds the handler unchanged writes nothing.
             status.since.clone_from(&before.since);
         }
-        (right != *found).then(|| Write::Replace(Box::new(right)))
+        (right != *found).then_some(right)
     }
 
     /// Holds a wanted object whole. Of an unwanted object, or one beyond a node's share, holds only the fields that another write needs.

@@ -2,6 +2,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::node_report::{HandlerPhase, ObjectName, ReportedProblem, ReportedSource};
 
 use super::*;
+use crate::reconciler::Write;
 use crate::reports::reported;
 
 fn mk_owner(node: &str) -> Owner {
