@@ -32,8 +32,6 @@ mod watch;
 mod watched_object;
 mod webhook;
 
-use std::sync::Arc;
-
 use leafhost_core::backoff::wait as backoff;
 use leafhost_core::wait::until;
 
@@ -53,23 +51,13 @@ pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 
 /// Publishes `next` if it differs from the published value. Returns true if it does.
-fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {
+fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, next: impl Into<T>) -> bool {
+    let next = next.into();
     sender.send_if_modified(|published| {
-        let differs = **published != next;
+        let differs = *published != next;
         if differs {
-            *published = Arc::new(next);
+            *published = next;
         }
         differs
     })
-}
-
-/// Publishes `next` as known if it differs from the published value.
-fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>>>, next: T) {
-    sender.send_if_modified(|before| {
-        let differs = before.as_deref() != Some(&next);
-        if differs {
-            *before = Some(Arc::new(next));
-        }
-        differs
-    });
 }

@@ -74,11 +74,7 @@ impl Task {
     fn take(&mut self, seen: NodeSeen) {
         let lock = NodeLock::read(&seen.lock);
         self.seen = seen;
-        self.locked.send_if_modified(|before| {
-            let differs = *before != lock;
-            *before = lock;
-            differs
-        });
+        crate::publish(&self.locked, lock);
     }
 
     /// Unlocks the node if its pod is done. Returns the time of the next attempt.

@@ -103,12 +103,7 @@ impl Task {
     ) {
         reports.mark_changed();
         loop {
-            let now = self.reconciler.problem();
-            problem.send_if_modified(|published| {
-                let differs = *published != now;
-                *published = now;
-                differs
-            });
+            crate::publish(&problem, self.reconciler.problem());
             tokio::select! {
                 changed = reports.changed() => {
                     if changed.is_err() {

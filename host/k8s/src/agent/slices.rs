@@ -112,13 +112,7 @@ impl SliceStore for KubeSlices {
                 }
             }
             now.problem = reconciler.problem();
-            report.send_if_modified(|before| {
-                let differs = *before != now;
-                if differs {
-                    before.clone_from(&now);
-                }
-                differs
-            });
+            crate::publish(&report, now.clone());
             tokio::select! {
                 changed = offered.changed() => if changed.is_err() {
                     return;

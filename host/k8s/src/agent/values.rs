@@ -81,11 +81,7 @@ impl Values {
 
     /// Replaces the wanted values.
     pub fn want(&self, wanted: Wanted) {
-        self.wanted.send_if_modified(|before| {
-            let differs = *before != wanted;
-            *before = wanted;
-            differs
-        });
+        crate::publish(&self.wanted, wanted);
     }
 
     /// Returns a receiver of the values read so far.

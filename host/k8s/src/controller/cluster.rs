@@ -87,7 +87,8 @@ impl KubeCluster {
             crate::publish(&sender, NodeSet { complete, nodes });
             let named = all.iter();
             let named = named.filter_map(|(name, (_, host))| Some((name.clone(), host.clone()?)));
-            crate::publish_known(&hostname_sender, named.collect());
+            let named: BTreeMap<_, _> = named.collect();
+            crate::publish(&hostname_sender, Some(Arc::new(named)));
         };
         let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
         let all = Watch::new(Api::all(client.clone()));

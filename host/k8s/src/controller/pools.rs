@@ -65,8 +65,8 @@ pub async fn keep(client: Client, views: PoolViews) {
     let locals = Watch::new(api.clone()).fields(&format!("spec.driver={DRIVER},spec.nodeName!="));
     let node = |slice: ResourceSlice, _: Option<&String>| slice.spec.node_name;
     let publish = move |all: &BTreeMap<String, String>| {
-        let nodes = all.values().cloned().collect();
-        crate::publish_known(&sender, nodes);
+        let nodes: BTreeSet<String> = all.values().cloned().collect();
+        crate::publish(&sender, Some(Arc::new(nodes)));
     };
     let name = ResourceSlice::name_any;
     let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);

@@ -40,11 +40,7 @@ pub fn watch(
     let (sender, running) = watch::channel(Running::default());
     let publish = move |pods: &BTreeMap<String, String>| {
         let nodes: BTreeSet<String> = pods.values().cloned().collect();
-        sender.send_if_modified(|running| {
-            let differs = running.as_ref() != Some(&nodes);
-            *running = Some(nodes);
-            differs
-        });
+        crate::publish(&sender, nodes);
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = Watch::new(pods).labels(selector);
