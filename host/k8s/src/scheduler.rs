@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::instance::{
-    self, InstanceObject, REQUEST, api_resource, into_instance, outdated, store_error,
+    self, InstanceObject, REQUEST, api_resource, into_instance, patch, store_error,
 };
 use crate::node_lock;
 use crate::requests::{patch_by, put_by};
@@ -102,7 +102,8 @@ impl KubeScheduling {
     async fn edit_one(&self, base: Arc<Instance>, edits: Vec<Edit>) -> Written {
         let key = base.key();
         let api = self.instances(&key.namespace);
-        let failure = match patch(&api, &base, &edits).await {
+        let operations = patch::of(&base, &edits);
+        let failure = match instance::write(&api, &base, operations, MANAGER).await {
             Ok(object) => {
                 let instance = Arc::new(into_instance(object));
                 return Ok(Some(instance));
@@ -127,18 +128,6 @@ impl KubeScheduling {
         }
         Err(store_error(&failure, &key))
     }
-}
-
-async fn patch(
-    api: &Api<InstanceObject>,
-    base: &Instance,
-    edits: &[Edit],
-) -> Result<InstanceObject, Failure> {
-    let patch = instance::patch::of(base, edits);
-    let patch = patch.and_then(|patch| serde_json::from_value(patch).ok());
-    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
-    let params = patch_by(MANAGER);
-    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
 fn pod_error(failure: &Failure) -> PodError {

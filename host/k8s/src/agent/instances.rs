@@ -415,14 +415,9 @@ impl Shared {
         if self.state().pruned.contains_key(&base.metadata.uid) {
             Pruned::default().swap(&mut stored);
         }
-        let operations = patch::of(&stored, edits).ok_or_else(outdated)?;
-        let operations = serde_json::from_value(operations).map_err(|error| {
-            Failure::new(Kind::Refused, format!("no JSON Patch can be made: {error}"))
-        })?;
-        let params = patch_by(MANAGER);
+        let operations = patch::of(&stored, edits);
         let api = self.api(&key.namespace);
-        let patch: Patch<()> = Patch::Json(operations);
-        let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
+        let object = instance::write(&api, base, operations, MANAGER).await?;
         // The write succeeded, whether the answer can be read or not.
         let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
             metadata: unreadable.metadata,

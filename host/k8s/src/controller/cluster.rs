@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
@@ -28,7 +28,7 @@ use crate::answers::{self, Failure, Kind};
 use crate::controller::pools::PoolViews;
 use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
-use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch, store_error};
 use crate::lease;
 use crate::nodes::{hostname, state};
 use crate::requests::delete_only;
@@ -103,11 +103,9 @@ impl KubeCluster {
             let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
             crate::publish(&sender, InstanceSet::read(all.collect()));
         };
-        // No agent wrote an Instance that cannot be read.
         let read = |object: DeserializeGuard<InstanceObject>, _: Option<&Read>| {
-            let object = object.0.ok()?;
-            let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
-            Some((Arc::new(instance::into_instance(object)), deleting))
+            let deleting = finalizers::deleting(DeletingKind::Instance, object.meta());
+            Some((instance::read(object)?, deleting))
         };
         let all = Watch::new(Api::all_with(client.clone(), &api_resource()));
         let following = follow(
@@ -152,13 +150,6 @@ impl KubeCluster {
             names,
             statuses,
         }
-    }
-}
-
-fn key<K: kube::Resource>(object: &K) -> InstanceKey {
-    InstanceKey {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
     }
 }
 
@@ -215,7 +206,11 @@ impl Cluster for KubeCluster {
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
         let done = match change {
-            Change::Update { edits, .. } => patch(&api, base, edits).await.map(drop),
+            Change::Update { edits, .. } => {
+                let operations = patch::of_version(base, edits);
+                let written = instance::write(&api, base, operations, NAME).await;
+                written.map(drop)
+            }
             Change::Delete {
                 uid,
                 resource_version,
@@ -225,18 +220,6 @@ impl Cluster for KubeCluster {
         };
         done.map_err(|failure| store_error(&failure, &key))
     }
-}
-
-async fn patch(
-    api: &Api<InstanceObject>,
-    base: &Instance,
-    edits: &[Edit],
-) -> Result<InstanceObject, Failure> {
-    let patch = instance::patch::of_version(base, edits)
-        .and_then(|patch| serde_json::from_value(patch).ok());
-    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
-    let params = patch_by(NAME);
-    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
 /// Removes the nodes, then deletes the Instance: the policies allow the controller to delete only an Instance that no node sees.
@@ -250,7 +233,8 @@ async fn delete(
     let nodes = base.spec.nodes.iter();
     let edits: Vec<Edit> = nodes.cloned().map(Edit::RemoveNode).collect();
     if !edits.is_empty() {
-        let left = patch(api, base, &edits).await?;
+        let operations = patch::of_version(base, &edits);
+        let left = instance::write(api, base, operations, NAME).await?;
         version = left.metadata.resource_version;
     }
     let params = delete_only(Some(uid.to_owned()), version);

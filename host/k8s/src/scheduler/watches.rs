@@ -7,11 +7,9 @@ use k8s_openapi::api::core::v1::{self, Node};
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, Object, PartialObjectMeta};
 use kube::core::DeserializeGuard;
-use kube::{Resource, ResourceExt as _};
-use leafhost_core::instance::InstanceKey;
 use leafhost_core::scheduling::{Observer, Pod, PodKey, PodSpec, PodStatus};
 
-use crate::instance::{InstanceObject, into_instance};
+use crate::instance::{InstanceObject, key, read};
 use crate::node_lock;
 use crate::watch::{Event, Watch};
 
@@ -27,10 +25,6 @@ pub fn pods() -> ApiResource {
 pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = BTreeSet::new();
-    let read = |object: DeserializeGuard<InstanceObject>| {
-        let object = object.0.ok()?;
-        Some(Arc::new(into_instance(object)))
-    };
     loop {
         match watch.next_or_log("Instances").await {
             Event::Init => listing.clear(),
@@ -92,13 +86,6 @@ pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer
             Event::Delete(node) => observer.node_gone(&node.name_any()),
             Event::Resumed => {}
         }
-    }
-}
-
-fn key(object: &impl Resource) -> InstanceKey {
-    InstanceKey {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
     }
 }
 
