@@ -21,7 +21,7 @@ use crate::instance::{
     self, InstanceObject, REQUEST, api_resource, into_instance, patch, store_error,
 };
 use crate::node_lock;
-use crate::requests::{patch_by, put_by};
+use crate::requests::{patch_by, put_by, reference};
 
 pub mod extender;
 mod once;
@@ -218,14 +218,7 @@ impl Cluster for KubeScheduling {
         message: &str,
         is_warning: bool,
     ) {
-        let regarding = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
+        let regarding = reference("v1", "Pod", (&pod.namespace, &pod.name), uid);
         let event = Event {
             type_: if is_warning {
                 EventType::Warning
