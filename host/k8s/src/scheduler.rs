@@ -250,6 +250,3 @@ impl Cluster for KubeScheduling {
         futures::future::join_all(all).await
     }
 }
-
-#[cfg(test)]
-mod tests;
