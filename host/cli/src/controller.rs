@@ -77,8 +77,8 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
-    let brokers =
-        (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &cluster, &mut tasks)));
+    let brokers = (!args.no_brokers)
+        .then(|| Arc::new(KubeBrokers::watch(&client, cluster.clone(), &mut tasks)));
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.leads(), objects);
     let endpoint = async {

@@ -29,17 +29,14 @@ const MAKES_NONE: &str = "the controller tries again, and makes no brokers befor
 /// Brokers of a cluster.
 pub struct KubeBrokers {
     client: Client,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
+    cluster: Arc<KubeCluster>,
     manifests: watch::Receiver<Arc<ManifestSet>>,
     objects: watch::Receiver<Arc<ObjectSet>>,
-    names: watch::Receiver<Arc<NameSet>>,
 }
 
 impl KubeBrokers {
     /// Watches the objects of brokers and their Configurations, in addition to the watches of `cluster`.
-    pub fn watch(client: &Client, cluster: &KubeCluster, tasks: &mut Tasks) -> Self {
+    pub fn watch(client: &Client, cluster: Arc<KubeCluster>, tasks: &mut Tasks) -> Self {
         let (manifest_sender, manifests) = watch::channel(Arc::default());
         let (claim_sender, claims) = watch::channel(false);
         let following = follow_manifests(client.clone(), manifest_sender, claim_sender);
@@ -49,12 +46,9 @@ impl KubeBrokers {
         tasks.add_loop("watch of brokers", following);
         Self {
             client: client.clone(),
-            leads: cluster.leads(),
-            nodes: cluster.nodes(),
-            instances: cluster.instances(),
+            cluster,
             manifests,
             objects,
-            names: cluster.names(),
         }
     }
 }
@@ -62,11 +56,11 @@ impl KubeBrokers {
 #[async_trait]
 impl Brokers for KubeBrokers {
     fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.clone()
+        self.cluster.leads()
     }
 
     fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.clone()
+        self.cluster.nodes()
     }
 
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
@@ -74,7 +68,7 @@ impl Brokers for KubeBrokers {
     }
 
     fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.clone()
+        self.cluster.instances()
     }
 
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
@@ -82,7 +76,7 @@ impl Brokers for KubeBrokers {
     }
 
     fn names(&self) -> watch::Receiver<Arc<NameSet>> {
-        self.names.clone()
+        self.cluster.names()
     }
 
     async fn write(&self, change: &Change) -> Result<(), WriteError> {
