@@ -54,5 +54,5 @@ fn main() -> ExitCode {
 }
 
 fn crds() -> anyhow::Result<()> {
-    Ok(terminal::print(&leafhost_k8s::crd::yaml()?)?)
+    Ok(terminal::print(leafhost_k8s::crd::YAML)?)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{InClusterError, InferConfigError, KubeConfigOptions, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions};
 use kube::{Client, Config};
 use leafhost_core::text;
 
@@ -20,15 +20,9 @@ pub enum ConnectError {
         "no cluster: not in a pod with a service account ({0}), and KUBECONFIG is not set; run this in a pod, or set KUBECONFIG"
     )]
     NoCluster(InClusterError),
-    /// The kubeconfig is unusable.
-    #[error("cannot read KUBECONFIG: {}; correct it, or unset it", text::chain(.0))]
-    Kubeconfig(#[source] KubeconfigError),
-    /// No source tells the API server of a user.
-    #[error("no cluster: {}; set KUBECONFIG to the kubeconfig of an administrator", text::chain(.0))]
-    NoUser(#[source] InferConfigError),
-    /// The client rejects the certificates or credentials.
-    #[error("cannot use the cluster's certificates or credentials: {}", text::chain(.0))]
-    Client(#[source] Box<kube::Error>),
+    /// The kubeconfig, the certificates or the credentials are unusable; the text has the reason.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// Creates a client of this pod's API server, or else of the one in `KUBECONFIG`. Makes no request yet.
@@ -36,27 +30,33 @@ pub enum ConnectError {
 /// The client never retries by itself, and each caller must bound the time of its requests: kube would retry for many minutes, whether a
 /// caller waits or not.
 pub async fn connect() -> Result<Client, ConnectError> {
-    let mut config = match Config::incluster() {
+    let config = match Config::incluster() {
         Ok(config) => config,
         Err(error) => {
             let is_set = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
             if !is_set {
                 return Err(ConnectError::NoCluster(error));
             }
-            Config::from_kubeconfig(&KubeConfigOptions::default())
-                .await
-                .map_err(ConnectError::Kubeconfig)?
+            let found = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
+            found.map_err(|error| {
+                let why = text::chain(&error);
+                let text = format!("cannot read KUBECONFIG: {why}; correct it, or unset it");
+                ConnectError::Unusable(text)
+            })?
         }
     };
-    bound(&mut config);
-    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    bounded(config)
 }
 
 /// Creates a client of the API server that kubectl would use, with the rights of its user.
 pub async fn connect_as_user() -> Result<Client, ConnectError> {
-    let mut config = Config::infer().await.map_err(ConnectError::NoUser)?;
-    bound(&mut config);
-    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
+    let config = Config::infer().await.map_err(|error| {
+        let why = text::chain(&error);
+        ConnectError::Unusable(format!(
+            "no cluster: {why}; set KUBECONFIG to the kubeconfig of an administrator"
+        ))
+    })?;
+    bounded(config)
 }
 
 /// Creates a client from a configuration.
@@ -66,9 +66,15 @@ pub(crate) fn client(config: Config) -> Result<Client, kube::Error> {
     Client::try_from(config)
 }
 
-fn bound(config: &mut Config) {
+fn bounded(mut config: Config) -> Result<Client, ConnectError> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(SILENT);
     config.reset_reader_on_write = true;
+    client(config).map_err(|error| {
+        let why = text::chain(&error);
+        ConnectError::Unusable(format!(
+            "cannot use the cluster's certificates or credentials: {why}"
+        ))
+    })
 }

@@ -96,7 +96,7 @@ pub const TRIES_AGAIN: &str = "the controller tries again";
 /// Follows all objects forever. `name` and `read` are those of [`Index::take`]; `publish` gets all held values after each change, once the
 /// objects were listed. While the watch fails, the log names `what` and `meanwhile`.
 pub async fn follow<K, N, V, M>(
-    objects: impl Into<Watch<K>>,
+    mut watch: Watch<K>,
     (what, meanwhile): (&str, &str),
     name: impl Fn(&K) -> N,
     read: impl Fn(K, Option<&V>) -> Option<V>,
@@ -105,7 +105,6 @@ pub async fn follow<K, N, V, M>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     M: ObjectMap<N, V>,
 {
-    let mut watch = objects.into();
     let mut index = Index::<M>::default();
     loop {
         let take = |event: Result<Event<K>, Failure>| match event {

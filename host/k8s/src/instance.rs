@@ -1,17 +1,25 @@
 //! The Instance as `kube` reads and writes it.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{ApiResource, Object, TypeMeta};
+use kube::api::{Api, ApiResource, GroupVersionKind, Object, Patch, TypeMeta};
+use kube::core::DeserializeGuard;
+use kube::{Resource, ResourceExt as _};
 use leafhost_core::instance::{
     self as core, Instance, InstanceKey, InstanceMetadata, InstanceSpec, InstanceStatus,
 };
 use leafhost_core::names::{API_VERSION, GROUP};
 use leafhost_core::ports::StoreError;
 
-use crate::answers::{Failure, Kind};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::answers::{self, Failure, Kind};
+use crate::requests::patch_by;
 
 pub mod patch;
 
@@ -20,13 +28,7 @@ pub type InstanceObject = Object<InstanceSpec, InstanceStatus>;
 
 /// Returns the API resource of Instances.
 pub fn api_resource() -> ApiResource {
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: "v0".to_owned(),
-        api_version: API_VERSION.to_owned(),
-        kind: "Instance".to_owned(),
-        plural: "instances".to_owned(),
-    }
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v0", "Instance"))
 }
 
 /// Timeout of a request.
@@ -35,6 +37,33 @@ pub const REQUEST: Duration = Duration::from_secs(3);
 /// Creates the failure of a write whose assumptions the known object does not meet.
 pub fn outdated() -> Failure {
     Failure::new(Kind::Conflict, String::new())
+}
+
+/// Sends the operations of [`patch`] on `base` under a field manager. They are `None` if `base` does not meet their assumptions.
+pub async fn write<K: Clone + DeserializeOwned + Debug>(
+    api: &Api<K>,
+    base: &Instance,
+    operations: Option<Value>,
+    manager: &str,
+) -> Result<K, Failure> {
+    let operations = serde_json::from_value(operations.ok_or_else(outdated)?);
+    let operations = operations.map_err(|error| Failure::new(Kind::Refused, error.to_string()))?;
+    let patch: Patch<()> = Patch::Json(operations);
+    let params = patch_by(manager);
+    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
+}
+
+/// Returns the key of an Instance's object.
+pub fn key(object: &impl Resource) -> InstanceKey {
+    InstanceKey {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+    }
+}
+
+/// Reads an object of a watch or list. Returns `None` if that is impossible, since then no agent wrote the object.
+pub fn read(object: DeserializeGuard<InstanceObject>) -> Option<Arc<Instance>> {
+    Some(Arc::new(into_instance(object.0.ok()?)))
 }
 
 /// Converts a failure to an error of the store.

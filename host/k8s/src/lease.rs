@@ -85,15 +85,10 @@ impl Lead {
     fn set(&mut self, until: Option<Instant>) {
         self.until = until.filter(|until| *until > Instant::now());
         let is_leader = self.until.is_some();
-        self.leads.send_if_modified(|leads| {
-            let differs = *leads != is_leader;
-            if differs {
-                let lease = &self.lease;
-                tracing::info!(lease, is_leader, "the Lease has changed hands");
-                *leads = is_leader;
-            }
-            differs
-        });
+        if crate::publish(&self.leads, is_leader) {
+            let lease = &self.lease;
+            tracing::info!(lease, is_leader, "the Lease has changed hands");
+        }
     }
 
     /// Awaits some work, and ends the leadership on time while it waits.

@@ -32,8 +32,6 @@ mod watch;
 mod watched_object;
 mod webhook;
 
-use std::sync::Arc;
-
 use leafhost_core::backoff::wait as backoff;
 use leafhost_core::wait::{self, until};
 
@@ -53,11 +51,6 @@ pub use webhook::origins::Origins;
 pub use webhook::{admission, serving};
 
 /// Publishes `next` if it differs from the published value. Returns true if it does.
-fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<Arc<T>>, next: T) -> bool {
-    wait::publish(sender, Arc::new(next))
-}
-
-/// Publishes `next` as known if it differs from the published value.
-fn publish_known<T: PartialEq>(sender: &tokio::sync::watch::Sender<Option<Arc<T>>>, next: T) {
-    wait::publish(sender, Some(Arc::new(next)));
+fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, next: impl Into<T>) -> bool {
+    wait::publish(sender, next.into())
 }

@@ -1,17 +1,15 @@
 //! Reads Configurations from objects of the API server. Knows nothing of its users.
 
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use leafhost_core::configuration::{FieldProblem, Manifest, Metadata, Spec};
-use leafhost_core::names::API_VERSION;
+use leafhost_core::names::{API_VERSION, GROUP};
 use serde_json::Value;
-
-use crate::crd::Configuration;
 
 pub mod embedded;
 
 /// Returns the API resource of Configurations. Its objects are read with any spec, so that one invalid object does not fail a list.
 pub fn resource() -> ApiResource {
-    ApiResource::erase::<Configuration>(&())
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v0", "Configuration"))
 }
 
 /// Reads the Configuration of an object; the error names the invalid field.

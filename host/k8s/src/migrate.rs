@@ -45,22 +45,12 @@ pub enum Direction {
 /// Reason why the migration cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server did not execute a request.
-    #[error("cannot {what}: {why}; correct it and run this again; the migration continues")]
-    Request {
-        /// Description of the request.
-        what: String,
-        /// Answer of the API server.
-        why: String,
-    },
+    /// The API server did not execute a request, or pods do not end; the text has the reason and the remedy.
+    #[error("{0}")]
+    Failed(String),
     /// An object was changed by another writer.
     #[error("{0} has changed since it was read; run this again; the migration continues")]
     Changed(String),
-    /// Pods do not end.
-    #[error(
-        "these pods have not ended after 3 minutes: {0}; find out why, and run this again; the migration continues"
-    )]
-    Pods(String),
 }
 
 /// Plans the remaining steps.
@@ -89,7 +79,7 @@ pub async fn run(client: &Client, step: &Step) -> Result<(), Error> {
                 let name = definition.name_any();
                 let patch = Patch::Apply(definition);
                 let request = api.patch(&name, &params, &patch);
-                within(request, || format!("replace the definition {name}")).await?;
+                within(request, &format!("replace the definition {name}")).await?;
             }
             Ok(())
         }
@@ -123,7 +113,7 @@ async fn patch(client: &Client, edit: &Edit) -> Result<(), Error> {
         // An object that is gone needs no change.
         Err(failure) if failure.code == Some(404) => Ok(()),
         Err(failure) if failure.code == Some(409) => Err(Error::Changed(what())),
-        Err(failure) => Err(failed(format!("change {}", what()), failure.message)),
+        Err(failure) => Err(failed(&format!("change {}", what()), &failure.message)),
     }
 }
 
@@ -134,7 +124,10 @@ async fn wait(client: &Client) -> Result<(), Error> {
         return ended;
     }
     let seen = survey::pods(client).await?;
-    Err(Error::Pods(plan::pods(&seen, &parts).0.join(", ")))
+    Err(Error::Failed(format!(
+        "these pods have not ended after 3 minutes: {}; find out why, and run this again; the migration continues",
+        plan::pods(&seen, &parts).0.join(", ")
+    )))
 }
 
 async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
@@ -151,18 +144,17 @@ async fn ended(client: &Client, parts: &[Part]) -> Result<(), Error> {
         let pods = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
         let gone = await_condition::<Pod>(pods, &name, conditions::is_deleted(&uid));
         gone.await
-            .map_err(|error| failed(format!("watch pod {name}"), text::chain(&error)))?;
+            .map_err(|error| failed(&format!("watch pod {name}"), &text::chain(&error)))?;
     }
 }
 
-async fn within<T>(
-    request: impl Future<Output = kube::Result<T>>,
-    what: impl Fn() -> String,
-) -> Result<T, Error> {
+async fn within<T>(request: impl Future<Output = kube::Result<T>>, what: &str) -> Result<T, Error> {
     let answer = answers::within(REQUEST, request).await;
-    answer.map_err(|failure| failed(what(), failure.message))
+    answer.map_err(|failure| failed(what, &failure.message))
 }
 
-fn failed(what: String, why: String) -> Error {
-    Error::Request { what, why }
+fn failed(what: &str, why: &str) -> Error {
+    Error::Failed(format!(
+        "cannot {what}: {why}; correct it and run this again; the migration continues"
+    ))
 }

@@ -41,28 +41,47 @@ pub trait Reconcile {
     /// Problem text with the remedy for an object that is deleted again and again.
     const LOST: &'static str;
 
+    /// Returns true if an object that is not wanted is deleted.
+    fn is_own(&self, _found: &Self::Object) -> bool {
+        true
+    }
+
+    /// Returns the found object with what the wanted one has, or `None` if it needs no change.
+    fn corrected(&self, found: &Self::Object, wanted: &Self::Object) -> Option<Self::Object>;
+
+    /// Adds an existing object to `held`, within the bounds of what may be held.
+    fn hold(&self, held: &mut BoundedStore<Self::Object>, _is_wanted: bool, object: Self::Object) {
+        hold_alone(held, object);
+    }
+
     /// Returns the write that turns the found object into the wanted one, or `None` if they agree.
     fn write(
         &self,
         found: Option<&Self::Object>,
         wanted: Option<&Self::Object>,
-    ) -> Option<Write<Self::Object>>;
-
-    /// Adds an existing object to `held`, within the bounds of what may be held.
-    fn hold(&self, held: &mut BoundedStore<Self::Object>, is_wanted: bool, object: Self::Object);
+    ) -> Option<Write<Self::Object>> {
+        let Some(found) = found else {
+            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
+        };
+        if found.meta().deletion_timestamp.is_some() {
+            return None;
+        }
+        match wanted {
+            Some(wanted) => {
+                let corrected = self.corrected(found, wanted)?;
+                Some(Write::Replace(Box::new(corrected)))
+            }
+            None => self
+                .is_own(found)
+                .then(|| Write::Delete(found.uid().unwrap_or_default())),
+        }
+    }
 }
 
-/// Adds an object of a kind that only few may write: each object is a group of its own, and one that is too large is left out and logged.
-pub fn hold_alone<K: Resource<DynamicType = ()> + Serialize>(
-    held: &mut BoundedStore<K>,
-    object: K,
-) {
-    let bytes = serde_json::to_vec(&object).map_or(usize::MAX, |bytes| bytes.len());
+/// Adds an object of a kind that only few may write: each object is a group of its own, which always has room for it.
+pub fn hold_alone<K: Resource<DynamicType = ()>>(held: &mut BoundedStore<K>, object: K) {
     let name = object.name_any();
-    if held.put(&name, &name, bytes, object).is_err() && held.is_first_rejection() {
-        let kind = K::kind(&());
-        tracing::warn!(%kind, name, "an object is too large to be read; remove it if it is not of Leafhost");
-    }
+    _ = held.put(&name, &name, 0, object);
 }
 
 /// A write that brings an object into its wanted state.

@@ -1,5 +1,6 @@
-//! Parameters of write requests: the field manager, and the state of the object that the write assumes.
+//! Parameters of write requests: the field manager, the state of the object that the write assumes, and the object of an Event.
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
 
 /// Returns parameters to create or replace under a field manager.
@@ -26,5 +27,22 @@ pub fn delete_only(uid: Option<String>, resource_version: Option<String>) -> Del
             resource_version,
         }),
         ..DeleteParams::default()
+    }
+}
+
+/// Returns the reference of an Event to an object with this namespace and name.
+pub fn reference(
+    api_version: &str,
+    kind: &str,
+    (namespace, name): (&str, &str),
+    uid: &str,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
     }
 }

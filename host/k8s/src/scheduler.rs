@@ -19,10 +19,10 @@ use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
 use crate::instance::{
-    self, InstanceObject, REQUEST, api_resource, into_instance, outdated, store_error,
+    self, InstanceObject, REQUEST, api_resource, into_instance, patch, store_error,
 };
 use crate::node_lock;
-use crate::requests::{patch_by, put_by};
+use crate::requests::{patch_by, put_by, reference};
 
 pub mod extender;
 mod once;
@@ -101,7 +101,8 @@ impl KubeScheduling {
     async fn edit_one(&self, base: Arc<Instance>, edits: Vec<Edit>) -> Written {
         let key = base.key();
         let api = self.instances(&key.namespace);
-        let failure = match patch(&api, &base, &edits).await {
+        let operations = patch::of(&base, &edits);
+        let failure = match instance::write(&api, &base, operations, MANAGER).await {
             Ok(object) => {
                 let instance = Arc::new(into_instance(object));
                 return Ok(Some(instance));
@@ -126,18 +127,6 @@ impl KubeScheduling {
         }
         Err(store_error(&failure, &key))
     }
-}
-
-async fn patch(
-    api: &Api<InstanceObject>,
-    base: &Instance,
-    edits: &[Edit],
-) -> Result<InstanceObject, Failure> {
-    let patch = instance::patch::of(base, edits);
-    let patch = patch.and_then(|patch| serde_json::from_value(patch).ok());
-    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
-    let params = patch_by(MANAGER);
-    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
 fn pod_error(failure: &Failure) -> PodError {
@@ -228,14 +217,7 @@ impl Cluster for KubeScheduling {
         message: &str,
         is_warning: bool,
     ) {
-        let regarding = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
+        let regarding = reference("v1", "Pod", (&pod.namespace, &pod.name), uid);
         let event = Event {
             type_: if is_warning {
                 EventType::Warning
@@ -267,6 +249,3 @@ impl Cluster for KubeScheduling {
         futures::future::join_all(all).await
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use leafhost_core::attribute::{AttributeValue, nanos};
 use leafhost_core::claim::ports::{ReadError, SliceFeatures};
 use leafhost_core::names::digest;
@@ -19,7 +19,6 @@ use leafhost_core::slice_device::SLOTS;
 use leafhost_core::slices::{DRIVER, Reach, Slice, SliceDevice, Taint};
 
 use crate::answers::{self, Kind};
-use crate::reconciler::Write;
 use crate::requests::put_by;
 
 /// Timeout of a request.
@@ -207,20 +206,8 @@ fn value_of(value: &DeviceAttribute) -> Option<AttributeValue> {
         .or_else(|| value.version.clone().map(AttributeValue::Version))
 }
 
-/// Returns the write that turns the found slice into the wanted one, or `None` if they agree.
-pub fn correction(
-    found: Option<&ResourceSlice>,
-    wanted: Option<&ResourceSlice>,
-) -> Option<Write<ResourceSlice>> {
-    let Some(found) = found else {
-        return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
-    };
-    if found.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let Some(wanted) = wanted else {
-        return Some(Write::Delete(found.uid().unwrap_or_default()));
-    };
+/// Returns the found slice with what the wanted one has, or `None` if they agree.
+pub fn corrected(found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
     let is_owned = found.metadata.owner_references == wanted.metadata.owner_references;
     if is_owned && slice(found).is_some() && slice(found) == slice(wanted) {
         return None;
@@ -232,7 +219,7 @@ pub fn correction(
         .clone_from(&wanted.metadata.owner_references);
     right.spec.clone_from(&wanted.spec);
     keep_times(found, &mut right);
-    Some(Write::Replace(Box::new(right)))
+    Some(right)
 }
 
 /// Keeps the times at which taints were added, which the API server has set.

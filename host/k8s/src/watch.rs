@@ -3,17 +3,19 @@
 //! kube's own watcher reconnects at once when a watch ends, as often as the server ends it, and does not tell when it works again after an
 //! error.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::vec;
 
-use futures::stream::{self, BoxStream};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::DefaultBackoff;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::answers::{self, Failure, Kind};
@@ -56,12 +58,18 @@ pub struct Watch<K> {
     api: Api<K>,
     list: ListParams,
     follow: WatchParams,
-    events: Option<BoxStream<'static, Result<Event<K>, Failure>>>,
+    reading: Option<Reading<K>>,
     /// Earliest time of the next list.
     resume: Instant,
     /// Version of the last list.
     listed: Arc<AtomicU64>,
 }
+
+/// A running reader, and the events that it passes on. Each waits until the one before it was taken.
+type Reading<K> = (
+    BoxFuture<'static, Infallible>,
+    mpsc::Receiver<Result<Event<K>, Failure>>,
+);
 
 /// Requests a list of selected objects from the API server's cache, in one piece. For any other list the server may read and decode all
 /// objects of its database, for each agent that starts. The cache may be slightly stale: the watch continues from its version, and each
@@ -83,7 +91,7 @@ where
             api,
             list: ListParams::default().limit(PAGE),
             follow: WatchParams::default().timeout(OPEN),
-            events: None,
+            reading: None,
             resume: Instant::now(),
             listed: Arc::default(),
         }
@@ -112,21 +120,26 @@ where
     /// Returns the next event. Each error is followed by another one or, once the watch works again, by [`Event::Resumed`], after a list if
     /// one is needed. Dropping the future loses no event.
     pub async fn next(&mut self) -> Result<Event<K>, Failure> {
-        let events = self.events.get_or_insert_with(|| {
+        let (reading, events) = self.reading.get_or_insert_with(|| {
+            let (passed, events) = mpsc::channel(1);
             let reader = Reader {
                 api: self.api.clone(),
                 list: self.list.clone(),
                 follow: self.follow.clone(),
-                at: ReadPosition::Start,
+                passed,
                 backoff: DefaultBackoff::default(),
                 resume: self.resume,
                 is_failing: false,
                 listed: Arc::clone(&self.listed),
             };
-            let next = async |mut reader: Reader<K>| Some((reader.next().await, reader));
-            stream::unfold(reader, next).boxed()
+            (reader.run().boxed(), events)
         });
-        events.next().await.unwrap_or_else(|| Err(ended()))
+        tokio::select! {
+            // An event that the reader passes on is taken at once.
+            biased;
+            never = reading => match never {},
+            event = events.recv() => event.unwrap_or_else(|| Err(ended())),
+        }
     }
 
     /// Waits for an event, and passes it on together with those that are ready. Dropping the future loses none, but may do so after some were passed on.
@@ -142,6 +155,19 @@ where
         }
     }
 
+    /// Returns the next event like [`Self::next`], but logs errors, which name `what` is watched.
+    pub async fn next_or_log(&mut self, what: &str) -> Event<K> {
+        loop {
+            match self.next().await {
+                Ok(event) => return event,
+                Err(failure) => {
+                    let error = failure.message;
+                    tracing::warn!(error, "cannot watch {what}; retrying");
+                }
+            }
+        }
+    }
+
     /// Returns the version of the last completed list, or zero before the first.
     pub fn listed(&self) -> u64 {
         self.listed.load(Ordering::Relaxed)
@@ -149,18 +175,8 @@ where
 
     /// Lists the objects again, after a wait.
     pub fn restart(&mut self) {
-        self.events = None;
+        self.reading = None;
         self.resume = Instant::now() + DefaultBackoff::default().next().unwrap_or(LONGEST);
-    }
-}
-
-/// Watches all objects.
-impl<K> From<Api<K>> for Watch<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    fn from(api: Api<K>) -> Self {
-        Self::new(api)
     }
 }
 
@@ -169,7 +185,8 @@ struct Reader<K> {
     api: Api<K>,
     list: ListParams,
     follow: WatchParams,
-    at: ReadPosition<K>,
+    /// Sender of the events; its receiver exists as long as the reader.
+    passed: mpsc::Sender<Result<Event<K>, Failure>>,
     backoff: DefaultBackoff,
     /// Earliest time of the next request.
     resume: Instant,
@@ -179,176 +196,133 @@ struct Reader<K> {
     listed: Arc<AtomicU64>,
 }
 
-/// Progress of the reader.
-enum ReadPosition<K> {
-    /// Nothing was read.
-    Start,
-    /// Part of a list was read: its unread objects, and the part after them.
-    List(vec::IntoIter<K>, After),
-    /// All objects up to this version were read.
-    Version(String),
-    /// All objects up to a version were read, and a watch is open.
-    Open(Open<K>),
-}
-
-/// Continuation of a page of a list.
-enum After {
-    /// The page with this token; the first page has none.
-    Page(Option<String>),
-    /// The end of a list of this version.
-    End(String),
-}
-
-struct Open<K> {
-    version: String,
-    since: Instant,
-    events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
-}
-
 impl<K> Reader<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    async fn next(&mut self) -> Result<Event<K>, Failure> {
+    async fn run(mut self) -> Infallible {
         loop {
-            let event = match std::mem::replace(&mut self.at, ReadPosition::Start) {
-                ReadPosition::Start => {
-                    sleep_until(self.resume).await;
-                    self.at = ReadPosition::List(Vec::new().into_iter(), After::Page(None));
-                    Some(Event::Init)
-                }
-                ReadPosition::List(objects, after) => self.read(objects, after).await?,
-                ReadPosition::Version(version) => self.open(version).await?,
-                ReadPosition::Open(open) => self.follow(open).await?,
-            };
-            if let Some(event) = event {
-                return Ok(event);
+            sleep_until(self.resume).await;
+            self.pass(Ok(Event::Init)).await;
+            match self.read_all().await {
+                Ok(version) => self.watch(version).await,
+                Err(failure) => _ = self.continues_after(failure).await,
             }
         }
     }
 
-    /// Returns the next object of a list.
-    async fn read(&mut self, mut objects: vec::IntoIter<K>, after: After) -> Step<K> {
-        if let Some(object) = objects.next() {
-            self.at = ReadPosition::List(objects, after);
-            return Ok(Some(Event::InitApply(object)));
-        }
-        let token = match after {
-            After::Page(token) => token,
-            After::End(version) => {
+    async fn pass(&mut self, event: Result<Event<K>, Failure>) {
+        _ = self.passed.send(event).await;
+    }
+
+    /// Reads all pages of a list. Returns its version.
+    async fn read_all(&mut self) -> Result<String, Failure> {
+        let mut page = self.list.clone();
+        loop {
+            let list = answers::within(self.limit(), self.api.list(&page)).await?;
+            for object in list.items {
+                self.pass(Ok(Event::InitApply(object))).await;
+            }
+            page.continue_token = list.metadata.continue_.filter(|token| !token.is_empty());
+            if page.continue_token.is_none() {
+                let version = list.metadata.resource_version.unwrap_or_default();
                 let number = version.parse().unwrap_or_default();
                 self.listed.store(number, Ordering::Relaxed);
-                self.at = ReadPosition::Version(version);
-                return Ok(Some(Event::InitDone));
+                self.pass(Ok(Event::InitDone)).await;
+                return Ok(version);
             }
-        };
-        let page = ListParams {
-            continue_token: token,
-            ..self.list.clone()
-        };
-        match answers::within(self.limit(), self.api.list(&page)).await {
-            Ok(page) => {
-                let token = page.metadata.continue_.filter(|token| !token.is_empty());
-                let after = match token {
-                    Some(token) => After::Page(Some(token)),
-                    None => After::End(page.metadata.resource_version.unwrap_or_default()),
-                };
-                self.at = ReadPosition::List(page.items.into_iter(), after);
-                Ok(None)
-            }
-            Err(failure) => self.failed(failure, ReadPosition::Start),
         }
     }
 
-    async fn open(&mut self, version: String) -> Step<K> {
-        sleep_until(self.resume).await;
-        match answers::within(self.limit(), self.api.watch(&self.follow, &version)).await {
-            Ok(events) => {
-                self.at = ReadPosition::Open(Open {
-                    version,
-                    since: Instant::now(),
-                    events: events.boxed(),
-                });
-                Ok(None)
+    /// Passes on the changes after a version until the API server does not have them any more.
+    async fn watch(&mut self, mut version: String) {
+        loop {
+            sleep_until(self.resume).await;
+            let opened = self.api.watch(&self.follow, &version);
+            let followed = match answers::within(self.limit(), opened).await {
+                Ok(events) => self.follow(events.boxed(), &mut version).await,
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = followed
+                && !self.continues_after(failure).await
+            {
+                return;
             }
-            Err(failure) => self.failed(failure, ReadPosition::Version(version)),
         }
     }
 
-    async fn follow(&mut self, mut open: Open<K>) -> Step<K> {
-        let (now, works) = (Instant::now(), open.since + WORKS);
-        if self.is_failing && works <= now {
-            self.is_failing = false;
-            self.at = ReadPosition::Open(open);
-            return Ok(Some(Event::Resumed));
+    /// Passes on the events of an open watch until it ends. `version` is that of the last event.
+    async fn follow(
+        &mut self,
+        mut events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+        version: &mut String,
+    ) -> Result<(), Failure> {
+        let mut since = Instant::now();
+        loop {
+            let (now, works) = (Instant::now(), since + WORKS);
+            if self.is_failing && works <= now {
+                self.is_failing = false;
+                self.pass(Ok(Event::Resumed)).await;
+                continue;
+            }
+            let end = if self.is_failing {
+                works
+            } else {
+                now + self.limit()
+            };
+            let event = match timeout_at(end, events.next()).await {
+                Ok(event) => event,
+                Err(_) if self.is_failing => continue,
+                Err(_) => return Err(Failure::silent(self.limit())),
+            };
+            let event = match event {
+                Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                    Event::Apply(object)
+                }
+                Some(Ok(WatchEvent::Deleted(object))) => Event::Delete(object),
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                    *version = bookmark.metadata.resource_version;
+                    continue;
+                }
+                Some(Ok(WatchEvent::Error(status))) => {
+                    return Err(missed(kube::Error::Api(status.boxed())));
+                }
+                // An event that cannot be read does not hold up later ones.
+                Some(Err(error)) if is_undecodable(&error) => {
+                    since = now;
+                    self.continues_after(missed(error)).await;
+                    continue;
+                }
+                Some(Err(error)) => return Err(missed(error)),
+                None if since.elapsed() < WORKS => return Err(ended()),
+                None => return Ok(()),
+            };
+            if let Event::Apply(object) | Event::Delete(object) = &event
+                && let Some(newer) = object.resource_version()
+            {
+                *version = newer;
+            }
+            self.pass(Ok(event)).await;
         }
-        let end = if self.is_failing {
-            works
-        } else {
-            now + self.limit()
-        };
-        let Ok(event) = timeout_at(end, open.events.next()).await else {
-            if self.is_failing {
-                self.at = ReadPosition::Open(open);
-                return Ok(None);
-            }
-            return self.failed(
-                Failure::silent(self.limit()),
-                ReadPosition::Version(open.version),
-            );
-        };
-        let event = match event {
-            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                Event::Apply(object)
-            }
-            Some(Ok(WatchEvent::Deleted(object))) => Event::Delete(object),
-            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-                open.version = bookmark.metadata.resource_version;
-                self.at = ReadPosition::Open(open);
-                return Ok(None);
-            }
-            Some(Ok(WatchEvent::Error(status))) => {
-                let failure = missed(kube::Error::Api(status.boxed()));
-                return self.failed(failure, ReadPosition::Version(open.version));
-            }
-            // An event that cannot be read does not hold up later ones.
-            Some(Err(error)) if is_undecodable(&error) => {
-                open.since = now;
-                return self.failed(missed(error), ReadPosition::Open(open));
-            }
-            Some(Err(error)) => {
-                return self.failed(missed(error), ReadPosition::Version(open.version));
-            }
-            None if open.since.elapsed() < WORKS => {
-                return self.failed(ended(), ReadPosition::Version(open.version));
-            }
-            None => {
-                self.at = ReadPosition::Version(open.version);
-                return Ok(None);
-            }
-        };
-        if let Event::Apply(object) | Event::Delete(object) = &event
-            && let Some(version) = object.resource_version()
-        {
-            open.version = version;
-        }
-        self.at = ReadPosition::Open(open);
-        Ok(Some(event))
     }
 
-    /// Schedules the continuation at `at` after a wait. If the version is too old, continues with a list instead, which is not a failure.
-    fn failed(&mut self, failure: Failure, at: ReadPosition<K>) -> Step<K> {
+    /// Delays the next request after a failure, and passes the failure on. Returns false if the version is too old, which is not passed on.
+    async fn continues_after(&mut self, failure: Failure) -> bool {
+        self.delay(&failure);
+        if failure.code == Some(410) {
+            return false;
+        }
+        self.is_failing = true;
+        self.pass(Err(failure)).await;
+        true
+    }
+
+    fn delay(&mut self, failure: &Failure) {
         let mut wait = self.backoff.next().unwrap_or(LONGEST);
         if failure.code == Some(404) {
             wait = wait.min(UNDEFINED);
         }
         self.resume = Instant::now() + wait;
-        if failure.code == Some(410) {
-            return Ok(None);
-        }
-        self.at = at;
-        self.is_failing = true;
-        Err(failure)
     }
 
     /// Returns the longest silence of the API server, which ends a watch earlier.
@@ -365,9 +339,6 @@ fn is_undecodable(error: &kube::Error) -> bool {
         _ => false,
     }
 }
-
-/// An event, or `None` if more reading is needed.
-type Step<K> = Result<Option<Event<K>>, Failure>;
 
 /// Returns the failure of a watch that ended as soon as it began.
 fn ended() -> Failure {

@@ -41,19 +41,10 @@ where
     /// Waits for the next change. Dropping the future loses none.
     pub async fn changed(&mut self) {
         loop {
-            match self.watch.next().await {
-                Ok(event) => {
-                    if self
-                        .index
-                        .take(event, K::name_any, |object, _| Some(object))
-                    {
-                        return;
-                    }
-                }
-                Err(failure) => {
-                    let error = failure.describe_watch(self.what);
-                    tracing::warn!(error, "cannot watch {}; retrying", self.what);
-                }
+            let event = self.watch.next_or_log(self.what).await;
+            let read = |object, _: Option<&K>| Some(object);
+            if self.index.take(event, K::name_any, read) {
+                return;
             }
         }
     }

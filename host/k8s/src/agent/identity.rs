@@ -38,40 +38,9 @@ pub enum IdentityError {
     /// The API server does not answer properly; it may later.
     #[error("the API server does not say which node this is: {0}; the agent tries again")]
     Unavailable(String),
-    /// The API server refuses to answer.
-    #[error(
-        "the API server does not say which node this is: {0}; correct the credentials of the pod's service account or of KUBECONFIG"
-    )]
-    Refused(String),
-    /// Flag and token name different nodes.
-    #[error(
-        "--node-name is {given:?}, but the agent's token is bound to node {bound:?}; remove --node-name"
-    )]
-    OtherNode {
-        /// Node name from the flag.
-        given: String,
-        /// Node name from the token.
-        bound: String,
-    },
-    /// Neither token nor flag names a node.
-    #[error(
-        "the credentials of {user:?} are bound to no node; run the agent as a pod of the cluster (1.32 or newer), or give --node-name"
-    )]
-    NoNode {
-        /// Name of the user.
-        user: String,
-    },
-    /// The flag does not name a node of this cluster.
-    #[error("the cluster has no node {0:?}; correct --node-name")]
-    UnknownNode(String),
-    /// Access to the Node object is denied.
-    #[error("cannot read Node {node}: {message}; allow the user of KUBECONFIG to get nodes")]
-    Denied {
-        /// Name of the node.
-        node: String,
-        /// Answer of the API server.
-        message: String,
-    },
+    /// Something has to be corrected first; the text has the reason and the remedy.
+    #[error("{0}")]
+    Final(String),
 }
 
 /// Asks the API server for the identity. `node_name` is the operator's flag. While the API server is unreachable, the file `memory` supplies the
@@ -190,15 +159,17 @@ impl Claims {
             .map(str::to_owned);
         let (node, node_uid) = match (extra(NODE_NAME), given) {
             (Some(bound), Some(given)) if bound != given => {
-                let given = given.to_owned();
-                return Err(IdentityError::OtherNode { given, bound });
+                return Err(IdentityError::Final(format!(
+                    "--node-name is {given:?}, but the agent's token is bound to node {bound:?}; remove --node-name"
+                )));
             }
             (Some(bound), _) => (bound, extra(NODE_UID)),
             (None, Some(given)) if is_node_name(given) => (given.to_owned(), None),
-            (None, Some(given)) => return Err(IdentityError::UnknownNode(given.to_owned())),
+            (None, Some(given)) => return Err(unknown(given)),
             (None, None) => {
-                let user = name.to_owned();
-                return Err(IdentityError::NoNode { user });
+                return Err(IdentityError::Final(format!(
+                    "the credentials of {name:?} are bound to no node; run the agent as a pod of the cluster (1.32 or newer), or give --node-name"
+                )));
             }
         };
         Ok(Self {
@@ -214,20 +185,28 @@ async fn uid_of(client: &Client, node: &str) -> Result<String, IdentityError> {
     match answers::within(REQUEST, nodes.get_metadata(node)).await {
         Ok(node) => Ok(node.metadata.uid.unwrap_or_default()),
         Err(failure) => Err(match failure.code {
-            Some(404) => IdentityError::UnknownNode(node.to_owned()),
-            Some(403) => IdentityError::Denied {
-                node: node.to_owned(),
-                message: failure.message,
-            },
+            Some(404) => unknown(node),
+            Some(403) => IdentityError::Final(format!(
+                "cannot read Node {node}: {}; allow the user of KUBECONFIG to get nodes",
+                failure.message
+            )),
             _ => unanswered(failure),
         }),
     }
 }
 
+fn unknown(node: &str) -> IdentityError {
+    IdentityError::Final(format!(
+        "the cluster has no node {node:?}; correct --node-name"
+    ))
+}
+
 /// Converts a failure: a busy, starting or absent server may answer later, a refusal is final.
 fn unanswered(Failure { code, message, .. }: Failure) -> IdentityError {
     match code {
-        Some(400..=428 | 430..=499) => IdentityError::Refused(message),
+        Some(400..=428 | 430..=499) => IdentityError::Final(format!(
+            "the API server does not say which node this is: {message}; correct the credentials of the pod's service account or of KUBECONFIG"
+        )),
         _ => IdentityError::Unavailable(message),
     }
 }

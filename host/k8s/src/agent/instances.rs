@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
-use kube::api::{Api, ApiResource, ListParams, PartialObjectMeta, Patch};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::DeserializeGuard;
 use leafhost_core::instance::{
     Edit, Instance, InstanceKey, InstanceStatus, Leafhost, OwnerReference,
@@ -26,10 +26,9 @@ mod events;
 mod kept;
 
 use crate::answers::{self, Failure, Kind};
-use crate::crd::Configuration;
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, patch, store_error};
-use crate::requests::{delete_only, patch_by, put_by};
-use crate::{memory, nodes};
+use crate::requests::{delete_only, put_by};
+use crate::{manifest, memory, nodes};
 
 /// Maximum number of concurrent writes.
 const IN_FLIGHT: usize = 16;
@@ -392,9 +391,9 @@ impl Shared {
         key: &InstanceKey,
         owner: &OwnerReference,
     ) -> Result<bool, StoreError> {
-        let api: Api<PartialObjectMeta<Configuration>> =
-            Api::namespaced(self.client.clone(), &key.namespace);
-        let found = answers::within(REQUEST, api.get_opt(&owner.name)).await;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &manifest::resource());
+        let found = answers::within(REQUEST, api.get_metadata_opt(&owner.name)).await;
         let found = found.map_err(|failure| store_error(&failure, key))?;
         Ok(found.is_some_and(|found| {
             let metadata = found.metadata;
@@ -416,14 +415,9 @@ impl Shared {
         if self.state().pruned.contains_key(&base.metadata.uid) {
             Pruned::default().swap(&mut stored);
         }
-        let operations = patch::of(&stored, edits).ok_or_else(outdated)?;
-        let operations = serde_json::from_value(operations).map_err(|error| {
-            Failure::new(Kind::Refused, format!("no JSON Patch can be made: {error}"))
-        })?;
-        let params = patch_by(MANAGER);
+        let operations = patch::of(&stored, edits);
         let api = self.api(&key.namespace);
-        let patch: Patch<()> = Patch::Json(operations);
-        let object = answers::within(REQUEST, api.patch(&key.name, &params, &patch)).await?;
+        let object = instance::write(&api, base, operations, MANAGER).await?;
         // The write succeeded, whether the answer can be read or not.
         let object = object.0.unwrap_or_else(|unreadable| InstanceObject {
             metadata: unreadable.metadata,

@@ -9,7 +9,7 @@ use kube::{Api, Client};
 use leafhost_core::backoff;
 use leafhost_core::scheduling::{LockPort, NodeLock, NodeSeen};
 use leafhost_core::tasks::Tasks;
-use leafhost_core::wait::{self, until};
+use leafhost_core::wait::until;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -59,14 +59,10 @@ impl Task {
         let mut next = None;
         loop {
             tokio::select! {
-                event = self.watch.next() => match event {
-                    Ok(Event::InitApply(node) | Event::Apply(node)) => self.take(seen(&node.metadata)),
-                    Ok(Event::Delete(_)) => self.take(NodeSeen::default()),
-                    Ok(Event::Init | Event::InitDone | Event::Resumed) => {}
-                    Err(failure) => {
-                        let error = failure.message;
-                        tracing::warn!(error, "cannot watch the lock of the node; retrying");
-                    }
+                event = self.watch.next_or_log("the lock of the node") => match event {
+                    Event::InitApply(node) | Event::Apply(node) => self.take(seen(&node.metadata)),
+                    Event::Delete(_) => self.take(NodeSeen::default()),
+                    Event::Init | Event::InitDone | Event::Resumed => {}
                 },
                 Ok(()) = self.finished.changed() => {}
                 () = until(next) => {}
@@ -78,7 +74,7 @@ impl Task {
     fn take(&mut self, seen: NodeSeen) {
         let lock = NodeLock::read(&seen.lock);
         self.seen = seen;
-        wait::publish(&self.locked, lock);
+        crate::publish(&self.locked, lock);
     }
 
     /// Unlocks the node if its pod is done. Returns the time of the next attempt.

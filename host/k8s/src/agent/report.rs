@@ -10,7 +10,6 @@ use kube::{Api, Client};
 use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::ReportSink;
-use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -104,8 +103,7 @@ impl Task {
     ) {
         reports.mark_changed();
         loop {
-            let now = self.reconciler.problem();
-            wait::publish(&problem, now);
+            crate::publish(&problem, self.reconciler.problem());
             tokio::select! {
                 changed = reports.changed() => {
                     if changed.is_err() {

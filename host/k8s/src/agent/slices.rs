@@ -12,14 +12,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::claim::ports::{Offered, ReadError, SliceFeatures, SliceReport, SliceStore};
 use leafhost_core::slices::{DRIVER, Reach, pack};
-use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::agent::identity::{self, NodeObject};
 use crate::bounded_store::BoundedStore;
-use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
-use crate::slices::{correction, object, probe, slice};
+use crate::reconciler::{Reconcile, Reconciler, Write};
+use crate::slices::{corrected, object, probe, slice};
 use crate::watch::Watch;
 
 /// Interval between two checks of the Node object while none exists.
@@ -113,7 +112,7 @@ impl SliceStore for KubeSlices {
                 }
             }
             now.problem = reconciler.problem();
-            wait::publish(&report, now.clone());
+            crate::publish(&report, now.clone());
             tokio::select! {
                 changed = offered.changed() => if changed.is_err() {
                     return;
@@ -175,21 +174,8 @@ impl Reconcile for Owner {
 
     const LOST: &'static str = "it is deleted again and again; see whether the node's kubelet knows the driver, or who deletes it";
 
-    fn write(
-        &self,
-        found: Option<&ResourceSlice>,
-        wanted: Option<&ResourceSlice>,
-    ) -> Option<Write<ResourceSlice>> {
-        correction(found, wanted)
-    }
-
-    fn hold(
-        &self,
-        held: &mut BoundedStore<ResourceSlice>,
-        _is_wanted: bool,
-        object: ResourceSlice,
-    ) {
-        hold_alone(held, object);
+    fn corrected(&self, found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
+        corrected(found, wanted)
     }
 }
 

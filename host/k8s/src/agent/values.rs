@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
 use leafhost_core::properties::{Reference, ValueKind};
 use leafhost_core::tasks::Tasks;
-use leafhost_core::wait;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -82,7 +81,7 @@ impl Values {
 
     /// Replaces the wanted values.
     pub fn want(&self, wanted: Wanted) {
-        wait::publish(&self.wanted, wanted);
+        crate::publish(&self.wanted, wanted);
     }
 
     /// Returns a receiver of the values read so far.

@@ -18,6 +18,7 @@ mod writes;
 
 use crate::index::follow;
 use crate::manifest;
+use crate::watch::Watch;
 
 /// Behavior of the controller while a watch fails, as told in the log.
 const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
@@ -83,7 +84,7 @@ async fn follow_manifests(
     };
     let read = |object: DynamicObject, before: Option<&Read>| read(&object, before);
     let what = ("Configurations", MAKES_NONE);
-    follow(api, what, name, read, publish).await;
+    follow(Watch::new(api), what, name, read, publish).await;
 }
 
 fn has_claims(manifest: &Manifest) -> bool {

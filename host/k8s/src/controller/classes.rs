@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
-use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
+use crate::reconciler::{Reconcile, Reconciler, hold_alone};
 use crate::watch::Watch;
 
 /// Label of the controller's classes, with the name of the Configuration.
@@ -186,21 +186,14 @@ impl Reconcile for Ours {
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it";
 
-    fn write(
-        &self,
-        found: Option<&DeviceClass>,
-        wanted: Option<&DeviceClass>,
-    ) -> Option<Write<DeviceClass>> {
-        let Some(found) = found else {
-            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
-        };
-        let is_ours = found.labels().contains_key(LABEL);
-        if !is_ours || found.metadata.deletion_timestamp.is_some() {
+    fn is_own(&self, found: &DeviceClass) -> bool {
+        found.labels().contains_key(LABEL)
+    }
+
+    fn corrected(&self, found: &DeviceClass, wanted: &DeviceClass) -> Option<DeviceClass> {
+        if !self.is_own(found) {
             return None;
         }
-        let Some(wanted) = wanted else {
-            return Some(Write::Delete(found.uid().unwrap_or_default()));
-        };
         let mut right = found.clone();
         right.labels_mut().extend(wanted.labels().clone());
         right.annotations_mut().extend(wanted.annotations().clone());
@@ -213,11 +206,11 @@ impl Reconcile for Ours {
         if let Some(spec) = right.spec.as_mut().filter(|_| kept.is_none()) {
             spec.extended_resource_name = None;
         }
-        (right != *found).then(|| Write::Replace(Box::new(right)))
+        (right != *found).then_some(right)
     }
 
     fn hold(&self, held: &mut BoundedStore<DeviceClass>, is_wanted: bool, object: DeviceClass) {
-        if is_wanted || object.labels().contains_key(LABEL) {
+        if is_wanted || self.is_own(&object) {
             hold_alone(held, object);
         }
     }
@@ -230,6 +223,7 @@ mod tests {
     use leafhost_core::status_store::ConfigurationState;
 
     use super::*;
+    use crate::reconciler::Write;
 
     fn mk_states(all: &[(&str, &str, i64, Backend)]) -> ConfigurationStates {
         let state = |(namespace, name, created, backend): &(&str, &str, i64, Backend)| {

@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
@@ -28,10 +28,11 @@ use crate::answers::{self, Failure, Kind};
 use crate::controller::pools::PoolViews;
 use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
-use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch};
 use crate::lease;
 use crate::nodes::{hostname, state};
-use crate::requests::{delete_only, patch_by};
+use crate::requests::delete_only;
+use crate::watch::Watch;
 
 mod agents;
 mod clear;
@@ -86,10 +87,11 @@ impl KubeCluster {
             crate::publish(&sender, NodeSet { complete, nodes });
             let named = all.iter();
             let named = named.filter_map(|(name, (_, host))| Some((name.clone(), host.clone()?)));
-            crate::publish_known(&hostname_sender, named.collect());
+            let named: BTreeMap<_, _> = named.collect();
+            crate::publish(&hostname_sender, Some(Arc::new(named)));
         };
         let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
-        let all = Api::all(client.clone());
+        let all = Watch::new(Api::all(client.clone()));
         let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
         let finalizers = Finalizers::default();
@@ -101,14 +103,18 @@ impl KubeCluster {
             let all = all.map(|(key, (instance, _))| (key.clone(), Arc::clone(instance)));
             crate::publish(&sender, InstanceSet::read(all.collect()));
         };
-        // No agent wrote an Instance that cannot be read.
         let read = |object: DeserializeGuard<InstanceObject>, _: Option<&Read>| {
-            let object = object.0.ok()?;
-            let deleting = finalizers::deleting(DeletingKind::Instance, &object.metadata);
-            Some((Arc::new(instance::into_instance(object)), deleting))
+            let deleting = finalizers::deleting(DeletingKind::Instance, object.meta());
+            Some((instance::read(object)?, deleting))
         };
-        let all = Api::all_with(client.clone(), &api_resource());
-        let following = follow(all, ("Instances", TRIES_AGAIN), key, read, publish);
+        let all = Watch::new(Api::all_with(client.clone(), &api_resource()));
+        let following = follow(
+            all,
+            ("Instances", TRIES_AGAIN),
+            instance::key,
+            read,
+            publish,
+        );
         tasks.add_loop("watch of Instances", following);
         let mut statuses = Statuses::watch(client, &holder_name, finalizers, tasks);
         if let Some(selector) = agents {
@@ -144,13 +150,6 @@ impl KubeCluster {
             names,
             statuses,
         }
-    }
-}
-
-fn key<K: kube::Resource>(object: &K) -> InstanceKey {
-    InstanceKey {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
     }
 }
 
@@ -207,7 +206,11 @@ impl Cluster for KubeCluster {
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
         let done = match change {
-            Change::Update { edits, .. } => patch(&api, base, edits).await.map(drop),
+            Change::Update { edits, .. } => {
+                let operations = patch::of_version(base, edits);
+                let written = instance::write(&api, base, operations, NAME).await;
+                written.map(drop)
+            }
             Change::Delete {
                 uid,
                 resource_version,
@@ -217,18 +220,6 @@ impl Cluster for KubeCluster {
         };
         done.map_err(|failure| write_error(&failure))
     }
-}
-
-async fn patch(
-    api: &Api<InstanceObject>,
-    base: &Instance,
-    edits: &[Edit],
-) -> Result<InstanceObject, Failure> {
-    let patch = instance::patch::of_version(base, edits)
-        .and_then(|patch| serde_json::from_value(patch).ok());
-    let patch: Patch<()> = Patch::Json(patch.ok_or_else(outdated)?);
-    let params = patch_by(NAME);
-    answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await
 }
 
 /// Removes the nodes, then deletes the Instance: the policies allow the controller to delete only an Instance that no node sees.
@@ -242,7 +233,8 @@ async fn delete(
     let nodes = base.spec.nodes.iter();
     let edits: Vec<Edit> = nodes.cloned().map(Edit::RemoveNode).collect();
     if !edits.is_empty() {
-        let left = patch(api, base, &edits).await?;
+        let operations = patch::of_version(base, &edits);
+        let left = instance::write(api, base, operations, NAME).await?;
         version = left.metadata.resource_version;
     }
     let params = delete_only(Some(uid.to_owned()), version);

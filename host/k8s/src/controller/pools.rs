@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use crate::bounded_store::BoundedStore;
 use crate::controller::left_over::has_some;
 use crate::index::{TRIES_AGAIN, follow};
-use crate::reconciler::{Reconcile, Reconciler, Write, hold_alone};
-use crate::slices::{correction, object, probe, slice};
+use crate::reconciler::{Reconcile, Reconciler};
+use crate::slices::{corrected, object, probe, slice};
 use crate::watch::Watch;
 use crate::{backoff, until};
 
@@ -65,8 +65,8 @@ pub async fn keep(client: Client, views: PoolViews) {
     let locals = Watch::new(api.clone()).fields(&format!("spec.driver={DRIVER},spec.nodeName!="));
     let node = |slice: ResourceSlice, _: Option<&String>| slice.spec.node_name;
     let publish = move |all: &BTreeMap<String, String>| {
-        let nodes = all.values().cloned().collect();
-        crate::publish_known(&sender, nodes);
+        let nodes: BTreeSet<String> = all.values().cloned().collect();
+        crate::publish(&sender, Some(Arc::new(nodes)));
     };
     let name = ResourceSlice::name_any;
     let following = follow(locals, ("ResourceSlices", TRIES_AGAIN), name, node, publish);
@@ -280,7 +280,7 @@ fn all_slices(
     all
 }
 
-/// Reconciler of the slices of all pools.
+/// Reconciler of the slices of all pools. Only the controller writes them, and a pool has as many as its devices need.
 struct SharedSlices;
 
 impl Reconcile for SharedSlices {
@@ -288,22 +288,8 @@ impl Reconcile for SharedSlices {
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it";
 
-    fn write(
-        &self,
-        found: Option<&ResourceSlice>,
-        wanted: Option<&ResourceSlice>,
-    ) -> Option<Write<ResourceSlice>> {
-        correction(found, wanted)
-    }
-
-    // Only the controller writes these slices, and a pool has as many as its devices need.
-    fn hold(
-        &self,
-        held: &mut BoundedStore<ResourceSlice>,
-        _is_wanted: bool,
-        object: ResourceSlice,
-    ) {
-        hold_alone(held, object);
+    fn corrected(&self, found: &ResourceSlice, wanted: &ResourceSlice) -> Option<ResourceSlice> {
+        corrected(found, wanted)
     }
 }
 
@@ -312,6 +298,7 @@ mod tests {
     use leafhost_core::slices::{Devices, SliceDevice};
 
     use super::*;
+    use crate::reconciler::Write;
 
     #[test]
     fn each_pool_has_its_slices_and_those_of_other_pools_go() {

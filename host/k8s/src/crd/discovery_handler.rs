@@ -1,29 +1,18 @@
 //! `discoveryhandlers.leafhost.dev`: the state of a discovery handler on a node. Agents write these objects, people read them.
 
 use kube::CustomResource;
-use schemars::JsonSchema;
+use leafhost_core::node_report::{HandlerPhase, ReportedConfiguration, ReportedSource};
 use serde::{Deserialize, Serialize};
 
 /// One discovery handler on one node.
-#[derive(
-    Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, CustomResource,
-)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource)]
 #[kube(
     group = "leafhost.dev",
     version = "v1alpha1",
     kind = "DiscoveryHandler",
-    shortname = "dh",
     status = "DiscoveryHandlerStatus",
     derive = "PartialEq",
-    doc = "State of a discovery handler on a node. The agent of that node writes it, and writes it again if it is changed.",
-    printcolumn(name = "Node", type_ = "string", json_path = ".spec.node"),
-    printcolumn(name = "Handler", type_ = "string", json_path = ".spec.handler"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Since", type_ = "date", json_path = ".status.since"),
-    printcolumn(name = "Devices", type_ = "integer", json_path = ".status.devices"),
-    printcolumn(name = "Skipped", type_ = "integer", json_path = ".status.skipped"),
-    printcolumn(name = "Denied", type_ = "integer", json_path = ".status.denied"),
-    printcolumn(name = "Problem", type_ = "string", json_path = ".status.problem")
+    schema = "disabled"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerSpec {
@@ -34,26 +23,22 @@ pub struct DiscoveryHandlerSpec {
 }
 
 /// State of the handler as the node's agent reports it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
     /// Waiting: no Configuration names it. Active: at least one Configuration gets answers. Offline: none does.
-    pub phase: Phase,
+    pub phase: HandlerPhase,
     /// Time since when it has this phase, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
     /// Number of devices that it finds for all Configurations together.
     #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
     pub devices: u32,
     /// Number of objects that it saw and did not take, for all Configurations together.
     #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
     pub skipped: u32,
     /// Number of its devices and requests that the agent denied, for all Configurations together.
     #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
     pub denied: u32,
     /// The first problem of all. If there is none, what was denied first, or skipped for a Configuration without devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,20 +51,8 @@ pub struct DiscoveryHandlerStatus {
     pub configurations: Vec<ConfigurationReport>,
 }
 
-/// Phase of a handler.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// No Configuration names it.
-    #[default]
-    Waiting,
-    /// At least one Configuration gets answers.
-    Active,
-    /// No Configuration gets answers.
-    Offline,
-}
-
 /// Kind of a source.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceKind {
     /// A file that the agent loads.
@@ -90,81 +63,26 @@ pub enum SourceKind {
 }
 
 /// One component, or one external handler.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceReport {
     /// The file, such as udev.wasm; of an external handler its name and where it serves.
     pub name: String,
     /// Kind of the source.
     #[serde(default)]
     pub kind: SourceKind,
-    /// Endpoint, if it is external.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// The version that the component says it has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// The digest of its bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// The grants that it needs and does not have.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing_grants: Vec<String>,
-    /// One word for the problem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Reason why it does not serve.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// The ConfigMap that the problem is about, or that has the component.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map: Option<ConfigMapName>,
-}
-
-/// A ConfigMap.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ConfigMapName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
+    /// State of the source.
+    #[serde(flatten)]
+    pub source: ReportedSource,
 }
 
 /// One Configuration that names the handler.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationReport {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Number of devices that the handler finds for it.
-    #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
-    pub devices: u32,
-    /// Number of objects that the handler saw and did not take.
-    #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
-    pub skipped: u32,
-    /// The first of these, and why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_skipped: Option<String>,
-    /// Number of its devices and requests that the agent denied.
-    #[serde(default)]
-    #[schemars(schema_with = "super::configuration::count")]
-    pub denied: u32,
-    /// The first of these, and the grant that is missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_denied: Option<String>,
-    /// The version of the Configuration's spec that this is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub generation: Option<i64>,
-    /// One word for the problem.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Problem with object, field and remedy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    /// What the handler has found for it.
+    #[serde(flatten)]
+    pub configuration: ReportedConfiguration,
 }

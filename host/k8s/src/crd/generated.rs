@@ -195,7 +195,7 @@ impl Maker {
 }
 
 fn schema() -> Value {
-    let definitions = definitions();
+    let definitions = definitions().unwrap();
     let mut definitions = definitions.iter();
     let instances = definitions
         .find(|one| one.spec.names.kind == "Instance")

@@ -169,15 +169,12 @@ fn is_same(wanted: &[ManagedFieldsEntry], found: &[ManagedFieldsEntry]) -> bool 
 /// fields it does not know.
 pub fn give_configuration(configuration: &DynamicObject) -> Option<Value> {
     configuration.data.get("status")?;
-    let mut patch = versioned(&configuration.metadata, Map::new());
-    patch
-        .as_object_mut()?
-        .insert("status".to_owned(), Value::Null);
-    Some(patch)
+    let version = &configuration.metadata.resource_version;
+    Some(json!({"metadata": {"resourceVersion": version}, "status": null}))
 }
 
 /// Builds a patch of metadata that fails if the object has changed since it was seen.
-pub fn versioned(seen: &ObjectMeta, mut metadata: Map<String, Value>) -> Value {
+fn versioned(seen: &ObjectMeta, mut metadata: Map<String, Value>) -> Value {
     metadata.insert("resourceVersion".to_owned(), json!(seen.resource_version));
     json!({"metadata": metadata})
 }

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::objects;
 use super::parts::{Part, is_of, part, release, shown};
 use super::workloads::{ask, is_stopped, scale_down, scale_up, start, stop};
-use crate::crd;
 use crate::instance::api_resource;
 use crate::manifest::{self, embedded};
 
@@ -32,6 +31,8 @@ pub struct ClusterState {
     pub pods: Vec<Pod>,
     pub ready_nodes: BTreeSet<String>,
     pub definitions: Vec<CustomResourceDefinition>,
+    /// Definitions of this Leafhost.
+    pub own_definitions: Vec<CustomResourceDefinition>,
     pub configurations: Vec<DynamicObject>,
     pub instances: Vec<DynamicObject>,
 }
@@ -160,7 +161,7 @@ pub fn from_akri(seen: &ClusterState) -> Plan {
             ))
         },
     );
-    let outdated = outdated(&seen.definitions);
+    let outdated = outdated(seen);
     if !outdated.is_empty() {
         plan.add(
             format!("Replace the definitions {} by those of this Leafhost, which have all fields of Akri's", DEFINITIONS.join(" and ")),
@@ -425,15 +426,17 @@ pub(super) fn is_waited_for(pod: &Pod, ready: &BTreeSet<String>) -> bool {
 }
 
 /// Returns the definitions of Leafhost of which the cluster has an incomplete version.
-fn outdated(found: &[CustomResourceDefinition]) -> Vec<CustomResourceDefinition> {
-    let ours = crd::definitions().into_iter();
+fn outdated(seen: &ClusterState) -> Vec<CustomResourceDefinition> {
+    let ours = seen.own_definitions.iter();
     ours.filter(|ours| {
         let name = ours.name_any();
-        let theirs = found.iter().find(|theirs| theirs.name_any() == name);
+        let mut found = seen.definitions.iter();
+        let theirs = found.find(|theirs| theirs.name_any() == name);
         // Helm installs missing definitions.
         DEFINITIONS.contains(&&*name)
             && theirs.is_some_and(|theirs| !has(&json!(theirs.spec), &json!(ours.spec)))
     })
+    .cloned()
     .collect()
 }
 

@@ -16,7 +16,7 @@ use super::parts::{NAME_LABEL, Part, WRITERS, is_of};
 use super::plan::ClusterState;
 use super::{Error, failed, within};
 use crate::instance::api_resource;
-use crate::{manifest, nodes};
+use crate::{crd, manifest, nodes};
 
 /// Number of objects per page of a list.
 const PAGE: u32 = 500;
@@ -24,33 +24,18 @@ const PAGE: u32 = 500;
 /// Reads all objects that a plan depends on.
 pub async fn look(client: &Client) -> Result<ClusterState, Error> {
     let all = ListParams::default();
-    let ClusterState {
-        pods, ready_nodes, ..
-    } = pods(client).await?;
+    let configurations = Api::all_with(client.clone(), &manifest::resource());
+    let instances = Api::all_with(client.clone(), &api_resource());
     Ok(ClusterState {
-        daemon_sets: list(Api::all(client.clone()), &all, "DaemonSets").await?,
-        deployments: list(Api::all(client.clone()), &all, "Deployments").await?,
-        webhooks: list(
-            Api::all(client.clone()),
-            &all,
-            "ValidatingWebhookConfigurations",
-        )
-        .await?,
-        pods,
-        ready_nodes,
-        definitions: list(Api::all(client.clone()), &all, "CustomResourceDefinitions").await?,
-        configurations: list(
-            Api::all_with(client.clone(), &manifest::resource()),
-            &all,
-            "Configurations",
-        )
-        .await?,
-        instances: list(
-            Api::all_with(client.clone(), &api_resource()),
-            &all,
-            "Instances",
-        )
-        .await?,
+        daemon_sets: every(client, &all).await?,
+        deployments: every(client, &all).await?,
+        webhooks: every(client, &all).await?,
+        definitions: every(client, &all).await?,
+        own_definitions: crd::definitions()
+            .map_err(|why| failed("read the definitions of Leafhost", &why))?,
+        configurations: list(configurations, &all, "Configuration").await?,
+        instances: list(instances, &all, "Instance").await?,
+        ..pods(client).await?
     })
 }
 
@@ -67,9 +52,9 @@ pub async fn pods(client: &Client) -> Result<ClusterState, Error> {
     let mut pods = Vec::new();
     for selector in selectors {
         let writers = ListParams::default().labels(&selector);
-        pods.extend(list(Api::all(client.clone()), &writers, "Pods").await?);
+        pods.extend(every(client, &writers).await?);
     }
-    let nodes: Vec<Node> = list(Api::all(client.clone()), &ListParams::default(), "Nodes").await?;
+    let nodes: Vec<Node> = every(client, &ListParams::default()).await?;
     let is_ready = |node: &&Node| nodes::state(node).not_ready_since.is_none();
     let ready = nodes.iter().filter(is_ready).map(Node::name_any);
     Ok(ClusterState {
@@ -82,14 +67,14 @@ pub async fn pods(client: &Client) -> Result<ClusterState, Error> {
 /// Waits until the controllers of Kubernetes have observed the current workloads of these parts.
 pub async fn until_observed(client: &Client, parts: &[Part]) -> Result<(), Error> {
     let all = ListParams::default();
-    let sets: Vec<DaemonSet> = list(Api::all(client.clone()), &all, "DaemonSets").await?;
+    let sets: Vec<DaemonSet> = every(client, &all).await?;
     for set in sets.iter().filter(|set| is_of(set.meta(), parts)) {
         observed(client, set, |set: &DaemonSet| {
             set.status.as_ref()?.observed_generation
         })
         .await?;
     }
-    let deployments: Vec<Deployment> = list(Api::all(client.clone()), &all, "Deployments").await?;
+    let deployments: Vec<Deployment> = every(client, &all).await?;
     for one in deployments.iter().filter(|one| is_of(one.meta(), parts)) {
         observed(client, one, |one: &Deployment| {
             one.status.as_ref()?.observed_generation
@@ -114,14 +99,22 @@ where
     await_condition(api, &name, is_seen)
         .await
         .map(drop)
-        .map_err(|error| failed(format!("watch {name}"), text::chain(&error)))
+        .map_err(|error| failed(&format!("watch {name}"), &text::chain(&error)))
+}
+
+/// Returns all objects of a kind in all namespaces.
+async fn every<K>(client: &Client, selected: &ListParams) -> Result<Vec<K>, Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    list(Api::all(client.clone()), selected, &K::kind(&())).await
 }
 
 /// Returns all objects, or none if the API server does not know the kind.
 async fn list<K: Clone + Debug + DeserializeOwned>(
     api: Api<K>,
     selected: &ListParams,
-    what: &str,
+    kind: &str,
 ) -> Result<Vec<K>, Error> {
     let mut params = selected.clone().limit(PAGE);
     let mut found = Vec::new();
@@ -132,7 +125,7 @@ async fn list<K: Clone + Debug + DeserializeOwned>(
                 page => page.map(Some),
             }
         };
-        let page: Option<ObjectList<K>> = within(page, || format!("list {what}")).await?;
+        let page: Option<ObjectList<K>> = within(page, &format!("list {kind}s")).await?;
         let Some(page) = page else {
             return Ok(found);
         };

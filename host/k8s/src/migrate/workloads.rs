@@ -7,10 +7,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::{Resource as _, ResourceExt as _};
-use serde_json::{Map, Value, json};
-
-use super::objects;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
 
 /// Label that no node and no object has. Akri's `DaemonSet`s and webhook select by it while Akri is stopped.
 const STOPPED: &str = "leafhost.dev/akri-stopped";
@@ -41,11 +39,8 @@ pub fn ask(hooks: &ValidatingWebhookConfiguration, is_asked: bool) -> Option<Val
     if hooks_now.all(|hook| is_so(hook).is_none() == is_asked) {
         return None;
     }
-    let mut patch = objects::versioned(hooks.meta(), Map::new());
-    patch
-        .as_object_mut()?
-        .insert("webhooks".to_owned(), json!(all));
-    Some(patch)
+    let version = &hooks.metadata.resource_version;
+    Some(json!({"metadata": {"resourceVersion": version}, "webhooks": all}))
 }
 
 /// Returns true if the `DaemonSet` is stopped.
@@ -70,17 +65,11 @@ pub fn start(set: &DaemonSet) -> Option<Value> {
 /// Returns the patch that stops the Deployment and records its replicas, if it has any.
 pub fn scale_down(deployment: &Deployment) -> Option<Value> {
     let replicas = deployment.spec.replicas.unwrap_or(1);
-    let mut patch = objects::versioned(
-        deployment.meta(),
-        Map::from_iter([(
-            "annotations".to_owned(),
-            json!({REPLICAS: replicas.to_string()}),
-        )]),
-    );
-    patch
-        .as_object_mut()?
-        .insert("spec".to_owned(), json!({"replicas": 0}));
-    (replicas != 0).then_some(patch)
+    let metadata = json!({
+        "resourceVersion": deployment.metadata.resource_version,
+        "annotations": {REPLICAS: replicas.to_string()},
+    });
+    (replicas != 0).then(|| json!({"metadata": metadata, "spec": {"replicas": 0}}))
 }
 
 /// Returns the patch that restores the replicas of the Deployment, if it is stopped.

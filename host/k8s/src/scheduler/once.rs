@@ -11,7 +11,7 @@ use leafhost_core::resource_names::ResourceNames;
 
 use crate::answers::{self, Failure};
 use crate::crd::ResourceName;
-use crate::instance::{InstanceObject, REQUEST, api_resource, into_instance};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource};
 use crate::names::record;
 
 /// Reads all Instances and the owners of names, with the caller's rights.
@@ -24,8 +24,7 @@ pub async fn read(client: &Client) -> Result<(Vec<Arc<Instance>>, ResourceNames)
     let params = ListParams::default();
     let listed = answers::within(REQUEST, api.list(&params)).await;
     let listed = listed.map_err(|failure| error("the Instances", &failure))?;
-    let instances = listed.into_iter().filter_map(|object| object.0.ok());
-    let instances = instances.map(|object| Arc::new(into_instance(object)));
+    let instances = listed.into_iter().filter_map(instance::read);
     let names: Api<DeserializeGuard<ResourceName>> = Api::all(client.clone());
     let listed = answers::within(REQUEST, names.list(&params)).await;
     let listed = listed.map_err(|failure| error("the names of resources", &failure))?;

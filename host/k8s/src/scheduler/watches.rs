@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{self, Node};
+use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, Object, PartialObjectMeta};
 use kube::core::DeserializeGuard;
-use kube::{Resource, ResourceExt as _};
-use leafhost_core::instance::InstanceKey;
 use leafhost_core::scheduling::{Observer, Pod, PodKey, PodSpec, PodStatus};
 
-use crate::instance::{InstanceObject, into_instance};
+use crate::instance::{InstanceObject, key, read};
 use crate::node_lock;
 use crate::watch::{Event, Watch};
 
@@ -19,47 +18,33 @@ pub type PodObject = Object<PodSpec, PodStatus>;
 
 /// Returns the API resource of pods.
 pub fn pods() -> ApiResource {
-    ApiResource {
-        group: String::new(),
-        version: "v1".to_owned(),
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        plural: "pods".to_owned(),
-    }
+    ApiResource::erase::<v1::Pod>(&())
 }
 
 /// Watches Instances without end. Objects that cannot be parsed were not written by an agent and count as gone.
 pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = BTreeSet::new();
-    let read = |object: DeserializeGuard<InstanceObject>| {
-        let object = object.0.ok()?;
-        Some(Arc::new(into_instance(object)))
-    };
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => {
+        match watch.next_or_log("Instances").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => {
                 if let Some(instance) = read(object) {
                     listing.insert(instance.key());
                     // Passed on at once: the whole list would need several times the memory of what is kept of it.
                     observer.listed(instance);
                 }
             }
-            Ok(Event::InitDone) => observer.instances(std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => {
+            Event::InitDone => observer.instances(std::mem::take(&mut listing)),
+            Event::Apply(object) => {
                 let key = key(&object);
                 match read(object) {
                     Some(instance) => observer.instance(instance),
                     None => observer.instance_gone(&key),
                 }
             }
-            Ok(Event::Delete(object)) => observer.instance_gone(&key(&object)),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch Instances; retrying");
-            }
+            Event::Delete(object) => observer.instance_gone(&key(&object)),
+            Event::Resumed => {}
         }
     }
 }
@@ -69,21 +54,17 @@ pub async fn follow_pods(api: Api<PodObject>, observer: Arc<dyn Observer>) {
     let mut watch = Watch::new(api);
     let mut listing = Vec::new();
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => listing.extend(asking(object)),
-            Ok(Event::InitDone) => observer.pods(std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => {
+        match watch.next_or_log("pods").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => listing.extend(asking(object)),
+            Event::InitDone => observer.pods(std::mem::take(&mut listing)),
+            Event::Apply(object) => {
                 if let Some(pod) = asking(object) {
                     observer.pod(pod);
                 }
             }
-            Ok(Event::Delete(object)) => observer.pod_gone(&pod_key(&object)),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch pods; retrying");
-            }
+            Event::Delete(object) => observer.pod_gone(&pod_key(&object)),
+            Event::Resumed => {}
         }
     }
 }
@@ -93,29 +74,18 @@ pub async fn nodes(api: Api<PartialObjectMeta<Node>>, observer: Arc<dyn Observer
     let mut watch = Watch::new(api);
     let mut listing = BTreeMap::new();
     loop {
-        match watch.next().await {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(node)) => {
+        match watch.next_or_log("Nodes").await {
+            Event::Init => listing.clear(),
+            Event::InitApply(node) => {
                 listing.insert(node.name_any(), node_lock::seen(&node.metadata));
             }
-            Ok(Event::InitDone) => observer.nodes(std::mem::take(&mut listing)),
-            Ok(Event::Apply(node)) => {
+            Event::InitDone => observer.nodes(std::mem::take(&mut listing)),
+            Event::Apply(node) => {
                 observer.node(node.name_any(), node_lock::seen(&node.metadata));
             }
-            Ok(Event::Delete(node)) => observer.node_gone(&node.name_any()),
-            Ok(Event::Resumed) => {}
-            Err(failure) => {
-                let error = failure.message;
-                tracing::warn!(error, "cannot watch Nodes; retrying");
-            }
+            Event::Delete(node) => observer.node_gone(&node.name_any()),
+            Event::Resumed => {}
         }
-    }
-}
-
-fn key(object: &impl Resource) -> InstanceKey {
-    InstanceKey {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
     }
 }
 

@@ -162,7 +162,7 @@ async fn objects_that_are_not_defined_are_looked_for_every_five_seconds() {
         api: Api::all(stub.client.clone()),
         list: ListParams::default(),
         follow: WatchParams::default(),
-        at: ReadPosition::Start,
+        passed: mpsc::channel(1).0,
         backoff: DefaultBackoff::default(),
         resume: Instant::now(),
         is_failing: false,
@@ -170,7 +170,7 @@ async fn objects_that_are_not_defined_are_looked_for_every_five_seconds() {
     };
     let mut waits = |code| {
         let failure = Failure::answered(code, "");
-        reader.failed(failure, ReadPosition::Start).unwrap_err();
+        reader.delay(&failure);
         reader.resume - Instant::now()
     };
     let most = |waits: &mut dyn FnMut() -> Duration| (0..20).map(|_| waits()).max().unwrap();

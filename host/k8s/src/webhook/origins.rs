@@ -8,7 +8,7 @@ use leafhost_core::names::ConfigurationKey;
 
 use crate::answers::Failure;
 use crate::instance::{self, InstanceObject};
-use crate::{crd, manifest};
+use crate::manifest;
 
 /// Lookup of Configurations and Instances.
 #[derive(Clone)]
@@ -40,7 +40,8 @@ impl Origins {
 
     /// Returns true if the Configuration exists.
     pub async fn has_configuration(&self, key: &ConfigurationKey) -> Result<bool, String> {
-        let api: Api<crd::Configuration> = Api::namespaced(self.client.clone(), key.namespace());
+        let (client, resource) = (self.client.clone(), manifest::resource());
+        let api: Api<DynamicObject> = Api::namespaced_with(client, key.namespace(), &resource);
         let found = api.get_metadata_opt(key.name()).await;
         let found = found.map_err(|error| {
             let error = Failure::from(error).message;

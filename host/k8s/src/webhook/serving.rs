@@ -133,10 +133,9 @@ impl CertificateTask {
         let kept = match Certificate::of(found, &dns) {
             Some(kept) if kept.renew_after > now => kept,
             before => {
-                let made = Certificate::make(&dns, before.as_ref(), now)
-                    .map_err(|why| Failure::new(Kind::Failed, why))?;
                 let mut secret = found.clone();
-                made.put_into(&mut secret);
+                Certificate::make(&mut secret, &dns, before.as_ref(), now)
+                    .map_err(|why| Failure::new(Kind::Failed, why))?;
                 certificates::write(&self.secrets, &self.names.secret, secret).await?;
                 // The watch shows the written Secret.
                 return Ok(LOOK);

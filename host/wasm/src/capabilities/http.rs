@@ -200,7 +200,10 @@ mod tests {
         for (error, words) in [
             (HttpError::Protocol("no status".into()), "no status"),
             (HttpError::Interim, "more than 8 interim answers"),
-            (HttpError::HeadTooLarge, "exceeds 65536 bytes or 256 headers"),
+            (
+                HttpError::HeadTooLarge,
+                "exceeds 65536 bytes or 256 headers",
+            ),
             (HttpError::RequestTooLarge, "its body exceeds 1048576 bytes"),
             (
                 HttpError::Tls {

@@ -3,7 +3,7 @@
 //! Objects that were taken before come first, then the oldest. So a new object never displaces a serving one of another user, and no
 //! namespace exceeds its share. The memory is bounded also while a list is read.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -106,13 +106,6 @@ pub struct LeftOut {
     bytes: usize,
 }
 
-/// Taken objects of a namespace.
-#[derive(Debug, Default)]
-struct NamespaceUsage {
-    ranks: BTreeSet<(Rank, Name)>,
-    bytes: usize,
-}
-
 /// Left-out objects of a namespace.
 #[derive(Debug, Default)]
 struct LeftOutGroup {
@@ -125,8 +118,7 @@ struct LeftOutGroup {
 #[derive(Debug)]
 pub struct CappedSet<T> {
     held: BTreeMap<Name, Object<T>>,
-    ranks: BTreeSet<(Rank, Name)>,
-    shares: BTreeMap<String, NamespaceUsage>,
+    /// Size of all taken objects.
     bytes: usize,
     left_out: BTreeMap<String, LeftOutGroup>,
     /// Number of left-out objects with a name.
@@ -137,8 +129,6 @@ impl<T> Default for CappedSet<T> {
     fn default() -> Self {
         Self {
             held: BTreeMap::new(),
-            ranks: BTreeSet::new(),
-            shares: BTreeMap::new(),
             bytes: 0,
             left_out: BTreeMap::new(),
             named: 0,
@@ -159,8 +149,9 @@ impl<T> CappedSet<T> {
 
     /// Returns all taken objects by rank: those that were taken before first, then the oldest.
     pub fn by_rank(&self) -> impl Iterator<Item = &T> {
-        let names = self.ranks.iter().map(|(_, name)| name);
-        names.filter_map(|name| self.get(name))
+        let mut held: Vec<_> = self.held.iter().collect();
+        held.sort_by_key(|(name, held)| (&held.rank, *name));
+        held.into_iter().map(|(_, held)| &held.value)
     }
 
     /// Returns the left-out objects that are named.
@@ -214,7 +205,8 @@ impl<T> CappedSet<T> {
     fn put_ranked(&mut self, name: Name, object: Object<T>) {
         self.remove(&name);
         let namespace = name.0.clone();
-        self.hold(name, object);
+        self.bytes = self.bytes.saturating_add(object.bytes);
+        self.held.insert(name, object);
         while let Some((cap, last)) = self.beyond(&namespace)
             && let Some(held) = self.release(&last)
         {
@@ -227,27 +219,33 @@ impl<T> CappedSet<T> {
         }
     }
 
+    /// Returns the number and the size of a namespace's taken objects.
     fn share(&self, namespace: &str) -> (usize, usize) {
-        let share = self.shares.get(namespace);
-        share.map_or((0, 0), |share| (share.ranks.len(), share.bytes))
+        let first = (namespace.to_owned(), String::new());
+        let from_first = self.held.range(first..);
+        let of_namespace = from_first.take_while(|((of, _), _)| of == namespace);
+        of_namespace.fold((0, 0), |(number, bytes), (_, held)| {
+            (number + 1, bytes.saturating_add(held.bytes))
+        })
     }
 
     /// Returns the exceeded cap and the object to leave out.
     fn beyond(&self, namespace: &str) -> Option<(Cap, Name)> {
         let (number, bytes) = self.share(namespace);
-        let of_namespace = self.shares.get(namespace).map(|share| &share.ranks);
-        let (cap, ranks) = if number > MAX_OF_NAMESPACE {
-            (Cap::NumberOfNamespace, of_namespace?)
+        let (cap, is_of_all) = if number > MAX_OF_NAMESPACE {
+            (Cap::NumberOfNamespace, false)
         } else if bytes > MAX_BYTES_OF_NAMESPACE {
-            (Cap::BytesOfNamespace, of_namespace?)
+            (Cap::BytesOfNamespace, false)
         } else if self.held.len() > MAX_CONFIGURATIONS {
-            (Cap::Number, &self.ranks)
+            (Cap::Number, true)
         } else if self.bytes > MAX_BYTES {
-            (Cap::Bytes, &self.ranks)
+            (Cap::Bytes, true)
         } else {
             return None;
         };
-        let (_, last) = ranks.last()?;
+        let held = self.held.iter();
+        let candidates = held.filter(|((of, _), _)| is_of_all || of == namespace);
+        let (last, _) = candidates.max_by_key(|(name, held)| (&held.rank, *name))?;
         Some((cap, last.clone()))
     }
 
@@ -261,28 +259,9 @@ impl<T> CappedSet<T> {
         }
     }
 
-    fn hold(&mut self, name: Name, object: Object<T>) {
-        let place = (object.rank.clone(), name.clone());
-        let share = self.shares.entry(name.0.clone()).or_default();
-        share.ranks.insert(place.clone());
-        share.bytes = share.bytes.saturating_add(object.bytes);
-        self.bytes = self.bytes.saturating_add(object.bytes);
-        self.ranks.insert(place);
-        self.held.insert(name, object);
-    }
-
     fn release(&mut self, name: &Name) -> Option<Object<T>> {
         let held = self.held.remove(name)?;
-        let place = (held.rank.clone(), name.clone());
-        self.ranks.remove(&place);
         self.bytes = self.bytes.saturating_sub(held.bytes);
-        if let Some(share) = self.shares.get_mut(&name.0) {
-            share.ranks.remove(&place);
-            share.bytes = share.bytes.saturating_sub(held.bytes);
-            if share.ranks.is_empty() {
-                self.shares.remove(&name.0);
-            }
-        }
         Some(held)
     }
 
@@ -302,14 +281,8 @@ impl<T> CappedSet<T> {
 
     /// Ranks all taken objects before any later one.
     pub fn settle(&mut self) {
-        // New objects rank last.
-        let last = self.ranks.iter().rev();
-        let new = last.map_while(|(rank, name)| rank.is_new.then(|| name.clone()));
-        for name in new.collect::<Vec<_>>() {
-            if let Some(mut held) = self.release(&name) {
-                held.rank.is_new = false;
-                self.hold(name, held);
-            }
+        for held in self.held.values_mut() {
+            held.rank.is_new = false;
         }
     }
 }

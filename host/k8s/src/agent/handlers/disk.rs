@@ -7,7 +7,8 @@ use std::io::{self, BufReader, Read as _};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use leafhost_disk::atomic;
+
+use crate::memory;
 
 /// Maximum number of bytes read from a file. The API server accepts 1 MiB of values, which base64 makes longer.
 const MAX: u64 = 4 << 20;
@@ -40,10 +41,7 @@ impl Disk {
         if uid.is_empty() || uid.len() > 64 || !uid.chars().all(is_plain) {
             return Err(io::Error::other(format!("{uid:?} is not a uid")));
         }
-        fs::create_dir_all(&self.folder)?;
-        atomic::write_with(&self.folder, uid, |file| {
-            Ok(serde_json::to_writer(file, object)?)
-        })
+        memory::write(&self.folder.join(uid), object)
     }
 
     /// Removes all other objects, and temporary files left by a crash.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use kube::core::DeserializeGuard;
 use leafhost_core::instance::{Instance, InstanceKey, NODE_LABEL, SHARED_LABEL};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{IN_FLIGHT, Shared};
 use crate::answers;
-use crate::instance::{InstanceObject, REQUEST};
+use crate::instance::{self, InstanceObject, REQUEST};
 use crate::watch::{Event, Watch};
 use crate::{backoff, until};
 
@@ -141,15 +142,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
         },
         Event::Resumed | Event::InitDone => {}
         Event::Delete(object) => {
-            let metadata = match object.0 {
-                Ok(object) => object.metadata,
-                Err(invalid) => invalid.metadata,
-            };
-            let key = InstanceKey {
-                namespace: metadata.namespace.unwrap_or_default(),
-                name: metadata.name.unwrap_or_default(),
-            };
-            let uid = metadata.uid.unwrap_or_default();
+            let (key, uid) = (instance::key(&object), object.uid().unwrap_or_default());
             let held = shared.state().view.instances().get(&key).cloned();
             let held = held.filter(|held| held.metadata.uid == uid);
             let is_ours = |held: &Instance| scope == Scope::Local || held.concerns(&shared.node);
@@ -157,7 +150,7 @@ fn take_in(shared: &Shared, scope: Scope, event: Event<Object>) -> Option<(Insta
                 return Some((key, uid));
             }
             // The nodes that use the object find out whether it exists without its label, and restore the label.
-            let version = metadata.resource_version.unwrap_or_default();
+            let version = object.resource_version().unwrap_or_default();
             shared.observe_leave(&key, &uid, version.parse().unwrap_or_default());
         }
     }

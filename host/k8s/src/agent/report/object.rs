@@ -7,18 +7,18 @@ use kube::ResourceExt as _;
 use leafhost_core::configuration::MAX_CONFIGURATIONS;
 use leafhost_core::fair::round_robin;
 use leafhost_core::names::{DigestLength, device_hash, is_node_name, label_value};
-use leafhost_core::node_report::{
-    HandlerPhase, NodeReport, ReportedConfiguration, ReportedHandler,
-};
+use leafhost_core::node_report::{NodeReport, ReportedConfiguration, ReportedHandler};
 use leafhost_core::text;
 
 use crate::bounded_store::BoundedStore;
 use crate::crd::{
-    ConfigMapName, ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec,
-    DiscoveryHandlerStatus, Phase, SourceKind, SourceReport,
+    ConfigurationReport, DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus,
+    SourceKind, SourceReport,
 };
-use crate::reconciler::{Reconcile, Write};
-use crate::reports::{MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, size};
+use crate::reconciler::Reconcile;
+use crate::reports::{
+    MAX_GRANTS, MAX_SOURCES, MAX_TEXT, NODE_LABEL, bounded, configuration, size, source,
+};
 
 /// Maximum size of the texts of all sources, in bytes.
 const MAX_SOURCE_TEXTS: usize = 48 << 10;
@@ -124,22 +124,16 @@ impl Reconcile for Owner {
 
     const LOST: &'static str = "it is deleted again and again; see who deletes it, or whether its Node exists: kubectl get nodes";
 
-    fn write(
+    /// Leaves an object of another node that a user gave this node's label to that node.
+    fn is_own(&self, found: &DiscoveryHandler) -> bool {
+        found.spec.node == self.node
+    }
+
+    fn corrected(
         &self,
-        found: Option<&DiscoveryHandler>,
-        wanted: Option<&DiscoveryHandler>,
-    ) -> Option<Write<DiscoveryHandler>> {
-        let Some(found) = found else {
-            return wanted.map(|wanted| Write::Create(Box::new(wanted.clone())));
-        };
-        if found.metadata.deletion_timestamp.is_some() {
-            return None;
-        }
-        let Some(wanted) = wanted else {
-            // An object of another node that a user gave this node's label is left to that node.
-            let is_own = found.spec.node == self.node;
-            return is_own.then(|| Write::Delete(found.uid().unwrap_or_default()));
-        };
+        found: &DiscoveryHandler,
+        wanted: &DiscoveryHandler,
+    ) -> Option<DiscoveryHandler> {
         let mut right = found.clone();
         right.labels_mut().extend(self.labels());
         right
@@ -155,7 +149,7 @@ impl Reconcile for Owner {
             // A restarted agent that finds the handler unchanged writes nothing.
             status.since.clone_from(&before.since);
         }
-        (right != *found).then(|| Write::Replace(Box::new(right)))
+        (right != *found).then_some(right)
     }
 
     /// Holds a wanted object whole. Of an unwanted object, or one beyond a node's share, holds only the fields that another write needs.
@@ -191,34 +185,18 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
     let count = reported.sources.len().clamp(1, MAX_SOURCES);
     // Four texts and the grants.
     let longest = MAX_TEXT.min(MAX_SOURCE_TEXTS / (count * (4 + MAX_GRANTS)));
-    let bounded_to = |text: &str| text::abridge(text, longest);
     let mut listed: Vec<_> = reported.sources.iter().collect();
     listed.sort_by_key(|(_, source)| source.problem.is_none());
     listed.truncate(MAX_SOURCES);
     listed.sort_by_key(|(name, _)| *name);
-    let sources = listed.into_iter().map(|(name, source)| SourceReport {
-        name: bounded_to(name),
-        kind: if source.endpoint.is_some() {
+    let sources = listed.into_iter().map(|(name, one)| SourceReport {
+        name: text::abridge(name, longest),
+        kind: if one.endpoint.is_some() {
             SourceKind::External
         } else {
             SourceKind::Component
         },
-        endpoint: source.endpoint.as_deref().map(bounded_to),
-        version: source.version.as_deref().map(bounded_to),
-        digest: source.digest.clone(),
-        missing_grants: source
-            .missing_grants
-            .iter()
-            .take(MAX_GRANTS)
-            .map(|one| bounded_to(one))
-            .collect(),
-        reason: source.problem.as_ref().map(|one| one.reason.clone()),
-        problem: source.problem.as_ref().map(|one| bounded_to(&one.message)),
-        config_map: source.object.clone().map(|object| ConfigMapName {
-            namespace: object.namespace,
-            name: object.name,
-            uid: object.uid,
-        }),
+        source: source(one, longest),
     });
     let sources: Vec<SourceReport> = sources.collect();
     let configurations = &reported.configurations;
@@ -242,27 +220,14 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
             .flatten()
             .count()
     });
-    let longest_name = MAX_TEXT.min(MAX_LEFT_OUT / texts.sum::<usize>().max(1));
-    let first = |text: &Option<String>| {
-        let text = text.as_ref()?;
-        Some(text::abridge(text, longest_name))
-    };
+    let longest_left_out = MAX_TEXT.min(MAX_LEFT_OUT / texts.sum::<usize>().max(1));
     let listed = listed.into_iter().map(|(key, one)| ConfigurationReport {
         namespace: key.namespace().to_owned(),
         name: key.name().to_owned(),
-        devices: number(one.devices),
-        skipped: number(one.skipped),
-        first_skipped: first(&one.first_skipped),
-        denied: number(one.denied),
-        first_denied: first(&one.first_denied),
-        generation: one.generation,
-        reason: one.problem.as_ref().map(|one| one.reason.clone()),
-        problem: one
-            .problem
-            .as_ref()
-            .map(|one| text::abridge(&one.message, longest)),
+        configuration: configuration(one, longest, longest_left_out),
     });
-    let of_sources = sources.iter().filter_map(|source| source.problem.clone());
+    let of_sources = sources.iter().filter_map(|one| one.source.problem.as_ref());
+    let of_sources = of_sources.map(|one| one.message.clone());
     let of_configurations = configurations.values();
     let of_configurations = of_configurations.filter_map(|one| one.problem.as_ref());
     let problems = of_sources.chain(of_configurations.map(|one| bounded(&one.message)));
@@ -278,11 +243,7 @@ fn status(reported: &ReportedHandler) -> DiscoveryHandlerStatus {
         number(counts.fold(0, usize::saturating_add))
     };
     DiscoveryHandlerStatus {
-        phase: match reported.phase {
-            HandlerPhase::Waiting => Phase::Waiting,
-            HandlerPhase::Active => Phase::Active,
-            HandlerPhase::Offline => Phase::Offline,
-        },
+        phase: reported.phase,
         since: reported.since.map(|since| since.to_string()),
         devices: sum(|one| one.devices),
         skipped: sum(|one| one.skipped),

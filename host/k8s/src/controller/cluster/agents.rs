@@ -10,7 +10,6 @@ use kube::{Client, ResourceExt as _};
 use leafhost_core::names::label_value;
 use leafhost_core::status_store::ReportSet;
 use leafhost_core::tasks::Tasks;
-use leafhost_core::wait;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -41,7 +40,7 @@ pub fn watch(
     let (sender, running) = watch::channel(Running::default());
     let publish = move |pods: &BTreeMap<String, String>| {
         let nodes: BTreeSet<String> = pods.values().cloned().collect();
-        wait::publish(&sender, Some(nodes));
+        crate::publish(&sender, nodes);
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = Watch::new(pods).labels(selector);

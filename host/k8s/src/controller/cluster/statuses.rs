@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, DynamicObject};
 use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
@@ -28,7 +27,7 @@ use crate::crd::DiscoveryHandler;
 use crate::index::{ObjectMap, TRIES_AGAIN, follow};
 use crate::manifest;
 use crate::reports;
-use crate::requests::patch_by;
+use crate::requests::{patch_by, reference};
 use crate::watch::Watch;
 
 /// Number of reports that are read at a time, since each may be large.
@@ -95,14 +94,14 @@ impl Statuses {
             );
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
-        let api = Api::all_with(client.clone(), &manifest::resource());
+        let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
         let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
             let before = before.map(|((_, before), _)| &**before);
             Some((state(&object, before)?, deleting))
         };
         let what = ("Configurations", TRIES_AGAIN);
-        let following = follow(api, what, name, read, publish);
+        let following = follow(watch, what, name, read, publish);
         tasks.add_loop("watch of statuses", following);
         let (sender, reports) = watch::channel(Arc::default());
         let publish = move |all: &BoundedStore<Report>| {
@@ -137,37 +136,19 @@ impl Statuses {
     }
 
     async fn publish(&self, event: &Event) -> Result<(), WriteError> {
-        let (action, version, kind, namespace, name, uid) = match &event.regarding {
+        let (action, regarding) = match &event.regarding {
             Regarding::Configuration(key, uid) => {
-                let (namespace, name) = (key.namespace(), key.name());
-                (
-                    "Discover",
-                    API_VERSION,
-                    "Configuration",
-                    namespace,
-                    name,
-                    uid,
-                )
+                let place = (key.namespace(), key.name());
+                let regarding = reference(API_VERSION, "Configuration", place, uid);
+                ("Discover", regarding)
             }
             Regarding::ConfigMap(object) => {
-                let (namespace, name) = (&*object.namespace, &*object.name);
+                let place = (&*object.namespace, &*object.name);
                 (
                     "LoadHandler",
-                    "v1",
-                    "ConfigMap",
-                    namespace,
-                    name,
-                    &object.uid,
+                    reference("v1", "ConfigMap", place, &object.uid),
                 )
             }
-        };
-        let regarding = ObjectReference {
-            api_version: Some(version.to_owned()),
-            kind: Some(kind.to_owned()),
-            namespace: Some(namespace.to_owned()),
-            name: Some(name.to_owned()),
-            uid: Some(uid.clone()),
-            ..ObjectReference::default()
         };
         let event = events::Event {
             type_: EventType::Warning,

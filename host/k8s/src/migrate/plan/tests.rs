@@ -29,6 +29,10 @@ fn pod(name: &str, node: &str) -> Pod {
     )
 }
 
+fn own_definitions() -> Vec<CustomResourceDefinition> {
+    crate::crd::definitions().unwrap()
+}
+
 /// Returns a definition as Akri has it, with fewer fields.
 fn definition(ours: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut theirs = serde_json::to_value(ours).unwrap();
@@ -86,7 +90,8 @@ fn akris() -> ClusterState {
             pod("akri-controller", "a"),
         ],
         ready_nodes: BTreeSet::from(["a".to_owned()]),
-        definitions: crd::definitions().into_iter().map(definition).collect(),
+        definitions: own_definitions().into_iter().map(definition).collect(),
+        own_definitions: own_definitions(),
         configurations: vec![object(
             "Configuration",
             "cams",
@@ -272,7 +277,8 @@ fn where_nothing_of_akri_is_nothing_is_done() {
     };
     let seen = ClusterState {
         daemon_sets: vec![read(json!({"metadata": {"name": "other"}}))],
-        definitions: crd::definitions().into(),
+        definitions: own_definitions(),
+        own_definitions: own_definitions(),
         configurations: vec![own(json!({"discoveryHandler": {"name": "udev"}}))],
         ..ClusterState::default()
     };
@@ -316,7 +322,7 @@ fn it_does_not_go_back_while_leafhost_runs_or_akri_could_not_read_a_configuratio
 }
 
 #[test]
-fn an_operator_is_told_what_helm_would_delete_and_which_fields_are_unknown() {
+fn an_operator_is_told_what_helm_would_delete_and_which_fields_are_unknown_definitions() {
     let mut seen = akris();
     let configuration = &mut seen.configurations[0];
     configuration.metadata.annotations = Some(BTreeMap::from([(

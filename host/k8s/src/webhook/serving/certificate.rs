@@ -29,15 +29,6 @@ pub struct Certificate {
     chain: Vec<u8>,
 }
 
-/// A newly created certificate.
-pub struct Made {
-    chain: String,
-    key: String,
-    trusted: Vec<u8>,
-    renew_after: Timestamp,
-    dns: String,
-}
-
 impl Certificate {
     /// Returns the certificate of a Secret if it is complete and for this name.
     pub fn of(secret: &Secret, dns: &str) -> Option<Self> {
@@ -59,8 +50,13 @@ impl Certificate {
         })
     }
 
-    /// Creates a certificate that replaces `before`.
-    pub fn make(dns: &str, before: Option<&Self>, now: Timestamp) -> Result<Made, String> {
+    /// Creates a certificate that replaces `before`, and writes it into a Secret.
+    pub fn make(
+        secret: &mut Secret,
+        dns: &str,
+        before: Option<&Self>,
+        now: Timestamp,
+    ) -> Result<(), String> {
         let said = |error: rcgen::Error| text::chain(&error);
         let key = KeyPair::generate().map_err(said)?;
         let params = certificates::params("leafhost webhook", vec![dns.to_owned()], DAYS, now);
@@ -72,13 +68,19 @@ impl Certificate {
             .unwrap_or_default();
         trusted.extend_from_slice(chain.as_bytes());
         let renew_after = now.checked_add((RENEWED * 24).hours());
-        Ok(Made {
-            chain,
-            key: key.serialize_pem(),
-            trusted,
-            renew_after: renew_after.map_err(|error| text::chain(&error))?,
-            dns: dns.to_owned(),
-        })
+        let renew_after = renew_after
+            .map_err(|error| text::chain(&error))?
+            .to_string();
+        let key = key.serialize_pem();
+        let values = [
+            (RENEW_AFTER, renew_after.as_bytes()),
+            (DNS_NAME, dns.as_bytes()),
+            (CHAIN, chain.as_bytes()),
+            (KEY, key.as_bytes()),
+            (TRUSTED, trusted.as_slice()),
+        ];
+        certificates::put(secret, &values);
+        Ok(())
     }
 }
 
@@ -87,23 +89,6 @@ pub fn is_among(chain: &[CertificateDer<'_>], trusted: &[u8]) -> bool {
     chain.first().is_some_and(|first| {
         CertificateDer::pem_slice_iter(trusted).any(|one| one.is_ok_and(|one| one == *first))
     })
-}
-
-impl Made {
-    /// Writes the certificate into a Secret.
-    pub fn put_into(&self, secret: &mut Secret) {
-        let renew_after = self.renew_after.to_string();
-        certificates::put(
-            secret,
-            &[
-                (RENEW_AFTER, renew_after.as_bytes()),
-                (DNS_NAME, self.dns.as_bytes()),
-                (CHAIN, self.chain.as_bytes()),
-                (KEY, self.key.as_bytes()),
-                (TRUSTED, &self.trusted),
-            ],
-        );
-    }
 }
 
 #[cfg(test)]
@@ -116,8 +101,7 @@ mod tests {
 
     fn secret(before: Option<&Certificate>, now: Timestamp) -> Secret {
         let mut secret = Secret::default();
-        let made = Certificate::make(DNS, before, now).unwrap();
-        made.put_into(&mut secret);
+        Certificate::make(&mut secret, DNS, before, now).unwrap();
         secret
     }
 

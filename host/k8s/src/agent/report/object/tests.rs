@@ -1,7 +1,8 @@
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::node_report::{ObjectName, ReportedProblem, ReportedSource};
+use leafhost_core::node_report::{HandlerPhase, ObjectName, ReportedProblem, ReportedSource};
 
 use super::*;
+use crate::reconciler::Write;
 use crate::reports::reported;
 
 fn mk_owner(node: &str) -> Owner {
@@ -122,7 +123,7 @@ fn the_time_of_a_phase_is_that_of_the_first_agent_that_saw_it() {
     let status = object.status.unwrap();
     assert_eq!(
         (status.phase, status.since.as_deref()),
-        (Phase::Active, Some("1970-01-01T00:03:20Z"))
+        (HandlerPhase::Active, Some("1970-01-01T00:03:20Z"))
     );
 }
 
@@ -152,9 +153,10 @@ fn the_status_counts_everything_and_lists_what_has_a_problem_first() {
     );
     let last = all.configurations.last().unwrap();
     assert_eq!(last.name, "c2000");
-    assert!(last.problem.as_ref().unwrap().len() <= MAX_TEXT + 3);
-    assert_eq!(last.reason.as_deref(), Some("DiscoveryFailed"));
-    assert_eq!(all.problem, last.problem);
+    let problem = last.configuration.problem.as_ref().unwrap();
+    assert!(problem.message.len() <= MAX_TEXT + 3);
+    assert_eq!(problem.reason, "DiscoveryFailed");
+    assert_eq!(all.problem.as_ref(), Some(&problem.message));
     let source = ReportedSource {
         problem: Some(mk_problem("refused".into())),
         ..ReportedSource::default()
@@ -201,8 +203,11 @@ fn what_others_write_is_read_within_the_bounds_that_agents_keep() {
     let long = "x".repeat(20_000);
     let source = |n: usize| SourceReport {
         name: format!("{n:03}{long}"),
-        endpoint: Some(long.clone()),
-        missing_grants: vec![long.clone(); 100],
+        source: ReportedSource {
+            endpoint: Some(long.clone()),
+            missing_grants: vec![long.clone(); 100],
+            ..ReportedSource::default()
+        },
         ..SourceReport::default()
     };
     object.status.as_mut().unwrap().sources = (0..100).map(source).collect();

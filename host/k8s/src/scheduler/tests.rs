@@ -1,1 +1,0 @@
-//! Tests of Bindings and pods against answers of an API server.
