@@ -198,7 +198,7 @@ const GRANTS_CASES: &[Case] = &[
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, alias_bomb()),
-        "its aliases stand for too much",
+        "has aliases that stand for too much",
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, "[".repeat(60_000)),
