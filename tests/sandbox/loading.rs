@@ -202,7 +202,7 @@ const GRANTS_CASES: &[Case] = &[
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, "[".repeat(60_000)),
-        "has too many brackets",
+        "nested more than 32 deep",
     ),
     (
         |fixture| {
@@ -212,7 +212,7 @@ const GRANTS_CASES: &[Case] = &[
                 "udev: {subsystems: [\"*\"]}\nudev: {}\n",
             )
         },
-        "duplicate",
+        "has udev twice",
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, b"udev: \xff\xfe"),
