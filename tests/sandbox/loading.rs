@@ -198,11 +198,11 @@ const GRANTS_CASES: &[Case] = &[
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, alias_bomb()),
-        "its aliases stand for too much",
+        "has aliases that stand for too much",
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, "[".repeat(60_000)),
-        "has too many brackets",
+        "nested more than 32 deep",
     ),
     (
         |fixture| {
@@ -212,7 +212,7 @@ const GRANTS_CASES: &[Case] = &[
                 "udev: {subsystems: [\"*\"]}\nudev: {}\n",
             )
         },
-        "duplicate",
+        "has udev twice",
     ),
     (
         |fixture| put(fixture, GRANTS_FILE, b"udev: \xff\xfe"),
