@@ -267,7 +267,7 @@ fn crates_depend_only_on_those_below() {
                 "leafhost-slots",
             ],
         ),
-        ("host/controller", &["leafhost-core"]),
+        ("host/controller", &["leafhost-core", "leafhost-metrics"]),
         ("host/select", &["leafhost-core"]),
         (
             "host/scheduler",

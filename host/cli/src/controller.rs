@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 use leafhost_controller::brokers::BrokerTask;
-use leafhost_controller::{Controller, Metrics};
+use leafhost_controller::Metrics;
 use leafhost_core::brokers::Brokers as _;
 use leafhost_core::cluster::Cluster as _;
 use leafhost_core::tasks::Tasks;
@@ -74,11 +74,10 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let mut tasks = Tasks::default();
     let agents = args.agent_pods.as_deref();
     let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
-    let cluster = Arc::new(cluster);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
     let brokers =
-        (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &cluster, &mut tasks)));
+        (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &mut tasks)));
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.leads(), objects);
     let endpoint = async {
@@ -96,23 +95,21 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         Ok(())
     };
     let brokers =
-        brokers.map(|brokers| BrokerTask::new(brokers, problems.clone(), Arc::clone(&metrics)));
+        brokers.map(|brokers| BrokerTask::new(&cluster, brokers, problems.clone(), Arc::clone(&metrics)));
     let brokers = async {
         match brokers {
             Some(brokers) => brokers.run(shutdown.clone()).await,
             None => Ok(()),
         }
     };
-    let controller = Controller::new(
-        cluster.clone(),
-        cluster.clone(),
-        cluster.clone(),
-        args.name_grace,
-        problems.subscribe(),
-        metrics.clone(),
-    );
     let running = async {
-        let controller = controller.run(shutdown.clone());
+        let controller = leafhost_controller::run(
+            &cluster,
+            args.name_grace,
+            problems.subscribe(),
+            &metrics,
+            shutdown.clone(),
+        );
         tokio::try_join!(controller, brokers, endpoint, health).map(drop)
     };
     tokio::pin!(running);

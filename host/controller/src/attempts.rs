@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leafhost_core::backoff;
+use leafhost_core::status_store::WriteError;
 use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio::time::Instant;
-
-use crate::writes::Outcome;
 
 /// Last write of each object: `W` is the value that was written, `S` the object as it was seen before the write.
 #[derive(Debug)]
@@ -38,22 +37,22 @@ impl<K: Ord, W: PartialEq, S: PartialEq> Attempts<K, W, S> {
         (attempt.what == *what && !is_news && attempt.again > now).then_some(attempt.again)
     }
 
-    /// Records the outcome of a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
+    /// Records the answer to a write. A failed write backs off further each time; a successful one gets `settle` until it is seen.
     pub fn tried(
         &mut self,
         key: K,
         (what, seen): (W, S),
-        outcome: Outcome,
+        answer: &Result<(), WriteError>,
         settle: Duration,
         at: Instant,
     ) {
         let before = self.0.get(&key).filter(|before| before.what == what);
         let failures = before.map_or(0, |before| before.failures).saturating_add(1);
         let wait = backoff::without_jitter(failures);
-        let (seen, failures, wait) = match outcome {
-            Outcome::Written | Outcome::Outdated => (Some(seen), 0, settle),
-            Outcome::Refused => (None, failures, wait),
-            Outcome::NoAnswer(retry_after) => {
+        let (seen, failures, wait) = match answer {
+            Ok(()) | Err(WriteError::Outdated) => (Some(seen), 0, settle),
+            Err(WriteError::Taken | WriteError::Denied(_)) => (None, failures, wait),
+            Err(WriteError::NoAnswer { retry_after, .. }) => {
                 let retry_after = retry_after.unwrap_or_default().min(BACKOFF_LAST);
                 (None, failures, wait.max(retry_after))
             }

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::status_store::{Event, Regarding, StatusStore, WriteError};
+use leafhost_core::cluster::Cluster;
+use leafhost_core::fair::round_robin;
+use leafhost_core::status_store::{Event, Regarding};
+use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::attempts::Attempts;
-use crate::error::Error;
 use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::round_robin::WriteLimits;
 use crate::statuses::Problems;
-use crate::writes::{Answer as _, Done, Writes};
+use crate::writes::{Done, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -37,10 +39,10 @@ type Key = (Regarding, String);
 
 /// Publishes Events while this controller leads; returns only if a source ends.
 pub async fn run(
-    mut leads: watch::Receiver<bool>,
-    store: &dyn StatusStore,
+    cluster: &dyn Cluster,
     mut problems: watch::Receiver<Problems>,
-) -> Result<(), Error> {
+) -> Result<(), SourceEnded> {
+    let mut leads = cluster.leads();
     let mut task = EventWriter {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
@@ -49,20 +51,20 @@ pub async fn run(
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
-            changed = problems.changed() => changed.map_err(|_| Error("problems"))?,
+            changed = leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = problems.changed() => changed.map_err(|_| SourceEnded("problems"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
                 }
-                task.begin(store, *leads.borrow());
+                task.begin(cluster, *leads.borrow());
             }
             () = pace.due() => {
                 let begun = Instant::now();
                 let is_leader = *leads.borrow_and_update();
                 let next = task.look(&problems.borrow_and_update(), is_leader);
                 pace.looked(begun, next);
-                task.begin(store, is_leader);
+                task.begin(cluster, is_leader);
                 continue;
             }
         }
@@ -71,7 +73,7 @@ pub async fn run(
 }
 
 struct EventWriter<'a> {
-    writes: Writes<'a, Key, Event, Result<(), WriteError>>,
+    writes: Writes<'a, Key, Event>,
     attempts: Attempts<Key, (), ()>,
     published: PublishedEvents,
 }
@@ -93,17 +95,17 @@ impl<'a> EventWriter<'a> {
             let at = self.published.due(key);
             match self.attempts.later(key, &(), &(), now).or(at) {
                 Some(at) if at > now => next.by(at),
-                _ => due.push((namespace(&key.0).to_owned(), key.clone(), event.clone())),
+                _ => due.push((key.0.namespace().to_owned(), key.clone(), event.clone())),
             }
         }
         self.writes.plan(due);
         next.0
     }
 
-    fn begin(&mut self, store: &'a dyn StatusStore, is_leader: bool) {
+    fn begin(&mut self, cluster: &'a dyn Cluster, is_leader: bool) {
         if is_leader {
             self.writes.begin(|_, event: Event| async move {
-                let answer = store.publish(&event).await;
+                let answer = cluster.publish(&event).await;
                 sleep(PAUSE).await;
                 (event, answer)
             });
@@ -111,8 +113,7 @@ impl<'a> EventWriter<'a> {
     }
 
     /// Records the outcome of a publication.
-    fn note(&mut self, done: Done<Key, Event, Result<(), WriteError>>) {
-        let outcome = done.answer.outcome();
+    fn note(&mut self, done: Done<Key, Event>) {
         match &done.answer {
             Ok(()) => self.published.made(done.key.clone(), done.at),
             Err(error) => {
@@ -121,29 +122,14 @@ impl<'a> EventWriter<'a> {
             }
         }
         self.attempts
-            .tried(done.key, ((), ()), outcome, SPACING, done.at);
+            .tried(done.key, ((), ()), &done.answer, SPACING, done.at);
     }
 }
 
 /// Returns up to [`MOST`] problems: the first of each namespace, then the second of each, and so on.
 fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &Event)> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut ranked: Vec<(usize, &Key, &Event)> = Vec::new();
-    for (key, event) in &**problems {
-        let count = counts.entry(namespace(&key.0)).or_default();
-        *count += 1;
-        ranked.push((*count, key, event));
-    }
-    ranked.sort_by_key(|(rank, ..)| *rank);
-    let first = ranked.into_iter().take(MOST);
-    first.map(|(_, key, event)| (key, event))
-}
-
-fn namespace(regarding: &Regarding) -> &str {
-    match regarding {
-        Regarding::Configuration(key, _) => key.namespace(),
-        Regarding::ConfigMap(object) => &object.namespace,
-    }
+    let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
+    ranked.into_iter().take(MOST)
 }
 
 /// Time at which each Event was last published.

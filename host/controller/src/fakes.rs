@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use leafhost_core::cluster::{Classes, Cluster, Deleting, NodeSet, NodeState, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::{NameRecord, NameSet, NameStore, Reservation};
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
@@ -34,7 +34,7 @@ pub struct Fake {
     /// Attempted writes with their times.
     pub tried: Mutex<Vec<(Instant, InstanceKey)>>,
     /// Number of writes that fail, and the error they fail with.
-    pub refuses: Mutex<Option<(usize, Refusal)>>,
+    pub refuses: Mutex<Option<(usize, WriteError)>>,
     /// Namespaces whose writes get no answer within three seconds.
     pub hangs: Mutex<BTreeSet<&'static str>>,
     /// Runs during the first write.
@@ -57,27 +57,12 @@ pub struct Fake {
     pub answer: Mutex<Option<WriteError>>,
 }
 
-pub type Refusal = fn(InstanceKey) -> StoreError;
 pub type Meanwhile = fn(&Fake);
 
 pub const WITHOUT_END: usize = usize::MAX;
 
-pub fn conflict(key: InstanceKey) -> StoreError {
-    StoreError::Conflict { key }
-}
-
-pub fn no_answer(key: InstanceKey) -> StoreError {
-    StoreError::Unknown {
-        key,
-        message: "no answer".into(),
-    }
-}
-
-pub fn denied(key: InstanceKey) -> StoreError {
-    StoreError::Denied {
-        key,
-        message: "no right".into(),
-    }
+pub fn denied() -> WriteError {
+    WriteError::Denied("no right".into())
 }
 
 pub fn unanswered() -> WriteError {
@@ -135,28 +120,28 @@ impl Cluster for Fake {
         })
     }
 
-    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError> {
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError> {
         let key = change.key();
         self.tried
             .lock()
             .unwrap()
             .push((Instant::now(), key.clone()));
         if self.hangs(&key.namespace).await {
-            return Err(no_answer(key));
+            return Err(unanswered());
         }
         if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
             meanwhile(self);
         }
-        if let Some((left, refusal)) = &mut *self.refuses.lock().unwrap()
+        if let Some((left, error)) = &mut *self.refuses.lock().unwrap()
             && *left > 0
         {
             *left -= 1;
-            return Err(refusal(key));
+            return Err(error.clone());
         }
         let mut set = InstanceSet::clone(&self.instances.borrow());
         let now = &set.instances[&key].metadata.resource_version;
         if *now != base.metadata.resource_version {
-            return Err(conflict(key));
+            return Err(WriteError::Outdated);
         }
         match change {
             Change::Update { edits, .. } => {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use leafhost_core::cluster::{Cluster, Deleting, is_of_akri};
 use leafhost_core::status_store::WriteError;
+use leafhost_core::wait::SourceEnded;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
-use crate::error::Error;
 use crate::pass_schedule::{Earliest, PassSchedule};
-use crate::writes::{Answer as _, Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_secs(10);
 type Job = (Deleting, Vec<String>);
 
 /// Removes the finalizers while this controller leads; returns only if a source ends.
-pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
+pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
     let (mut leads, mut deleting) = (cluster.leads(), cluster.deleting());
     let mut task = FinalizerRemover {
         writes: Writes::new(PLACES),
@@ -36,8 +36,8 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
-            changed = deleting.changed() => changed.map_err(|_| Error("objects that are being deleted"))?,
+            changed = leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = deleting.changed() => changed.map_err(|_| SourceEnded("objects that are being deleted"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -59,7 +59,7 @@ pub async fn run(cluster: &dyn Cluster) -> Result<(), Error> {
 
 struct FinalizerRemover<'a> {
     /// Writes by uid of the object.
-    writes: Writes<'a, String, Job, Result<(), WriteError>>,
+    writes: Writes<'a, String, Job>,
     attempts: Attempts<String, (), ()>,
     /// Earliest time at which the finalizers of each object may be removed.
     first: BTreeMap<String, Instant>,
@@ -108,7 +108,7 @@ impl<'a> FinalizerRemover<'a> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<String, Job, Result<(), WriteError>>) {
+    fn note(&mut self, done: Done<String, Job>) {
         let (object, _) = &done.value;
         match &done.answer {
             Ok(()) => tracing::info!(%object, "removed the finalizers of agents of Akri"),
@@ -118,9 +118,8 @@ impl<'a> FinalizerRemover<'a> {
                 tracing::warn!(%object, %error, "cannot remove the finalizers of agents of Akri");
             }
         }
-        let outcome = done.answer.outcome();
         self.attempts
-            .tried(done.key, ((), ()), outcome, WAIT, done.at);
+            .tried(done.key, ((), ()), &done.answer, WAIT, done.at);
     }
 }
 

@@ -9,14 +9,14 @@ use leafhost_core::names::{ConfigurationKey, class_name};
 use leafhost_core::node_report::{HANDLER_REFUSED, ReportedConfiguration, ReportedProblem};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Reason, Subject};
-use leafhost_core::resource_names::ResourceNames;
+use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{
     Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
     Regarding, ReportSet, Truth,
 };
 use leafhost_core::text::few;
 
-use crate::names::NameIndex;
+use crate::names::of_states;
 
 /// Maximum number of node names in a message.
 const NAMED: usize = 3;
@@ -55,8 +55,8 @@ pub struct Folded {
 pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
     let mut folded = Folded::default();
     let mut reported = by_configuration(seen);
-    let name_index = NameIndex::of_states(seen.names, seen.configurations);
-    let devices = devices(seen, &name_index);
+    let owners = of_states(seen.names, seen.configurations);
+    let devices = devices(seen, &owners);
     for (key, configuration) in &seen.configurations.configurations {
         if configuration.is_deleting {
             continue;
@@ -73,11 +73,11 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
             continue;
         }
         let found = devices.get(key);
-        let taken = name_index.of_configuration(key);
+        let taken = owners.taken_from(key.namespace(), key.name());
         let is_taken = taken.is_some();
         let taken = taken.map(|owner| Problem::NameTaken {
             configuration: key.clone(),
-            owner,
+            owner: owner.to_string(),
             consumer: "the kubelet",
         });
         let taken = taken
@@ -233,7 +233,7 @@ struct Devices {
 
 fn devices(
     seen: &ClusterState<'_>,
-    name_index: &NameIndex<'_>,
+    owners: &NameOwners<'_>,
 ) -> BTreeMap<ConfigurationKey, Devices> {
     let mut all: BTreeMap<_, Devices> = BTreeMap::new();
     for (key, instance) in &seen.instances.instances {
@@ -246,10 +246,10 @@ fn devices(
         let devices = all.entry(configuration).or_default();
         devices.count = devices.count.saturating_add(1);
         if devices.taken.is_none() {
-            let owner = name_index.of_name(&key.namespace, &key.name);
+            let owner = owners.taken_from(&key.namespace, &key.name);
             devices.taken = owner.map(|owner| Problem::InstanceNameTaken {
                 instance: key.clone(),
-                owner,
+                owner: owner.to_string(),
             });
         }
     }

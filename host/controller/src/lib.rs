@@ -6,7 +6,6 @@
 
 mod attempts;
 pub mod brokers;
-mod error;
 mod events;
 #[cfg(test)]
 mod fakes;
@@ -23,6 +22,5 @@ mod statuses;
 mod task;
 mod writes;
 
-pub use error::Error;
 pub use metrics::Metrics;
-pub use task::Controller;
+pub use task::run;

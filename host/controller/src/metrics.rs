@@ -3,14 +3,12 @@
 //! Gauges of existing objects are counted on each scrape, so that a restart changes nothing.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use leafhost_core::brokers::{Kind, ObjectSet, Phase};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
+use leafhost_metrics::{Count, Counts, Labels, labels, register};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
 use tokio::sync::watch;
@@ -32,11 +30,14 @@ pub(crate) enum Write {
 /// All metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
+    registry: Registry,
     leads: watch::Receiver<bool>,
     /// Pods, jobs and services, if the controller creates brokers.
     objects: Option<watch::Receiver<Arc<ObjectSet>>>,
-    releases: AtomicU64,
-    failures: [AtomicU64; Write::VARIANTS.len()],
+    brokers: Counts,
+    leading: Gauge,
+    releases: Count,
+    failures: Family<Labels, Count>,
 }
 
 impl Metrics {
@@ -45,39 +46,69 @@ impl Metrics {
         leads: watch::Receiver<bool>,
         objects: Option<watch::Receiver<Arc<ObjectSet>>>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let mut registry = Registry::default();
+        let all = &mut registry;
+        let metrics = Self {
             leads,
             objects,
-            releases: AtomicU64::default(),
-            failures: Default::default(),
-        })
+            brokers: register(
+                all,
+                "akri_broker_pod_count",
+                "Pods of brokers that run",
+                Family::default(),
+            )
+            .into(),
+            leading: register(
+                all,
+                "leafhost_controller_leads",
+                "Whether this controller is the one that acts",
+                Gauge::default(),
+            ),
+            releases: register(
+                all,
+                "leafhost_controller_releases_total",
+                "Entries of nodes that are gone, removed from Instances",
+                Count::default(),
+            ),
+            failures: register(
+                all,
+                "leafhost_controller_failed_writes_total",
+                "Writes that the API server refused or did not answer",
+                Family::default(),
+            ),
+            registry,
+        };
+        for write in Write::VARIANTS {
+            metrics.failures(*write);
+        }
+        Arc::new(metrics)
     }
 
     /// Renders the metrics as text.
-    pub fn render(self: &Arc<Self>) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Arc::clone(self)));
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = prometheus_client::encoding::text::encode_registry(&mut text, &registry);
-        text
+    pub fn render(&self) -> String {
+        self.leading.set(i64::from(*self.leads.borrow()));
+        self.brokers.set(self.count_brokers());
+        leafhost_metrics::render(&self.registry)
     }
 
     /// Counts entries of nodes that were removed from an Instance.
     pub(crate) fn released(&self, nodes: usize) {
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        self.releases.fetch_add(nodes, Ordering::Relaxed);
+        self.releases.0.inc_by(nodes);
     }
 
     /// Counts a write that failed for a reason other than a concurrent change of the object.
     pub(crate) fn failed(&self, write: Write) {
-        if let Some(count) = self.failures.get(write as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.failures(write).0.inc();
+    }
+
+    fn failures(&self, write: Write) -> Count {
+        let labels = labels([("of", write.into())]);
+        self.failures.get_or_create_owned(&labels)
     }
 
     /// Counts the running pods by Configuration and node; a pair whose pods do not run counts zero.
-    fn brokers(&self) -> BTreeMap<(String, String), i64> {
+    fn count_brokers(&self) -> BTreeMap<Labels, i64> {
         let mut counts = BTreeMap::new();
         let objects = self.objects.as_ref().filter(|_| *self.leads.borrow());
         let objects = objects.map(|objects| Arc::clone(&objects.borrow()));
@@ -86,57 +117,11 @@ impl Metrics {
                 && object.is_made
                 && let (Some(configuration), Some(node)) = (&object.configuration, &object.node)
             {
-                let count: &mut i64 = counts
-                    .entry((configuration.clone(), node.clone()))
-                    .or_default();
-                *count += i64::from(object.phase == Phase::Running);
+                let labels = labels([("configuration", configuration), ("node", node)]);
+                *counts.entry(labels).or_default() += i64::from(object.phase == Phase::Running);
             }
         }
         counts
-    }
-}
-
-impl Collector for Metrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut pods = encoder.encode_descriptor(
-            "akri_broker_pod_count",
-            "Pods of brokers that run",
-            None,
-            MetricType::Gauge,
-        )?;
-        for ((configuration, node), count) in self.brokers() {
-            pods.encode_family(&[("configuration", configuration), ("node", node)])?
-                .encode_gauge(&count)?;
-        }
-        encoder
-            .encode_descriptor(
-                "leafhost_controller_leads",
-                "Whether this controller is the one that acts",
-                None,
-                MetricType::Gauge,
-            )?
-            .encode_gauge(&i64::from(*self.leads.borrow()))?;
-        // Encoded as gauges, because a counter would get a second suffix.
-        encoder
-            .encode_descriptor(
-                "leafhost_controller_releases_total",
-                "Entries of nodes that are gone, removed from Instances",
-                None,
-                MetricType::Counter,
-            )?
-            .encode_gauge(&self.releases.load(Ordering::Relaxed))?;
-        let mut failures = encoder.encode_descriptor(
-            "leafhost_controller_failed_writes_total",
-            "Writes that the API server refused or did not answer",
-            None,
-            MetricType::Counter,
-        )?;
-        for (write, count) in Write::VARIANTS.iter().zip(&self.failures) {
-            failures
-                .encode_family(&[("of", <&str>::from(write))])?
-                .encode_gauge(&count.load(Ordering::Relaxed))?;
-        }
-        Ok(())
     }
 }
 
@@ -160,10 +145,12 @@ mod tests {
         }
     }
 
-    fn lines(metrics: &Arc<Metrics>, name: &str) -> Vec<String> {
+    fn lines(metrics: &Metrics, name: &str) -> Vec<String> {
         let text = metrics.render();
         let lines = text.lines().filter_map(|line| line.strip_prefix(name));
-        lines.map(str::to_owned).collect()
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
     }
 
     #[test]
@@ -225,12 +212,12 @@ mod tests {
         let releases = || lines(&metrics, "leafhost_controller_releases_total");
         let failures = || lines(&metrics, "leafhost_controller_failed_writes_total");
         assert_eq!(releases(), [" 0"]);
-        let none = ["instance", "status", "broker", "name"].map(|of| format!("{{of=\"{of}\"}} 0"));
+        let none = ["broker", "instance", "name", "status"].map(|of| format!("{{of=\"{of}\"}} 0"));
         assert_eq!(failures(), none);
         metrics.released(2);
         metrics.failed(Write::Broker);
         assert_eq!(releases(), [" 2"]);
-        assert_eq!(failures()[2], "{of=\"broker\"} 1");
+        assert_eq!(failures()[0], "{of=\"broker\"} 1");
         assert!(
             metrics
                 .render()

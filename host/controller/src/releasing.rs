@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_core::cluster::{Cluster, NodeSet, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
-use leafhost_core::text::chain;
+use leafhost_core::ports::{Change, InstanceSet};
+use leafhost_core::status_store::WriteError;
+use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
-use crate::error::Error;
 use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::release::{self, Absence, Verdict};
 use crate::released::Released;
-use crate::writes::{Answer as _, Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ const SEEN: Duration = Duration::from_secs(30);
 type Job = (Arc<Instance>, Change);
 
 /// Releases devices while this controller leads; returns only if a source ends.
-pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> {
+pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceEnded> {
     let mut task = SlotReleaser {
         cluster,
         metrics,
@@ -46,14 +46,14 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), Error> 
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
+            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
             changed = task.nodes.changed() => {
-                changed.map_err(|_| Error("nodes"))?;
+                changed.map_err(|_| SourceEnded("nodes"))?;
                 task.kept.clear();
                 // The plan is outdated.
                 task.writes.plan([]);
             }
-            changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
+            changed = task.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -78,7 +78,7 @@ struct SlotReleaser<'a> {
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    writes: Writes<'a, InstanceKey, Job, Result<(), StoreError>>,
+    writes: Writes<'a, InstanceKey, Job>,
     /// Attempts by version of the Instance.
     attempts: Attempts<InstanceKey, (), String>,
     released: Released,
@@ -139,12 +139,11 @@ impl SlotReleaser<'_> {
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<InstanceKey, Job, Result<(), StoreError>>) {
+    fn note(&mut self, done: Done<InstanceKey, Job>) {
         let (instance, change) = &done.value;
         let version = instance.metadata.resource_version.clone();
-        let outcome = done.answer.outcome();
         self.attempts
-            .tried(done.key, ((), version), outcome, SEEN, done.at);
+            .tried(done.key, ((), version), &done.answer, SEEN, done.at);
         match done.answer {
             Ok(()) => {
                 let removed = release::removed(instance, change);
@@ -153,10 +152,9 @@ impl SlotReleaser<'_> {
                 self.released.note(instance, &removed, done.at);
             }
             // Another writer changed it first: the next version shows the state.
-            Err(error) if error.is_outdated() => {}
+            Err(WriteError::Outdated) => {}
             Err(error) => {
-                let error = chain(&error);
-                tracing::warn!(error, "cannot release what a node left behind");
+                tracing::warn!(instance = %instance.key(), %error, "cannot release what a node left behind");
                 self.metrics.failed(Write::Instance);
             }
         }

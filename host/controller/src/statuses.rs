@@ -9,20 +9,20 @@ use leafhost_core::cluster::{Classes, Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::resource_names::{NameSet, NameStore};
+use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
-    StatusStore, WriteError,
+    WriteError,
 };
+use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
-use crate::error::Error;
 use crate::fold::{self, ClusterState};
 use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule};
-use crate::writes::{Answer as _, Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; the reports of many nodes come together.
 const SOON: Duration = Duration::from_secs(1);
@@ -41,21 +41,19 @@ type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 /// problems.
 pub async fn run(
     cluster: &dyn Cluster,
-    store: &dyn StatusStore,
-    names: &dyn NameStore,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     metrics: &Metrics,
-) -> Result<(), Error> {
+) -> Result<(), SourceEnded> {
     let mut task = StatusWriter {
-        store,
+        cluster,
         metrics,
         leads: cluster.leads(),
         nodes: cluster.nodes(),
         instances: cluster.instances(),
-        configurations: store.configurations(),
-        reports: store.reports(),
-        names: names.names(),
+        configurations: cluster.configurations(),
+        reports: cluster.reports(),
+        names: cluster.names(),
         brokers,
         classes: cluster.classes(),
         problems,
@@ -66,14 +64,14 @@ pub async fn run(
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| Error("the lease"))?,
-            changed = task.nodes.changed() => changed.map_err(|_| Error("nodes"))?,
-            changed = task.instances.changed() => changed.map_err(|_| Error("Instances"))?,
-            changed = task.configurations.changed() => changed.map_err(|_| Error("Configurations"))?,
-            changed = task.reports.changed() => changed.map_err(|_| Error("reports"))?,
-            changed = task.names.changed() => changed.map_err(|_| Error("ResourceNames"))?,
-            changed = task.classes.changed() => changed.map_err(|_| Error("DeviceClasses"))?,
-            changed = task.brokers.changed() => changed.map_err(|_| Error("the brokers' problems"))?,
+            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = task.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
+            changed = task.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+            changed = task.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
+            changed = task.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
+            changed = task.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
+            changed = task.classes.changed() => changed.map_err(|_| SourceEnded("DeviceClasses"))?,
+            changed = task.brokers.changed() => changed.map_err(|_| SourceEnded("the brokers' problems"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -93,7 +91,7 @@ pub async fn run(
 }
 
 struct StatusWriter<'a> {
-    store: &'a dyn StatusStore,
+    cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
     leads: watch::Receiver<bool>,
     nodes: watch::Receiver<Arc<NodeSet>>,
@@ -104,7 +102,7 @@ struct StatusWriter<'a> {
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     classes: watch::Receiver<Arc<Classes>>,
     problems: watch::Sender<Problems>,
-    writes: Writes<'a, ConfigurationKey, Job, Result<(), WriteError>>,
+    writes: Writes<'a, ConfigurationKey, Job>,
     attempts: Attempts<ConfigurationKey, (), ()>,
     /// Time at which each Configuration was first seen, by uid, as long as no node reports on it.
     first_seen: BTreeMap<String, Instant>,
@@ -184,24 +182,23 @@ impl StatusWriter<'_> {
         if !*self.leads.borrow() {
             return;
         }
-        let store = self.store;
+        let cluster = self.cluster;
         self.writes
             .begin(|key: ConfigurationKey, (seen, status): Job| async move {
-                let answer = store.show(&key, &seen, &status).await;
+                let answer = cluster.show(&key, &seen, &status).await;
                 ((seen, status), answer)
             });
     }
 
     /// Records the outcome of a write.
-    fn note(&mut self, done: Done<ConfigurationKey, Job, Result<(), WriteError>>) {
+    fn note(&mut self, done: Done<ConfigurationKey, Job>) {
         if let Err(error @ (WriteError::Denied(_) | WriteError::NoAnswer { .. })) = &done.answer {
             let error = error.to_string();
             tracing::warn!(configuration = %done.key, error, "cannot write the status of a Configuration");
             self.metrics.failed(Write::Status);
         }
-        let outcome = done.answer.outcome();
         self.attempts
-            .tried(done.key, ((), ()), outcome, SPACING, done.at);
+            .tried(done.key, ((), ()), &done.answer, SPACING, done.at);
     }
 
     /// Returns the time until which a new Configuration without reports gets no status.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use leafhost_core::{brokers, ports, status_store};
+use leafhost_core::status_store::WriteError;
 use tokio::time::{Instant, sleep_until};
 
 use crate::round_robin::{RoundRobin, Waiting, WriteLimits};
@@ -23,64 +23,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Time from which on a write counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Outcome of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The object was written.
-    Written,
-    /// The object has changed since it was read.
-    Outdated,
-    /// The write was refused.
-    Refused,
-    /// The API server did not answer, or is busy; holds the delay that it asked for.
-    NoAnswer(Option<Duration>),
-}
-
-/// Answer to a write.
-pub trait Answer {
-    /// Returns the outcome of the write.
-    fn outcome(&self) -> Outcome;
-}
-
-impl Answer for Result<(), ports::StoreError> {
-    fn outcome(&self) -> Outcome {
-        use ports::StoreError;
-        match self {
-            Ok(()) => Outcome::Written,
-            Err(error) if error.is_outdated() => Outcome::Outdated,
-            Err(StoreError::Denied { .. }) => Outcome::Refused,
-            Err(StoreError::Unavailable { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
-            Err(_) => Outcome::NoAnswer(None),
-        }
-    }
-}
-
-impl Answer for Result<(), status_store::WriteError> {
-    fn outcome(&self) -> Outcome {
-        use status_store::WriteError;
-        match self {
-            Ok(()) => Outcome::Written,
-            Err(WriteError::Outdated) => Outcome::Outdated,
-            Err(WriteError::Denied(_)) => Outcome::Refused,
-            Err(WriteError::NoAnswer { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
-        }
-    }
-}
-
-impl Answer for Result<(), brokers::WriteError> {
-    fn outcome(&self) -> Outcome {
-        use brokers::WriteError;
-        match self {
-            Ok(()) => Outcome::Written,
-            Err(WriteError::Conflict) => Outcome::Outdated,
-            Err(WriteError::Taken | WriteError::Refused(_)) => Outcome::Refused,
-            Err(WriteError::Unavailable { retry_after, .. }) => Outcome::NoAnswer(*retry_after),
-        }
-    }
-}
-
 /// A write that has ended.
-pub struct Done<K, V, T> {
+pub struct Done<K, V> {
     namespace: String,
     is_slow: bool,
     /// Key of the object.
@@ -88,25 +32,24 @@ pub struct Done<K, V, T> {
     /// Value that was to be written.
     pub value: V,
     /// Answer of the API server.
-    pub answer: T,
+    pub answer: Result<(), WriteError>,
     /// Time of the answer.
     pub at: Instant,
 }
 
-type Running<'a, K, V, T> = Pin<Box<dyn Future<Output = Done<K, V, T>> + Send + 'a>>;
+type Running<'a, K, V> = Pin<Box<dyn Future<Output = Done<K, V>> + Send + 'a>>;
 
 /// Waiting and running writes.
-pub struct Writes<'a, K, V, T> {
+pub struct Writes<'a, K, V> {
     round_robin: RoundRobin<K>,
     waiting: Waiting<K, V>,
-    running: FuturesUnordered<Running<'a, K, V, T>>,
+    running: FuturesUnordered<Running<'a, K, V>>,
 }
 
-impl<'a, K, V, T> Writes<'a, K, V, T>
+impl<'a, K, V> Writes<'a, K, V>
 where
     K: Ord + Clone + Send + 'a,
     V: Send + 'a,
-    T: Answer + Send + 'a,
 {
     /// Creates a queue without writes.
     pub fn new(limits: WriteLimits) -> Self {
@@ -135,7 +78,7 @@ where
     /// Begins waiting writes as long as places are free.
     pub fn begin<F>(&mut self, write: impl Fn(K, V) -> F)
     where
-        F: Future<Output = (V, T)> + Send + 'a,
+        F: Future<Output = (V, Result<(), WriteError>)> + Send + 'a,
     {
         let now = Instant::now();
         while let Some((namespace, key)) = self.round_robin.next(&self.waiting, now) {
@@ -148,7 +91,7 @@ where
                 let begun = Instant::now();
                 let (value, answer) = request.await;
                 let at = Instant::now();
-                if let Outcome::NoAnswer(retry_after) = answer.outcome() {
+                if let Err(WriteError::NoAnswer { retry_after, .. }) = &answer {
                     let rest = retry_after.unwrap_or_default().min(LONGEST);
                     sleep_until((at + rest).max(begun + NO_ANSWER)).await;
                 }
@@ -165,7 +108,7 @@ where
     }
 
     /// Returns the next writes that end; waits forever while none runs. Dropping the future loses nothing.
-    pub async fn done(&mut self) -> Vec<Done<K, V, T>> {
+    pub async fn done(&mut self) -> Vec<Done<K, V>> {
         let Some(first) = self.running.next().await else {
             return std::future::pending().await;
         };

@@ -10,11 +10,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::cluster::NodeSet;
 use crate::configuration::Manifest;
 use crate::names::ConfigurationKey;
-use crate::ports::InstanceSet;
-use crate::resource_names::NameSet;
+use crate::status_store::WriteError;
 
 /// Label whose value is the object's own name, as in Akri.
 pub const APP_LABEL: &str = "app";
@@ -155,43 +153,13 @@ impl Change {
     }
 }
 
-/// Reason why a write had no effect.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum WriteError {
-    /// The object differs from the one that the write assumes; a watch delivers its current state.
-    #[error("another writer changed it first")]
-    Conflict,
-    /// The name belongs to an object of another owner.
-    #[error("the name is taken")]
-    Taken,
-    /// Rejected by a rule of the API server.
-    #[error("{0}")]
-    Refused(String),
-    /// The API server did not execute the write, or its answer is unknown.
-    #[error("{message}")]
-    Unavailable {
-        /// Description of the error.
-        message: String,
-        /// Delay before the next attempt, if the API server asks for one.
-        retry_after: Option<Duration>,
-    },
-}
-
-/// Access to the cluster for the controller of brokers.
+/// Access to the objects of brokers for the controller, besides its [`Cluster`](crate::cluster::Cluster).
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Returns a watch that is true while this process leads.
-    fn leads(&self) -> watch::Receiver<bool>;
-    /// Returns a watch of the nodes.
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
     /// Returns a watch of the Configurations.
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>>;
-    /// Returns a watch of the Instances of all nodes.
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
     /// Returns a watch of the pods, jobs and services.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
-    /// Returns a watch of the resource names of namespaces.
-    fn names(&self) -> watch::Receiver<Arc<NameSet>>;
     /// Writes a change to the cluster.
     async fn write(&self, change: &Change) -> Result<(), WriteError>;
 }

@@ -9,9 +9,10 @@ use tokio::sync::watch;
 
 use crate::instance::Instance;
 use crate::names::ConfigurationKey;
-use crate::ports::{Change, InstanceSet, StoreError};
+use crate::ports::{Change, InstanceSet};
 use crate::problem::Problem;
-use crate::status_store::WriteError;
+use crate::resource_names::NameStore;
+use crate::status_store::{StatusStore, WriteError};
 
 /// All nodes of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,7 +88,7 @@ pub struct ReadError {
 
 /// Access to the cluster for the controller.
 #[async_trait]
-pub trait Cluster: Send + Sync {
+pub trait Cluster: StatusStore + NameStore {
     /// Returns a watch that is true while this process leads.
     fn leads(&self) -> watch::Receiver<bool>;
     /// Returns a watch of the nodes.
@@ -110,5 +111,5 @@ pub trait Cluster: Send + Sync {
     /// the pods whose devices a scheduler gives ([`crate::slot::pod_key`]).
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
     /// Writes a change of `base` if its version is still current; fails if another writer was first.
-    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError>;
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError>;
 }

@@ -172,6 +172,9 @@ pub enum WriteError {
     /// The object was changed or deleted since it was read.
     #[error("it has changed since it was read")]
     Outdated,
+    /// The name belongs to an object of another owner.
+    #[error("the name is taken")]
+    Taken,
     /// Rejected by the API server's rules; retrying does not help until they change.
     #[error("{0}")]
     Denied(String),

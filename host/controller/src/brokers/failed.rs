@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use leafhost_core::brokers::{ObjectKey, WriteError};
+use leafhost_core::brokers::ObjectKey;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
+use leafhost_core::status_store::WriteError;
 
 /// Objects whose last write failed, each with the Configuration that it serves.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ impl Failed {
         answer: Result<(), WriteError>,
     ) {
         match answer {
-            Ok(()) | Err(WriteError::Conflict) => drop(self.0.remove(&key)),
+            Ok(()) | Err(WriteError::Outdated) => drop(self.0.remove(&key)),
             Err(error) => drop(self.0.insert(key, (configuration, error))),
         }
     }

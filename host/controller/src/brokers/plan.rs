@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::body::{self, Owner};
 use super::restarts::Restarts;
 use super::template::{Template, TemplateKind, made_of};
-use crate::names::NameIndex;
+use crate::names::of_manifests;
 
 /// Time the scheduler gets to place a pod; after that, the slot that the pod waits for may be promised to another node, too.
 const UNPLACED: SignedDuration = SignedDuration::from_secs(30);
@@ -109,12 +109,12 @@ impl<'a> Planner<'a> {
     fn all(&mut self) {
         let world = self.world;
         // The pods of other namespaces would get the device of the namespace that has the name, with its variables.
-        let names = NameIndex::of_manifests(world.names, world.manifests);
+        let owners = of_manifests(world.names, world.manifests);
         let of = |(key, manifest): (&'a ConfigurationKey, &'a Arc<Manifest>)| {
             // The objects of a Configuration that is being deleted go with it.
             let is_deleting = manifest.metadata.deletion_timestamp.is_some();
-            let template = || Template::of(manifest);
-            let template = || names.of_configuration(key).map_or_else(template, |_| None);
+            let is_taken = owners.taken_from(key.namespace(), key.name()).is_some();
+            let template = || Template::of(manifest).filter(|_| !is_taken);
             (!is_deleting).then(|| (key, (manifest, template())))
         };
         let templates: BTreeMap<_, _> = world.manifests.iter().filter_map(of).collect();
@@ -129,9 +129,9 @@ impl<'a> Planner<'a> {
                 continue;
             };
             // An Instance that is being deleted, or that belongs to an earlier Configuration of this name, goes with all its objects.
-            let mut name_index = metadata.owner_references.iter();
+            let mut references = metadata.owner_references.iter();
             let is_owned =
-                name_index.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
+                references.any(|owner| Some(&owner.uid) == manifest.metadata.uid.as_ref());
             if !is_owned || metadata.deletion_timestamp.is_some() {
                 continue;
             }
@@ -140,7 +140,7 @@ impl<'a> Planner<'a> {
                 manifest,
                 instance,
             };
-            let taken = names.of_name(&metadata.namespace, &metadata.name);
+            let taken = owners.taken_from(&metadata.namespace, &metadata.name);
             let template = template.as_ref().filter(|_| taken.is_none());
             if self.instance(subject, template) {
                 served.insert(*key);

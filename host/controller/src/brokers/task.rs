@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::brokers::{
-    Brokers, Change, ManifestSet, Object, ObjectKey, ObjectSet, WriteError,
-};
-use leafhost_core::cluster::NodeSet;
+use leafhost_core::brokers::{Brokers, Change, ManifestSet, Object, ObjectKey, ObjectSet};
+use leafhost_core::cluster::{Cluster, NodeSet};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameSet;
+use leafhost_core::status_store::WriteError;
+use leafhost_core::wait::SourceEnded;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,11 +20,10 @@ use tokio_util::sync::CancellationToken;
 use super::failed::Failed;
 use super::plan::{Plan, World, plan};
 use super::restarts::Restarts;
-use crate::Error;
 use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule};
-use crate::writes::{Answer as _, Done, PLACES, Writes};
+use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
 const SOON: Duration = Duration::from_millis(100);
@@ -34,9 +33,15 @@ const SEEN: Duration = Duration::from_secs(10);
 /// Creates the brokers of a cluster while this controller leads.
 pub struct BrokerTask {
     brokers: Arc<dyn Brokers>,
+    leads: watch::Receiver<bool>,
+    nodes: watch::Receiver<Arc<NodeSet>>,
+    manifests: watch::Receiver<Arc<ManifestSet>>,
+    instances: watch::Receiver<Arc<InstanceSet>>,
+    objects: watch::Receiver<Arc<ObjectSet>>,
+    names: watch::Receiver<Arc<NameSet>>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
-    writes: Writes<'static, ObjectKey, Job, Result<(), WriteError>>,
+    writes: Writes<'static, ObjectKey, Job>,
     attempts: Attempts<ObjectKey, ChangeId, Option<Arc<Object>>>,
     failed: Failed,
     restarts: Restarts,
@@ -72,11 +77,18 @@ impl BrokerTask {
     /// Creates the task for a cluster. `problems` gets the sorted broker problems of Configurations; it is empty while another controller
     /// leads.
     pub fn new(
+        cluster: &dyn Cluster,
         brokers: Arc<dyn Brokers>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
+            leads: cluster.leads(),
+            nodes: cluster.nodes(),
+            manifests: brokers.manifests(),
+            instances: cluster.instances(),
+            objects: brokers.objects(),
+            names: cluster.names(),
             brokers,
             problems,
             metrics,
@@ -88,46 +100,32 @@ impl BrokerTask {
     }
 
     /// Runs until `shutdown` is cancelled.
-    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
-        let mut leads = self.brokers.leads();
-        let mut nodes = self.brokers.nodes();
-        let mut manifests = self.brokers.manifests();
-        let mut instances = self.brokers.instances();
-        let mut objects = self.brokers.objects();
-        let mut names = self.brokers.names();
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SourceEnded> {
         let mut pace = PassSchedule::new(SOON);
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                changed = leads.changed() => changed.map_err(|_| Error("the lease"))?,
-                changed = nodes.changed() => changed.map_err(|_| Error("nodes"))?,
-                changed = manifests.changed() => {
-                    changed.map_err(|_| Error("Configurations"))?;
+                changed = self.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+                changed = self.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
+                changed = self.manifests.changed() => {
+                    changed.map_err(|_| SourceEnded("Configurations"))?;
                     // The plan is outdated.
                     self.writes.plan([]);
                 }
-                changed = instances.changed() => changed.map_err(|_| Error("Instances"))?,
-                changed = names.changed() => changed.map_err(|_| Error("ResourceNames"))?,
-                changed = objects.changed() => changed.map_err(|_| Error("pods, jobs and services"))?,
+                changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+                changed = self.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
+                changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
                 done = self.writes.done() => {
                     for one in done {
                         self.note(one);
                     }
-                    self.begin(&leads, &manifests);
+                    self.begin();
                 }
                 () = pace.due() => {
                     let begun = Instant::now();
-                    let seen = ClusterSnapshot {
-                        nodes: nodes.borrow_and_update().clone(),
-                        manifests: manifests.borrow_and_update().clone(),
-                        instances: instances.borrow_and_update().clone(),
-                        objects: objects.borrow_and_update().clone(),
-                        names: names.borrow_and_update().clone(),
-                    };
-                    let is_leader = *leads.borrow_and_update();
-                    let next = self.look(&seen, is_leader);
+                    let next = self.look();
                     pace.looked(begun, next);
-                    self.begin(&leads, &manifests);
+                    self.begin();
                     continue;
                 }
             }
@@ -136,24 +134,42 @@ impl BrokerTask {
     }
 
     /// Plans the writes. Returns the time of the next pass if nothing changes.
-    fn look(&mut self, seen: &ClusterSnapshot, is_leader: bool) -> Option<Instant> {
+    fn look(&mut self) -> Option<Instant> {
+        let nodes = Arc::clone(&self.nodes.borrow_and_update());
+        let manifests = Arc::clone(&self.manifests.borrow_and_update());
+        let instances = Arc::clone(&self.instances.borrow_and_update());
+        let objects = Arc::clone(&self.objects.borrow_and_update());
+        let names = Arc::clone(&self.names.borrow_and_update());
+        let is_leader = *self.leads.borrow_and_update();
+        let is_read = nodes.complete
+            && manifests.complete
+            && instances.complete
+            && objects.complete
+            && names.is_known;
         if !is_leader {
             // The next leader starts without this state, too.
             self.attempts = Attempts::default();
             self.failed = Failed::default();
             self.publish(Vec::new());
         }
-        if !is_leader || !seen.is_complete() {
+        if !is_leader || !is_read {
             self.writes.plan([]);
             return None;
         }
+        let world = World {
+            manifests: &manifests.manifests,
+            instances: &instances.instances,
+            objects: &objects.objects,
+            nodes: &nodes.nodes,
+            names: &names.names,
+        };
         let (now, clock) = (Instant::now(), Timestamp::now());
         let Plan {
             changes,
             mut problems,
             next: planned,
             pods,
-        } = plan(&seen.world(), &mut self.restarts, clock);
+        } = plan(&world, &mut self.restarts, clock);
         self.restarts.keep(&pods);
         let changed: BTreeSet<_> = changes.iter().map(|(_, change)| change.key()).collect();
         self.attempts.forget(|key| changed.contains(key), now);
@@ -166,7 +182,7 @@ impl BrokerTask {
         let mut due = Vec::new();
         for (configuration, change) in changes {
             let key = change.key().clone();
-            let there = seen.objects.objects.get(&key).cloned();
+            let there = world.objects.get(&key).cloned();
             let later = self
                 .attempts
                 .later(&key, &ChangeId::of(&change), &there, now);
@@ -188,12 +204,8 @@ impl BrokerTask {
     }
 
     /// Begins planned writes, unless the plan is outdated.
-    fn begin(
-        &mut self,
-        leads: &watch::Receiver<bool>,
-        manifests: &watch::Receiver<Arc<ManifestSet>>,
-    ) {
-        if !*leads.borrow() || manifests.has_changed().unwrap_or(true) {
+    fn begin(&mut self) {
+        if !*self.leads.borrow() || self.manifests.has_changed().unwrap_or(true) {
             return;
         }
         let brokers = &self.brokers;
@@ -206,7 +218,7 @@ impl BrokerTask {
         });
     }
 
-    fn note(&mut self, done: Done<ObjectKey, Job, Result<(), WriteError>>) {
+    fn note(&mut self, done: Done<ObjectKey, Job>) {
         let Done {
             key,
             value: job,
@@ -215,12 +227,12 @@ impl BrokerTask {
             ..
         } = done;
         log(&job.change, answer.as_ref().err());
-        if !matches!(answer, Ok(()) | Err(WriteError::Conflict)) {
+        if !matches!(answer, Ok(()) | Err(WriteError::Outdated)) {
             self.metrics.failed(Write::Broker);
         }
         let what = ChangeId::of(&job.change);
         self.attempts
-            .tried(key.clone(), (what, job.there), answer.outcome(), SEEN, at);
+            .tried(key.clone(), (what, job.there), &answer, SEEN, at);
         self.failed.note(key, job.configuration, answer);
     }
 
@@ -246,35 +258,6 @@ fn log(change: &Change, error: Option<&WriteError>) {
         (Change::Replace { .. }, None) => tracing::info!(%object, "changed"),
         (Change::Delete { .. }, None) => tracing::info!(%object, "deleted"),
         (_, Some(error)) => tracing::debug!(%object, %error, "not written"),
-    }
-}
-
-/// Snapshot of the cluster for one pass.
-struct ClusterSnapshot {
-    nodes: Arc<NodeSet>,
-    manifests: Arc<ManifestSet>,
-    instances: Arc<InstanceSet>,
-    objects: Arc<ObjectSet>,
-    names: Arc<NameSet>,
-}
-
-impl ClusterSnapshot {
-    fn is_complete(&self) -> bool {
-        self.nodes.complete
-            && self.manifests.complete
-            && self.instances.complete
-            && self.objects.complete
-            && self.names.is_known
-    }
-
-    fn world(&self) -> World<'_> {
-        World {
-            manifests: &self.manifests.manifests,
-            instances: &self.instances.instances,
-            objects: &self.objects.objects,
-            nodes: &self.nodes.nodes,
-            names: &self.names.names,
-        }
     }
 }
 

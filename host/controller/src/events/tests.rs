@@ -9,14 +9,14 @@ use crate::fakes::{Fake, unanswered};
 struct Bench {
     fake: Arc<Fake>,
     problems: watch::Sender<Problems>,
-    _task: AbortOnDropHandle<Result<(), Error>>,
+    _task: AbortOnDropHandle<Result<(), SourceEnded>>,
 }
 
 fn start() -> Bench {
     let fake = Fake::new(0);
     let (problems, receiver) = watch::channel(Arc::default());
     let store = Arc::clone(&fake);
-    let task = tokio::spawn(async move { run(store.leads.subscribe(), &*store, receiver).await });
+    let task = tokio::spawn(async move { run(&*store, receiver).await });
     Bench {
         fake,
         problems,

@@ -4,7 +4,7 @@ use leafhost_core::cluster::DeletingKind;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::Fake;
+use crate::fakes::{Fake, denied};
 
 fn deleting(name: &str, finalizers: &[&str]) -> Deleting {
     Deleting {
@@ -17,7 +17,7 @@ fn deleting(name: &str, finalizers: &[&str]) -> Deleting {
     }
 }
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     let fake = Fake::new(0);
     let cluster = Arc::clone(&fake);
     let task = tokio::spawn(async move { run(&*cluster).await });
@@ -56,7 +56,7 @@ async fn who_does_not_lead_removes_nothing_and_each_object_that_cannot_be_writte
         .send_replace(vec![deleting("a", &["node-a"]), deleting("b", &["node-a"])]);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(fake.finalizers.lock().unwrap().len(), 0);
-    *fake.answer.lock().unwrap() = Some(WriteError::Denied("no right".into()));
+    *fake.answer.lock().unwrap() = Some(denied());
     fake.leads.send_replace(true);
     tokio::time::sleep(Duration::from_mins(10)).await;
     let tried = fake.finalizers.lock().unwrap();

@@ -14,55 +14,46 @@ use super::name_index::oldest_first;
 /// oldest Configuration.
 pub const MOST: usize = leafhost_core::configuration::MAX_CONFIGURATIONS;
 
-/// A write.
+/// Write of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Reserves a name.
-    Reserve {
-        /// Name to reserve.
-        name: String,
-        /// Namespace that gets the name.
-        namespace: String,
-    },
-    /// Notes that a name is unused from now on, or that it is used again.
+pub struct Change {
+    /// Name that the change is about.
+    pub name: String,
+    /// Namespace that has the name, or gets it.
+    pub namespace: String,
+    /// Action to take.
+    pub action: Action,
+}
+
+/// Action on a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Reserves the name.
+    Reserve,
+    /// Notes that the name is unused from now on, or that it is used again.
     Note {
-        /// Reserved name.
-        name: String,
         /// True if the name is used again.
         is_used: bool,
     },
-    /// Frees a name.
-    Free {
-        /// Name to free.
-        name: String,
-    },
-}
-
-impl Change {
-    /// Returns the name that the change is about.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Reserve { name, .. } | Self::Note { name, .. } | Self::Free { name } => name,
-        }
-    }
+    /// Frees the name.
+    Free,
 }
 
 /// Outcome of a planning pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Writes to make; namespaces take turns.
+    /// Writes to make.
     pub changes: Vec<Change>,
     /// Time at which to plan again even if nothing changes.
     pub next: Option<Timestamp>,
 }
 
-/// Names and changes of one namespace.
+/// Names of one namespace.
 #[derive(Debug, Default)]
 struct Namespace<'a> {
     names: usize,
     /// Unused names, with the time since when.
     unused: BTreeSet<(Timestamp, &'a str)>,
-    changes: Vec<Change>,
 }
 
 /// Plans the changes. A name stays reserved for `grace` after its namespace last used it.
@@ -70,63 +61,56 @@ pub fn plan(states: &ConfigurationStates, set: &NameSet, grace: Duration, now: T
     let mut plan = Plan::default();
     let mut namespaces: BTreeMap<&str, Namespace<'_>> = BTreeMap::new();
     for (name, record) in &set.records {
-        let namespace = namespaces.entry(&record.reservation.namespace).or_default();
+        let owner = record.reservation.namespace.as_str();
+        let namespace = namespaces.entry(owner).or_default();
         namespace.names = namespace.names.saturating_add(1);
         let is_used = is_used(states, name, record);
         match record.unused_since {
             Some(since) if !is_used => {
                 let end = since.checked_add(grace).unwrap_or(Timestamp::MAX);
                 if end <= now {
-                    let name = name.clone();
-                    namespace.changes.push(Change::Free { name });
+                    plan.add(name, owner, Action::Free);
                 } else {
                     namespace.unused.insert((since, name.as_str()));
                     plan.next = Some(plan.next.map_or(end, |next| next.min(end)));
                 }
             }
-            noted if noted.is_some() == is_used => {
-                let name = name.clone();
-                namespace.changes.push(Change::Note { name, is_used });
-            }
+            noted if noted.is_some() == is_used => plan.add(name, owner, Action::Note { is_used }),
             _ => {}
         }
     }
     let live = states.configurations.iter();
     let live = oldest_first(live.filter(|(_, state)| !state.is_deleting));
-    let name_index = NameOwners::new(&set.names, live.iter().copied());
-    for key in live.into_iter().filter(|key| name_index.is_unreserved(key)) {
+    let owners = NameOwners::new(&set.names, live.iter().copied());
+    for key in live.into_iter().filter(|key| owners.is_unreserved(key)) {
         let namespace = namespaces.entry(key.namespace()).or_default();
         if namespace.names >= MOST {
             // The next pass reserves the name in the freed place.
             if let Some((_, name)) = namespace.unused.pop_first() {
-                let name = name.to_owned();
-                namespace.changes.push(Change::Free { name });
+                plan.add(name, key.namespace(), Action::Free);
             }
             continue;
         }
         namespace.names = namespace.names.saturating_add(1);
-        namespace.changes.push(Change::Reserve {
-            name: key.name().to_owned(),
-            namespace: key.namespace().to_owned(),
+        plan.add(key.name(), key.namespace(), Action::Reserve);
+    }
+    plan
+}
+
+impl Plan {
+    fn add(&mut self, name: &str, namespace: &str, action: Action) {
+        self.changes.push(Change {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            action,
         });
     }
-    plan.changes = round_robin(namespaces);
-    plan
 }
 
 /// Returns true if a Configuration of the namespace has the name.
 fn is_used(states: &ConfigurationStates, name: &str, record: &NameRecord) -> bool {
     let key = ConfigurationKey::new(&record.reservation.namespace, name);
     key.is_ok_and(|key| states.configurations.contains_key(&key))
-}
-
-/// Returns the first change of each namespace, then the second of each, so that many changes of one namespace delay no other.
-fn round_robin(namespaces: BTreeMap<&str, Namespace<'_>>) -> Vec<Change> {
-    let each = namespaces.into_values();
-    let each = each.flat_map(|namespace| namespace.changes.into_iter().enumerate());
-    let mut changes: Vec<(usize, Change)> = each.collect();
-    changes.sort_by_key(|(turn, _)| *turn);
-    changes.into_iter().map(|(_, change)| change).collect()
 }
 
 #[cfg(test)]

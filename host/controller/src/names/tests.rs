@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::status_store::ConfigurationState;
 use tokio_util::task::AbortOnDropHandle;
@@ -7,10 +9,10 @@ use crate::fakes::Fake;
 
 const GRACE: Duration = Duration::from_hours(1);
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     let fake = Fake::new(0);
     let cluster = Arc::clone(&fake);
-    let task = async move { run(&*cluster, &*cluster, &*cluster, GRACE, &cluster.metrics).await };
+    let task = async move { run(&*cluster, GRACE, &cluster.metrics).await };
     (fake, AbortOnDropHandle::new(tokio::spawn(task)))
 }
 

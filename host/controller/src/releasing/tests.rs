@@ -2,20 +2,20 @@ use leafhost_core::cluster::NodeState;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, Meanwhile, WITHOUT_END, conflict, denied, no_answer};
+use crate::fakes::{Fake, Meanwhile, WITHOUT_END, denied, unanswered};
 
-fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     start_on(Fake::new(count))
 }
 
-fn start_on(fake: Arc<Fake>) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start_on(fake: Arc<Fake>) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     let cluster = Arc::clone(&fake);
     let metrics = Arc::clone(&fake.metrics);
     let task = tokio::spawn(async move { run(&*cluster, &metrics).await });
     (fake, AbortOnDropHandle::new(task))
 }
 
-fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     start_with(1)
 }
 
@@ -87,7 +87,7 @@ async fn a_node_that_is_not_ready_keeps_its_slots_until_no_pod_of_it_asks_for_th
 #[tokio::test(start_paused = true)]
 async fn a_write_that_somebody_was_quicker_than_is_tried_again_on_what_is_there_then() {
     let (fake, _task) = start();
-    *fake.refuses.lock().unwrap() = Some((1, conflict));
+    *fake.refuses.lock().unwrap() = Some((1, WriteError::Outdated));
     let out = NodeState {
         is_out_of_service: true,
         ..not_ready(Duration::ZERO)
@@ -136,7 +136,7 @@ async fn instances_that_cannot_be_written_delay_none_of_another_namespace_nor_th
 #[tokio::test(start_paused = true)]
 async fn while_the_api_server_answers_nothing_two_writes_a_second_are_tried() {
     let (fake, _task) = start_with(100);
-    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, no_answer));
+    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, unanswered()));
     fake.set("b", None);
     tokio::time::sleep(Duration::from_mins(1)).await;
     let first = fake.tried();
@@ -158,11 +158,9 @@ async fn while_the_api_server_answers_nothing_two_writes_a_second_are_tried() {
 
 #[tokio::test(start_paused = true)]
 async fn when_the_api_server_is_busy_writes_wait_as_long_as_it_asks_for() {
-    let busy: fn(InstanceKey) -> StoreError = |key| StoreError::Unavailable {
-        key,
+    let busy = WriteError::NoAnswer {
         message: "busy".into(),
         retry_after: Some(Duration::from_secs(20)),
-        source: None,
     };
     let namespaces = ["a", "b", "c", "d"].map(|name| (name, 10));
     let (fake, _task) = start_on(Fake::with(&namespaces));
@@ -217,7 +215,7 @@ async fn an_agent_that_writes_back_what_was_released_is_contradicted_once_a_minu
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_tried_ever_later_whatever_happens_to_it() {
     let (fake, _task) = start();
-    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, denied));
+    *fake.refuses.lock().unwrap() = Some((WITHOUT_END, denied()));
     fake.set("b", None);
     for _ in 0..1_200 {
         tokio::time::sleep(Duration::from_secs(1)).await;

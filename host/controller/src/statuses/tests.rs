@@ -5,19 +5,19 @@ use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, unanswered};
+use crate::fakes::{Fake, denied, unanswered};
 
 fn key(number: usize) -> ConfigurationKey {
     ConfigurationKey::new("default", &format!("c{number:03}")).unwrap()
 }
 
-fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+fn start(configurations: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     start_with((0..configurations).map(key).collect())
 }
 
 fn start_with(
     configurations: Vec<ConfigurationKey>,
-) -> (Arc<Fake>, AbortOnDropHandle<Result<(), Error>>) {
+) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     let fake = Fake::new(0);
     let states = configurations.into_iter().enumerate();
     let states = states.map(|(number, key)| {
@@ -40,8 +40,6 @@ fn start_with(
     let task = tokio::spawn(async move {
         let brokers = watch::Sender::default();
         run(
-            &*cluster,
-            &*cluster,
             &*cluster,
             brokers.subscribe(),
             problems,
@@ -150,7 +148,7 @@ async fn a_status_that_is_edited_by_hand_is_put_right_and_one_that_cannot_be_wri
     edit();
     tokio::time::sleep(SPACING).await;
     assert_eq!(fake.shown.lock().unwrap().len(), 2);
-    for error in [WriteError::Denied("no right".into()), unanswered()] {
+    for error in [denied(), unanswered()] {
         *fake.answer.lock().unwrap() = None;
         tokio::time::sleep(BACKOFF_LAST * 2).await;
         fake.shown.lock().unwrap().clear();

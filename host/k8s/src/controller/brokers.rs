@@ -6,19 +6,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet, WriteError};
-use leafhost_core::cluster::{Cluster as _, NodeSet};
+use leafhost_core::brokers::{Brokers, Change, ManifestSet, ObjectSet};
 use leafhost_core::configuration::{Backend, Configuration, Manifest};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::InstanceSet;
-use leafhost_core::resource_names::{NameSet, NameStore as _};
+use leafhost_core::status_store::WriteError;
 use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 
 mod objects;
 mod writes;
 
-use crate::controller::cluster::KubeCluster;
 use crate::index::follow;
 use crate::manifest;
 
@@ -28,17 +25,13 @@ const MAKES_NONE: &str = "the controller tries again, and makes no brokers befor
 /// Brokers of a cluster.
 pub struct KubeBrokers {
     client: Client,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
     manifests: watch::Receiver<Arc<ManifestSet>>,
     objects: watch::Receiver<Arc<ObjectSet>>,
-    names: watch::Receiver<Arc<NameSet>>,
 }
 
 impl KubeBrokers {
-    /// Watches the objects of brokers and their Configurations, in addition to the watches of `cluster`.
-    pub fn watch(client: &Client, cluster: &KubeCluster, tasks: &mut Tasks) -> Self {
+    /// Watches the objects of brokers and their Configurations.
+    pub fn watch(client: &Client, tasks: &mut Tasks) -> Self {
         let (manifest_sender, manifests) = watch::channel(Arc::default());
         let (claim_sender, claims) = watch::channel(false);
         let following = follow_manifests(client.clone(), manifest_sender, claim_sender);
@@ -48,40 +41,20 @@ impl KubeBrokers {
         tasks.add_loop("watch of brokers", following);
         Self {
             client: client.clone(),
-            leads: cluster.leads(),
-            nodes: cluster.nodes(),
-            instances: cluster.instances(),
             manifests,
             objects,
-            names: cluster.names(),
         }
     }
 }
 
 #[async_trait]
 impl Brokers for KubeBrokers {
-    fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.clone()
-    }
-
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.clone()
-    }
-
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
         self.manifests.clone()
     }
 
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.clone()
-    }
-
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.clone()
-    }
-
-    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
-        self.names.clone()
     }
 
     async fn write(&self, change: &Change) -> Result<(), WriteError> {

@@ -14,7 +14,7 @@ use leafhost_core::cluster::{
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
-use leafhost_core::ports::{Change, InstanceSet, StoreError};
+use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::slot::{claim_key, pod_key};
@@ -28,7 +28,7 @@ use crate::answers::{self, Failure, Kind};
 use crate::controller::pools::PoolViews;
 use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
-use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated, store_error};
+use crate::instance::{self, InstanceObject, REQUEST, api_resource, outdated};
 use crate::lease;
 use crate::nodes::{hostname, state};
 use crate::requests::{delete_only, patch_by};
@@ -202,7 +202,7 @@ impl Cluster for KubeCluster {
         Ok(listed.iter().flat_map(requests).collect())
     }
 
-    async fn write(&self, base: &Instance, change: &Change) -> Result<(), StoreError> {
+    async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError> {
         let key = change.key();
         let api: Api<InstanceObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &api_resource());
@@ -215,7 +215,7 @@ impl Cluster for KubeCluster {
             } => delete(&api, base, uid, resource_version).await,
             Change::Create(_) => Ok(()),
         };
-        done.map_err(|failure| store_error(&failure, &key))
+        done.map_err(|failure| write_error(&failure))
     }
 }
 

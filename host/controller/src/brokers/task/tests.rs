@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
@@ -12,12 +11,10 @@ use super::*;
 /// A cluster in which writes are seen at once, unless they fail.
 struct Fake {
     site: Mutex<Site>,
-    leads: watch::Sender<bool>,
-    nodes: watch::Sender<Arc<NodeSet>>,
+    /// Nodes, Instances and names.
+    cluster: Arc<crate::fakes::Fake>,
     manifests: watch::Sender<Arc<ManifestSet>>,
-    instances: watch::Sender<Arc<InstanceSet>>,
     objects: watch::Sender<Arc<ObjectSet>>,
-    names: watch::Sender<Arc<NameSet>>,
     /// Answer to the creation of a pod.
     answer: Mutex<Result<(), WriteError>>,
     /// True if writes become visible to the task.
@@ -29,28 +26,12 @@ struct Fake {
 
 #[async_trait]
 impl Brokers for Fake {
-    fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.subscribe()
-    }
-
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.subscribe()
-    }
-
     fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
         self.manifests.subscribe()
     }
 
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.subscribe()
-    }
-
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.subscribe()
-    }
-
-    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
-        self.names.subscribe()
     }
 
     async fn write(&self, change: &Change) -> Result<(), WriteError> {
@@ -78,26 +59,28 @@ impl Fake {
         site.add(instance("cams-1", false, &["a"], 1));
         let fake = Arc::new(Self {
             site: Mutex::new(site),
-            leads: watch::Sender::new(true),
-            nodes: watch::Sender::default(),
+            cluster: crate::fakes::Fake::new(0),
             manifests: watch::Sender::default(),
-            instances: watch::Sender::default(),
             objects: watch::Sender::default(),
-            names: watch::Sender::new(Arc::new(NameSet::read(BTreeMap::new()))),
             answer: Mutex::new(Ok(())),
             is_seen: Mutex::new(true),
             takes: Mutex::default(),
             writes: watch::Sender::default(),
         });
         fake.show();
-        let metrics = Metrics::new(fake.leads(), Some(fake.objects()));
-        let task = BrokerTask::new(fake.clone(), watch::Sender::default(), metrics);
+        let metrics = Metrics::new(fake.cluster.leads(), Some(fake.objects()));
+        let task = BrokerTask::new(
+            &*fake.cluster,
+            fake.clone(),
+            watch::Sender::default(),
+            metrics,
+        );
         (fake, task)
     }
 
     fn show(&self) {
         let site = self.site.lock().unwrap();
-        self.nodes.send_replace(Arc::new(NodeSet {
+        self.cluster.nodes.send_replace(Arc::new(NodeSet {
             complete: true,
             nodes: site.nodes.clone(),
         }));
@@ -109,8 +92,8 @@ impl Fake {
             });
             differs
         });
-        self.instances
-            .send_replace(Arc::new(InstanceSet::read(site.instances.clone())));
+        let instances = &self.cluster.instances;
+        instances.send_replace(Arc::new(InstanceSet::read(site.instances.clone())));
         self.objects.send_replace(Arc::new(ObjectSet {
             complete: true,
             objects: site.objects.clone(),
@@ -132,7 +115,7 @@ impl Fake {
     }
 }
 
-fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), Error>> {
+fn spawn(task: BrokerTask) -> AbortOnDropHandle<Result<(), SourceEnded>> {
     AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())))
 }
 
@@ -174,7 +157,7 @@ async fn what_was_written_is_not_written_again_before_it_had_time_to_be_seen() {
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_told_and_tried_ever_later_and_at_once_when_it_was_edited() {
     let (fake, task) = Fake::start();
-    let refused = WriteError::Refused("quota exceeded".into());
+    let refused = WriteError::Denied("quota exceeded".into());
     *fake.answer.lock().unwrap() = Err(refused);
     let mut problems = task.problems.subscribe();
     let _task = spawn(task);
@@ -229,7 +212,7 @@ async fn a_name_that_is_taken_is_told_once_for_all_objects() {
 async fn while_the_api_server_does_not_answer_two_writes_a_second_are_tried_each_object_ever_later()
 {
     let (fake, task) = Fake::start();
-    *fake.answer.lock().unwrap() = Err(WriteError::Unavailable {
+    *fake.answer.lock().unwrap() = Err(WriteError::NoAnswer {
         message: "no answer".into(),
         retry_after: None,
     });
@@ -335,13 +318,13 @@ async fn who_does_not_lead_writes_nothing_and_tells_nothing() {
     let mut problems = task.problems.subscribe();
     let _task = spawn(task);
     drop(problems.wait_for(|problems| !problems.is_empty()).await);
-    fake.leads.send_replace(false);
+    fake.cluster.leads.send_replace(false);
     drop(problems.wait_for(|problems| problems.is_empty()).await);
     let before = fake.count();
     tokio::time::sleep(HOUR).await;
     assert_eq!(fake.count(), before);
     *fake.answer.lock().unwrap() = Ok(());
-    fake.leads.send_replace(true);
+    fake.cluster.leads.send_replace(true);
     tokio::time::sleep(HOUR).await;
     let made = fake
         .objects

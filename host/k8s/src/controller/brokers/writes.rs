@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PropagationPolicy};
 use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
-use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, WriteError};
+use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey};
+use leafhost_core::status_store::WriteError;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -53,7 +54,7 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
     };
     Err(match found {
         Some(object) if is_other(&object) => WriteError::Taken,
-        _ => WriteError::Conflict,
+        _ => WriteError::Outdated,
     })
 }
 
@@ -67,12 +68,12 @@ async fn replace(
     let api = objects(client, key);
     let mut object = answers::within(REQUEST, api.get(&key.name)).await?;
     if object.metadata.uid.as_deref() != Some(uid) {
-        return Err(WriteError::Conflict);
+        return Err(WriteError::Outdated);
     }
     edit(&mut object, made_of, body);
     // The object carries the version that was read, and the API server refuses it if that is not the newest.
     let data =
-        serde_json::to_vec(&object).map_err(|error| WriteError::Refused(error.to_string()))?;
+        serde_json::to_vec(&object).map_err(|error| WriteError::Denied(error.to_string()))?;
     let request = Request::new(api.resource_url()).replace(&key.name, &put_by(NAME), data);
     Ok(answers::within(REQUEST, strictly(client, request)).await?)
 }
@@ -133,12 +134,12 @@ impl From<Failure> for WriteError {
         use answers::Kind;
         let (message, retry_after) = (failure.message, failure.retry_after);
         match (failure.kind, failure.code) {
-            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Conflict,
-            (_, None | Some(429 | 503 | 504)) => Self::Unavailable {
+            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Outdated,
+            (_, None | Some(429 | 503 | 504)) => Self::NoAnswer {
                 message,
                 retry_after,
             },
-            _ => Self::Refused(message),
+            _ => Self::Denied(message),
         }
     }
 }
@@ -178,7 +179,7 @@ mod tests {
         for (metadata, expected) in [
             (
                 json!({"ownerReferences": owner("ours")}),
-                WriteError::Conflict,
+                WriteError::Outdated,
             ),
             (
                 json!({"ownerReferences": owner("other")}),
@@ -187,7 +188,7 @@ mod tests {
             (json!({}), WriteError::Taken),
             (
                 json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-                WriteError::Conflict,
+                WriteError::Outdated,
             ),
         ] {
             let stub = Stub::start(move |request| {
@@ -204,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_fields_are_to_be_refused_and_answers_mean_what_the_api_server_means() {
-        let refused = Err(WriteError::Refused("said".into()));
+        let refused = Err(WriteError::Denied("said".into()));
         for (code, reason, kind, expected) in [
             (201, "", "pods", Ok(())),
             (400, "BadRequest", "", refused.clone()),
@@ -216,7 +217,7 @@ mod tests {
                 429,
                 "TooManyRequests",
                 "",
-                Err(WriteError::Unavailable {
+                Err(WriteError::NoAnswer {
                     message: "said".into(),
                     retry_after: Some(Duration::from_secs(7)),
                 }),
@@ -275,14 +276,14 @@ mod tests {
         assert_eq!(stub.requests("PUT"), 1);
         assert_eq!(
             write(&stub.client, &replace("v")).await,
-            Err(WriteError::Conflict)
+            Err(WriteError::Outdated)
         );
         assert_eq!(stub.requests("PUT"), 1);
         assert_eq!(write(&stub.client, &delete).await, Ok(()));
         let stub = Stub::start(|_| status(409, "Conflict", "jobs")).await;
         assert_eq!(
             write(&stub.client, &delete).await,
-            Err(WriteError::Conflict)
+            Err(WriteError::Outdated)
         );
     }
 }
