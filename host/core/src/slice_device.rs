@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::attribute::{AttributeValue, Attributes, Capacities, MAX_COUNT, MAX_VALUE};
 use crate::claim::ports::SliceFeatures;
 use crate::configuration::MAX_CAPACITY;
-use crate::instance::Instance;
+use crate::instance::{Instance, Leafhost};
 use crate::names::{ConfigurationKey, digest, label_value};
 use crate::slices::{DRIVER, Devices, SliceDevice, Taint};
 use crate::slot::{DeviceUsage, slot_number};
@@ -33,25 +33,6 @@ impl Sharing {
             Self::Slots
         }
     }
-}
-
-/// Data of an Instance for its devices in a slice.
-#[derive(Debug, Clone, Copy)]
-struct Offer<'a> {
-    /// Configuration of the Instance, which owns its name.
-    configuration: &'a ConfigurationKey,
-    /// Name of the Instance.
-    instance: &'a str,
-    /// Number of slots.
-    slots: u32,
-    /// Numbers of the slots that claims may get, because nothing else holds them.
-    free: &'a BTreeSet<u32>,
-    /// Attributes reported by the handler.
-    attributes: &'a Attributes,
-    /// Amounts that the device provides.
-    capacity: &'a Capacities,
-    /// Taints that keep claims from getting the device.
-    taints: &'a BTreeSet<Taint>,
 }
 
 /// Returns the device name of an Instance, a DNS label. Appends a digest to names that had to be changed, so that they
@@ -92,18 +73,23 @@ pub fn offered(
     sharing: Sharing,
 ) -> (Devices, BTreeSet<String>) {
     let name = &instance.metadata.name;
-    let spec = &instance.spec;
-    let additional = spec.leafhost.clone().unwrap_or_default();
-    let offer = Offer {
-        configuration,
-        instance: name,
-        slots: spec.capacity,
-        free: &free(instance),
-        attributes: &additional.attributes,
-        capacity: &additional.capacity,
-        taints,
-    };
-    let (devices, left_out) = devices(&offer, sharing);
+    let is_shared = instance.spec.capacity > 1;
+    let free = free(instance);
+    let (mut whole, left_out) = whole(configuration, instance);
+    whole.taints.clone_from(taints);
+    let mut devices = Devices::new();
+    if is_shared && sharing == Sharing::Slots {
+        for slot in free {
+            let mut device = whole.clone();
+            let number = AttributeValue::Int(i64::from(slot));
+            device.attributes.insert("slot".to_owned(), number);
+            devices.insert(slot_device_name(name, slot), device);
+        }
+    } else if !free.is_empty() {
+        let shares = u32::try_from(free.len()).unwrap_or(u32::MAX);
+        let shares = is_shared.then_some(shares);
+        devices.insert(device_name(name), SliceDevice { shares, ..whole });
+    }
     let left_out = left_out.into_iter();
     (
         devices,
@@ -116,17 +102,7 @@ pub fn described(
     configuration: &ConfigurationKey,
     instance: &Instance,
 ) -> (Attributes, Capacities) {
-    let additional = instance.spec.leafhost.clone().unwrap_or_default();
-    let offer = Offer {
-        configuration,
-        instance: &instance.metadata.name,
-        slots: instance.spec.capacity,
-        free: &BTreeSet::new(),
-        attributes: &additional.attributes,
-        capacity: &additional.capacity,
-        taints: &BTreeSet::new(),
-    };
-    let (device, _) = whole(&offer);
+    let (device, _) = whole(configuration, instance);
     (device.attributes, device.capacity)
 }
 
@@ -146,40 +122,19 @@ fn free(instance: &Instance) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Returns the devices of an Instance, and the attributes and capacities that did not fit.
-fn devices(offer: &Offer<'_>, sharing: Sharing) -> (Devices, BTreeSet<String>) {
-    let is_shared = offer.slots > 1;
-    let is_split = is_shared && sharing == Sharing::Slots;
-    let (whole, left_out) = whole(offer);
-    let mut devices = Devices::new();
-    if is_split {
-        for slot in offer.free.iter().filter(|slot| **slot < offer.slots) {
-            let mut device = whole.clone();
-            let number = AttributeValue::Int(i64::from(*slot));
-            device.attributes.insert("slot".to_owned(), number);
-            devices.insert(slot_device_name(offer.instance, *slot), device);
-        }
-    } else if let free @ 1.. = offer.free.len() {
-        let shares = u32::try_from(free).unwrap_or(u32::MAX).min(offer.slots);
-        let shares = is_shared.then_some(shares);
-        devices.insert(device_name(offer.instance), SliceDevice { shares, ..whole });
-    }
-    (devices, left_out)
-}
-
 /// Returns an Instance as one device, and the attributes and capacities that did not fit.
-fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
-    let is_shared = offer.slots > 1;
-    let (mut attributes, mut left_out) = (own(offer), BTreeSet::new());
-    let mut capacity = Capacities::new();
+fn whole(configuration: &ConfigurationKey, instance: &Instance) -> (SliceDevice, BTreeSet<String>) {
+    let none = Leafhost::default();
+    let reported = instance.spec.leafhost.as_ref().unwrap_or(&none);
+    let is_shared = instance.spec.capacity > 1;
+    let mut attributes = own(configuration, &instance.metadata.name);
+    let (mut capacity, mut left_out) = (Capacities::new(), BTreeSet::new());
     // One entry is reserved for the attribute `slot` or the capacity `slots`.
     let most = MAX_COUNT.saturating_sub(usize::from(is_shared));
-    let numa = offer.attributes.get(NUMA.0);
-    let numa = numa.filter(|_| !offer.attributes.contains_key(NUMA.1));
-    let theirs = offer
-        .attributes
-        .iter()
-        .map(|(name, value)| (&**name, value));
+    let numa = reported.attributes.get(NUMA.0);
+    let numa = numa.filter(|_| !reported.attributes.contains_key(NUMA.1));
+    let theirs = reported.attributes.iter();
+    let theirs = theirs.map(|(name, value)| (&**name, value));
     for (name, value) in theirs.chain(numa.map(|value| (NUMA.1, value))) {
         if attributes.len() < most && !is_taken(name, &attributes, &capacity) {
             attributes.insert(name.to_owned(), value.clone());
@@ -187,7 +142,7 @@ fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
             left_out.insert(name.to_owned());
         }
     }
-    for (name, value) in offer.capacity {
+    for (name, value) in &reported.capacity {
         let is_free = !is_taken(name, &attributes, &capacity) && unqualified(name) != SLOTS;
         if attributes.len() + capacity.len() < most && is_free {
             capacity.insert(name.clone(), value.clone());
@@ -199,21 +154,18 @@ fn whole(offer: &Offer<'_>) -> (SliceDevice, BTreeSet<String>) {
         attributes,
         capacity,
         shares: None,
-        taints: offer.taints.clone(),
+        taints: BTreeSet::new(),
     };
     (device, left_out)
 }
 
 /// Returns the attributes that Leafhost itself sets.
-fn own(offer: &Offer<'_>) -> Attributes {
+fn own(configuration: &ConfigurationKey, instance: &str) -> Attributes {
     let name = |name: &str| AttributeValue::String(name_attribute(name));
     Attributes::from([
-        ("configuration".to_owned(), name(offer.configuration.name())),
-        (
-            "namespace".to_owned(),
-            name(offer.configuration.namespace()),
-        ),
-        ("instance".to_owned(), name(offer.instance)),
+        ("configuration".to_owned(), name(configuration.name())),
+        ("namespace".to_owned(), name(configuration.namespace())),
+        ("instance".to_owned(), name(instance)),
     ])
 }
 
@@ -231,9 +183,14 @@ fn is_taken(name: &str, attributes: &Attributes, capacity: &Capacities) -> bool 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
     use super::*;
     use crate::attribute::{name_problem, value_problem};
     use crate::names::is_node_name;
+    use crate::slot::slot_id;
 
     struct Parts {
         key: ConfigurationKey,
@@ -241,7 +198,6 @@ mod tests {
         free: BTreeSet<u32>,
         attributes: Attributes,
         capacity: Capacities,
-        taints: BTreeSet<Taint>,
     }
 
     fn mk_parts(configuration: &str, free: impl IntoIterator<Item = u32>) -> Parts {
@@ -251,22 +207,26 @@ mod tests {
             free: free.into_iter().collect(),
             attributes: Attributes::new(),
             capacity: Capacities::new(),
-            taints: BTreeSet::new(),
         }
     }
 
     impl Parts {
         fn devices(&self, slots: u32, sharing: Sharing) -> (Devices, BTreeSet<String>) {
-            let offer = Offer {
-                configuration: &self.key,
-                instance: &self.instance,
-                slots,
-                free: &self.free,
-                attributes: &self.attributes,
-                capacity: &self.capacity,
-                taints: &self.taints,
-            };
-            devices(&offer, sharing)
+            let name = &self.instance;
+            let taken = (0..slots).filter(|slot| !self.free.contains(slot));
+            let usage: BTreeMap<_, _> = taken.map(|slot| (slot_id(name, slot), "a")).collect();
+            let instance = json!({
+                "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": name, "namespace": "lab"},
+                "spec": {"configurationName": self.key.name(), "capacity": slots, "deviceUsage": usage,
+                    "leafhost": {"attributes": self.attributes, "capacity": self.capacity}},
+            });
+            let instance = serde_json::from_value(instance).unwrap();
+            let (devices, left_out) = offered(&self.key, &instance, &BTreeSet::new(), sharing);
+            let prefix = format!("{name}: ");
+            let left_out = left_out
+                .iter()
+                .map(|one| one.strip_prefix(&prefix).unwrap());
+            (devices, left_out.map(str::to_owned).collect())
         }
     }
 
