@@ -84,8 +84,8 @@ pub fn is_quantity(text: &str) -> bool {
         && (SUFFIXES.contains(&suffix) || exponent)
 }
 
-/// Returns the amount of a quantity in billionths, or `None` if it is not a quantity or does not fit. Makes quantities
-/// comparable: the API server writes an amount in one way only, handlers in several.
+/// Returns the amount of a quantity in billionths, rounded up as in Kubernetes, or `None` if it is not a quantity or does
+/// not fit. Makes quantities comparable: the API server writes an amount in one way only, handlers in several.
 pub fn nanos(text: &str) -> Option<i128> {
     if !is_quantity(text) {
         return None;
@@ -97,26 +97,26 @@ pub fn nanos(text: &str) -> Option<i128> {
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits: i128 = format!("0{whole}{fraction}").parse().ok()?;
+    let digits: u128 = format!("0{whole}{fraction}").parse().ok()?;
     let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let decimal = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
     let power_of_two = binary.iter().zip(1..).find(|(name, _)| **name == suffix);
     let power_of_ten = decimal.iter().zip(-3..).find(|(name, _)| **name == suffix);
-    let (twos, tens) = match (power_of_two, power_of_ten) {
+    let (twos, tens): (u32, i32) = match (power_of_two, power_of_ten) {
         (Some((_, power)), _) => (10 * power, 0),
         (None, Some((_, power))) => (0, 3 * power),
         (None, None) => (0, suffix.get(1..)?.parse().ok()?),
     };
-    // Divide last, so that only a remainder of less than a billionth is lost.
-    let scaled = digits.checked_mul(1_i128.checked_shl(twos)?)?;
-    let tens = tens + 9 - i32::try_from(fraction.len()).ok()?;
-    let factor = 10_i128.checked_pow(tens.unsigned_abs())?;
+    let scaled = digits.checked_mul(1_u128.checked_shl(twos)?)?;
+    let behind = i32::try_from(fraction.len()).ok()?;
+    let tens = tens.checked_add(9)?.checked_sub(behind)?;
+    let factor = 10_u128.checked_pow(tens.unsigned_abs())?;
     let amount = if tens < 0 {
-        scaled.checked_div(factor)?
+        scaled.div_ceil(factor)
     } else {
         scaled.checked_mul(factor)?
     };
-    Some(sign * amount)
+    Some(sign * i128::try_from(amount).ok()?)
 }
 
 #[cfg(test)]
@@ -191,13 +191,20 @@ mod tests {
             (".5Gi", "512Mi"),
             ("-2", "-2000m"),
             ("+0.1", "100m"),
+            ("0.0000000001", "1n"),
         ] {
             assert_eq!(nanos(one), nanos(other), "{one} {other}");
             assert!(nanos(one).is_some(), "{one}");
         }
         assert_ne!(nanos("1Gi"), nanos("1G"));
         assert_eq!(nanos("5"), Some(5_000_000_000));
-        for text in ["", "x", "9999999999999999999999999999999999999999", "1e99"] {
+        for text in [
+            "",
+            "x",
+            "9999999999999999999999999999999999999999",
+            "1e99",
+            "1e2147483647",
+        ] {
             assert_eq!(nanos(text), None, "{text}");
         }
     }

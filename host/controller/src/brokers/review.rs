@@ -14,7 +14,6 @@ use super::template::{Template, TemplateKind, made_of};
 
 mod compare;
 mod defaults;
-mod quantity;
 
 /// Annotation that the admission plugin `LimitRanger` of the API server sets.
 const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";

@@ -2,11 +2,12 @@
 //!
 //! Each field of the built spec must be present, and nothing else except what the API server adds by itself.
 
+use leafhost_core::attribute::nanos;
 use leafhost_core::brokers::Kind;
 use serde_json::{Map, Value, json};
 
 use super::defaults::{is_added, is_added_object, is_nothing};
-use super::{quantity, text};
+use super::text;
 
 /// Mount path of the service account token in a container.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -70,7 +71,7 @@ impl Comparison {
                     self.value(&format!("{at}[{index}]"), "", field, made, written)
                 })
             }
-            (made, written) if is_amount && quantity::are_equal(made, written) => Ok(()),
+            (made, written) if is_amount && are_equal(made, written) => Ok(()),
             (made, written) if is_nothing(field, made) && is_added(within, field, written) => {
                 Ok(())
             }
@@ -240,13 +241,13 @@ fn has_resources(made: &Value, written: &Value) -> bool {
         let (made, written) = (of(made, kind), of(written, kind));
         let has = |(name, amount): (&String, &Value)| {
             let written = written.get(name).unwrap_or(&Value::Null);
-            amount == written || quantity::are_equal(amount, written)
+            amount == written || are_equal(amount, written)
         };
         let is_made_or_added = |(name, amount): (&String, &Value)| {
             let default = defaults.get(name).unwrap_or(&Value::Null);
             made.get(name).is_some()
                 || LIMITED.contains(&name.as_str())
-                || quantity::are_equal(default, amount)
+                || are_equal(default, amount)
         };
         made.as_object().into_iter().flatten().all(has)
             && written
@@ -260,4 +261,37 @@ fn has_resources(made: &Value, written: &Value) -> bool {
     is_kept("limits", &nothing)
         && is_kept("requests", &of(made, "limits"))
         && of(made, "claims") == of(written, "claims")
+}
+
+/// Returns true if both values are quantities of the same amount: `0.5` and `500m` are equal.
+fn are_equal(one: &Value, other: &Value) -> bool {
+    let amount = |value: &Value| match value {
+        Value::String(text) => nanos(text),
+        Value::Number(number) => nanos(&number.to_string()),
+        _ => None,
+    };
+    amount(one).is_some_and(|one| amount(other) == Some(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_equal_in_whatever_form_they_are_written() {
+        for (one, other, expected) in [
+            (json!("1"), json!(1), true),
+            (json!(0.5), json!("500m"), true),
+            (json!("1024Mi"), json!("1Gi"), true),
+            (json!("0.0000000001"), json!("1n"), true),
+            (json!("1G"), json!("1Gi"), false),
+            (json!("1"), json!("2"), false),
+            (json!("x"), json!("x"), false),
+            (json!("1e99"), json!("1e99"), false),
+            (json!(""), json!("0"), false),
+            (json!(null), json!("0"), false),
+        ] {
+            assert_eq!(are_equal(&one, &other), expected, "{one} {other}");
+        }
+    }
 }
