@@ -55,31 +55,10 @@ pub struct Parameters {
     pub properties: BTreeMap<String, String>,
 }
 
-/// Reason why parameters cannot be used.
+/// Reason why parameters cannot be used, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidParameters {
-    /// The kind is unknown.
-    #[error(
-        "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
-    )]
-    Kind {
-        /// `apiVersion` of the parameters.
-        api_version: String,
-        /// `kind` of the parameters.
-        kind: String,
-    },
-    /// The fields do not match the schema.
-    #[error("cannot read the parameters: {0}")]
-    Form(String),
-    /// A property is not named like a variable.
-    #[error(
-        "properties.{0} is not a name of a variable: use letters, digits and _, not beginning with a digit"
-    )]
-    Name(String),
-    /// A property would change how programs start or where they connect.
-    #[error("properties.{0} may not be set: {NEVER_SET}; remove it")]
-    NeverSet(String),
-}
+#[error("{0}")]
+pub struct InvalidParameters(String);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -111,18 +90,27 @@ impl Parameters {
         if driver != DRIVER {
             return Ok(None);
         }
-        let form = |error: serde_json::Error| InvalidParameters::Form(error.to_string());
+        let invalid = |why: String| Err(InvalidParameters(why));
+        let form = |error: serde_json::Error| {
+            InvalidParameters(format!("cannot read the parameters: {error}"))
+        };
         let Kind { api_version, kind } = Kind::deserialize(value).map_err(form)?;
         if (&*api_version, &*kind) != PARAMETERS {
-            return Err(InvalidParameters::Kind { api_version, kind });
+            return invalid(format!(
+                "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
+            ));
         }
         let DeviceParameters { properties, .. } =
             DeviceParameters::deserialize(value).map_err(form)?;
         if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
-            return Err(InvalidParameters::Name(name.clone()));
+            return invalid(format!(
+                "properties.{name} is not a name of a variable: use letters, digits and _, not beginning with a digit"
+            ));
         }
         if let Some(name) = properties.keys().find(|name| is_never_set(name)) {
-            return Err(InvalidParameters::NeverSet(name.clone()));
+            return invalid(format!(
+                "properties.{name} may not be set: {NEVER_SET}; remove it"
+            ));
         }
         Ok(Some(Self {
             requests: requests.to_vec(),

@@ -69,30 +69,9 @@ pub enum Edit {
 }
 
 /// Failed precondition of an edit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Outdated {
-    /// The slot has another holder.
-    #[error("slot {id} is {}", shown(found))]
-    Slot {
-        /// Slot id.
-        id: String,
-        /// Value found in `spec.deviceUsage`.
-        found: String,
-    },
-    /// The common fields were written from another generation.
-    #[error("the common fields are of generation {found:?}")]
-    Generation {
-        /// Generation that was found.
-        found: Option<i64>,
-    },
-}
-
-fn shown(usage: &str) -> String {
-    match usage {
-        "" => "free".to_owned(),
-        usage => format!("used by {usage:?}"),
-    }
-}
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the Instance is not in the state that the edit assumes")]
+pub struct Outdated;
 
 /// Replaces the value of a slot in `spec.deviceUsage` if it equals `held`.
 fn swap(
@@ -104,10 +83,7 @@ fn swap(
     let usage = &mut instance.spec.device_usage;
     let found = usage.get(id).map_or("", String::as_str);
     if found != held.to_string() {
-        return Err(Outdated::Slot {
-            id: id.to_owned(),
-            found: found.to_owned(),
-        });
+        return Err(Outdated);
     }
     let number = slot_number(&instance.metadata.name, id);
     let beyond = number.is_none_or(|slot| slot >= instance.spec.capacity);
@@ -131,9 +107,8 @@ impl Edit {
                 broker_properties,
                 leafhost,
             } => {
-                let found = instance.generation();
-                if found != *replaces {
-                    return Err(Outdated::Generation { found });
+                if instance.generation() != *replaces {
+                    return Err(Outdated);
                 }
                 if let Some(generation) = generation {
                     let annotations = &mut instance.metadata.annotations;
