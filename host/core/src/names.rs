@@ -125,25 +125,20 @@ pub fn is_cdi_class(text: &str) -> bool {
 }
 
 fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && is_dns_part(text)
+}
+
+fn is_dns_subdomain(text: &str, longest: usize) -> bool {
+    text.len() <= longest && text.split('.').all(is_dns_part)
+}
+
+fn is_dns_part(text: &str) -> bool {
     !text.is_empty()
-        && text.len() <= 63
         && text
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !text.starts_with('-')
         && !text.ends_with('-')
-}
-
-fn is_dns_subdomain(text: &str, longest: usize) -> bool {
-    let part = |part: &str| {
-        !part.is_empty()
-            && part
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    text.len() <= longest && text.split('.').all(part)
 }
 
 /// Length of the BLAKE2b digest that stands for a device in the name of its Instance.

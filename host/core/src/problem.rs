@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::configuration::FieldProblem;
 use crate::instance::InstanceKey;
 use crate::names::{ConfigurationKey, GROUP};
+use crate::node_report::ReportedProblem;
 use crate::ports::SourceProblem;
 use crate::text::{abridge, clean, few};
 
@@ -442,6 +443,15 @@ impl Problem {
             | Self::InstanceNotClaimed { instance, .. } => Subject::Instance(instance),
             Self::InvalidResourceName { resource, .. } => Subject::Resource(resource),
             _ => Subject::Node,
+        }
+    }
+}
+
+impl From<&Problem> for ReportedProblem {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            reason: problem.reason().to_owned(),
+            message: problem.to_string(),
         }
     }
 }
