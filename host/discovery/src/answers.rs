@@ -6,10 +6,11 @@ use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::session::Outcome;
 
 use super::DiscoveryTask;
+use super::published::CallResult;
 use super::served::{AppliedReport, SourceSession};
 use super::session::{Answer, SessionId, SessionMessage};
 use crate::devices::Budget;
-use crate::metrics::{Call, CallResult};
+use crate::metrics::Call;
 
 /// Maximum number of bytes of explanations kept for all sessions.
 const EXPLANATIONS: usize = 16 << 20;
@@ -58,30 +59,24 @@ impl DiscoveryTask {
                     report.outcome = Outcome::Unavailable(why);
                     session.refuse(now);
                 }
-                let result = match &report.outcome {
-                    Outcome::Discovered(discovery) if session.is_partial(discovery) => {
-                        CallResult::Partial
-                    }
-                    Outcome::Discovered(_) => CallResult::Discovered,
-                    Outcome::Faulted(fault) => CallResult::Faulted(fault),
-                    Outcome::InvalidDetails(_) | Outcome::Unavailable(_) => CallResult::Refused,
-                };
+                // An answer without changes takes over what was denied before.
+                let denied = report.call.denied.len();
+                let applied = session.take(source, *report, explanations, grace, now);
                 self.metrics.called(Call {
                     handler: &id.handler.name,
                     configuration: id.configuration.name(),
-                    seconds: report.call.wall.as_secs_f64(),
-                    late: report.call.late.as_secs_f64(),
-                    result,
-                    denied: report.call.denied.len(),
+                    seconds: session.view.call.wall.as_secs_f64(),
+                    late: session.view.call.late.as_secs_f64(),
+                    result: session.view.result,
+                    denied,
                 });
-                session.take(source, *report, explanations, grace, now)
+                applied
             }
             SessionMessage::Refused(problems) => {
                 session.refused(source, problems, now);
                 AppliedReport {
                     answered: true,
-                    differs: false,
-                    left_out: Vec::new(),
+                    ..AppliedReport::default()
                 }
             }
             SessionMessage::NotValidated { fault, took } => {
@@ -90,15 +85,11 @@ impl DiscoveryTask {
                     configuration: id.configuration.name(),
                     seconds: took.as_secs_f64(),
                     late: 0.0,
-                    result: CallResult::Faulted(&fault),
+                    result: CallResult::Faulted(fault.reason),
                     denied: 0,
                 });
                 session.failed(source, &fault, now);
-                AppliedReport {
-                    answered: false,
-                    differs: false,
-                    left_out: Vec::new(),
-                }
+                AppliedReport::default()
             }
         };
         if answered {

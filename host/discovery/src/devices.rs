@@ -20,7 +20,7 @@ mod merge;
 
 pub use bucket::Bucket;
 pub use budget::Budget;
-pub use merge::{Lost, Part, SourceRank, merge};
+pub use merge::{Part, SourceRank, merge};
 
 /// Time for which a missing device keeps its Instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

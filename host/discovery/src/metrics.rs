@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{DeviceSnapshot, DeviceView};
-use leafhost_core::fault::{Fault, FaultReason};
+use leafhost_core::fault::FaultReason;
 use leafhost_metrics::{Buckets, Count, Counts, Labels, labels, register};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use strum::VariantArray as _;
+
+use crate::published::CallResult;
 
 /// Akri's buckets, in seconds.
 const RESPONSE_BUCKETS: [f64; 9] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 60.0];
@@ -99,9 +101,12 @@ impl Metrics {
             .observe(call.seconds);
         let [success, partial, fail] = RESULTS;
         let result = match call.result {
-            CallResult::Discovered => success,
+            CallResult::Ok => success,
             CallResult::Partial => partial,
-            CallResult::Refused | CallResult::Faulted(_) => fail,
+            CallResult::None
+            | CallResult::InvalidDetails
+            | CallResult::Unavailable
+            | CallResult::Faulted(_) => fail,
         };
         self.response_result
             .get_or_create(&labels([
@@ -110,11 +115,11 @@ impl Metrics {
             ]))
             .0
             .inc();
-        if let CallResult::Faulted(fault) = call.result {
+        if let CallResult::Faulted(reason) = call.result {
             self.faults
                 .get_or_create(&labels([
                     ("handler", call.handler),
-                    ("reason", fault.reason.label()),
+                    ("reason", reason.label()),
                 ]))
                 .0
                 .inc();
@@ -196,21 +201,8 @@ pub(crate) struct Call<'a> {
     pub seconds: f64,
     /// Seconds from the time it was due to its start.
     pub late: f64,
-    pub result: CallResult<'a>,
+    pub result: CallResult,
     pub denied: usize,
-}
-
-/// Result of a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum CallResult<'a> {
-    /// All devices, perhaps none.
-    Discovered,
-    /// Devices that may not be all.
-    Partial,
-    /// Error that the handler returned.
-    Refused,
-    /// No answer.
-    Faulted(&'a Fault),
 }
 
 #[cfg(test)]

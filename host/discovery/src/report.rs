@@ -177,15 +177,7 @@ impl DiscoveryTask {
                 }
             });
         }
-        for lost in &served.lost {
-            problems.push(Problem::DevicesDuplicated {
-                configuration: key.clone(),
-                loser: lost.loser.clone(),
-                winner: lost.winner.clone(),
-                devices: lost.devices,
-                example: lost.example.clone(),
-            });
-        }
+        problems.extend_from_slice(&served.duplicates);
         problems
     }
 }

@@ -15,6 +15,7 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
 use leafhost_core::presence::Absent;
+use leafhost_core::problem::Problem;
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Explanation, Opening, Outcome, Property, Report,
 };
@@ -23,9 +24,7 @@ use tokio::sync::watch;
 use super::events::{self, Event};
 use super::published::{CallResult, SessionReport};
 use super::session::SessionCommand;
-use crate::devices::{
-    Bucket, Grace, Lost, Part, SessionDevices, SourceRank, UnconfirmedDevices, merge,
-};
+use crate::devices::{Bucket, Grace, Part, SessionDevices, SourceRank, UnconfirmedDevices, merge};
 
 /// Maximum number of devices that are remembered as gone. Further ones stay until a complete answer.
 const MOST_GONE: usize = 10_000;
@@ -49,7 +48,8 @@ pub(super) struct ServedConfiguration {
     pub touched: bool,
     /// Time of the next step, computed when the devices were published.
     pub due: Option<Timestamp>,
-    pub lost: Vec<Lost>,
+    /// Problems of sources whose devices others have, too.
+    pub duplicates: Vec<Problem>,
     /// Limits the rate of published changes.
     pub bucket: Bucket,
     log: events::Log,
@@ -78,7 +78,7 @@ pub(super) struct SourceSession {
 }
 
 /// Result of applying a report.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AppliedReport {
     /// True if the handler answered, that is, did not fault.
     pub answered: bool,
@@ -135,7 +135,7 @@ impl ServedConfiguration {
             stale: true,
             touched: true,
             due: None,
-            lost: Vec::new(),
+            duplicates: Vec::new(),
             bucket: Bucket::default(),
             log: events::Log::default(),
         }
@@ -262,12 +262,13 @@ impl ServedConfiguration {
             rank: session.rank,
             devices: &session.devices,
         });
-        let (devices, lost) = merge(parts.collect(), &self.unseen);
+        let key = &self.configured.configuration.key;
+        let (devices, duplicates) = merge(key, parts.collect(), &self.unseen);
         let devices = match &self.published {
             Some(old) => self.bucket.pass(&old.devices, devices, now),
             None => devices,
         };
-        self.lost = lost;
+        self.duplicates = duplicates;
         self.stale = false;
         self.log_changes(&devices, now);
         let absent = if settled {
@@ -360,7 +361,7 @@ impl SourceSession {
     }
 
     /// Returns true if there may be more devices than those of the answer.
-    pub fn is_partial(&self, answer: &Discovery) -> bool {
+    fn is_partial(&self, answer: &Discovery) -> bool {
         match answer.devices {
             Devices::Complete(_) => false,
             Devices::Partial(_) => true,
@@ -408,8 +409,7 @@ impl SourceSession {
         self.fault = None;
         let mut taken = AppliedReport {
             answered: true,
-            differs: false,
-            left_out: Vec::new(),
+            ..AppliedReport::default()
         };
         match outcome {
             Outcome::Discovered(discovery) => {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfiguredDiscovery, Handler};
-use leafhost_core::session::{Property, SessionSpec};
+use leafhost_core::session::SessionSpec;
 use tokio::sync::watch;
 
 use super::DiscoveryTask;
-use super::served::{Running, ServedConfiguration, SourceSession};
+use super::served::{Running, ServedConfiguration};
 use super::session::{self, SessionCommand, SessionId};
 use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
@@ -164,14 +164,17 @@ impl DiscoveryTask {
                 configuration: key.clone(),
                 handler: handler.clone(),
             };
-            let order = order(
-                self.generation,
-                &self.config.node,
-                &id,
-                component,
-                session,
-                (details, properties),
-            );
+            let order = Arc::new(SessionCommand {
+                generation: self.generation,
+                handler: Arc::clone(component),
+                spec: SessionSpec {
+                    node: self.config.node.clone(),
+                    configuration: key.clone(),
+                    details: details.clone(),
+                    properties: properties.to_vec(),
+                    opening: session.opening(component),
+                },
+            });
             session.reopened(component);
             // A new session may be stable.
             served.bucket = Bucket::default();
@@ -228,25 +231,4 @@ pub(super) fn rank(set: &HandlerSet, key: &HandlerKey, handler: &Arc<dyn Handler
         is_secondary: !handler.is_named() && !is_first,
         number: registration.map_or(u64::MAX, |registration| registration.number),
     }
-}
-
-fn order(
-    generation: u64,
-    node: &str,
-    id: &SessionId,
-    handler: &Arc<dyn Handler>,
-    session: &SourceSession,
-    (details, properties): (&str, &[Property]),
-) -> Arc<SessionCommand> {
-    Arc::new(SessionCommand {
-        generation,
-        handler: Arc::clone(handler),
-        spec: SessionSpec {
-            node: node.to_owned(),
-            configuration: id.configuration.clone(),
-            details: details.to_owned(),
-            properties: properties.to_vec(),
-            opening: session.opening(handler),
-        },
-    })
 }

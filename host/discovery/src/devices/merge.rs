@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use leafhost_core::device::DeviceKey;
 use leafhost_core::device_view::DeviceView;
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::problem::Problem;
 
 use super::{SessionDevices, UnconfirmedDevices};
 
@@ -32,11 +34,12 @@ pub struct Part<'a> {
 }
 
 /// Merges the devices of all sessions. For each device the first source that has it now wins, then the first that had it; a newcomer only
-/// adds devices that no other source has or had. Also returns the devices that sources lost to others.
+/// adds devices that no other source has or had. Also returns a problem for each source that lost devices to another.
 pub fn merge(
+    configuration: &ConfigurationKey,
     mut parts: Vec<Part<'_>>,
     unseen: &UnconfirmedDevices,
-) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Lost>) {
+) -> (BTreeMap<DeviceKey, DeviceView>, Vec<Problem>) {
     parts.sort_by_key(|part| (!part.live, part.rank, part.source));
     let mut merged: BTreeMap<DeviceKey, (&str, DeviceView)> = BTreeMap::new();
     let mut lost: BTreeMap<(&str, &str), (usize, String)> = BTreeMap::new();
@@ -78,25 +81,15 @@ pub fn merge(
     }
     let lost = lost
         .into_iter()
-        .map(|((winner, loser), (devices, example))| Lost {
-            winner: winner.to_owned(),
-            loser: loser.to_owned(),
-            devices,
-            example,
-        })
+        .map(
+            |((winner, loser), (devices, example))| Problem::DevicesDuplicated {
+                configuration: configuration.clone(),
+                loser: loser.to_owned(),
+                winner: winner.to_owned(),
+                devices,
+                example,
+            },
+        )
         .collect();
     (devices, lost)
-}
-
-/// Devices of a source that another source has, too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// Source whose devices are used.
-    pub winner: String,
-    /// Source whose devices are not used.
-    pub loser: String,
-    /// Number of devices.
-    pub devices: usize,
-    /// Id of one of them.
-    pub example: String,
 }

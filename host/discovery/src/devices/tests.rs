@@ -275,6 +275,7 @@ fn a_device_of_an_earlier_run_that_departed_goes_once_every_other_source_has_ans
     }
     // The device is present, whatever the other session says.
     let (devices, _) = merge(
+        &key(),
         vec![part("1", &session), part("2", &with_it)],
         &UnconfirmedDevices::default(),
     );
@@ -406,6 +407,10 @@ fn part<'a>(source: &'a str, devices: &'a SessionDevices) -> Part<'a> {
     }
 }
 
+fn key() -> ConfigurationKey {
+    ConfigurationKey::new("default", "cams").unwrap()
+}
+
 #[test]
 fn a_source_that_is_gone_fills_gaps_and_wins_nothing() {
     let mut old = shared("a");
@@ -416,6 +421,7 @@ fn a_source_that_is_gone_fills_gaps_and_wins_nothing() {
         ..part("1.wasm", &gone)
     };
     let (devices, lost) = merge(
+        &key(),
         vec![gone, part("2.wasm", &live)],
         &UnconfirmedDevices::default(),
     );
@@ -433,6 +439,7 @@ fn of_two_sources_the_first_wins_and_the_other_is_named() {
     let first = with(&[named.clone()]);
     let second = with(&[shared("a"), shared("b")]);
     let (devices, lost) = merge(
+        &key(),
         vec![part("1.wasm", &first), part("2.wasm", &second)],
         &unseen(&[("a", true, None), ("c", false, None)]),
     );
@@ -443,9 +450,10 @@ fn of_two_sources_the_first_wins_and_the_other_is_named() {
     assert_eq!(sources, [Some(1), Some(0), None]);
     assert_eq!(
         lost,
-        [Lost {
-            winner: "1.wasm".into(),
+        [Problem::DevicesDuplicated {
+            configuration: key(),
             loser: "2.wasm".into(),
+            winner: "1.wasm".into(),
             devices: 1,
             example: "a".into()
         }]
@@ -464,6 +472,7 @@ fn a_source_that_has_the_device_wins_over_one_that_misses_it() {
     first.fold(complete(&[]), DEFAULTS, at(3));
     let second = with(&[shared("a")]);
     let (devices, lost) = merge(
+        &key(),
         vec![part("1", &first), part("2", &second)],
         &UnconfirmedDevices::default(),
     );
