@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::attribute::{Attributes, Capacities};
-use crate::device::Health;
+use crate::device::{DeviceKey, Health};
 use crate::lenient;
+use crate::names::ConfigurationKey;
 use crate::slot::DeviceUsage;
 
 mod edit;
@@ -281,6 +282,19 @@ impl Instance {
         }
     }
 
+    /// Returns the key of its Configuration, if both names are valid.
+    pub fn configuration(&self) -> Option<ConfigurationKey> {
+        ConfigurationKey::new(&self.metadata.namespace, &self.spec.configuration_name).ok()
+    }
+
+    /// Returns the key of the device, if an agent of Leafhost wrote the object.
+    pub fn device_key(&self) -> Option<DeviceKey> {
+        Some(DeviceKey {
+            id: self.device_id()?.to_owned(),
+            shared: self.spec.shared,
+        })
+    }
+
     /// Returns the id of the device, if an agent of Leafhost wrote the object.
     pub fn device_id(&self) -> Option<&str> {
         self.spec
@@ -296,11 +310,15 @@ impl Instance {
         text.parse().ok()
     }
 
+    /// Returns true if the node sees the device.
+    pub fn is_seen_by(&self, node: &str) -> bool {
+        self.spec.nodes.iter().any(|seen| seen == node)
+    }
+
     /// Returns true if the node sees the device or has a slot of it.
     pub fn concerns(&self, node: &str) -> bool {
         let mut usages = self.spec.device_usage.values();
-        self.spec.nodes.iter().any(|seen| seen == node)
-            || usages.any(|usage| is_usage_of(node, usage))
+        self.is_seen_by(node) || usages.any(|usage| is_usage_of(node, usage))
     }
 
     /// Returns the object reduced to what concerns this node; a change of the rest, such as another node's slot, does

@@ -56,8 +56,7 @@ pub fn pools(
         .collect();
     let mut left_out = BTreeSet::new();
     for instance in instances.instances.values().filter(|one| one.spec.shared) {
-        let (metadata, spec) = (&instance.metadata, &instance.spec);
-        let key = ConfigurationKey::new(&metadata.namespace, &spec.configuration_name).ok();
+        let key = instance.configuration();
         let Some((key, rules)) = key.as_ref().and_then(|key| wanted.get_key_value(key)) else {
             continue;
         };
@@ -68,7 +67,7 @@ pub fn pools(
             (seen.well, None)
         };
         if nodes.is_empty()
-            || metadata.deletion_timestamp.is_some()
+            || instance.metadata.deletion_timestamp.is_some()
             || (why.is_some() && !features.taints)
         {
             continue;

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::device::{Device, DeviceKey, Health};
+use crate::device::{Device, Health};
 use crate::device_view::DeviceSnapshot;
 use crate::instance::Instance;
-use crate::names::ConfigurationKey;
 use crate::ports::ConfiguredDiscovery;
 use crate::presence::Presence;
 
@@ -46,7 +45,7 @@ pub fn configured<'a>(
     devices: &'a DeviceSnapshot,
     instance: &Instance,
 ) -> Option<&'a Arc<ConfiguredDiscovery>> {
-    let view = devices.configurations.get(&configuration(instance)?);
+    let view = devices.configurations.get(&instance.configuration()?);
     view.map(|view| &view.configured)
 }
 
@@ -57,15 +56,9 @@ pub fn usable(
     devices: &DeviceSnapshot,
     instance: &Instance,
 ) -> Result<Usable, Unusable> {
-    let key = configuration(instance);
-    let presence = match (&key, instance.device_id()) {
-        (Some(key), Some(id)) => devices.device(
-            key,
-            &DeviceKey {
-                id: id.to_owned(),
-                shared: instance.spec.shared,
-            },
-        ),
+    let key = instance.configuration();
+    let presence = match (&key, instance.device_key()) {
+        (Some(key), Some(device)) => devices.device(key, &device),
         // Agents of Akri write no device id.
         (Some(key), None) => match devices.presence(key) {
             Presence::Seen(view) if view.absent.is_gone() => Presence::Gone,
@@ -98,12 +91,4 @@ pub fn usable(
         (Some(device), Some(configured)) => Ok(Usable { device, configured }),
         _ => Err(Unusable::NotSeen),
     }
-}
-
-fn configuration(instance: &Instance) -> Option<ConfigurationKey> {
-    let (namespace, name) = (
-        &instance.metadata.namespace,
-        &instance.spec.configuration_name,
-    );
-    ConfigurationKey::new(namespace, name).ok()
 }
