@@ -15,7 +15,6 @@ mod metrics;
 mod names;
 mod pass_schedule;
 mod release;
-mod released;
 mod releasing;
 mod round_robin;
 mod statuses;

@@ -10,6 +10,7 @@ use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::SourceEnded;
+use leafhost_core::write_limiter::WriteLimiter;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -17,7 +18,6 @@ use crate::attempts::Attempts;
 use crate::metrics::{Metrics, Write};
 use crate::pass_schedule::{Earliest, PassSchedule};
 use crate::release::{self, Absence, Verdict};
-use crate::released::Released;
 use crate::writes::{Done, PLACES, Writes};
 
 /// Delay between a change and the pass that handles it; many changes come together.
@@ -40,7 +40,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
         instances: cluster.instances(),
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
-        released: Released::default(),
+        released: WriteLimiter::new(1),
         kept: BTreeMap::new(),
     };
     let mut pace = PassSchedule::new(SOON);
@@ -81,7 +81,8 @@ struct SlotReleaser<'a> {
     writes: Writes<'a, InstanceKey, Job>,
     /// Attempts by version of the Instance.
     attempts: Attempts<InstanceKey, (), String>,
-    released: Released,
+    /// Nodes that were removed from Instances. An agent that still runs although its node is gone writes its entries back.
+    released: WriteLimiter<(InstanceKey, String)>,
     /// Nodes that keep their slots until the next check.
     kept: BTreeMap<String, Instant>,
 }
@@ -103,14 +104,12 @@ impl SlotReleaser<'_> {
         let now = Instant::now();
         let is_there = |key: &InstanceKey| instances.instances.contains_key(key);
         self.attempts.forget(is_there, now);
-        self.released.forget(now);
         let mut next = Earliest::default();
         let absent = self.absent(&nodes, &instances, &mut next).await;
         let mut due = Vec::new();
         for (key, instance) in &instances.instances {
             if self.later(instance).is_none() {
-                let absent = self.released.without(instance, &absent, &mut next);
-                let change = release::release(instance, &absent);
+                let change = release::release(instance, &self.left(instance, &absent));
                 let job = change.map(|change| (Arc::clone(instance), change));
                 due.extend(job.map(|job| (key.namespace.clone(), key.clone(), job)));
             }
@@ -124,6 +123,25 @@ impl SlotReleaser<'_> {
         let version = &instance.metadata.resource_version;
         let key = instance.key();
         self.attempts.later(&key, &(), version, Instant::now())
+    }
+
+    /// Returns the time until which a node that was removed from an Instance must not be removed again.
+    fn again(&self, instance: &Instance, node: &str) -> Option<Instant> {
+        let key = (instance.key(), node.to_owned());
+        self.released.next(&key, Instant::now())
+    }
+
+    /// Returns the absent nodes of an Instance without those that were just removed from it.
+    fn left<'b>(
+        &self,
+        instance: &Instance,
+        absent: &'b BTreeMap<String, Absence>,
+    ) -> BTreeMap<&'b str, Absence> {
+        let nodes = release::nodes(instance).into_iter();
+        let absent = nodes.filter_map(|node| absent.get_key_value(node));
+        let left = absent.filter(|(node, _)| self.again(instance, node).is_none());
+        left.map(|(node, absence)| (node.as_str(), absence.clone()))
+            .collect()
     }
 
     /// Begins planned writes, unless nodes have changed since the plan was made.
@@ -149,7 +167,10 @@ impl SlotReleaser<'_> {
                 let removed = release::removed(instance, change);
                 tracing::info!(instance = %instance.key(), gone = ?removed, "released slots and entries of nodes that are gone");
                 self.metrics.released(removed.len());
-                self.released.note(instance, &removed, done.at);
+                for node in removed {
+                    let key = (instance.key(), node.to_owned());
+                    self.released.record(key, done.at);
+                }
             }
             // Another writer changed it first: the next version shows the state.
             Err(WriteError::Outdated) => {}
@@ -175,7 +196,9 @@ impl SlotReleaser<'_> {
                 continue;
             }
             for node in release::nodes(instance) {
-                if !self.released.has(instance, node) {
+                if let Some(until) = self.again(instance, node) {
+                    next.by(until);
+                } else {
                     *named.entry(node).or_default() |= instance.spec.shared;
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Number of writes allowed in a burst.
+/// Number of writes allowed in a burst by default.
 const AT_ONCE: u32 = 4;
 /// Interval of writes after the burst.
 const EVERY: Duration = Duration::from_mins(1);
@@ -14,21 +14,30 @@ const EVERY: Duration = Duration::from_mins(1);
 /// Recent writes by key.
 #[derive(Debug)]
 pub struct WriteLimiter<K> {
+    /// Number of writes allowed in a burst.
+    at_once: u32,
     /// `Instant` at which the key's full burst is restored.
     full: BTreeMap<K, Instant>,
 }
 
 impl<K> Default for WriteLimiter<K> {
     fn default() -> Self {
+        Self::new(AT_ONCE)
+    }
+}
+
+impl<K> WriteLimiter<K> {
+    /// Creates a limiter that allows `at_once` writes in a burst.
+    pub fn new(at_once: u32) -> Self {
         let full = BTreeMap::new();
-        Self { full }
+        Self { at_once, full }
     }
 }
 
 impl<K: Ord> WriteLimiter<K> {
     /// Returns the time at which the key may be written again, or `None` if it may be written now.
     pub fn next(&self, what: &K, now: Instant) -> Option<Instant> {
-        let next = *self.full.get(what)? - EVERY * (AT_ONCE - 1);
+        let next = *self.full.get(what)? - EVERY * self.at_once.saturating_sub(1);
         (next > now).then_some(next)
     }
 
