@@ -182,9 +182,9 @@ impl Agent {
                 let (devices, instances) = (devices.clone(), instances.clone());
                 let (task, offers) = CdiTask::new(node.clone(), folder, devices, instances);
                 tasks.add("offer", task.run(stop.clone()));
-                Some(offers)
+                offers
             }
-            None => None,
+            None => watch::channel(Arc::default()).1,
         };
         let claims = match (ports.claims, &config.kubelet, claim_specs) {
             (Some(home), Some(kubelet), Some(specs)) => {
@@ -226,7 +226,7 @@ impl Agent {
             kubelet,
             claims,
             instances,
-            unreported: Some(unreported_shown),
+            unreported: unreported_shown,
         };
         tasks.add_loop("problems", problems::log(board.clone()));
         let first_version = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();

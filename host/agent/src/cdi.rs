@@ -16,7 +16,7 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::presence::Absent;
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
-use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::wait::{SourceEnded, publish, until};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -128,13 +128,7 @@ impl CdiTask {
             BACKSTOP
         };
         self.next = Instant::now() + wait;
-        self.report.send_if_modified(|held| {
-            let differs = **held != report;
-            if differs {
-                *held = Arc::new(report);
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
     }
 }
 

@@ -14,6 +14,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Subject};
 use leafhost_core::text;
+use leafhost_core::wait::changed;
 use leafhost_discovery::loader::{HandlerSet, LoadedSource};
 use leafhost_discovery::{ConfigurationReport, DiscoveryReport, HandlerReport, SessionReport};
 use leafhost_kubelet::{Report, State};
@@ -69,28 +70,23 @@ pub struct AgentState {
     pub(crate) devices: watch::Receiver<Arc<DeviceSnapshot>>,
     pub(crate) report: watch::Receiver<Arc<DiscoveryReport>>,
     pub(crate) reconcile: watch::Receiver<ReconcileReport>,
-    pub(crate) offers: Option<watch::Receiver<Arc<CdiReport>>>,
+    /// Report on CDI specs; empty if none are written.
+    pub(crate) offers: watch::Receiver<Arc<CdiReport>>,
     pub(crate) kubelet: Option<KubeletBoard>,
     pub(crate) claims: Option<ClaimBoard>,
     pub(crate) instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Reason why the report of this node is not written, if there is a report.
-    pub(crate) unreported: Option<watch::Receiver<Option<String>>>,
+    /// Reason why the report of this node is not written.
+    pub(crate) unreported: watch::Receiver<Option<String>>,
 }
 
 impl AgentState {
-    /// Waits until anything new is published. Waits for ever if a publisher has ended: the owner of its task decides what follows.
+    /// Waits until anything new is published.
     pub async fn changed(&mut self) {
-        let offers = async {
-            match &mut self.offers {
-                Some(offers) => offers.changed().await,
-                None => std::future::pending().await,
-            }
-        };
         let kubelet = async {
             match &mut self.kubelet {
                 Some(kubelet) => tokio::select! {
-                    changed = kubelet.plugins.changed() => changed,
-                    changed = kubelet.slots.changed() => changed,
+                    () = changed(&mut kubelet.plugins) => {}
+                    () = changed(&mut kubelet.slots) => {}
                 },
                 None => std::future::pending().await,
             }
@@ -101,25 +97,16 @@ impl AgentState {
                 None => std::future::pending().await,
             }
         };
-        let unreported = async {
-            match &mut self.unreported {
-                Some(unreported) => unreported.changed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let changed = tokio::select! {
-            changed = kubelet => changed,
-            changed = unreported => changed,
-            changed = claims => changed,
-            changed = self.handlers.changed() => changed,
-            changed = self.devices.changed() => changed,
-            changed = self.report.changed() => changed,
-            changed = self.reconcile.changed() => changed,
-            changed = self.instances.changed() => changed,
-            changed = offers => changed,
-        };
-        if changed.is_err() {
-            std::future::pending::<()>().await;
+        tokio::select! {
+            () = kubelet => {}
+            () = claims => {}
+            () = changed(&mut self.unreported) => {}
+            () = changed(&mut self.handlers) => {}
+            () = changed(&mut self.devices) => {}
+            () = changed(&mut self.report) => {}
+            () = changed(&mut self.reconcile) => {}
+            () = changed(&mut self.instances) => {}
+            () = changed(&mut self.offers) => {}
         }
     }
 
@@ -203,17 +190,13 @@ impl AgentState {
             problems.extend_from_slice(&report.problems);
         }
         problems.extend_from_slice(&self.reconcile.borrow().problems);
-        if let Some(unreported) = &self.unreported {
-            let error = unreported.borrow().clone();
-            problems.extend(error.map(|error| Problem::ReportNotWritten { error }));
-        }
+        let unreported = self.unreported.borrow().clone();
+        problems.extend(unreported.map(|error| Problem::ReportNotWritten { error }));
         match &self.claims {
             Some(claims) => problems.extend(claims.problems()),
             None => problems.extend(offer::unavailable(&devices)),
         }
-        if let Some(offers) = &self.offers {
-            problems.extend_from_slice(&offers.borrow().problems);
-        }
+        problems.extend_from_slice(&self.offers.borrow().problems);
         problems.extend(self.unserved(&report));
         problems.extend(found_twice(&devices));
         problems
@@ -251,10 +234,7 @@ impl AgentState {
         let handlers = Arc::clone(&self.handlers.borrow());
         let devices = Arc::clone(&self.devices.borrow());
         let report = Arc::clone(&self.report.borrow());
-        let offers = match &self.offers {
-            Some(offers) => Arc::clone(&offers.borrow()),
-            None => Arc::default(),
-        };
+        let offers = Arc::clone(&self.offers.borrow());
         let instances = Arc::clone(&self.instances.borrow());
         let mut problems = self.problems();
         let instances = instances.instances.values();

@@ -171,7 +171,7 @@ impl Metrics {
     pub(crate) fn count_instances(&self, set: &InstanceSet, node: &str) {
         let mut counts = BTreeMap::<Labels, i64>::new();
         for instance in set.instances.values() {
-            if instance.spec.nodes.iter().any(|seen| seen == node) {
+            if instance.is_seen_by(node) {
                 let shared = if instance.spec.shared {
                     "true"
                 } else {

@@ -14,6 +14,7 @@ use leafhost_core::node_report::{
 };
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::problem::{Problem, Reason, Subject};
+use leafhost_core::wait;
 use leafhost_discovery::loader::LoadedSource;
 use leafhost_discovery::{ConfigurationReport, HandlerReport};
 use tokio::sync::watch;
@@ -41,13 +42,7 @@ pub(crate) async fn publish(mut board: AgentState, reports: watch::Sender<Arc<No
     let _ = timeout(FIRST_CALLS, called).await;
     loop {
         let report = board.node_report();
-        reports.send_if_modified(|published| {
-            let differs = **published != report;
-            if differs {
-                *published = Arc::new(report);
-            }
-            differs
-        });
+        wait::publish(&reports, Arc::new(report));
         board.changed().await;
         tokio::time::sleep(SPACING).await;
     }
@@ -88,12 +83,17 @@ impl AgentState {
             let mut object = loaded.objects.get(source);
             let unread = source_name(source).and_then(|name| problems.sources.get(&name));
             if let (None, Some(unread)) = (&reported.problem, unread) {
-                reported.problem = Some(report_of(&Problem::InvalidSource(unread.clone())));
+                reported.problem = Some((&Problem::InvalidSource(unread.clone())).into());
                 object = loaded.objects.get(&unread.source);
             }
             reported.object = object.cloned();
             handler.sources.insert(source.clone(), reported);
         }
+        let invalid = |problem: &SourceProblem| ReportedSource {
+            problem: Some((&Problem::InvalidSource(problem.clone())).into()),
+            object: loaded.objects.get(&problem.source).cloned(),
+            ..ReportedSource::default()
+        };
         // Problems of files that were never accepted as a source: a component as text, or grants without a component.
         for (source, problem) in &problems.sources {
             if loaded
@@ -105,12 +105,7 @@ impl AgentState {
             }
             let name = source.strip_suffix(".wasm").unwrap_or(source);
             let handler = handlers.entry(name.to_owned()).or_default();
-            let reported = ReportedSource {
-                problem: Some(report_of(&Problem::InvalidSource(problem.clone()))),
-                object: loaded.objects.get(&problem.source).cloned(),
-                ..ReportedSource::default()
-            };
-            handler.sources.insert(source.clone(), reported);
+            handler.sources.insert(source.clone(), invalid(problem));
         }
         for one in &report.handlers {
             let handler = handlers.entry(one.name.clone()).or_default();
@@ -118,12 +113,8 @@ impl AgentState {
         }
         for (name, problem) in &problems.objects {
             let handler = handlers.entry(name.clone()).or_default();
-            let source = ReportedSource {
-                problem: Some(report_of(&Problem::InvalidSource(problem.clone()))),
-                object: loaded.objects.get(&problem.source).cloned(),
-                ..ReportedSource::default()
-            };
-            handler.sources.insert(problem.source.clone(), source);
+            let source = problem.source.clone();
+            handler.sources.insert(source, invalid(problem));
         }
         let devices = Arc::clone(&self.devices.borrow());
         for (key, one) in &report.configurations {
@@ -199,7 +190,7 @@ impl Problems {
             };
             if let Some(key) = key {
                 let place = first.configurations.entry(key.clone());
-                place.or_insert_with(|| report_of(problem));
+                place.or_insert_with(|| problem.into());
             } else if let Problem::InvalidSource(invalid) = problem {
                 // A ConfigMap has its files as fields.
                 let file = [&invalid.path, &invalid.source].map(|one| source_name(one));
@@ -217,13 +208,6 @@ impl Problems {
             }
         }
         first
-    }
-}
-
-fn report_of(problem: &Problem) -> ReportedProblem {
-    ReportedProblem {
-        reason: problem.reason().to_owned(),
-        message: problem.to_string(),
     }
 }
 

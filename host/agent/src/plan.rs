@@ -202,10 +202,7 @@ impl Planner<'_> {
 
     /// Returns the device of an Instance if its name matches its id.
     fn device(&self, instance: &Instance) -> Option<DeviceKey> {
-        let key = DeviceKey {
-            id: instance.device_id()?.to_owned(),
-            shared: instance.spec.shared,
-        };
+        let key = instance.device_key()?;
         let name = &instance.metadata.name;
         let mut lengths = DigestLength::ALL.into_iter();
         let is_its = lengths.any(|length| self.name(&key, length).0 == *name);
@@ -335,7 +332,7 @@ impl Planner<'_> {
                 edits.push(Edit::Labels(labels));
             }
             edits.extend(self.common(instance, device, is_taken_over));
-            if !sees(self.node, instance) {
+            if !instance.is_seen_by(self.node) {
                 edits.push(Edit::AddNode(self.node.to_owned()));
             }
         }
@@ -410,13 +407,9 @@ fn leafhost(device: &Device) -> Leafhost {
 
 /// Returns true if a local Instance is of that node.
 pub fn is_local_to(node: &str, instance: &Instance) -> bool {
-    sees(node, instance)
+    instance.is_seen_by(node)
         || (instance.spec.nodes.is_empty()
             && instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node)))
-}
-
-fn sees(node: &str, instance: &Instance) -> bool {
-    instance.spec.nodes.iter().any(|seen| seen == node)
 }
 
 /// Returns true if an Instance was created before another one. Times are compared as text, to the second.
@@ -433,7 +426,7 @@ fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
     let (key, uid) = (instance.key(), instance.metadata.uid.clone());
     let own_label = instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node));
     let nobodys = instance.spec.nodes.is_empty() && own_label;
-    if !(sees(node, instance) || nobodys) {
+    if !(instance.is_seen_by(node) || nobodys) {
         return None;
     }
     let last = instance.spec.nodes.iter().all(|seen| seen == node);

@@ -23,16 +23,12 @@ impl AgentState {
         let configured: usize = configured
             .map(|one| one.problems.len() + one.invalid_details.len())
             .sum();
-        let offers = self.offers.as_ref();
-        let cdi = offers.map_or(0, |offers| offers.borrow().problems.len());
         let kubelet = self.kubelet.as_ref().map_or(0, |kubelet| {
             let slots = kubelet.slots.borrow();
             kubelet.plugins.borrow().problems.len() + slots.problems.len() + slots.refusals.len()
         });
         let claims = self.claims.as_ref();
         let claims = claims.map_or(0, |claims| claims.problems().len());
-        let unreported = self.unreported.as_ref();
-        let unreported = unreported.is_some_and(|problem| problem.borrow().is_some());
         BTreeMap::from([
             ("machine", self.machine_problems().len()),
             ("handlers", handlers.problems.len() + refused),
@@ -41,9 +37,9 @@ impl AgentState {
                 report.problems.len() + report.left_out.len() + configured,
             ),
             ("instances", self.reconcile.borrow().problems.len()),
-            ("cdi", cdi),
+            ("cdi", self.offers.borrow().problems.len()),
             ("kubelet", kubelet),
-            ("report", usize::from(unreported)),
+            ("report", usize::from(self.unreported.borrow().is_some())),
             ("claims", claims),
         ])
     }

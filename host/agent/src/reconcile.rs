@@ -13,7 +13,7 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError};
 use leafhost_core::problem::Problem;
 use leafhost_core::text::chain;
 use leafhost_core::timeouts;
-use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::wait::{SourceEnded, publish, until};
 use leafhost_core::write_limiter::WriteLimiter;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -312,15 +312,11 @@ impl ReconcileTask {
             error: failing.error.clone(),
             more: self.failing.len() - 1,
         }));
-        self.report.send_if_modified(|held| {
-            let new = ReconcileReport {
-                done_once: held.done_once || done,
-                problems,
-            };
-            let differs = *held != new;
-            *held = new;
-            differs
-        });
+        let report = ReconcileReport {
+            done_once: self.report.borrow().done_once || done,
+            problems,
+        };
+        publish(&self.report, report);
     }
 }
 

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use leafhost_controller::brokers::BrokerTask;
 use leafhost_controller::Metrics;
+use leafhost_controller::brokers::BrokerTask;
 use leafhost_core::brokers::Brokers as _;
 use leafhost_core::cluster::Cluster as _;
 use leafhost_core::tasks::Tasks;
@@ -76,8 +76,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
-    let brokers =
-        (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &mut tasks)));
+    let brokers = (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &mut tasks)));
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.leads(), objects);
     let endpoint = async {
@@ -94,8 +93,8 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         }
         Ok(())
     };
-    let brokers =
-        brokers.map(|brokers| BrokerTask::new(&cluster, brokers, problems.clone(), Arc::clone(&metrics)));
+    let brokers = brokers
+        .map(|brokers| BrokerTask::new(&cluster, brokers, problems.clone(), Arc::clone(&metrics)));
     let brokers = async {
         match brokers {
             Some(brokers) => brokers.run(shutdown.clone()).await,

@@ -83,7 +83,7 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         let taken = taken
             .or_else(|| found?.taken.clone())
             .as_ref()
-            .map(report_of);
+            .map(ReportedProblem::from);
         let mut problems = problems(&reports, taken.as_ref());
         let mut conditions = conditions(&reports, &problems, taken.as_ref());
         let left_out = left_out(&reports, &configuration.handler);
@@ -95,12 +95,12 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         }));
         conditions.extend(allocation(seen, key, configuration, &problems));
         if let Some(Err(problem)) = seen.classes.get(key) {
-            let problem = report_of(problem);
+            let problem = ReportedProblem::from(problem);
             problems.insert(problem.reason, problem.message);
         }
         let brokers = seen.brokers.iter();
         let brokers = brokers.filter(|one| one.subject() == Subject::Configuration(key));
-        let brokers: Vec<ReportedProblem> = brokers.map(report_of).collect();
+        let brokers: Vec<ReportedProblem> = brokers.map(Into::into).collect();
         conditions.extend(brokers.first().map(|problem| ConditionUpdate {
             kind: ConditionType::BrokersMade,
             status: Truth::False,
@@ -237,10 +237,9 @@ fn devices(
 ) -> BTreeMap<ConfigurationKey, Devices> {
     let mut all: BTreeMap<_, Devices> = BTreeMap::new();
     for (key, instance) in &seen.instances.instances {
-        let spec = &instance.spec;
-        let is_seen = spec.nodes.iter().any(|node| is_ready(seen.nodes, node));
-        let configuration = ConfigurationKey::new(&key.namespace, &spec.configuration_name);
-        let (true, Ok(configuration)) = (is_seen, configuration) else {
+        let mut nodes = instance.spec.nodes.iter();
+        let is_seen = nodes.any(|node| is_ready(seen.nodes, node));
+        let (true, Some(configuration)) = (is_seen, instance.configuration()) else {
             continue;
         };
         let devices = all.entry(configuration).or_default();
@@ -254,13 +253,6 @@ fn devices(
         }
     }
     all
-}
-
-fn report_of(problem: &Problem) -> ReportedProblem {
-    ReportedProblem {
-        reason: problem.reason().to_owned(),
-        message: problem.to_string(),
-    }
 }
 
 /// Returns the problems by reason, each with the nodes that have it. A taken name is known without the nodes.
@@ -446,7 +438,7 @@ fn allocation(
             ),
         },
         Err(problem) => {
-            let ReportedProblem { reason, message } = report_of(problem);
+            let ReportedProblem { reason, message } = problem.into();
             ConditionUpdate {
                 kind,
                 status: Truth::False,

@@ -131,9 +131,7 @@ impl NameReserver<'_> {
         }
         let mut due = Vec::new();
         for change in changes {
-            let later = self
-                .attempts
-                .later(&change.name, &change.action, &(), now);
+            let later = self.attempts.later(&change.name, &change.action, &(), now);
             if let Some(until) = later {
                 next.by(until);
             } else {

@@ -14,7 +14,7 @@ use leafhost_core::status_store::{
     ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
     WriteError,
 };
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -145,13 +145,7 @@ impl StatusWriter<'_> {
         let now = Timestamp::now();
         let now = now.round(Unit::Second).unwrap_or(now);
         let folded = fold::fold(&state, now);
-        self.problems.send_if_modified(|published| {
-            let differs = **published != folded.events;
-            if differs {
-                *published = Arc::new(folded.events);
-            }
-            differs
-        });
+        publish(&self.problems, Arc::new(folded.events));
         let now = Instant::now();
         let all = configurations.configurations.values();
         let uids: BTreeSet<&str> = all.map(|one| one.uid.as_str()).collect();

@@ -1,5 +1,6 @@
-//! Helpers for waiting on optional deadlines, and the error of a watch whose sender is gone.
+//! Helpers for waiting on optional deadlines and for watches, and the error of a watch whose sender is gone.
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Error of a task that ended by itself, because the watch it follows is no longer published.
@@ -7,10 +8,28 @@ use tokio::time::Instant;
 #[error("the source of {0} has ended")]
 pub struct SourceEnded(pub &'static str);
 
+/// Waits for a change. Waits forever once the sender is gone: the owner of its task decides what follows.
+pub async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Sleeps until `then`; waits forever if it is `None`.
 pub async fn until(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
         None => std::future::pending().await,
     }
+}
+
+/// Publishes `next` if it differs from the published value. Returns true if it does.
+pub fn publish<T: PartialEq>(sender: &watch::Sender<T>, next: T) -> bool {
+    sender.send_if_modified(|published| {
+        let differs = *published != next;
+        if differs {
+            *published = next;
+        }
+        differs
+    })
 }

@@ -14,7 +14,7 @@ use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfigurationSet, Handler, InstanceSet};
 use leafhost_core::presence::Absent;
-use leafhost_core::wait::{SourceEnded, until};
+use leafhost_core::wait::{SourceEnded, publish, until};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
@@ -340,13 +340,7 @@ impl DiscoveryTask {
                 .map(|(key, served)| (key.clone(), served.publish(all_known, now)))
                 .collect(),
         };
-        self.devices.send_if_modified(|held| {
-            let differs = **held != snapshot;
-            if differs {
-                *held = Arc::new(snapshot);
-            }
-            differs
-        });
+        publish(&self.devices, Arc::new(snapshot));
     }
 }
 
@@ -359,18 +353,11 @@ fn known(
     let mut known: BTreeMap<ConfigurationKey, BTreeMap<DeviceKey, Option<Timestamp>>> =
         BTreeMap::new();
     for instance in instances.instances.values() {
-        let spec = &instance.spec;
-        let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
-        let (Ok(key), Some(id)) = (key, instance.device_id()) else {
-            continue;
-        };
-        if spec.nodes.iter().any(|seen| seen == node) {
+        if let (Some(key), Some(device)) = (instance.configuration(), instance.device_key())
+            && instance.is_seen_by(node)
+        {
             let status = instance.status.nodes.get(node);
             let missing_since = status.and_then(|status| clock.missing_since(status));
-            let device = DeviceKey {
-                id: id.to_owned(),
-                shared: spec.shared,
-            };
             known.entry(key).or_default().insert(device, missing_since);
         }
     }

@@ -16,7 +16,7 @@ use leafhost_core::ports::{
 };
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
-use leafhost_core::wait::until;
+use leafhost_core::wait::{publish, until};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet, spawn_blocking};
 use tokio::time::Instant;
@@ -542,13 +542,7 @@ impl LoaderTask {
             objects: self.objects.clone(),
             problems,
         };
-        self.handlers.send_if_modified(|held| {
-            let differs = **held != set;
-            if differs {
-                *held = Arc::new(set);
-            }
-            differs
-        });
+        publish(&self.handlers, Arc::new(set));
     }
 
     fn broken(&self, id: Id) -> LoadError {

@@ -53,14 +53,14 @@ async fn start() -> Bench {
         devices: watch::channel(Arc::default()).1,
         report: watch::channel(Arc::default()).1,
         reconcile: reconciled,
-        offers: None,
+        offers: watch::channel(Arc::default()).1,
         kubelet: Some(KubeletBoard {
             root: "/var/lib/kubelet".into(),
             plugins: watch::channel(Arc::default()).1,
             slots: slots_reported,
         }),
         instances: watch::channel(Arc::default()).1,
-        unreported: None,
+        unreported: watch::channel(None).1,
     };
     let shutdown = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use leafhost_core::scheduling::{DEVICES, LockPort};
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::changed;
 use leafhost_kubelet::records::PodsFolder;
 use leafhost_kubelet::{
     Allocation, Allocator, DevicePluginsTask, Offers, PluginConfig, Refusal, Report, ResourceName,
@@ -159,10 +160,8 @@ async fn join_offers(
         };
         joined.send_replace(all);
         tokio::select! {
-            Ok(()) = slots.changed() => {}
-            Ok(()) = report.changed() => {}
-            // The senders are dropped when the agent stops, which drops this task, too.
-            else => std::future::pending().await,
+            () = changed(&mut slots) => {}
+            () = changed(&mut report) => {}
         }
     }
 }
@@ -176,21 +175,16 @@ async fn tell(
 ) {
     let mut kubelet = None;
     loop {
-        let changed = tokio::select! {
-            changed = pods.changed() => changed,
-            changed = report.changed() => {
+        tokio::select! {
+            () = changed(&mut pods) => {}
+            () = changed(&mut report) => {
                 let report = Arc::clone(&report.borrow_and_update());
                 metrics.count_resources(&report);
                 if report.kubelet == kubelet {
                     continue;
                 }
                 kubelet = report.kubelet;
-                changed
             }
-        };
-        if changed.is_err() {
-            // The senders are dropped when the agent stops, which drops this task, too.
-            std::future::pending::<()>().await;
         }
         events.send_modify(|count| *count += 1);
     }

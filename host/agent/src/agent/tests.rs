@@ -244,10 +244,7 @@ async fn a_replaced_handler_that_sees_the_same_causes_no_write() {
     let bench = start(Arc::default()).await;
     bench.sees(&[camera("foo0")]).await;
     bench.instances(1).await;
-    wait_for(bench.board.offers.as_ref().unwrap(), |offers| {
-        !offers.kinds.is_empty()
-    })
-    .await;
+    wait_for(&bench.board.offers, |offers| !offers.kinds.is_empty()).await;
     let (before, _) = (bench.store.set(), bench.store.take_writes());
     bench.files.put(&[file("udev.wasm", "udev@2")]);
     wait_for(&bench.board.handlers, |set| {
@@ -273,7 +270,7 @@ async fn a_deleted_configuration_takes_instances_and_offers_along() {
     let bench = start(Arc::default()).await;
     bench.sees(&[camera("foo0"), camera("foo1")]).await;
     bench.instances(2).await;
-    let offers = bench.board.offers.clone().unwrap();
+    let offers = bench.board.offers.clone();
     wait_for(&offers, |offers| !offers.kinds.is_empty()).await;
     bench.configurations.send_replace(configuration_set([]));
     bench.instances(0).await;

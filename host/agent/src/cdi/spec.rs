@@ -105,15 +105,10 @@ fn held<'a>(
 ) -> BTreeMap<ConfigurationKey, ConfigurationInstances<'a>> {
     let mut all: BTreeMap<ConfigurationKey, ConfigurationInstances<'a>> = BTreeMap::new();
     for instance in instances.instances.values() {
-        let spec = &instance.spec;
-        let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
-        if let (Ok(key), Some(id), Some(hash)) = (key, instance.device_id(), instance.hash())
-            && spec.nodes.iter().any(|seen| seen == node)
+        let (key, device) = (instance.configuration(), instance.device_key());
+        if let (Some(key), Some(device), Some(hash)) = (key, device, instance.hash())
+            && instance.is_seen_by(node)
         {
-            let device = DeviceKey {
-                id: id.to_owned(),
-                shared: spec.shared,
-            };
             let held = all.entry(key).or_default();
             held.hashes.insert(device, hash);
             let made = instance.metadata.creation_timestamp.as_deref();

@@ -6,6 +6,7 @@ use leafhost_claims::ClaimReport;
 use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::problem::Problem;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 
 use crate::claims::offer::OfferReport;
@@ -48,11 +49,11 @@ impl ClaimBoard {
     }
 
     /// Waits until anything is published.
-    pub(crate) async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+    pub(crate) async fn changed(&mut self) {
         tokio::select! {
-            changed = self.claims.changed() => changed,
-            changed = self.offer.changed() => changed,
-            changed = self.slices.changed() => changed,
+            () = changed(&mut self.claims) => {}
+            () = changed(&mut self.offer) => {}
+            () = changed(&mut self.slices) => {}
         }
     }
 }

@@ -14,6 +14,7 @@ use leafhost_core::problem::Problem;
 use leafhost_core::slice_device::{Sharing, offered};
 use leafhost_core::slices::{Devices, MISSING, Taint, UNHEALTHY};
 use leafhost_core::usable::{Unusable, usable};
+use leafhost_core::wait::{changed, publish};
 use leafhost_kubelet::dra::{DraReport, Registration};
 use leafhost_slots::model::name_index::NameIndex;
 use tokio::sync::watch;
@@ -114,16 +115,12 @@ impl OfferTask {
                 .or_else(|| unasked.clone().filter(|_| features.is_none()));
             let known = features.filter(|_| problem.is_none());
             self.publish(&wanted, known, problem.filter(|_| !waits));
-            let changed = tokio::select! {
-                changed = self.devices.changed() => changed.is_ok(),
-                changed = self.instances.changed() => changed.is_ok(),
-                changed = self.registration.changed() => changed.is_ok(),
-                () = tokio::time::sleep_until(ask_at), if asks => true,
-                () = tokio::time::sleep_until(told_at.unwrap_or(now)), if waits => true,
-            };
-            if !changed {
-                // The senders are dropped when the agent stops, which drops this task, too.
-                std::future::pending::<()>().await;
+            tokio::select! {
+                () = changed(&mut self.devices) => {}
+                () = changed(&mut self.instances) => {}
+                () = changed(&mut self.registration) => {}
+                () = tokio::time::sleep_until(ask_at), if asks => {}
+                () = tokio::time::sleep_until(told_at.unwrap_or(now)), if waits => {}
             }
         }
     }
@@ -179,20 +176,8 @@ impl OfferTask {
                 Offered::Devices(Arc::new(devices))
             }
         };
-        self.report.send_if_modified(|before| {
-            let differs = **before != report;
-            if differs {
-                *before = Arc::new(report);
-            }
-            differs
-        });
-        self.offered.send_if_modified(|before| {
-            let differs = *before != offered;
-            if differs {
-                *before = offered;
-            }
-            differs
-        });
+        publish(&self.report, Arc::new(report));
+        publish(&self.offered, offered);
     }
 }
 
@@ -221,10 +206,8 @@ fn offers(
     let sharing = Sharing::of(features);
     let mut all = Devices::new();
     for instance in instances.instances.values() {
-        let spec = &instance.spec;
-        let is_here = !spec.shared && spec.nodes.iter().any(|seen| seen == node);
-        let key = ConfigurationKey::new(&instance.metadata.namespace, &spec.configuration_name);
-        let Some(key) = key.ok().filter(|_| is_here) else {
+        let is_here = !instance.spec.shared && instance.is_seen_by(node);
+        let Some(key) = instance.configuration().filter(|_| is_here) else {
             continue;
         };
         let view_of = view.configurations.get(&key);

@@ -32,10 +32,10 @@ fn document(parts: Parts) -> Status {
         devices: watch::channel(Arc::new(parts.devices)).1,
         report: watch::channel(Arc::new(parts.report)).1,
         reconcile: watch::channel(parts.reconcile).1,
-        offers: Some(watch::channel(Arc::new(parts.offers)).1),
+        offers: watch::channel(Arc::new(parts.offers)).1,
         kubelet: parts.kubelet,
         instances: watch::channel(Arc::new(parts.instances)).1,
-        unreported: None,
+        unreported: watch::channel(None).1,
     };
     board.status()
 }
@@ -53,11 +53,11 @@ fn problems_are_counted_while_handlers_and_reports_change() {
         devices: watch::channel(Arc::default()).1,
         report: report.subscribe(),
         reconcile: watch::channel(ReconcileReport::default()).1,
-        offers: None,
+        offers: watch::channel(Arc::default()).1,
         kubelet: None,
         claims: None,
         instances: watch::channel(Arc::default()).1,
-        unreported: None,
+        unreported: watch::channel(None).1,
     };
     let (counted, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -42,11 +42,11 @@ fn mk_board() -> Board {
             devices: devices_shown,
             report: report_shown,
             reconcile: reconcile_shown,
-            offers: None,
+            offers: watch::channel(Arc::default()).1,
             kubelet: None,
             claims: None,
             instances: instances_shown,
-            unreported: None,
+            unreported: watch::channel(None).1,
         },
     }
 }

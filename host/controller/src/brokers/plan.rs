@@ -121,8 +121,7 @@ impl<'a> Planner<'a> {
         let mut served = BTreeSet::new();
         for instance in world.instances.values() {
             let metadata = &instance.metadata;
-            let key =
-                ConfigurationKey::new(&metadata.namespace, &instance.spec.configuration_name).ok();
+            let key = instance.configuration();
             let Some((key, (manifest, template))) =
                 key.and_then(|key| templates.get_key_value(&key))
             else {

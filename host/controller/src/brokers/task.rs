@@ -12,7 +12,7 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::WriteError;
-use leafhost_core::wait::SourceEnded;
+use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -238,16 +238,14 @@ impl BrokerTask {
 
     fn publish(&self, mut problems: Vec<Problem>) {
         problems.sort();
-        self.problems.send_if_modified(|published| {
-            for problem in problems.iter().filter(|problem| !published.contains(problem)) {
-                tracing::warn!(reason = problem.reason(), subject = %problem.subject(), "{problem}");
-            }
-            let differs = **published != problems;
-            if differs {
-                *published = Arc::new(problems);
-            }
-            differs
-        });
+        let published = Arc::clone(&self.problems.borrow());
+        for problem in problems
+            .iter()
+            .filter(|problem| !published.contains(problem))
+        {
+            tracing::warn!(reason = problem.reason(), subject = %problem.subject(), "{problem}");
+        }
+        publish(&self.problems, Arc::new(problems));
     }
 }
 

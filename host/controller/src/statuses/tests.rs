@@ -39,13 +39,7 @@ fn start_with(
     let (problems, _) = watch::channel(Arc::default());
     let task = tokio::spawn(async move {
         let brokers = watch::Sender::default();
-        run(
-            &*cluster,
-            brokers.subscribe(),
-            problems,
-            &cluster.metrics,
-        )
-        .await
+        run(&*cluster, brokers.subscribe(), problems, &cluster.metrics).await
     });
     (fake, AbortOnDropHandle::new(task))
 }
