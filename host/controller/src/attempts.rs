@@ -81,24 +81,32 @@ mod tests {
     async fn what_fails_is_tried_ever_later_and_what_was_written_once_the_object_is_another() {
         let mut attempts = Attempts::default();
         let at = Instant::now();
-        let busy = Outcome::NoAnswer(Some(Duration::from_secs(30)));
-        let week = Outcome::NoAnswer(Some(Duration::from_hours(168)));
-        // Value written, object seen, outcome, and the seconds to wait: for the object as it was seen, and for a changed object.
+        let refused = || Err(WriteError::Denied("no right".into()));
+        let no_answer = |retry_after| {
+            let message = "busy".into();
+            Err(WriteError::NoAnswer {
+                message,
+                retry_after,
+            })
+        };
+        let busy = no_answer(Some(Duration::from_secs(30)));
+        let week = no_answer(Some(Duration::from_hours(168)));
+        // Value written, object seen, answer, and the seconds to wait: for the object as it was seen, and for a changed object.
         let table = [
-            ("pod", 1, Outcome::Refused, 1, 1),
-            ("pod", 1, Outcome::NoAnswer(None), 2, 2),
-            ("pod", 2, Outcome::Refused, 4, 4),
+            ("pod", 1, refused(), 1, 1),
+            ("pod", 1, no_answer(None), 2, 2),
+            ("pod", 2, refused(), 4, 4),
             ("pod", 2, busy, 30, 30),
-            ("pod", 2, Outcome::Refused, 16, 16),
+            ("pod", 2, refused(), 16, 16),
             ("pod", 2, week, 300, 300),
             // A different value is written.
-            ("job", 2, Outcome::Refused, 1, 1),
-            ("job", 2, Outcome::Written, 10, 0),
-            ("job", 3, Outcome::Outdated, 10, 0),
-            ("job", 3, Outcome::Refused, 1, 1),
+            ("job", 2, refused(), 1, 1),
+            ("job", 2, Ok(()), 10, 0),
+            ("job", 3, Err(WriteError::Outdated), 10, 0),
+            ("job", 3, refused(), 1, 1),
         ];
-        for (row, (what, seen, outcome, same, other)) in table.into_iter().enumerate() {
-            attempts.tried((), (what, seen), outcome, Duration::from_secs(10), at);
+        for (row, (what, seen, answer, same, other)) in table.into_iter().enumerate() {
+            attempts.tried((), (what, seen), &answer, Duration::from_secs(10), at);
             let wait = |seen| {
                 let later = attempts.later(&(), &what, &seen, at);
                 later.map_or(0, |later| (later - at).as_secs())

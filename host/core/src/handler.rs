@@ -1,4 +1,4 @@
-//! Discovery handlers: description, registration and status.
+//! Discovery handlers: description, registration and digest.
 
 use serde::Serialize;
 
@@ -40,27 +40,6 @@ impl Registration {
             handler: handler.to_owned(),
             number: last.map_or(0, |last| last.saturating_add(1)),
         }
-    }
-}
-
-/// Status of a handler's source in the registry, named as in the document of the Akri agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
-pub enum HandlerStatus {
-    /// Registered, but used by no Configuration. Becomes Active with the first answer of a session, Offline when all
-    /// its sessions fail.
-    Waiting,
-    /// Answering in at least one session. Becomes Waiting when the last Configuration is deleted, Offline when all
-    /// sessions fail.
-    Active,
-    /// Failing in every session since this time, or without a source. Becomes Active with an answer; removed from the
-    /// registry after five minutes.
-    Offline(jiff::Timestamp),
-}
-
-impl HandlerStatus {
-    /// Returns `Waiting`, `Active` or `Offline`.
-    pub fn label(self) -> &'static str {
-        self.into()
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::clock::later;
-use leafhost_core::handler::HandlerStatus;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::timeouts;
 
@@ -29,16 +28,27 @@ pub struct HandlerKey {
     pub source: String,
 }
 
-/// Phase of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Phase of an entry, named as in the document of the Akri agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Phase {
-    /// In the registry.
-    Registered(HandlerStatus),
+    /// Used by no Configuration. Becomes Active with the first answer of a session, Offline when all its sessions fail.
+    Waiting,
+    /// Answering in at least one session. Becomes Waiting when the last Configuration is deleted, Offline when all sessions fail.
+    Active,
+    /// Failing in every session since this time, or without a source. Becomes Active with an answer; removed after five minutes.
+    Offline(Timestamp),
     /// Removed from the registry for a time; the source still exists.
     Removed {
         /// Time of the next attempt.
         retry: Timestamp,
     },
+}
+
+impl Phase {
+    /// Returns `Waiting`, `Active`, `Offline` or `Removed`.
+    pub fn label(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// Effect of time on a handler.
@@ -85,7 +95,7 @@ impl Registry {
     /// Registers a source that serves, or that serves new bytes. A handler that was Offline or removed is Waiting again.
     pub fn register(&mut self, key: &HandlerKey, now: Timestamp) {
         let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
-            phase: Phase::Registered(HandlerStatus::Waiting),
+            phase: Phase::Waiting,
             since: now,
             gone: false,
             sessions: BTreeMap::new(),
@@ -96,11 +106,8 @@ impl Registry {
                 *fare = SessionOutcome::Pending;
             }
         }
-        match entry.phase {
-            Phase::Registered(HandlerStatus::Offline(_)) | Phase::Removed { .. } => {
-                entry.enter(HandlerStatus::Waiting, now);
-            }
-            Phase::Registered(_) => {}
+        if matches!(entry.phase, Phase::Offline(_) | Phase::Removed { .. }) {
+            entry.enter(Phase::Waiting, now);
         }
     }
 
@@ -180,14 +187,14 @@ impl Registry {
                 entry.since = now;
                 match entry.phase {
                     Phase::Removed { .. } => {
-                        entry.phase = Phase::Registered(HandlerStatus::Waiting);
+                        entry.phase = Phase::Waiting;
                         Some(Event::Returned(key))
                     }
-                    Phase::Registered(_) if entry.gone => {
+                    _ if entry.gone => {
                         self.entries.remove(&key);
                         Some(Event::Removed(key))
                     }
-                    Phase::Registered(_) => {
+                    _ => {
                         entry.sessions.clear();
                         entry.phase = Phase::Removed {
                             retry: later(now, timeouts::HANDLER_RETRY),
@@ -216,7 +223,8 @@ impl Registry {
 
     /// Returns true if the handler is in the registry.
     pub fn is_registered(&self, key: &HandlerKey) -> bool {
-        matches!(self.phase(key), Some((Phase::Registered(_), _)))
+        let phase = self.phase(key);
+        phase.is_some_and(|(phase, _)| !matches!(phase, Phase::Removed { .. }))
     }
 
     /// Returns true if a source of that handler is in the registry.
@@ -233,33 +241,30 @@ impl Registry {
 
 impl Entry {
     fn settle(&mut self, now: Timestamp) {
-        let Phase::Registered(status) = self.phase else {
-            return;
-        };
-        let offline = if let HandlerStatus::Offline(_) = status {
-            status
-        } else {
-            HandlerStatus::Offline(now)
+        let offline = match self.phase {
+            Phase::Removed { .. } => return,
+            Phase::Offline(_) => self.phase,
+            Phase::Waiting | Phase::Active => Phase::Offline(now),
         };
         let mut fares = self.sessions.values();
         let next = if self.gone {
             offline
         } else if self.sessions.is_empty() {
-            HandlerStatus::Waiting
+            Phase::Waiting
         } else if fares.clone().any(|&fare| fare == SessionOutcome::Answering) {
-            HandlerStatus::Active
+            Phase::Active
         } else if fares.all(|&fare| fare == SessionOutcome::Failed) {
             offline
         } else {
-            status
+            self.phase
         };
-        if next != status {
+        if next != self.phase {
             self.enter(next, now);
         }
     }
 
-    fn enter(&mut self, status: HandlerStatus, now: Timestamp) {
-        self.phase = Phase::Registered(status);
+    fn enter(&mut self, phase: Phase, now: Timestamp) {
+        self.phase = phase;
         self.since = now;
     }
 
@@ -267,7 +272,7 @@ impl Entry {
     fn deadline(&self, eviction: Duration) -> Option<Timestamp> {
         match self.phase {
             Phase::Removed { retry } => Some(retry),
-            Phase::Registered(HandlerStatus::Offline(since))
+            Phase::Offline(since)
                 if !self
                     .sessions
                     .values()
@@ -275,7 +280,7 @@ impl Entry {
             {
                 Some(later(since, eviction))
             }
-            Phase::Registered(_) => None,
+            _ => None,
         }
     }
 }

@@ -43,10 +43,7 @@ impl DiscoveryTask {
         Some(HandlerReport {
             name: key.name.clone(),
             source: key.source.clone(),
-            status: match phase {
-                Phase::Registered(status) => status.label(),
-                Phase::Removed { .. } => "Removed",
-            },
+            status: phase.label(),
             since,
             devices: sessions()
                 .map(|session| session.devices.tracked().len())

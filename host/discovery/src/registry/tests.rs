@@ -51,10 +51,10 @@ fn play(steps: &[(i64, Do)]) -> String {
     match registry.phase(&key) {
         None => "unknown".into(),
         Some((Phase::Removed { retry }, _)) => format!("removed until {}", retry.as_second()),
-        Some((Phase::Registered(HandlerStatus::Offline(since)), _)) => {
+        Some((Phase::Offline(since), _)) => {
             format!("Offline since {}", since.as_second())
         }
-        Some((Phase::Registered(status), _)) => status.label().into(),
+        Some((phase, _)) => phase.label().into(),
     }
 }
 
@@ -371,12 +371,6 @@ fn sources_of_one_name_fare_each_for_itself() {
     }
     registry.failed(&first, &a, at(1));
     registry.answered(&second, &a, at(1));
-    assert_eq!(
-        registry.phase(&first),
-        Some((Phase::Registered(HandlerStatus::Offline(at(1))), at(1)))
-    );
-    assert_eq!(
-        registry.phase(&second),
-        Some((Phase::Registered(HandlerStatus::Active), at(1)))
-    );
+    assert_eq!(registry.phase(&first), Some((Phase::Offline(at(1)), at(1))));
+    assert_eq!(registry.phase(&second), Some((Phase::Active, at(1))));
 }
