@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::instance_view::{InstanceView, Scope};
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, StoreError, Written};
+use leafhost_core::wait::publish;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::watch;
@@ -171,13 +172,7 @@ impl Store {
             ..InstanceSet::default()
         };
         drop(state);
-        self.set.send_if_modified(|held| {
-            let differs = **held != shown;
-            if differs {
-                *held = Arc::new(shown);
-            }
-            differs
-        });
+        publish(&self.set, Arc::new(shown));
     }
 
     pub fn subscribe(&self) -> watch::Receiver<Arc<InstanceSet>> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use leafhost_core::wait;
 use tokio::sync::watch;
 
 /// Runs `work` where it may block. Propagates a panic to the caller; never returns if the runtime shuts down.
@@ -17,11 +18,5 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 
 /// Publishes `next` if it differs from the last published value.
 pub fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, next: T) {
-    sender.send_if_modified(|published| {
-        let differs = **published != next;
-        if differs {
-            *published = Arc::new(next);
-        }
-        differs
-    });
+    wait::publish(sender, Arc::new(next));
 }

@@ -13,6 +13,7 @@ use leafhost_core::ports::{StoreError, Written};
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{Cluster, NodeSeen, Observer, Pod, PodError, PodKey};
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -70,9 +71,7 @@ impl KubeScheduling {
             loop {
                 let known = Arc::clone(&names.borrow_and_update().names);
                 observer.names(known);
-                if names.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+                wait::changed(&mut names).await;
             }
         };
         tasks.add_loop("names", passing);

@@ -16,6 +16,7 @@ use leafhost_core::resource_names::{NameOwners, NameSet};
 use leafhost_core::slice_device::name_attribute;
 use leafhost_core::slices::DRIVER;
 use leafhost_core::status_store::ConfigurationStates;
+use leafhost_core::wait::changed;
 use tokio::sync::watch;
 
 use crate::bounded_store::BoundedStore;
@@ -79,20 +80,15 @@ pub async fn keep(
             logged = problem;
         }
         let acts = *leads.borrow_and_update() && is_known;
-        let changed = tokio::select! {
-            changed = configurations.changed() => changed.is_ok(),
-            changed = names.changed() => changed.is_ok(),
-            changed = leads.changed() => changed.is_ok(),
+        tokio::select! {
+            () = changed(&mut configurations) => {}
+            () = changed(&mut names) => {}
+            () = changed(&mut leads) => {}
             due = reconciler.due(acts) => {
                 if let Some((name, write)) = due {
                     reconciler.write(name, write).await;
                 }
-                true
             }
-        };
-        if !changed {
-            // The other tasks end together with this one.
-            std::future::pending::<()>().await;
         }
     }
 }
