@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use leafhost_core::wait::until;
+use tokio::time::Instant;
 
 /// Factor between the duration of a pass and the pause after it, which is at most [`LONGEST`].
 const REST: u32 = 9;
@@ -41,10 +42,7 @@ impl PassSchedule {
 
     /// Waits until a pass is due, forever if there is no reason for one.
     pub async fn due(&self) {
-        match self.next {
-            Some(next) => sleep_until(next.max(self.not_before)).await,
-            None => std::future::pending().await,
-        }
+        until(self.next.map(|next| next.max(self.not_before))).await;
     }
 
     /// Records the end of a pass that began at `begun`; the next pass is at `next` unless a change comes earlier.

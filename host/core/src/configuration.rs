@@ -318,14 +318,8 @@ impl TryFrom<Manifest> for Configuration {
             ));
         }
         let resources = metadata.annotations.get(RESOURCES_ANNOTATION);
-        let resources = match resources.map(|text| Resources::parse(text)) {
-            None => Resources::default(),
-            Some(Ok(resources)) => resources,
-            Some(Err(problem)) => {
-                problems.push(problem);
-                Resources::default()
-            }
-        };
+        let resources = resources.map(|text| Resources::parse(text));
+        let resources = or_default(resources, &mut problems);
         let (backend, evicts, wrong) = backend::read(&metadata.annotations);
         problems.extend(wrong);
         match (key, capacity) {
@@ -348,6 +342,18 @@ impl TryFrom<Manifest> for Configuration {
             _ => Err(problems),
         }
     }
+}
+
+/// Returns a field as it was read, or its default if it is absent or invalid, which adds the problem.
+fn or_default<T: Default>(
+    read: Option<Result<T, FieldProblem>>,
+    problems: &mut Vec<FieldProblem>,
+) -> T {
+    let read = read.unwrap_or_else(|| Ok(T::default()));
+    read.unwrap_or_else(|problem| {
+        problems.push(problem);
+        T::default()
+    })
 }
 
 /// Returns the reason why `details` are not passed to any handler.

@@ -92,11 +92,8 @@ impl DiscoveryTask {
                 AppliedReport::default()
             }
         };
-        if answered {
-            self.registry.answered(&id.handler, &id.configuration, now);
-        } else {
-            self.registry.failed(&id.handler, &id.configuration, now);
-        }
+        self.registry
+            .called(&id.handler, &id.configuration, answered, now);
         let all_known = self.all_known;
         if let Some(served) = self.served.get_mut(&id.configuration) {
             served.stale |= differs;
@@ -122,7 +119,8 @@ impl DiscoveryTask {
             let failures = u32::try_from(session.view.failures).unwrap_or(u32::MAX);
             session.restart = Some(later(now, backoff::wait(failures)));
             served.touched = true;
-            self.registry.failed(&id.handler, &id.configuration, now);
+            self.registry
+                .called(&id.handler, &id.configuration, false, now);
         }
     }
 }

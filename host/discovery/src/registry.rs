@@ -28,6 +28,16 @@ pub struct HandlerKey {
     pub source: String,
 }
 
+impl HandlerKey {
+    /// Creates a key.
+    pub fn new(name: &str, source: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            source: source.to_owned(),
+        }
+    }
+}
+
 /// Phase of an entry, named as in the document of the Akri agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Phase {
@@ -148,27 +158,23 @@ impl Registry {
         }
     }
 
-    /// Records an answer of a session: devices, errors in the details, or unavailability.
-    pub fn answered(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
-        self.fare(key, configuration, SessionOutcome::Answering, now);
-    }
-
-    /// Records a failure of a session: a fault or a lost connection.
-    pub fn failed(&mut self, key: &HandlerKey, configuration: &ConfigurationKey, now: Timestamp) {
-        self.fare(key, configuration, SessionOutcome::Failed, now);
-    }
-
-    fn fare(
+    /// Records that a session `answered`, with devices, errors in the details or unavailability, or else that it failed, by a fault or a
+    /// lost connection.
+    pub fn called(
         &mut self,
         key: &HandlerKey,
         configuration: &ConfigurationKey,
-        new: SessionOutcome,
+        answered: bool,
         now: Timestamp,
     ) {
         if let Some(entry) = self.entries.get_mut(key)
             && let Some(fare) = entry.sessions.get_mut(configuration)
         {
-            *fare = new;
+            *fare = if answered {
+                SessionOutcome::Answering
+            } else {
+                SessionOutcome::Failed
+            };
             entry.settle(now);
         }
     }

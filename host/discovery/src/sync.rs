@@ -27,10 +27,7 @@ impl DiscoveryTask {
             .iter()
             .filter_map(|(source, loaded)| {
                 let handler = loaded.handler.as_ref()?;
-                let key = HandlerKey {
-                    name: handler.description().name.clone(),
-                    source: source.clone(),
-                };
+                let key = HandlerKey::new(&handler.description().name, source);
                 Some((key, Arc::clone(handler)))
             })
             .collect();
@@ -78,10 +75,7 @@ impl DiscoveryTask {
     fn forget(&mut self, key: ConfigurationKey, spared: bool, now: Timestamp) {
         if let Some(served) = self.served.remove(&key) {
             for source in served.sessions.keys() {
-                let handler = HandlerKey {
-                    name: served.handler().to_owned(),
-                    source: source.clone(),
-                };
+                let handler = HandlerKey::new(served.handler(), source);
                 self.registry.close(&handler, &key, now);
             }
             if !self.served.keys().any(|other| other.name() == key.name()) {
@@ -113,8 +107,8 @@ impl DiscoveryTask {
             let name = served.handler().to_owned();
             for (source, session) in std::mem::take(&mut served.sessions) {
                 served.unseen.adopt(&session.devices);
-                let name = name.clone();
-                self.registry.close(&HandlerKey { name, source }, key, now);
+                self.registry
+                    .close(&HandlerKey::new(&name, &source), key, now);
             }
         }
         served.configured = Arc::clone(configured);
@@ -122,10 +116,7 @@ impl DiscoveryTask {
         served.first = first_source(&self.handler_set, served.handler());
         let name = served.handler().to_owned();
         for (source, session) in &mut served.sessions {
-            let handler = HandlerKey {
-                name: name.clone(),
-                source: source.clone(),
-            };
+            let handler = HandlerKey::new(&name, source);
             if !self.serving.contains_key(&handler) || configured.properties.is_err() {
                 session.running = None;
                 session.restart = None;

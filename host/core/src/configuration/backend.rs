@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::FieldProblem;
+use super::{FieldProblem, or_default};
 
 /// Annotation that selects the backend: `device-plugin` or `dra`.
 pub const ALLOCATION_ANNOTATION: &str = "leafhost.dev/allocation";
@@ -43,17 +43,10 @@ impl Backend {
 pub fn read(annotations: &BTreeMap<String, String>) -> (Backend, bool, Vec<FieldProblem>) {
     let mut problems = Vec::new();
     let backend = annotations.get(ALLOCATION_ANNOTATION);
-    let backend = backend.map_or(Ok(Backend::default()), |text| Backend::parse(text));
-    let backend = backend.unwrap_or_else(|problem| {
-        problems.push(problem);
-        Backend::default()
-    });
+    let backend = or_default(backend.map(|text| Backend::parse(text)), &mut problems);
     let evicts = annotations.get(EVICT_ANNOTATION);
-    let evicts = evicts.map_or(Ok(false), |text| parse_evict(text, backend));
-    let evicts = evicts.unwrap_or_else(|problem| {
-        problems.push(problem);
-        false
-    });
+    let evicts = evicts.map(|text| parse_evict(text, backend));
+    let evicts = or_default(evicts, &mut problems);
     (backend, evicts, problems)
 }
 

@@ -43,8 +43,8 @@ fn play(steps: &[(i64, Do)]) -> String {
             Gone => registry.source_gone(&key, now),
             Open(c) => registry.open(&key, &configuration(c), now),
             Close(c) => registry.close(&key, &configuration(c), now),
-            Answer(c) => registry.answered(&key, &configuration(c), now),
-            Fail(c) => registry.failed(&key, &configuration(c), now),
+            Answer(c) => registry.called(&key, &configuration(c), true, now),
+            Fail(c) => registry.called(&key, &configuration(c), false, now),
             Tick => drop(registry.tick(now)),
         }
     }
@@ -347,7 +347,7 @@ fn removal_and_return_are_told_once() {
     registry.register(&key, at(0));
     registry.open(&key, &a, at(0));
     assert_eq!(registry.deadline(), None);
-    registry.failed(&key, &a, at(1));
+    registry.called(&key, &a, false, at(1));
     assert_eq!(registry.deadline(), Some(at(11)));
     assert_eq!(registry.tick(at(11)), [Event::Removed(key.clone())]);
     assert_eq!(registry.tick(at(12)), []);
@@ -369,8 +369,8 @@ fn sources_of_one_name_fare_each_for_itself() {
         registry.register(key, at(0));
         registry.open(key, &a, at(0));
     }
-    registry.failed(&first, &a, at(1));
-    registry.answered(&second, &a, at(1));
+    registry.called(&first, &a, false, at(1));
+    registry.called(&second, &a, true, at(1));
     assert_eq!(registry.phase(&first), Some((Phase::Offline(at(1)), at(1))));
     assert_eq!(registry.phase(&second), Some((Phase::Active, at(1))));
 }
