@@ -67,14 +67,11 @@ impl Site {
     /// Applies the planned changes. Pods run at once and hold their slots.
     fn create(&mut self) {
         for change in self.plan() {
-            let Change::Create {
-                key, body, made_of, ..
-            } = change
-            else {
+            let Change::Create(wanted) = change else {
                 continue;
             };
-            let object = object(&key, &body, made_of);
-            self.objects.insert(key, Arc::new(object));
+            let object = object(&wanted.key, &wanted.body, wanted.made_of);
+            self.objects.insert(wanted.key, Arc::new(object));
         }
         for instance in self.instances.values_mut() {
             let name = instance.metadata.name.clone();

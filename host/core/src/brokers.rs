@@ -112,28 +112,28 @@ pub struct ManifestSet {
     pub manifests: BTreeMap<ConfigurationKey, Arc<Manifest>>,
 }
 
+/// Object as it is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Key of the object.
+    pub key: ObjectKey,
+    /// Digest of the input that `body` was generated from.
+    pub made_of: String,
+    /// Complete object.
+    pub body: Value,
+}
+
 /// Write to one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Creates an object.
-    Create {
-        /// Object to create.
-        key: ObjectKey,
-        /// Digest of the input that `body` was generated from.
-        made_of: String,
-        /// Complete object.
-        body: Value,
-    },
+    Create(Wanted),
     /// Replaces the spec of an object and updates its [`MADE_OF_ANNOTATION`].
     Replace {
-        /// Object to replace.
-        key: ObjectKey,
         /// Uid that the object must have.
         uid: String,
-        /// Digest of the input that `body` was generated from.
-        made_of: String,
-        /// Complete object.
-        body: Value,
+        /// Object to write.
+        wanted: Wanted,
     },
     /// Deletes an object; a job's pods are deleted first.
     Delete {
@@ -148,7 +148,8 @@ impl Change {
     /// Returns the key of the changed object.
     pub fn key(&self) -> &ObjectKey {
         match self {
-            Self::Create { key, .. } | Self::Replace { key, .. } | Self::Delete { key, .. } => key,
+            Self::Create(wanted) | Self::Replace { wanted, .. } => &wanted.key,
+            Self::Delete { key, .. } => key,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::brokers::{
-    APP_LABEL, CONFIGURATION_LABEL, CONTROLLER_LABEL, Change, INSTANCE_LABEL, Kind,
-    MADE_OF_ANNOTATION, ObjectKey, TARGET_NODE_LABEL,
+    APP_LABEL, CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION,
+    ObjectKey, TARGET_NODE_LABEL, Wanted,
 };
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
@@ -80,7 +80,7 @@ impl<'a> Owner<'a> {
         mut labels: BTreeMap<&'static str, String>,
         spec: &Value,
         made_of: &str,
-    ) -> Change {
+    ) -> Wanted {
         labels.insert(APP_LABEL, label_value(&key.name));
         labels.insert(CONTROLLER_LABEL, GROUP.to_owned());
         let version = match key.kind {
@@ -103,7 +103,7 @@ impl<'a> Owner<'a> {
             },
             "spec": spec,
         });
-        Change::Create {
+        Wanted {
             key,
             made_of: made_of.to_owned(),
             body,
@@ -122,8 +122,8 @@ pub fn pod_key(instance: &Instance, node: &str) -> ObjectKey {
     Owner::Instance(instance).key(Kind::Pod, name)
 }
 
-/// Builds the change that creates an Instance's pod on a node.
-pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Change {
+/// Builds an Instance's pod on a node.
+pub fn pod(instance: &Instance, node: &str, template: &Template<'_>) -> Wanted {
     let mut labels = device_labels(instance);
     labels.insert(TARGET_NODE_LABEL, label_value(node));
     let mut spec = with_device(template.spec.clone(), instance, template);
@@ -138,8 +138,8 @@ pub fn claims_key(instance: &Instance) -> ObjectKey {
     Owner::Instance(instance).key(Kind::ClaimTemplate, name)
 }
 
-/// Builds the change that creates the claim template for an Instance's brokers.
-pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
+/// Builds the claim template for an Instance's brokers.
+pub fn claims(instance: &Instance, template: &Template<'_>) -> Wanted {
     let metadata = &instance.metadata;
     let class = class_name(&instance.spec.configuration_name);
     let expression = format!(
@@ -161,8 +161,8 @@ pub fn claims(instance: &Instance, template: &Template<'_>) -> Change {
     Owner::Instance(instance).create(key, labels, &spec, &made_of(&spec))
 }
 
-/// Builds the change that creates an Instance's job for this generation of its Configuration.
-pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Change {
+/// Builds an Instance's job for this generation of its Configuration.
+pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Wanted {
     let labels = device_labels(instance);
     let mut spec = template.spec.clone();
     if let Some(job) = spec.as_object_mut() {
@@ -184,8 +184,8 @@ pub fn job(instance: &Instance, generation: i64, template: &Template<'_>) -> Cha
     owner.create(owner.key(Kind::Job, name), labels, &spec, &template.made_of)
 }
 
-/// Builds the change that creates the service of an Instance or a Configuration. A service has only one of the two labels that a pod has.
-pub fn service(owner: Owner<'_>, spec: &Value, made_of: &str) -> Change {
+/// Builds the service of an Instance or a Configuration. A service has only one of the two labels that a pod has.
+pub fn service(owner: Owner<'_>, spec: &Value, made_of: &str) -> Wanted {
     let (label, value) = owner.label();
     let mut spec = spec.clone();
     if let Some(Value::Object(selector)) = child(&mut spec, "selector") {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use leafhost_core::brokers::{Change, Kind, Object, ObjectKey, Phase};
+use leafhost_core::brokers::{Change, Kind, Object, ObjectKey, Phase, Wanted};
 use leafhost_core::cluster::NodeState;
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::{Instance, InstanceKey};
@@ -135,13 +135,14 @@ impl Site {
         let key = change.key().clone();
         let name = &key.name;
         match change {
-            Change::Create { body, made_of, .. } => {
+            Change::Create(Wanted { body, made_of, .. }) => {
                 let told = format!("+{name}");
                 let object = self.object(body, made_of);
                 assert!(self.objects.insert(key, Arc::new(object)).is_none());
                 told
             }
-            Change::Replace { made_of, body, .. } => {
+            Change::Replace { wanted, .. } => {
+                let Wanted { made_of, body, .. } = wanted;
                 let owner = body["metadata"]["ownerReferences"][0]["uid"].as_str();
                 let object = Arc::make_mut(self.objects.get_mut(&key).unwrap());
                 object.made_of = Some(made_of.clone());

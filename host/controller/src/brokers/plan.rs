@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use leafhost_core::brokers::{
-    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Kind, Object, ObjectKey, Phase,
+    CONFIGURATION_LABEL, Change, INSTANCE_LABEL, Kind, Object, ObjectKey, Phase, Wanted,
 };
 use leafhost_core::cluster::NodeState;
 use leafhost_core::configuration::{Manifest, RESOURCES_ANNOTATION, Resources};
@@ -192,11 +192,11 @@ impl<'a> Planner<'a> {
     ) -> bool {
         let template = template.filter(|template| template.has_claim);
         let wanted = template.map(|template| body::claims(subject.instance, template));
-        let is_right = |(key, object): &(&ObjectKey, &Object)| match &wanted {
-            Some(Change::Create {
-                key: own, made_of, ..
-            }) => own == *key && object.made_of.as_ref() == Some(made_of) && !object.is_deleting,
-            _ => false,
+        let is_right = |(key, object): &(&ObjectKey, &Object)| {
+            let is_it = |wanted: &Wanted| {
+                wanted.key == **key && object.made_of.as_ref() == Some(&wanted.made_of)
+            };
+            wanted.as_ref().is_some_and(is_it) && !object.is_deleting
         };
         let mut is_there = false;
         for one in there {
@@ -210,7 +210,7 @@ impl<'a> Planner<'a> {
             Some(wanted) if !is_there => {
                 // The name is free once the old template is gone.
                 if there.is_empty() && !subject.instance.spec.nodes.is_empty() {
-                    self.write(subject.key, wanted);
+                    self.write(subject.key, Change::Create(wanted));
                 }
                 false
             }
@@ -275,8 +275,8 @@ impl<'a> Planner<'a> {
                 if !may_begin || !offers(subject.manifest, template) || !slots.take() {
                     break;
                 }
-                let change = body::pod(instance, node, template);
-                self.write(subject.key, change);
+                let wanted = body::pod(instance, node, template);
+                self.write(subject.key, Change::Create(wanted));
             }
         }
         self.plan.pods.extend(wanted.into_keys());
@@ -358,8 +358,8 @@ impl<'a> Planner<'a> {
         let mut slots = Slots::of(instance, template.slots);
         if !instance.spec.nodes.is_empty() && offers(subject.manifest, template) && slots.take() {
             let generation = subject.manifest.metadata.generation.unwrap_or_default();
-            let change = body::job(instance, generation, template);
-            self.write(subject.key, change);
+            let wanted = body::job(instance, generation, template);
+            self.write(subject.key, Change::Create(wanted));
         }
     }
 
@@ -375,7 +375,7 @@ impl<'a> Planner<'a> {
             .collect();
         let wanted = spec.map(|spec| body::service(owner, spec, &made_of(spec)));
         let orphan = wanted.as_ref().filter(|_| there.is_empty());
-        let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(wanted.key()));
+        let orphan = orphan.and_then(|wanted| self.world.objects.get_key_value(&wanted.key));
         let orphan = orphan.filter(|(_, object)| object.is_made && object.owner.is_none());
         let mut is_there = false;
         for (at, object) in there
@@ -387,15 +387,12 @@ impl<'a> Planner<'a> {
                 continue;
             }
             match &wanted {
-                Some(Change::Create { made_of, body, .. })
-                    if wanted.as_ref().map(Change::key) == Some(at) =>
-                {
-                    if object.made_of.as_ref() != Some(made_of) || object.owner.is_none() {
+                Some(wanted) if wanted.key == *at => {
+                    let is_right = object.made_of.as_ref() == Some(&wanted.made_of);
+                    if !is_right || object.owner.is_none() {
                         let change = Change::Replace {
-                            key: at.clone(),
                             uid: object.uid.clone(),
-                            made_of: made_of.clone(),
-                            body: body.clone(),
+                            wanted: wanted.clone(),
                         };
                         self.write(key, change);
                     }
@@ -405,9 +402,9 @@ impl<'a> Planner<'a> {
         }
         let (label, value) = owner.label();
         if let Some(wanted) = wanted.filter(|_| !is_there) {
-            let pod = (wanted.key().namespace.as_str(), label, value.as_str());
+            let pod = (wanted.key.namespace.as_str(), label, value.as_str());
             if self.running.contains(&pod) {
-                self.write(key, wanted);
+                self.write(key, Change::Create(wanted));
             }
         }
     }

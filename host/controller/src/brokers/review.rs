@@ -3,7 +3,7 @@
 //! A holder of the controller's token can write pods in every namespace. The review therefore builds the object again from the
 //! Configuration and the Instance that the API server has, and compares the two.
 
-use leafhost_core::brokers::{Change, Kind};
+use leafhost_core::brokers::{Kind, Wanted};
 use leafhost_core::configuration::Manifest;
 use leafhost_core::instance::Instance;
 use leafhost_core::names::API_VERSION;
@@ -130,10 +130,7 @@ impl BrokerWrite<'_> {
     }
 
     /// Compares the object with the one built from the Configuration.
-    fn is(&self, made: &Change) -> Result<(), String> {
-        let Change::Create { body, .. } = made else {
-            return Err("it is made of nothing".to_owned());
-        };
+    fn is(&self, Wanted { body, .. }: &Wanted) -> Result<(), String> {
         let differs =
             |field: &str| format!("metadata.{field}: differs from what the Configuration asks for");
         let (own, made) = (self.metadata(), field(body, "metadata"));

@@ -66,8 +66,8 @@ enum ChangeId {
 impl ChangeId {
     fn of(change: &Change) -> Self {
         match change {
-            Change::Create { made_of, .. } => Self::Create(made_of.clone()),
-            Change::Replace { made_of, .. } => Self::Replace(made_of.clone()),
+            Change::Create(wanted) => Self::Create(wanted.made_of.clone()),
+            Change::Replace { wanted, .. } => Self::Replace(wanted.made_of.clone()),
             Change::Delete { uid, .. } => Self::Delete(uid.clone()),
         }
     }
@@ -252,7 +252,7 @@ impl BrokerTask {
 fn log(change: &Change, error: Option<&WriteError>) {
     let object = change.key();
     match (change, error) {
-        (Change::Create { .. }, None) => tracing::info!(%object, "created"),
+        (Change::Create(_), None) => tracing::info!(%object, "created"),
         (Change::Replace { .. }, None) => tracing::info!(%object, "changed"),
         (Change::Delete { .. }, None) => tracing::info!(%object, "deleted"),
         (_, Some(error)) => tracing::debug!(%object, %error, "not written"),

@@ -1,14 +1,9 @@
-use leafhost_core::brokers::Change;
-
 use super::super::fixture::{instance, manifest};
 use super::super::template::TemplateKind;
 use super::*;
 
-fn created(change: Change) -> (String, Value) {
-    match change {
-        Change::Create { key, body, .. } => (key.to_string(), body),
-        other => panic!("{other:?}"),
-    }
+fn created(wanted: Wanted) -> (String, Value) {
+    (wanted.key.to_string(), wanted.body)
 }
 
 fn mk_template(spec: &Value, has_claim: bool) -> Template<'_> {

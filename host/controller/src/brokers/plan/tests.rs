@@ -247,7 +247,7 @@ fn a_service_that_was_kept_when_its_configuration_was_deleted_belongs_to_the_nex
     });
     let changes = site.plan().changes;
     assert!(
-        matches!(&changes[..], [(_, Change::Create { .. })]),
+        matches!(&changes[..], [(_, Change::Create(_))]),
         "{changes:?}"
     );
 }

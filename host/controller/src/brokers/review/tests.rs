@@ -39,13 +39,6 @@ fn device() -> Instance {
     instance(INSTANCE, true, &["a", "b"], 2)
 }
 
-fn body(change: &Change) -> Value {
-    match change {
-        Change::Create { body, .. } => body.clone(),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Returns the pod as the API server presents it for review.
 fn pod() -> Value {
     pod_of(&configuration())
@@ -53,7 +46,7 @@ fn pod() -> Value {
 
 fn pod_of(manifest: &Manifest) -> Value {
     let template = Template::of(manifest).unwrap();
-    let mut pod = body(&body::pod(&device(), "b", &template));
+    let mut pod = body::pod(&device(), "b", &template).body;
     let spec = &mut pod["spec"];
     merge(
         spec,
@@ -103,7 +96,7 @@ fn pod_of(manifest: &Manifest) -> Value {
 fn job() -> Value {
     let manifest = with_job();
     let template = Template::of(&manifest).unwrap();
-    let mut job = body(&body::job(&device(), 7, &template));
+    let mut job = body::job(&device(), 7, &template).body;
     let spec = &mut job["spec"];
     merge(
         spec,
@@ -138,7 +131,7 @@ fn service(of_instance: bool) -> Value {
         )
     };
     let spec = spec.as_ref().unwrap();
-    let mut service = body(&body::service(owner, spec, &made_of(spec)));
+    let mut service = body::service(owner, spec, &made_of(spec)).body;
     merge(
         &mut service["spec"],
         &json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],

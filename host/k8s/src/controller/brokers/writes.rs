@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PartialObjectMeta, PropagationPolicy};
 use kube::core::Request;
 use kube::{Api, Client, Error, Resource as _};
-use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey};
+use leafhost_core::brokers::{Change, Kind, MADE_OF_ANNOTATION, ObjectKey, Wanted};
 use leafhost_core::status_store::WriteError;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -25,13 +25,8 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// Writes a change.
 pub async fn write(client: &Client, change: &Change) -> Result<(), WriteError> {
     match change {
-        Change::Create { key, body, .. } => create(client, key, body).await,
-        Change::Replace {
-            key,
-            uid,
-            made_of,
-            body,
-        } => replace(client, key, uid, made_of, body).await,
+        Change::Create(wanted) => create(client, &wanted.key, &wanted.body).await,
+        Change::Replace { uid, wanted } => replace(client, uid, wanted).await,
         Change::Delete { key, uid } => delete(client, key, uid).await,
     }
 }
@@ -58,13 +53,8 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
     })
 }
 
-async fn replace(
-    client: &Client,
-    key: &ObjectKey,
-    uid: &str,
-    made_of: &str,
-    body: &Value,
-) -> Result<(), WriteError> {
+async fn replace(client: &Client, uid: &str, wanted: &Wanted) -> Result<(), WriteError> {
+    let Wanted { key, made_of, body } = wanted;
     let api = objects(client, key);
     let mut object = answers::within(REQUEST, api.get(&key.name)).await?;
     if object.metadata.uid.as_deref() != Some(uid) {
@@ -160,11 +150,11 @@ mod tests {
     }
 
     fn create() -> Change {
-        Change::Create {
+        Change::Create(Wanted {
             key: key(Kind::Pod),
             made_of: String::new(),
             body: json!({"metadata": {"name": "a-pod", "ownerReferences": [{"uid": "ours"}]}}),
-        }
+        })
     }
 
     fn status(code: u16, reason: &str, kind: &str) -> Answer {
@@ -257,10 +247,12 @@ mod tests {
     #[tokio::test]
     async fn an_object_is_replaced_and_deleted_only_if_it_is_the_one_that_was_seen() {
         let replace = |uid: &str| Change::Replace {
-            key: key(Kind::Service),
             uid: uid.into(),
-            made_of: String::new(),
-            body: json!({"spec": {}}),
+            wanted: Wanted {
+                key: key(Kind::Service),
+                made_of: String::new(),
+                body: json!({"spec": {}}),
+            },
         };
         let delete = Change::Delete {
             key: key(Kind::Job),
