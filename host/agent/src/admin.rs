@@ -111,8 +111,8 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.count_problems(&admin.board.count_problems());
-    if let Some(slices) = admin.board.slices() {
-        admin.metrics.count_slices(&slices);
+    if let Some(claims) = &admin.board.claims {
+        admin.metrics.count_slices(&claims.slices.borrow());
     }
     let devices = Arc::clone(&admin.board.devices.borrow());
     admin.metrics.discovery.count_devices(&devices);

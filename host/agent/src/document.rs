@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use leafhost_core::attribute;
-use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::device::Health;
 use leafhost_core::device_id::resource;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot};
@@ -169,12 +168,6 @@ impl AgentState {
             })
         };
         report.configurations.keys().filter_map(problem).collect()
-    }
-
-    /// Returns the state of this node's slices; `None` if it cannot have any.
-    pub(crate) fn slices(&self) -> Option<SliceReport> {
-        let claims = self.claims.as_ref()?;
-        Some(claims.slices.borrow().clone())
     }
 
     /// Returns all problems except those of the kubelet.

@@ -73,7 +73,7 @@ pub async fn run(
 }
 
 struct EventWriter<'a> {
-    writes: Writes<'a, Key, Event>,
+    writes: Writes<'a, Key, String>,
     attempts: Attempts<Key, (), ()>,
     published: PublishedEvents,
 }
@@ -91,11 +91,11 @@ impl<'a> EventWriter<'a> {
         self.attempts.forget(|key| problems.contains_key(key), now);
         let mut next = Earliest::default();
         let mut due = Vec::new();
-        for (key, event) in parts(problems) {
+        for (key, message) in parts(problems) {
             let at = self.published.due(key);
             match self.attempts.later(key, &(), &(), now).or(at) {
                 Some(at) if at > now => next.by(at),
-                _ => due.push((key.0.namespace().to_owned(), key.clone(), event.clone())),
+                _ => due.push((key.0.namespace().to_owned(), key.clone(), message.clone())),
             }
         }
         self.writes.plan(due);
@@ -104,20 +104,26 @@ impl<'a> EventWriter<'a> {
 
     fn begin(&mut self, cluster: &'a dyn Cluster, is_leader: bool) {
         if is_leader {
-            self.writes.begin(|_, event: Event| async move {
-                let answer = cluster.publish(&event).await;
-                sleep(PAUSE).await;
-                (event, answer)
-            });
+            self.writes
+                .begin(|(regarding, reason), message: String| async move {
+                    let event = Event {
+                        regarding,
+                        reason,
+                        message,
+                    };
+                    let answer = cluster.publish(&event).await;
+                    sleep(PAUSE).await;
+                    (event.message, answer)
+                });
         }
     }
 
     /// Records the outcome of a publication.
-    fn note(&mut self, done: Done<Key, Event>) {
+    fn note(&mut self, done: Done<Key, String>) {
         match &done.answer {
             Ok(()) => self.published.made(done.key.clone(), done.at),
             Err(error) => {
-                let reason = &done.value.reason;
+                let reason = &done.key.1;
                 tracing::warn!(%error, reason, "cannot make an Event");
             }
         }
@@ -127,7 +133,7 @@ impl<'a> EventWriter<'a> {
 }
 
 /// Returns up to [`MOST`] problems: the first of each namespace, then the second of each, and so on.
-fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &Event)> {
+fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &String)> {
     let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
     ranked.into_iter().take(MOST)
 }

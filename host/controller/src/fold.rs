@@ -11,7 +11,7 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::{Problem, Reason, Subject};
 use leafhost_core::resource_names::{NameOwners, ResourceNames};
 use leafhost_core::status_store::{
-    Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus, Event,
+    Condition, ConditionType, ConfigurationState, ConfigurationStates, ConfigurationStatus,
     Regarding, ReportSet, Truth,
 };
 use leafhost_core::text::few;
@@ -47,8 +47,8 @@ pub struct ClusterState<'a> {
 pub struct Folded {
     /// Statuses by Configuration, without Configurations whose reports are all on older versions.
     pub statuses: BTreeMap<ConfigurationKey, ConfigurationStatus>,
-    /// Events, one for each object and reason.
-    pub events: BTreeMap<(Regarding, String), Event>,
+    /// Messages of Events, by object and reason.
+    pub events: BTreeMap<(Regarding, String), String>,
 }
 
 /// Folds the state of the cluster into statuses and Events. A condition whose status is unchanged keeps its transition time.
@@ -126,25 +126,11 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
         folded.statuses.insert(key.clone(), status);
         for (reason, message) in problems {
             let regarding = Regarding::Configuration(key.clone(), configuration.uid.clone());
-            folded.add(regarding, reason, message);
+            folded.events.insert((regarding, reason), message);
         }
     }
     refused_handlers(seen, &mut folded);
     folded
-}
-
-impl Folded {
-    fn add(&mut self, regarding: Regarding, reason: String, message: String) {
-        let key = (regarding.clone(), reason.clone());
-        self.events.insert(
-            key,
-            Event {
-                regarding,
-                reason,
-                message,
-            },
-        );
-    }
 }
 
 /// Report of one node on a Configuration.
@@ -519,11 +505,8 @@ fn refused_handlers(seen: &ClusterState<'_>, folded: &mut Folded) {
     }
     for ((object, reason), node_messages) in refused {
         let message = node_messages.describe(nodes.len());
-        folded.add(
-            Regarding::ConfigMap(object.clone()),
-            reason.clone(),
-            message,
-        );
+        let regarding = Regarding::ConfigMap(object.clone());
+        folded.events.insert((regarding, reason.clone()), message);
     }
 }
 

@@ -11,8 +11,7 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
 use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::{
-    ConfigurationState, ConfigurationStates, ConfigurationStatus, Event, Regarding, ReportSet,
-    WriteError,
+    ConfigurationState, ConfigurationStates, ConfigurationStatus, Regarding, ReportSet, WriteError,
 };
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
@@ -31,8 +30,8 @@ const SPACING: Duration = Duration::from_secs(5);
 /// Time that a new Configuration waits for its first report.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
 
-/// Problems by object and reason, for Events.
-pub type Problems = Arc<BTreeMap<(Regarding, String), Event>>;
+/// Messages of problems by object and reason, for Events.
+pub type Problems = Arc<BTreeMap<(Regarding, String), String>>;
 
 /// A Configuration as it was seen, and the status to write.
 type Job = (Arc<ConfigurationState>, ConfigurationStatus);

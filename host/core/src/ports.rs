@@ -352,9 +352,11 @@ impl Change {
 }
 
 /// Reason why a write failed or may have failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum StoreError {
     /// Another Instance has the name.
+    #[strum(serialize = "exists")]
     #[error("Instance {key} already exists")]
     AlreadyExists {
         /// Key of the Instance.
@@ -408,14 +410,7 @@ pub enum StoreError {
 impl StoreError {
     /// Returns the label in metrics.
     pub fn label(&self) -> &'static str {
-        match self {
-            Self::AlreadyExists { .. } => "exists",
-            Self::Conflict { .. } => "conflict",
-            Self::Gone { .. } => "gone",
-            Self::Denied { .. } => "denied",
-            Self::Unknown { .. } => "unknown",
-            Self::Unavailable { .. } => "unavailable",
-        }
+        self.into()
     }
 
     /// Returns true if the store has a newer object than the change assumes; a retry with the current one may succeed

@@ -1,6 +1,7 @@
 //! Task that watches the cluster, plans after each change, and writes what the plan contains.
 
 use std::collections::BTreeSet;
+use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,22 +56,15 @@ struct Job {
     there: Option<Arc<Object>>,
 }
 
-/// Digest or uid of a change, without the body.
-#[derive(Debug, PartialEq, Eq)]
-enum ChangeId {
-    Create(String),
-    Replace(String),
-    Delete(String),
-}
+/// Kind of a change, and its digest or uid, without the body.
+type ChangeId = (Discriminant<Change>, String);
 
-impl ChangeId {
-    fn of(change: &Change) -> Self {
-        match change {
-            Change::Create(wanted) => Self::Create(wanted.made_of.clone()),
-            Change::Replace { wanted, .. } => Self::Replace(wanted.made_of.clone()),
-            Change::Delete { uid, .. } => Self::Delete(uid.clone()),
-        }
-    }
+fn id(change: &Change) -> ChangeId {
+    let text = match change {
+        Change::Create(wanted) | Change::Replace { wanted, .. } => &wanted.made_of,
+        Change::Delete { uid, .. } => uid,
+    };
+    (discriminant(change), text.clone())
 }
 
 impl BrokerTask {
@@ -183,9 +177,7 @@ impl BrokerTask {
         for (configuration, change) in changes {
             let key = change.key().clone();
             let there = world.objects.get(&key).cloned();
-            let later = self
-                .attempts
-                .later(&key, &ChangeId::of(&change), &there, now);
+            let later = self.attempts.later(&key, &id(&change), &there, now);
             if let Some(later) = later {
                 next.by(later);
                 continue;
@@ -230,7 +222,7 @@ impl BrokerTask {
         if !matches!(answer, Ok(()) | Err(WriteError::Outdated)) {
             self.metrics.failed(Write::Broker);
         }
-        let what = ChangeId::of(&job.change);
+        let what = id(&job.change);
         self.attempts
             .tried(key.clone(), (what, job.there), &answer, SEEN, at);
         self.failed.note(key, job.configuration, answer);

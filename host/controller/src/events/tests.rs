@@ -36,7 +36,7 @@ fn problem(number: usize, message: &str) -> Event {
 impl Bench {
     fn report(&self, problems: impl IntoIterator<Item = Event>) {
         let problems = problems.into_iter();
-        let keyed = problems.map(|one| ((one.regarding.clone(), one.reason.clone()), one));
+        let keyed = problems.map(|one| ((one.regarding, one.reason), one.message));
         self.problems.send_replace(Arc::new(keyed.collect()));
     }
 

@@ -96,6 +96,14 @@ fn swap(
     Ok(())
 }
 
+/// Returns the usage of a slot that is reserved for a pod.
+fn reserved_for(uid: &str, node: &str) -> DeviceUsage {
+    DeviceUsage::Pod {
+        uid: uid.to_owned(),
+        node: node.to_owned(),
+    }
+}
+
 impl Edit {
     /// Applies the edit; on error `instance` is unchanged.
     pub fn apply(&self, instance: &mut Instance) -> Result<(), Outdated> {
@@ -166,11 +174,7 @@ impl Edit {
                 node,
                 reserved,
             } => {
-                let new = DeviceUsage::Pod {
-                    uid: uid.clone(),
-                    node: node.clone(),
-                };
-                swap(instance, id, &DeviceUsage::Unused, &new)?;
+                swap(instance, id, &DeviceUsage::Unused, &reserved_for(uid, node))?;
                 let leafhost = instance.spec.leafhost.get_or_insert_default();
                 leafhost.reserved.insert(id.clone(), reserved.clone());
             }
@@ -185,9 +189,7 @@ impl Edit {
         }
         Ok(())
     }
-}
 
-impl Edit {
     /// Returns true if the object already is as the edit would make it.
     pub fn is_made(&self, instance: &Instance) -> bool {
         let mut again = instance.clone();
@@ -199,11 +201,8 @@ impl Edit {
                 node,
                 reserved,
             } => {
-                let new = DeviceUsage::Pod {
-                    uid: uid.clone(),
-                    node: node.clone(),
-                };
-                instance.usage(id) == new.to_string() && instance.reserved(id) == Some(reserved)
+                let new = reserved_for(uid, node).to_string();
+                instance.usage(id) == new && instance.reserved(id) == Some(reserved)
             }
             Self::Common {
                 generation,
