@@ -69,7 +69,7 @@ fn the_oldest_configuration_of_each_name_gets_it_and_keeps_it() {
         (
             &[("b/echo", 1), ("a/echo", 2), ("a/cams", 3)][..],
             &[][..],
-            &["+a/cams", "+b/echo"][..],
+            &["+b/echo", "+a/cams"][..],
         ),
         (&[("b/echo", 1), ("a/echo", 2)], &[("a/echo", 5, None)], &[]),
         // A Configuration that is being deleted gets no name, and keeps the one it has.
@@ -84,7 +84,7 @@ fn the_oldest_configuration_of_each_name_gets_it_and_keeps_it() {
         (
             &[("a/echo", 2), ("b/echo-a19705", 1)],
             &[],
-            &["+a/echo", "+b/echo-a19705"],
+            &["+b/echo-a19705", "+a/echo"],
         ),
         (
             &[("a/echo", 2), ("b/echo-a19705", 1)],

@@ -59,7 +59,8 @@ impl World {
             rank: SourceRank::default(),
             devices: &self.session,
         };
-        let (wanted, _) = merge(vec![part], &UnconfirmedDevices::default());
+        let key = ConfigurationKey::new("default", "cams").unwrap();
+        let (wanted, _) = merge(&key, vec![part], &UnconfirmedDevices::default());
         let passed = self.bucket.pass(&self.shown, wanted, self.time());
         let before = std::mem::replace(&mut self.shown, passed);
         let now = &self.shown;
