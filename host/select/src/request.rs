@@ -176,13 +176,15 @@ pub fn read(
             "{asking} containers ask for {DEVICES}; at most {MAX_CONTAINERS} may"
         )));
     }
-    let mut raw: BTreeMap<String, RawDevices> = yaml::read(text).map_err(|mistake| {
+    // A pod without the annotation has an empty text.
+    let raw: Option<BTreeMap<String, RawDevices>> = yaml::read(text).map_err(|mistake| {
         let problem = mistake.with_line();
         match &*mistake.path {
             "" => InvalidRequest(problem),
             path => wrong(path, problem),
         }
     })?;
+    let mut raw = raw.unwrap_or_default();
     let mut all = Vec::new();
     let mut counts = Counts::default();
     for (place, container) in containers.iter().enumerate() {
