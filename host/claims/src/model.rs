@@ -23,7 +23,7 @@ pub struct Found {
 /// `<namespace>/<configuration>`.
 pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Option<Found> {
     let place = pool.split_once('/');
-    let candidates = instances.instances.values().filter(|instance| {
+    let mut candidates = instances.instances.values().filter(|instance| {
         let spec = &instance.spec;
         match place {
             None => pool == node && !spec.shared && spec.nodes.iter().any(|one| one == node),
@@ -34,30 +34,19 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
             }
         }
     });
-    for instance in candidates {
+    let number = device.rsplit_once('-');
+    let number = number.and_then(|(_, number)| number.parse::<u32>().ok());
+    candidates.find_map(|instance| {
         let name = &instance.metadata.name;
-        if device_name(name) == device {
-            let instance = Arc::clone(instance);
-            return Some(Found {
-                instance,
-                slot: None,
-            });
-        }
-        let number = device
-            .rsplit_once('-')
-            .and_then(|(_, number)| number.parse().ok());
-        if let Some(number) = number
-            && number < instance.spec.capacity
-            && slot_device_name(name, number) == device
-        {
-            let instance = Arc::clone(instance);
-            return Some(Found {
-                instance,
-                slot: Some(number),
-            });
-        }
-    }
-    None
+        let slot = number.filter(|number| {
+            *number < instance.spec.capacity && slot_device_name(name, *number) == device
+        });
+        let is_found = slot.is_some() || device_name(name) == device;
+        is_found.then(|| Found {
+            instance: Arc::clone(instance),
+            slot,
+        })
+    })
 }
 
 /// Slot for a claim.

@@ -116,13 +116,13 @@ struct Wanted<'a> {
     ways: Vec<Way<'a>>,
 }
 
-/// Alternative of a request, and for each candidate whether it fits.
+/// Alternative of a request, and the candidates that fit.
 struct Way<'a> {
     alternative: &'a Alternative,
     fits: Vec<bool>,
 }
 
-/// Chosen device, with what it is for.
+/// Chosen device, with its request and alternative.
 #[derive(Clone, Copy)]
 struct Chosen<'a> {
     wanted: &'a Wanted<'a>,

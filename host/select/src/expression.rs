@@ -104,7 +104,7 @@ impl Expression {
                 Named::Device => reads = None,
                 Named::Other => {}
             }
-            // What loops or matches a regular expression may run long.
+            // Loops and regular expressions may run long.
             if let Expr::Call(call) = &expression.expr
                 && call.func_name == "matches"
             {

@@ -157,31 +157,31 @@ impl Holder {
         matches!(self, Self::Seen { lost: true, .. })
     }
 
+    /// Returns the pods that were seen to have it.
+    fn pods(&self) -> Option<&BTreeSet<Pod>> {
+        match self {
+            Self::Unseen(_) => None,
+            Self::Seen { pods, .. } => Some(pods),
+        }
+    }
+
     /// Returns true if one of the pods may still use it.
     pub fn is_running(&self, snapshot: &Snapshot) -> bool {
-        match self {
-            Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => pods.iter().any(|pod| snapshot.is_running(pod)),
-        }
+        let mut pods = self.pods().into_iter().flatten();
+        pods.any(|pod| snapshot.is_running(pod))
     }
 
     /// Returns true if none of the pods is on this node any more.
     pub fn is_gone(&self, snapshot: &Snapshot) -> bool {
-        match self {
-            Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => {
-                !pods.is_empty() && pods.iter().all(|pod| snapshot.is_alive(pod) == Some(false))
-            }
-        }
+        let is_gone = |pod: &Pod| snapshot.is_alive(pod) == Some(false);
+        self.pods()
+            .is_some_and(|pods| !pods.is_empty() && pods.iter().all(is_gone))
     }
 
     /// Returns the known uids of the pods.
     pub fn uids(&self) -> impl Iterator<Item = String> {
-        let pods = match self {
-            Self::Unseen(_) => None,
-            Self::Seen { pods, .. } => Some(pods),
-        };
-        pods.into_iter().flatten().filter_map(|pod| pod.uid.clone())
+        let pods = self.pods().into_iter().flatten();
+        pods.filter_map(|pod| pod.uid.clone())
     }
 
     /// Takes in a snapshot that does not show it; returns the reason if the slot is to be released.
@@ -214,20 +214,13 @@ impl Holder {
 
     /// Returns the pods as text.
     pub fn describe(&self) -> Option<String> {
-        match self {
-            Self::Unseen(_) => None,
-            Self::Seen { pods, .. } => {
-                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                Some(pods.join(", "))
-            }
-        }
+        let pods = self.pods()?.iter().map(ToString::to_string);
+        Some(pods.collect::<Vec<_>>().join(", "))
     }
 
     /// Returns true if the names of all its pods are known.
     pub fn is_named(&self) -> bool {
-        match self {
-            Self::Unseen(_) => false,
-            Self::Seen { pods, .. } => pods.iter().all(|pod| pod.name.is_some()),
-        }
+        self.pods()
+            .is_some_and(|pods| pods.iter().all(|pod| pod.name.is_some()))
     }
 }
