@@ -278,15 +278,7 @@ impl Shared {
     async fn write_in_time(&self, change: Change) -> Written {
         let key = change.key();
         let written = tokio::time::timeout(CHANGE, self.write(change)).await;
-        written.unwrap_or_else(|_| {
-            Err(StoreError::Unknown {
-                key,
-                message: format!(
-                    "the API server did not answer within {} seconds",
-                    CHANGE.as_secs()
-                ),
-            })
-        })
+        written.unwrap_or_else(|_| Err(store_error(&Failure::silent(CHANGE), &key)))
     }
 
     async fn write(&self, change: Change) -> Written {

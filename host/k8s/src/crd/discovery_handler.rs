@@ -82,7 +82,7 @@ pub struct ConfigurationReport {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What the handler has found for it.
+    /// Devices that the handler finds for it, and its problems.
     #[serde(flatten)]
     pub configuration: ReportedConfiguration,
 }

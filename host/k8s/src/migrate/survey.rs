@@ -66,40 +66,31 @@ pub async fn pods(client: &Client) -> Result<ClusterState, Error> {
 
 /// Waits until the controllers of Kubernetes have observed the current workloads of these parts.
 pub async fn until_observed(client: &Client, parts: &[Part]) -> Result<(), Error> {
-    let all = ListParams::default();
-    let sets: Vec<DaemonSet> = every(client, &all).await?;
-    for set in sets.iter().filter(|set| is_of(set.meta(), parts)) {
-        observed(client, set, |set: &DaemonSet| {
-            set.status.as_ref()?.observed_generation
-        })
-        .await?;
-    }
-    let deployments: Vec<Deployment> = every(client, &all).await?;
-    for one in deployments.iter().filter(|one| is_of(one.meta(), parts)) {
-        observed(client, one, |one: &Deployment| {
-            one.status.as_ref()?.observed_generation
-        })
-        .await?;
-    }
-    Ok(())
+    let of_set = |set: &DaemonSet| set.status.as_ref()?.observed_generation;
+    observed(client, parts, of_set).await?;
+    let of_deployment = |one: &Deployment| one.status.as_ref()?.observed_generation;
+    observed(client, parts, of_deployment).await
 }
 
 async fn observed<K>(
     client: &Client,
-    object: &K,
+    parts: &[Part],
     generation: impl Fn(&K) -> Option<i64>,
 ) -> Result<(), Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let (name, wanted) = (object.name_any(), object.meta().generation);
-    let api = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-    let is_seen = |now: Option<&K>| now.is_none_or(|now| generation(now) >= wanted);
-    await_condition(api, &name, is_seen)
-        .await
-        .map(drop)
-        .map_err(|error| failed(&format!("watch {name}"), &text::chain(&error)))
+    let all: Vec<K> = every(client, &ListParams::default()).await?;
+    for object in all.iter().filter(|one| is_of(one.meta(), parts)) {
+        let (name, wanted) = (object.name_any(), object.meta().generation);
+        let api = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+        let is_seen = |now: Option<&K>| now.is_none_or(|now| generation(now) >= wanted);
+        await_condition(api, &name, is_seen)
+            .await
+            .map_err(|error| failed(&format!("watch {name}"), &text::chain(&error)))?;
+    }
+    Ok(())
 }
 
 /// Returns all objects of a kind in all namespaces.

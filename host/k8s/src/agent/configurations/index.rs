@@ -256,20 +256,18 @@ impl Entry {
         let field_problem =
             |field: FieldProblem| problem(&name, key.as_ref(), &field.path, field.message);
         let source = Arc::new(object);
-        match manifest::read(&source) {
-            Ok(manifest) => match Configuration::try_from(manifest) {
-                Ok(good) => Self {
-                    uid,
-                    good: Some(Arc::new(good)),
-                    source: Some(source),
-                    problems: Vec::new(),
-                },
-                Err(problems) => {
-                    let problems = problems.into_iter().map(field_problem).collect();
-                    Self::bad(uid, is_deleting, problems, earlier)
-                }
+        let read = manifest::read(&source).map_err(|problem| vec![problem]);
+        match read.and_then(Configuration::try_from) {
+            Ok(good) => Self {
+                uid,
+                good: Some(Arc::new(good)),
+                source: Some(source),
+                problems: Vec::new(),
             },
-            Err(problem) => Self::bad(uid, is_deleting, vec![field_problem(problem)], earlier),
+            Err(problems) => {
+                let problems = problems.into_iter().map(field_problem).collect();
+                Self::bad(uid, is_deleting, problems, earlier)
+            }
         }
     }
 
