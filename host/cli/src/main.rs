@@ -25,15 +25,15 @@ mod webhook;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
-use clap::{CommandFactory as _, Parser as _};
+use args::Command;
 use clap_complete::CompleteEnv;
 
 fn main() -> ExitCode {
-    CompleteEnv::with_factory(Cli::command)
+    CompleteEnv::with_factory(args::definition)
         .var(manual::COMPLETE)
         .complete();
-    let result = match Cli::parse().command {
+    let command = args::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let result = match command {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
         Command::Scheduler(args) => scheduler::run(*args),

@@ -151,11 +151,10 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser as _;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{self, Command};
     use crate::folders::User;
 
     fn mk_settings(dir: &std::path::Path) -> Settings {
@@ -163,8 +162,7 @@ mod tests {
             "leafhost agent --node-name edge-1 --standalone {0}/etc --state-dir {0}/state --cdi-dir {0}/cdi --listen 127.0.0.1:0",
             dir.display()
         );
-        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-        let Command::Agent(args) = cli.command else {
+        let Ok(Command::Agent(args)) = args::parse(line.split(' ')) else {
             panic!("{line}");
         };
         Settings::new(*args, &User::default()).unwrap()

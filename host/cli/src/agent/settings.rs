@@ -113,14 +113,11 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{self, Command};
 
     fn settings(line: &str, user: &User) -> Result<Settings> {
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Command::Agent(args) = cli.command else {
+        let Ok(Command::Agent(args)) = args::parse(line.split_whitespace()) else {
             panic!("{line}");
         };
         Settings::new(*args, user)
