@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{Checked, Located, check_file, check_folder, check_references};
+use leafhost_files::{Checked, Located, check_file, check_folder};
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
@@ -122,7 +122,7 @@ async fn check(
     let folders = folders.into_iter().chain(installed);
     let handlers = Handlers::load(components, folders, compiler, output).await?;
     for (found, complete) in &configurations {
-        let name = &found.configuration.handler;
+        let name = &found.configuration().handler;
         if handlers.has(name) {
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
@@ -142,14 +142,15 @@ async fn check(
             (None, false) => {
                 notes.push(format!(
                     "{}: discoveryDetails of {} not checked: no handler {name:?} found; name its folder with --handlers-dir DIR",
-                    found.file, found.configuration.key
+                    found.file,
+                    found.configuration().key
                 ));
                 continue;
             }
         };
         problems.push(SourceProblem {
-            line: found.handler_line,
-            ..problem(&found.file, "spec.discoveryHandler.name", message)
+            line: found.line_of(field),
+            ..problem(&found.file, field, message)
         });
     }
     problems.sort();
@@ -223,8 +224,8 @@ impl Plan {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
-        self.extend(check_file(&file, &text), false);
-        let wrong = check_references(&file, &text, &self.namespaces);
+        let checked = check_file(&file, &text);
+        let wrong = checked.invalid_references(namespaces);
         self.problems.extend(wrong);
         if let Ok(path) = path.canonicalize() {
             // Use the handlers next to the file if it is in a standalone folder.

@@ -21,9 +21,7 @@ pub mod standalone;
 pub mod state;
 
 pub use claims::FileClaimRecords;
-pub use configurations::{
-    Checked, FileConfigurations, Located, check_file, check_folder, check_references, check_text,
-};
+pub use configurations::{Checked, FileConfigurations, Located, check_file, check_folder};
 pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;

@@ -89,7 +89,7 @@ impl Handlers {
 
     /// Returns the problems that the Configuration's handler finds in its details.
     pub async fn validate(&self, found: &Located) -> Vec<SourceProblem> {
-        let configuration = &found.configuration;
+        let configuration = found.configuration();
         let Some(handler) = self.by_name.get(&configuration.handler) else {
             return Vec::new();
         };
@@ -113,10 +113,10 @@ impl Handlers {
 
     /// Returns the remarks of the Configuration's handler on its details.
     pub async fn remarks(&self, found: &Located) -> Vec<String> {
-        let Some(handler) = self.by_name.get(&found.configuration.handler) else {
+        let Some(handler) = self.by_name.get(&found.configuration().handler) else {
             return Vec::new();
         };
-        let remarks = handler.remarks(&found.configuration.details).await;
+        let remarks = handler.remarks(&found.configuration().details).await;
         let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
         let remarks = remarks.into_iter().map(text);
         let remarks = remarks.map(|text| at_details(found, "", text).to_string());
@@ -128,7 +128,7 @@ impl Handlers {
 fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
     SourceProblem {
         line: found.line_in_details(field),
-        configuration: Some(found.configuration.key.clone()),
+        configuration: Some(found.configuration().key.clone()),
         ..problem(&found.file, DETAILS, message)
     }
 }

@@ -9,20 +9,10 @@ use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
-use leafhost_files::check_text;
-use leafhost_files::folder::Snapshot;
-use leafhost_files::properties::{RULES, Values, without_newline};
+use leafhost_files::properties::{Values, without_newline};
+use leafhost_files::{Located, check_file};
 
-use crate::args::{PropertyArg, PropertyValue};
-
-/// Source of the details.
-#[derive(Debug, Clone)]
-pub enum Given {
-    /// Path of a Configuration.
-    Configuration(PathBuf),
-    /// Path of a file with details alone; `-` is stdin.
-    Details(PathBuf),
-}
+use crate::args::{PropertyArg, PropertyValue, RunArgs};
 
 /// Input of the handler.
 #[derive(Debug)]
@@ -137,12 +127,13 @@ fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
 fn configuration(path: &Path, handler: &str) -> Result<Input> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the Configuration {}", path.display()))?;
-    let (configurations, problems) = check_text(&path.display().to_string(), &text);
+    let checked = check_file(&path.display().to_string(), &text);
+    let configurations = checked.configurations.iter().map(Located::configuration);
     let mut fitting = configurations
         .iter()
         .filter(|configuration| configuration.handler == handler);
     let Some(configuration) = fitting.next() else {
-        if let Some(problem) = problems.first() {
+        if let Some(problem) = checked.problems.first() {
             bail!("{problem}");
         }
         let handlers: Vec<&str> = configurations
@@ -181,12 +172,7 @@ fn values(path: &Path) -> Values {
         Some(name) if name == "configurations" => beside.parent().unwrap_or(beside),
         _ => beside,
     };
-    let read = |name: &str| Arc::new(Snapshot::now(&folder.join(name), &RULES));
-    Values {
-        folder: folder.display().to_string(),
-        secrets: read("secrets"),
-        configmaps: read("configmaps"),
-    }
+    Values::now(folder)
 }
 
 #[cfg(test)]
