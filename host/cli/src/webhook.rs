@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use leafhost_core::ports::HandlerSource;
 use leafhost_core::tasks::Tasks;
 use leafhost_discovery::loader::LoaderTask;
-use leafhost_files::{FileHandlers, FileLoaderStore};
+use leafhost_files::FileLoaderStore;
 use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_k8s::{KubeHandlers, Origins};
@@ -16,6 +15,7 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
 
 use crate::args::WebhookArgs;
+use crate::listen::bind;
 use crate::handler_sources::HandlerSources;
 use crate::log;
 use crate::signals::Signals;
@@ -65,14 +65,10 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     .context("cannot start the runtime for handlers")?;
     let namespace = args.handlers_namespace.as_ref().unwrap_or(&own);
     let kept = args.state_dir.join("cluster/handlers");
-    // Same order as the agent's.
-    let mut sources: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
-        &client, namespace, kept, &mut tasks,
-    ))];
-    for dir in args.folders.handlers_dir {
-        sources.push(Arc::new(FileHandlers::open(vec![dir], &mut tasks)));
-    }
-    let source = HandlerSources::without(sources, &args.without.without_handlers, &mut tasks);
+    let maps = KubeHandlers::watch(&client, namespace, kept, &mut tasks);
+    let folders = args.folders.handlers_dir;
+    let without = &args.without.without_handlers;
+    let source = HandlerSources::open(Some(maps), folders, without, &mut tasks);
     let accepted = args.state_dir.join("accepted/handlers");
     let store = FileLoaderStore::open(accepted, args.state_dir.clone()).await;
     let store = store.with_context(|| {

@@ -20,8 +20,9 @@ use tokio::sync::watch;
 
 use crate::blocking::{blocking, publish};
 use crate::damaged;
-use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
+use crate::state::{Error, fail};
 
 mod claims;
 mod documents;
@@ -88,18 +89,16 @@ pub struct FileConfigurations {
 
 impl FileConfigurations {
     /// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`.
-    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> std::io::Result<Self> {
+    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> Result<Self, Error> {
         let (path, memory) = blocking(move || {
             let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
             (kept, memory)
         })
         .await;
-        let (memory, problems) = memory?;
+        let (memory, problems) = memory.map_err(fail("read", &path))?;
         let mut watched = |name: &str, rules| {
-            let watched = Folder::new(folder.join(name), rules);
-            let snapshots = watched.snapshots();
-            tasks.add_loop("folder of Configurations", watched.watch());
-            snapshots
+            let path = folder.join(name);
+            folder::watch(path, rules, "folder of Configurations", tasks)
         };
         let folders = Folders {
             configurations: watched("configurations", RULES),

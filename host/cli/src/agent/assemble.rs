@@ -18,7 +18,6 @@ use super::home::Home;
 use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
-use crate::handler_sources::HandlerSources;
 
 /// Assembles the agent, ready to run. The home must outlive it.
 pub async fn agent(
@@ -88,15 +87,7 @@ fn sources(
     runtime: Arc<Runtime>,
     network: Result<Network, String>,
 ) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
-    let mut components = Arc::clone(&home.handlers);
-    let without = &settings.args.without.without_handlers;
-    if !without.is_empty() {
-        components = Arc::new(HandlerSources::without(
-            vec![components],
-            without,
-            &mut home.tasks,
-        ));
-    }
+    let components = home.handlers.clone();
     let Some(folder) = settings.external_dir.clone() else {
         return (components, runtime);
     };

@@ -13,8 +13,8 @@ use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
 use leafhost_disk::atomic;
 use tempfile::NamedTempFile;
 
-use super::Error;
 use super::batch::Writes;
+use crate::state::{Error, fail};
 use crate::{damaged, own_yaml};
 
 /// Result of reading the disk.
@@ -43,14 +43,6 @@ impl Failure {
 
 /// Reads all Instances; renames files that are none.
 pub fn read(folder: &Path) -> Result<Stored, Error> {
-    let fail = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error {
-            action,
-            path,
-            source,
-        }
-    };
     let mut stored = Stored::default();
     stored.set.complete = true;
     fs::create_dir_all(folder).map_err(fail("create", folder))?;
