@@ -268,11 +268,8 @@ impl Grants {
             return Ok(Self::default());
         };
         Self::parse(text).map_err(|problems| {
-            let line = |problem: &FieldProblem| match problem.path.as_str() {
-                "" => problem.message.clone(),
-                path => format!("{path}: {}", problem.message),
-            };
-            let lines: Vec<String> = problems.iter().take(10).map(line).collect();
+            let lines = problems.iter().take(10).map(ToString::to_string);
+            let lines: Vec<String> = lines.collect();
             lines.join("; ")
         })
     }

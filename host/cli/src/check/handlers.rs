@@ -96,13 +96,7 @@ impl Handlers {
         match handler.validate(&configuration.details).await {
             Ok(wrong) => wrong
                 .into_iter()
-                .map(|wrong| {
-                    let message = match wrong.path.as_str() {
-                        "" => wrong.message,
-                        path => format!("{path}: {}", wrong.message),
-                    };
-                    at_details(found, &wrong.path, message)
-                })
+                .map(|wrong| at_details(found, &wrong.path, wrong.to_string()))
                 .collect(),
             Err(fault) => {
                 let message = format!("the handler failed to check them: {fault}");
