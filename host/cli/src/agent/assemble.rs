@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::args::{self, Command};
     use crate::folders::User;
+    use crate::status::client::Search;
 
     fn mk_settings(dir: &std::path::Path) -> Settings {
         let line = format!(
@@ -157,19 +158,6 @@ mod tests {
             panic!("{line}");
         };
         Settings::new(*args, &User::default()).unwrap()
-    }
-
-    async fn get(address: std::net::SocketAddr, path: &'static str) -> Result<String, String> {
-        let asked = tokio::task::spawn_blocking(move || {
-            let mut answer = ureq::get(format!("http://{address}{path}"))
-                .call()
-                .map_err(|error| error.to_string())?;
-            answer
-                .body_mut()
-                .read_to_string()
-                .map_err(|error| error.to_string())
-        });
-        asked.await.unwrap()
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -183,8 +171,9 @@ mod tests {
         let (agent, _socket) = agent(&settings, &mut home, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
+        let search = Search::new(Some(&address.to_string()), None, &User::default());
         let ready = async {
-            while get(address, "/readyz").await.is_err() {
+            while search.ready().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -197,7 +186,8 @@ mod tests {
                 "configurations: is missing",
             ];
             loop {
-                let status = get(address, "/status").await.unwrap();
+                let answer = search.status(None).await.unwrap().unwrap();
+                let status = serde_json::to_string(&answer.status).unwrap();
                 if words.iter().all(|words| status.contains(words)) {
                     return;
                 }
