@@ -11,9 +11,11 @@ mod failure;
 mod folders;
 mod handler;
 mod handler_sources;
+mod listen;
 mod log;
 mod manual;
 mod migrate;
+mod runtime;
 mod scheduler;
 mod select;
 mod signals;
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
         Command::Select(args) => select::run(&args),
         Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check::run(&args),
         Command::Handler(command) => handler::run(command),
         Command::Migrate(command) => migrate::run(command),
         Command::Crds => crds(),

@@ -8,7 +8,7 @@ use leafhost_k8s::migrate::{self, Direction, Error, Plan};
 use crate::args::{MigrateArgs, MigrateCommand};
 use crate::check;
 use crate::failure::Usage;
-use crate::handler::open::block_on;
+use crate::runtime::block_on;
 use crate::terminal::{self, Paint, Tone};
 
 /// Maximum number of passes over the plan; a pass repeats steps whose objects others have changed since they were read.

@@ -1,6 +1,5 @@
 //! `leafhost webhook`: answers the API server whether a Configuration may be stored, until it is told to stop.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,10 @@ use leafhost_wasm::{Runtime, RuntimeConfig};
 use tokio::sync::watch;
 
 use crate::args::WebhookArgs;
-use crate::listen::bind;
 use crate::handler_sources::HandlerSources;
+use crate::listen::bind;
 use crate::log;
+use crate::runtime::block_on;
 use crate::signals::Signals;
 
 mod server;
@@ -30,15 +30,7 @@ const LAST: Duration = Duration::from_secs(6);
 /// Runs `leafhost webhook`.
 pub fn run(args: WebhookArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("cannot start the webhook's threads")?;
-    let result = runtime.block_on(serve(args));
-    // A guest that still computes is abandoned.
-    runtime.shutdown_background();
-    result
+    block_on(serve(args))
 }
 
 async fn serve(args: WebhookArgs) -> Result<()> {
@@ -84,9 +76,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
             format!("cannot read {shown}; --client-ca names a file with the certificates of a CA")
         })
     });
-    let address = args.listen;
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen on {address}; choose another with --listen"))?;
+    let listener = bind(args.listen, "--listen").await?;
     let (sender, certificate) = watch::channel(None);
     let server = Server::new(
         listener,
@@ -96,7 +86,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         Origins::new(client.clone()),
         NameCheck::new(client.clone()),
     )?;
-    tracing::info!(namespace = names.namespace, service = names.service, %address, "webhook starts");
+    tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
     tasks.add("loader of handlers", loading.run(stop.clone()));
     let certificate = serving::keep(client, names, sender);
     tasks.add_loop("keeper of the certificate", certificate);

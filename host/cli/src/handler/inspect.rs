@@ -12,6 +12,7 @@ use super::config_map::packed;
 use super::open;
 use crate::age::bytes;
 use crate::args::InspectArgs;
+use crate::runtime::block_on;
 use crate::terminal::{self, Paint, Tone};
 
 /// Runs `leafhost handler inspect`.
@@ -31,7 +32,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         grants: Some(suggest(&inspection).into()),
         ..file.clone()
     };
-    let handler = open::block_on(async { Ok(runtime.load(&trial).await?) })?;
+    let handler = block_on(async { Ok(runtime.load(&trial).await?) })?;
     let description = handler.description();
     let mut text = String::new();
     let paint = Paint::stdout();

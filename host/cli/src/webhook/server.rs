@@ -1,6 +1,5 @@
 //! Server to which the API server posts objects: Configurations, and the objects that the controller makes from them.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use leafhost_discovery::loader::HandlerSet;
 use leafhost_k8s::Origins;
 use leafhost_k8s::admission::{NameCheck, Review};
 use leafhost_k8s::serving::Serving;
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
