@@ -139,13 +139,13 @@ fn write_chunk<'a>(
 }
 
 fn prepare(folder: &Path, key: &InstanceKey, instance: &Instance) -> io::Result<NamedTempFile> {
-    let bytes = encode(instance)?;
+    let text = own_yaml::write(instance)?;
     let namespace = folder.join(&key.namespace);
     if !namespace.is_dir() {
         fs::create_dir_all(&namespace)?;
         atomic::sync(folder)?;
     }
-    atomic::prepare(&namespace, &bytes)
+    atomic::prepare(&namespace, text.as_bytes())
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -163,10 +163,6 @@ fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
         None => name.clone(),
     };
     folder.join(namespace).join(format!("{stem}.yaml"))
-}
-
-fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
-    Ok(own_yaml::write(instance)?.into_bytes())
 }
 
 fn parse(bytes: &[u8]) -> Result<Instance, String> {
