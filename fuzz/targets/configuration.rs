@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafhost_core::configuration::{Configuration, MAX_CAPACITY, MAX_DETAILS};
 use leafhost_core::names::{ConfigurationKey, is_env_name, is_handler_name};
-use leafhost_files::check_text;
+use leafhost_files::check_file;
 use leafhost_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 
@@ -17,9 +17,11 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let (accepted, problems) = within(Duration::from_secs(3), || check_text("f", text));
+    let checked = within(Duration::from_secs(3), || check_file("f", text));
+    let problems = checked.problems;
     let mut keys = BTreeSet::new();
-    for configuration in &accepted {
+    for located in &checked.configurations {
+        let configuration = located.configuration();
         check(configuration);
         assert!(keys.insert(configuration.key.clone()), "each name once");
     }
@@ -34,8 +36,9 @@ fuzz_target!(|data: &[u8]| {
     }
     // A broken document does not affect others, up to the size limit of a file.
     if text.len() <= 16 << 10 {
-        let (with_good, _) = check_text("f", &format!("{text}{GOOD}"));
+        let with_good = check_file("f", &format!("{text}{GOOD}")).configurations;
         let last = with_good.last().expect("the good document");
+        let last = last.configuration();
         assert_eq!(last.key.name(), "last");
         keys.insert(last.key.clone());
         assert_eq!(with_good.len(), keys.len());

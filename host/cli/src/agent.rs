@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent_file::AgentFile;
 use crate::args::AgentArgs;
 use crate::folders::User;
+use crate::listen::{bind, bind_if};
 use crate::log;
 use crate::signals::Signals;
 
@@ -65,10 +66,7 @@ async fn serve(settings: Settings) -> Result<()> {
     let address = listener
         .local_addr()
         .context("cannot read the address of the listener")?;
-    let metrics = match settings.args.metrics_listen {
-        Some(address) => Some(bind(address, "--metrics-listen").await?),
-        None => None,
-    };
+    let metrics = bind_if(settings.args.metrics_listen, "--metrics-listen").await?;
     let file = AgentFile::of_this_process(address);
     let mut home = tokio::select! {
         home = open(&settings, &listener, &file) => home?,
@@ -172,26 +170,6 @@ async fn until_signal(
     }
 }
 
-pub async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener> {
-    let error = match TcpListener::bind(address).await {
-        Ok(listener) => return Ok(listener),
-        Err(error) => error,
-    };
-    let remedy = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "another program uses it, perhaps another agent; stop that program, or choose another port (0 takes any free port)"
-        }
-        std::io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have this address; choose another"
-        }
-        std::io::ErrorKind::PermissionDenied => {
-            "only root may use ports below 1024; choose another"
-        }
-        _ => "choose another address",
-    };
-    Err(error).with_context(|| format!("cannot listen on {address} ({flag}): {remedy}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,22 +218,5 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(error.to_string(), "broke down");
-    }
-
-    #[tokio::test]
-    async fn a_port_in_use_is_reported_with_the_flag_and_the_remedy() {
-        let taken = bind("127.0.0.1:0".parse().unwrap(), "--listen")
-            .await
-            .unwrap();
-        let address = taken.local_addr().unwrap();
-        let error = format!("{:#}", bind(address, "--listen").await.unwrap_err());
-        for words in [
-            &address.to_string(),
-            "--listen",
-            "another agent",
-            "0 takes any",
-        ] {
-            assert!(error.contains(words), "{error}");
-        }
     }
 }

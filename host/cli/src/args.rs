@@ -7,12 +7,15 @@
     reason = "the documentation of flags is their help text, where backticks would be seen"
 )]
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::ArgValueCompleter;
 use leafhost_agent::MAX_TICKETS;
 
@@ -27,7 +30,7 @@ mod webhook;
 
 pub use controller::ControllerArgs;
 pub use handlers::{HandlersDirArgs, WithoutHandlersArgs};
-pub use migrate::{FromAkriArgs, MigrateArgs, MigrateCommand};
+pub use migrate::{MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
 pub use serve::ServeArgs;
@@ -49,6 +52,41 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Returns the definition of the command line.
+pub fn definition() -> clap::Command {
+    with_variables(Cli::command())
+}
+
+/// Parses a command line; the environment has flags that are not in it.
+pub fn parse<T>(line: impl IntoIterator<Item = T>) -> Result<Command, clap::Error>
+where
+    T: Into<OsString> + Clone,
+{
+    let matches = definition().try_get_matches_from(line)?;
+    Ok(Cli::from_arg_matches(&matches)?.command)
+}
+
+/// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. The variable of a switch may be `yes`,
+/// `off` and the like.
+fn with_variables(command: clap::Command) -> clap::Command {
+    let with_variable = |arg: clap::Arg| {
+        let arg = match arg.get_long() {
+            Some(long) if arg.get_env().is_none() => {
+                let name = long.to_uppercase().replace('-', "_");
+                arg.env(format!("LEAFHOST_{name}"))
+            }
+            _ => arg,
+        };
+        match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        }
+    };
+    command
+        .mut_args(with_variable)
+        .mut_subcommands(with_variables)
 }
 
 /// What to do.
@@ -164,21 +202,11 @@ pub enum HandlerCommand {
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
     /// The log format; auto: text on a terminal and under journald, else json
-    #[arg(
-        long,
-        env = "LEAFHOST_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "auto"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub log_format: LogFormat,
 
     /// The level of the log on stderr: error, warn, info, debug or trace; also for one part: info,leafhost_wasm=debug
-    #[arg(
-        long,
-        env = "LEAFHOST_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info"
-    )]
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 }
 
@@ -188,13 +216,12 @@ pub struct AgentArgs {
     /// Read Configurations, handlers and secrets from files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY
     /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost; without this flag the agent is one of a Kubernetes cluster: that of its
     /// service account, else that of KUBECONFIG]
-    #[arg(long, env = "LEAFHOST_STANDALONE", value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
     pub standalone: Option<String>,
 
     /// Namespaces whose Secrets and ConfigMaps every Configuration of the cluster may name, besides those of its own
     #[arg(
         long,
-        env = "LEAFHOST_PROPERTIES_NAMESPACES",
         value_name = "NAMESPACE",
         value_delimiter = ',',
         conflicts_with = "standalone"
@@ -202,49 +229,38 @@ pub struct AgentArgs {
     pub properties_namespaces: Vec<String>,
 
     /// The node's name in Instances; the state folder keeps it [default: the host name; in a cluster that of the agent's token]
-    #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 
     /// The folder for Instances and the last accepted files [default: /var/lib/leafhost as root, else
     /// $XDG_STATE_HOME/leafhost]
-    #[arg(long, env = "LEAFHOST_STATE_DIR", value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
     /// The folder for CDI specs [default: /etc/cdi as root, else cdi in the state folder]
-    #[arg(
-        long,
-        env = "LEAFHOST_CDI_DIR",
-        value_name = "DIR",
-        conflicts_with = "no_cdi"
-    )]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cdi")]
     pub cdi_dir: Option<PathBuf>,
 
     /// Write no CDI specs
-    #[arg(long, env = "LEAFHOST_NO_CDI", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_cdi: bool,
 
     /// The kubelet's folder, which contains device-plugins and pod-resources; the agent waits for it [default:
     /// /var/lib/kubelet as root, else none]
-    #[arg(
-        long,
-        env = "LEAFHOST_KUBELET_DIR",
-        value_name = "DIR",
-        conflicts_with = "no_kubelet"
-    )]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_kubelet")]
     pub kubelet_dir: Option<PathBuf>,
 
     /// Offer nothing to a kubelet
-    #[arg(long, env = "LEAFHOST_NO_KUBELET", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_kubelet: bool,
 
     /// Time after which a claimed slot that no pod is seen to have is released, such as 30s or 5m
-    #[arg(long, env = "LEAFHOST_SLOT_GRACE", value_name = "DURATION", default_value = "5m",
-        value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub slot_grace: Duration,
 
     /// Maximum number of Instances with a resource of their own; pods reach the others through their Configuration's
     /// resource
-    #[arg(long, env = "LEAFHOST_INSTANCE_RESOURCES", value_name = "N", default_value_t = 256,
+    #[arg(long, value_name = "N", default_value_t = 256,
         value_parser = RangedU64ValueParser::<usize>::new().range(0..=10_000))]
     pub instance_resources: usize,
 
@@ -252,12 +268,7 @@ pub struct AgentArgs {
     pub tickets: TicketArgs,
 
     /// The namespace whose ConfigMaps with the label leafhost.dev/handlers: "true" have handlers [default: that of the service account]
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_NAMESPACE",
-        value_name = "NAMESPACE",
-        conflicts_with = "standalone"
-    )]
+    #[arg(long, value_name = "NAMESPACE", conflicts_with = "standalone")]
     pub handlers_namespace: Option<String>,
 
     #[command(flatten)]
@@ -268,37 +279,29 @@ pub struct AgentArgs {
 
     /// The folder where handlers built for Akri register: their sockets and agent-registration.sock are in it [default:
     /// /var/lib/akri in a cluster as root, else none]
-    #[arg(
-        long,
-        env = "LEAFHOST_EXTERNAL_HANDLERS_DIR",
-        value_name = "DIR",
-        conflicts_with = "no_external_handlers"
-    )]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_external_handlers")]
     pub external_handlers_dir: Option<PathBuf>,
 
     /// Let no handler register
-    #[arg(long, env = "LEAFHOST_NO_EXTERNAL_HANDLERS", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub no_external_handlers: bool,
 
     /// The address for /status, /healthz, /readyz and /metrics; port 0 takes any free port
-    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN,
-        value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN, value_parser = socket_address)]
     pub listen: SocketAddr,
 
     /// A group whose members may also read the status from the socket in the state folder [default: only the agent's user]
-    #[arg(long, env = "LEAFHOST_SOCKET_GROUP", value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
 
     /// Another address that serves only /metrics, for scrapers on the network
-    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
     /// Time after which the agent deletes the Instances of a handler that is Offline, such as 30s or 5m
-    #[arg(long, env = "LEAFHOST_HANDLER_EVICTION", value_name = "DURATION", default_value = "5m",
-        value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub handler_eviction: Duration,
 
-    /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
 
@@ -311,12 +314,12 @@ pub struct AgentArgs {
 pub struct TicketArgs {
     /// The number of tickets that the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
     /// them; 220 are enough for a kubelet with the usual limit of 110 pods
-    #[arg(long, env = "LEAFHOST_TICKETS", value_name = "N", default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)), conflicts_with = "standalone")]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "standalone",
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)))]
     pub tickets: u32,
 
     /// Unlock the node once the pod for which leafhost scheduler --node-lock has locked it has its devices
-    #[arg(long, env = "LEAFHOST_NODE_LOCK", conflicts_with = "standalone")]
+    #[arg(long, conflicts_with = "standalone")]
     pub node_lock: bool,
 }
 
@@ -325,12 +328,11 @@ pub struct TicketArgs {
 pub struct CompilerArgs {
     /// The program that compiles components in its own sandbox [default: leafhost-compile in the folder of this executable
     /// or in ../libexec/leafhost]
-    #[arg(long, env = "LEAFHOST_COMPILER", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub compiler: Option<PathBuf>,
 
     /// Time limit for compiling one component, such as 60s
-    #[arg(long, env = "LEAFHOST_COMPILE_TIMEOUT", value_name = "DURATION", default_value = "60s",
-        value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub compile_timeout: Duration,
 }
 
@@ -360,41 +362,35 @@ pub struct StatusArgs {
     pub name: Option<String>,
 
     /// Show only devices that are unhealthy or missing; with `instances`
-    #[arg(long, env = "LEAFHOST_UNHEALTHY", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub unhealthy: bool,
 
     /// Show what was skipped line by line, also where the reason is the same; with `configuration`
-    #[arg(long, env = "LEAFHOST_ALL", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub all: bool,
 
     /// Show nothing; fail with the reason if the agent is not ready, as /readyz says
-    #[arg(long, env = "LEAFHOST_READY", value_parser = BoolishValueParser::new(), conflicts_with_all = ["view", "watch"])]
+    #[arg(long, conflicts_with_all = ["view", "watch"])]
     pub ready: bool,
 
     /// Show nothing; fail only if an agent runs that does not answer at all
-    #[arg(long, env = "LEAFHOST_LIVE", value_parser = BoolishValueParser::new(), conflicts_with_all = ["view", "watch", "ready"])]
+    #[arg(long, conflicts_with_all = ["view", "watch", "ready"])]
     pub live: bool,
 
     /// Show every change until interrupted; waits for an agent to start
-    #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
+    #[arg(long, short)]
     pub watch: bool,
 
     /// The output format
-    #[arg(
-        long,
-        short,
-        env = "LEAFHOST_OUTPUT",
-        value_name = "FORMAT",
-        default_value = "table"
-    )]
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 
     /// The agent's address, ADDR:PORT; state folders are not searched then
-    #[arg(long, env = "LEAFHOST_AGENT", value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT")]
     pub agent: Option<String>,
 
     /// The agent's state folder [default: $XDG_STATE_HOME/leafhost, then /var/lib/leafhost]
-    #[arg(long, env = "LEAFHOST_STATE_DIR", value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }
 
@@ -421,22 +417,16 @@ pub struct CheckArgs {
     pub paths: Vec<PathBuf>,
 
     /// Exit with 1 for notes as well
-    #[arg(long, env = "LEAFHOST_STRICT", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub strict: bool,
 
     /// The namespaces that the agents of the cluster also read Secrets and ConfigMaps of; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_PROPERTIES_NAMESPACES",
-        value_name = "NAMESPACE",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
     pub properties_namespaces: Vec<String>,
 
     #[command(flatten)]
     pub folders: HandlersDirArgs,
 
-    /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
 }
@@ -448,11 +438,11 @@ pub struct NewArgs {
     pub name: String,
 
     /// The folder to create [default: NAME]
-    #[arg(long, env = "LEAFHOST_PATH", value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
 
     /// The leafhost-sdk that the crate depends on: a folder or a version [default: the installed one, else a copy in the crate]
-    #[arg(long, env = "LEAFHOST_SDK", value_name = "PATH|VERSION")]
+    #[arg(long, value_name = "PATH|VERSION")]
     pub sdk: Option<String>,
 }
 
@@ -463,10 +453,9 @@ pub struct InspectArgs {
     pub file: PathBuf,
 
     /// Print only a grants file to start from
-    #[arg(long, env = "LEAFHOST_PRINT_GRANTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "LEAFHOST_PRINT_GRANTS")]
     pub grants: bool,
 
-    /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
 }
@@ -479,11 +468,11 @@ pub struct ConfigMapArgs {
     pub files: Vec<PathBuf>,
 
     /// The name of the ConfigMap [default: that of the file; handlers for several]
-    #[arg(long, env = "LEAFHOST_NAME", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
     /// The namespace of the agents [default: none is written, so that kubectl chooses]
-    #[arg(long, short, env = "LEAFHOST_NAMESPACE", value_name = "NS")]
+    #[arg(long, short, value_name = "NS")]
     pub namespace: Option<String>,
 }
 
@@ -494,64 +483,42 @@ pub struct RunArgs {
     pub file: PathBuf,
 
     /// A Configuration file with the details and properties to use [default: the handler's own example]
-    #[arg(
-        long,
-        env = "LEAFHOST_CONFIGURATION",
-        value_name = "FILE",
-        conflicts_with = "details"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "details")]
     pub configuration: Option<PathBuf>,
 
     /// A file with only the discoveryDetails; - reads stdin
-    #[arg(long, env = "LEAFHOST_DETAILS", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub details: Option<PathBuf>,
 
     /// A discovery property: NAME=VALUE, or NAME=@FILE, which counts as a Secret; may be repeated; replaces the
     /// Configuration's
-    #[arg(
-        long,
-        env = "LEAFHOST_PROPERTY",
-        value_name = "K=V|K=@FILE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "K=V|K=@FILE", hide_env_values = true)]
     pub property: Vec<PropertyArg>,
 
     /// The grants file [default: the one next to FILE]
-    #[arg(long, env = "LEAFHOST_GRANTS", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub grants: Option<PathBuf>,
 
     /// Also show what the handler saw and left out, and why
-    #[arg(long, env = "LEAFHOST_EXPLAIN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub explain: bool,
 
     /// Keep calling the handler as the agent would, and print every answer, until interrupted
-    #[arg(long, short, env = "LEAFHOST_WATCH", value_parser = BoolishValueParser::new())]
+    #[arg(long, short)]
     pub watch: bool,
 
     /// The output format on stdout
-    #[arg(
-        long,
-        short,
-        env = "LEAFHOST_OUTPUT",
-        value_name = "FORMAT",
-        default_value = "table"
-    )]
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 
     /// The node's name that the handler gets [default: the host name]
-    #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 
     /// The level of the handler's log that is shown: error, warn, info, debug or trace
-    #[arg(
-        long,
-        env = "LEAFHOST_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "debug"
-    )]
+    #[arg(long, value_name = "LEVEL", default_value = "debug")]
     pub log_level: String,
 
-    /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
 }

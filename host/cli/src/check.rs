@@ -6,32 +6,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{Checked, Located, check_file, check_folder, check_references};
+use leafhost_files::{Checked, Located, check_file, check_folder};
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
 use crate::failure::AlreadyReported;
-use crate::handler::open::block_on;
-use crate::terminal::{self, Paint, Tone};
+use crate::runtime::block_on;
+use crate::terminal::{self, Paint, Tone, count};
 
 mod handlers;
 
 use handlers::Handlers;
 
 /// Runs `leafhost check`.
-pub fn run(args: CheckArgs) -> Result<()> {
-    let CheckArgs {
-        paths,
-        strict,
-        properties_namespaces,
-        folders,
-        compiler,
-    } = args;
-    let plan = Plan {
-        namespaces: properties_namespaces.into_iter().collect(),
-        ..Plan::default()
-    };
-    let findings = block_on(check(plan, &paths, &folders.handlers_dir, &compiler))?;
+pub fn run(args: &CheckArgs) -> Result<()> {
+    let findings = block_on(check(args))?;
     let paint = Paint::stdout();
     let mut text = String::new();
     for problem in &findings.problems {
@@ -42,10 +31,6 @@ pub fn run(args: CheckArgs) -> Result<()> {
         text.push_str(&paint.apply(Tone::Warning, &format!("note: {note}")));
         text.push('\n');
     }
-    let count = |number: usize, what: &str| match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
-    };
     let found = match findings.problems.len() {
         0 => "no problem".to_owned(),
         number => count(number, "problem"),
@@ -54,7 +39,7 @@ pub fn run(args: CheckArgs) -> Result<()> {
     let handlers = count(findings.handlers, "handler");
     terminal::print(&text)?;
     let notes = match findings.notes.len() {
-        number if strict && number > 0 => {
+        number if args.strict && number > 0 => {
             format!(", and {}, which --strict refuses", count(number, "note"))
         }
         _ => String::new(),
@@ -91,22 +76,18 @@ struct Plan {
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers should be available.
     folders: BTreeSet<PathBuf>,
-    /// Namespaces, besides their own, whose values Configurations may use.
-    namespaces: BTreeSet<String>,
     problems: Vec<SourceProblem>,
     warnings: Vec<SourceProblem>,
 }
 
-async fn check(
-    mut plan: Plan,
-    paths: &[PathBuf],
-    handlers_dirs: &[PathBuf],
-    compiler: &CompilerArgs,
-) -> Result<Findings> {
-    for path in paths {
-        plan.add(path)?;
+async fn check(args: &CheckArgs) -> Result<Findings> {
+    let namespaces = args.properties_namespaces.iter().cloned().collect();
+    let mut plan = Plan::default();
+    for path in &args.paths {
+        plan.add(path, &namespaces)?;
     }
-    plan.folders.extend(handlers_dirs.iter().cloned());
+    plan.folders
+        .extend(args.folders.handlers_dir.iter().cloned());
     let is_file = |(_, complete): &(Located, bool)| !complete;
     let installed = installed_handlers().filter(|_| plan.configurations.iter().any(is_file));
     let Plan {
@@ -115,14 +96,13 @@ async fn check(
         folders,
         mut problems,
         warnings,
-        namespaces: _,
     } = plan;
     let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     let output = (&mut problems, &mut notes);
     let folders = folders.into_iter().chain(installed);
-    let handlers = Handlers::load(components, folders, compiler, output).await?;
+    let handlers = Handlers::load(components, folders, &args.compiler, output).await?;
     for (found, complete) in &configurations {
-        let name = &found.configuration.handler;
+        let name = &found.configuration().handler;
         if handlers.has(name) {
             problems.extend(handlers.validate(found).await);
             notes.extend(handlers.remarks(found).await);
@@ -142,14 +122,16 @@ async fn check(
             (None, false) => {
                 notes.push(format!(
                     "{}: discoveryDetails of {} not checked: no handler {name:?} found; name its folder with --handlers-dir DIR",
-                    found.file, found.configuration.key
+                    found.file,
+                    found.configuration().key
                 ));
                 continue;
             }
         };
+        let field = "spec.discoveryHandler.name";
         problems.push(SourceProblem {
-            line: found.handler_line,
-            ..problem(&found.file, "spec.discoveryHandler.name", message)
+            line: found.line_of(field),
+            ..problem(&found.file, field, message)
         });
     }
     problems.sort();
@@ -204,7 +186,7 @@ fn built_handlers(file: &Path) -> Option<PathBuf> {
 }
 
 impl Plan {
-    fn add(&mut self, path: &Path) -> Result<()> {
+    fn add(&mut self, path: &Path, namespaces: &BTreeSet<String>) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let metadata = path
             .metadata()
@@ -223,9 +205,10 @@ impl Plan {
             self.problems.extend(grants_problems(&file, &text));
             return Ok(());
         }
-        self.extend(check_file(&file, &text), false);
-        let wrong = check_references(&file, &text, &self.namespaces);
+        let checked = check_file(&file, &text);
+        let wrong = checked.invalid_references(namespaces);
         self.problems.extend(wrong);
+        self.extend(checked, false);
         if let Ok(path) = path.canonicalize() {
             // Use the handlers next to the file if it is in a standalone folder.
             let above = path.parent().and_then(Path::parent);
@@ -250,17 +233,17 @@ impl Plan {
         let complete = handlers.is_dir();
         self.extend(check_folder(path), complete);
         if complete {
-            self.components.extend(handlers::components(&handlers)?);
-            self.problems.extend(lone_grants(&handlers)?);
+            let components = handlers::components(&handlers)?;
+            self.problems.extend(lone_grants(&handlers, &components)?);
+            self.components.extend(components);
         }
         Ok(())
     }
 }
 
 /// Returns the problems of grants files without a component; those of a component are reported when it is loaded.
-fn lone_grants(folder: &Path) -> Result<Vec<SourceProblem>> {
+fn lone_grants(folder: &Path, components: &[PathBuf]) -> Result<Vec<SourceProblem>> {
     let mut problems = Vec::new();
-    let components = handlers::components(folder)?;
     for path in handlers::files(folder)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !name.ends_with(grants_file::SUFFIX) {

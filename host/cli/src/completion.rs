@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap_complete::CompletionCandidate;
 
 use crate::folders::User;
+use crate::runtime::block_on;
 use crate::status::{client, tables};
 
 /// Time limit for a completion to wait for the agent.
@@ -17,7 +18,7 @@ pub fn configuration_names(begun: &OsStr) -> Vec<CompletionCandidate> {
     let agent = std::env::var("LEAFHOST_AGENT").ok();
     let state_dir = std::env::var_os("LEAFHOST_STATE_DIR").map(PathBuf::from);
     let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
-    let Ok(Some(answer)) = search.status_within(None, COMPLETION) else {
+    let Ok(Some(answer)) = block_on(search.status_within(None, COMPLETION)) else {
         return Vec::new();
     };
     let views = answer.status.configurations.iter();

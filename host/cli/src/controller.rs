@@ -18,8 +18,8 @@ use leafhost_metrics::CONTENT_TYPE;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::bind;
 use crate::args::ControllerArgs;
+use crate::listen::bind_if;
 use crate::log;
 use crate::signals::Signals;
 
@@ -50,14 +50,8 @@ async fn clear() -> Result<()> {
 
 async fn serve(args: &ControllerArgs) -> Result<()> {
     let mut signals = Signals::new()?;
-    let listener = match args.metrics_listen {
-        Some(address) => Some(bind(address, "--metrics-listen").await?),
-        None => None,
-    };
-    let health = match args.health_listen {
-        Some(address) => Some(bind(address, "--health-listen").await?),
-        None => None,
-    };
+    let listener = bind_if(args.metrics_listen, "--metrics-listen").await?;
+    let health = bind_if(args.health_listen, "--health-listen").await?;
     let served = listener.as_ref().and_then(|one| one.local_addr().ok());
     let client = leafhost_k8s::connect().await?;
     let namespace = args.lease_namespace.as_deref();
@@ -79,20 +73,19 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let brokers = (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &mut tasks)));
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
     let metrics = Metrics::new(cluster.leads(), objects);
-    let endpoint = async {
+    for (listener, name, routes) in [
+        (listener, "metrics endpoint", routes(&metrics)),
+        (
+            health,
+            "health endpoint",
+            Router::new().route("/healthz", get(async || "ok\n")),
+        ),
+    ] {
         if let Some(listener) = listener {
-            let listener = Listener::Tcp(listener);
-            serve_routes(listener, routes(&metrics), shutdown.clone()).await;
+            let stop = tasks.stop.clone();
+            tasks.add(name, serve_routes(Listener::Tcp(listener), routes, stop));
         }
-        Ok(())
-    };
-    let health = async {
-        if let Some(listener) = health {
-            let routes = Router::new().route("/healthz", get(async || "ok\n"));
-            serve_routes(Listener::Tcp(listener), routes, shutdown.clone()).await;
-        }
-        Ok(())
-    };
+    }
     let brokers = brokers
         .map(|brokers| BrokerTask::new(&cluster, brokers, problems.clone(), Arc::clone(&metrics)));
     let brokers = async {
@@ -109,7 +102,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
             &metrics,
             shutdown.clone(),
         );
-        tokio::try_join!(controller, brokers, endpoint, health).map(drop)
+        tokio::try_join!(controller, brokers).map(drop)
     };
     tokio::pin!(running);
     tokio::select! {

@@ -111,22 +111,20 @@ impl User {
     }
 }
 
-/// Returns the host name in lower case, as a node name.
-pub fn node_name() -> Result<String> {
-    let name = nix::unistd::gethostname()
-        .context("cannot read the host name: give a name with --node-name NAME")?;
-    let name = name.to_string_lossy().to_lowercase();
-    check_node_name(&name)?;
-    Ok(name)
-}
-
-/// Rejects an invalid node name.
-pub fn check_node_name(name: &str) -> Result<()> {
+/// Returns the node name: the given one, else the host name in lower case.
+pub fn node_name(given: Option<&str>) -> Result<String> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None => nix::unistd::gethostname()
+            .context("cannot read the host name: give a name with --node-name NAME")?
+            .to_string_lossy()
+            .to_lowercase(),
+    };
     anyhow::ensure!(
-        leafhost_core::names::is_node_name(name),
+        leafhost_core::names::is_node_name(&name),
         "the node name {name:?} is not 1 to 253 lower-case letters, digits, '-' and '.': give another with --node-name NAME"
     );
-    Ok(())
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -165,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_wrong_node_name_names_the_flag() {
-        assert!(check_node_name("edge-1.site").is_ok());
-        let error = check_node_name("Edge_1").unwrap_err().to_string();
+        assert!(node_name(Some("edge-1.site")).is_ok());
+        let error = node_name(Some("Edge_1")).unwrap_err().to_string();
         assert!(error.contains("--node-name"), "{error}");
     }
 }

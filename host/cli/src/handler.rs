@@ -19,7 +19,7 @@ pub fn run(command: HandlerCommand) -> Result<()> {
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Inspect(args) => inspect::run(&args),
         HandlerCommand::Configmap(args) => config_map::run(&args),
-        HandlerCommand::Run(args) => run::run(*args),
+        HandlerCommand::Run(args) => run::run(&args),
         HandlerCommand::Serve(args) => serve::run(&args),
     }
 }

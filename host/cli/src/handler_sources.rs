@@ -6,6 +6,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::select_all;
@@ -14,6 +15,8 @@ use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::tasks::Tasks;
+use leafhost_files::FileHandlers;
+use leafhost_k8s::KubeHandlers;
 use tokio::sync::watch;
 
 /// Handler sources in order of precedence.
@@ -23,17 +26,22 @@ pub struct HandlerSources {
 }
 
 impl HandlerSources {
-    /// Joins the sources.
-    pub fn new(sources: Vec<Arc<dyn HandlerSource>>, tasks: &mut Tasks) -> Self {
-        Self::without(sources, &[], tasks)
-    }
-
-    /// Joins the sources without the files of these names.
-    pub fn without(
-        sources: Vec<Arc<dyn HandlerSource>>,
+    /// Joins the ConfigMaps of a cluster, which come first, and folders, without the files of the names in `without`.
+    pub fn open(
+        maps: Option<KubeHandlers>,
+        folders: Vec<PathBuf>,
         without: &[String],
         tasks: &mut Tasks,
     ) -> Self {
+        let maps = maps.map(|maps| Arc::new(maps) as Arc<dyn HandlerSource>);
+        let mut sources: Vec<_> = maps.into_iter().collect();
+        for folder in folders {
+            sources.push(Arc::new(FileHandlers::open(folder, tasks)));
+        }
+        Self::join(sources, without, tasks)
+    }
+
+    fn join(sources: Vec<Arc<dyn HandlerSource>>, without: &[String], tasks: &mut Tasks) -> Self {
         let sets = sources.iter().map(|source| source.handlers()).collect();
         let (sender, set) = watch::channel(Arc::default());
         let without = without.iter().map(|name| plain(name).to_owned());
@@ -231,7 +239,7 @@ mod tests {
         });
         let without = ["left-out.wasm".to_owned()];
         let mut tasks = Tasks::default();
-        let sources = HandlerSources::without(sources, &without, &mut tasks);
+        let sources = HandlerSources::join(sources, &without, &mut tasks);
         (sources, senders, tasks)
     }
 

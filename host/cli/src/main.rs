@@ -11,9 +11,11 @@ mod failure;
 mod folders;
 mod handler;
 mod handler_sources;
+mod listen;
 mod log;
 mod manual;
 mod migrate;
+mod runtime;
 mod scheduler;
 mod select;
 mod signals;
@@ -25,22 +27,22 @@ mod webhook;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
-use clap::{CommandFactory as _, Parser as _};
+use args::Command;
 use clap_complete::CompleteEnv;
 
 fn main() -> ExitCode {
-    CompleteEnv::with_factory(Cli::command)
+    CompleteEnv::with_factory(args::definition)
         .var(manual::COMPLETE)
         .complete();
-    let result = match Cli::parse().command {
+    let command = args::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let result = match command {
         Command::Agent(args) => agent::run(*args),
         Command::Controller(args) => controller::run(&args),
         Command::Scheduler(args) => scheduler::run(*args),
         Command::Select(args) => select::run(&args),
         Command::Webhook(args) => webhook::run(*args),
         Command::Status(args) => status::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check::run(&args),
         Command::Handler(command) => handler::run(command),
         Command::Migrate(command) => migrate::run(command),
         Command::Crds => crds(),

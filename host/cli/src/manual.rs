@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use clap::CommandFactory as _;
 use clap_complete::env::Shells;
 
-use crate::args::Cli;
+use crate::args;
 use crate::terminal;
 
 /// Environment variable with which a script asks this program for completions.
@@ -27,7 +26,7 @@ fn script(shell: &str) -> Result<String> {
 
 /// Writes one page per command (`leafhost.1`, `leafhost-agent.1`, …) into a folder, or prints the first one.
 pub fn pages(dir: Option<&Path>) -> Result<()> {
-    let command = Cli::command().disable_help_subcommand(true);
+    let command = args::definition().disable_help_subcommand(true);
     let Some(dir) = dir else {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;

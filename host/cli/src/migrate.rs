@@ -5,10 +5,10 @@ use std::io::{IsTerminal as _, Write as _};
 use anyhow::{Context as _, Result, bail};
 use leafhost_k8s::migrate::{self, Direction, Error, Plan};
 
-use crate::args::{FromAkriArgs, MigrateArgs, MigrateCommand};
+use crate::args::{MigrateArgs, MigrateCommand};
 use crate::check;
 use crate::failure::Usage;
-use crate::handler::open::block_on;
+use crate::runtime::block_on;
 use crate::terminal::{self, Paint, Tone};
 
 /// Maximum number of passes over the plan; a pass repeats steps whose objects others have changed since they were read.
@@ -32,17 +32,17 @@ pub fn run(command: MigrateCommand) -> Result<()> {
     block_on(async {
         match command {
             MigrateCommand::FromAkri(args) => {
-                let FromAkriArgs {
-                    common,
-                    folders,
-                    compiler,
-                } = args;
-                move_on(Direction::FromAkri, &common, async |plan: &mut Plan| {
-                    let texts = std::mem::take(&mut plan.configurations);
-                    let found = check::details(texts, &folders.handlers_dir, &compiler).await?;
-                    plan.notes.extend(found);
-                    Ok(())
-                })
+                move_on(
+                    Direction::FromAkri,
+                    &args.common,
+                    async |plan: &mut Plan| {
+                        let texts = std::mem::take(&mut plan.configurations);
+                        let folders = &args.folders.handlers_dir;
+                        let found = check::details(texts, folders, &args.compiler).await?;
+                        plan.notes.extend(found);
+                        Ok(())
+                    },
+                )
                 .await
             }
             MigrateCommand::ToAkri(args) => {

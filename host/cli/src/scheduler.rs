@@ -13,10 +13,10 @@ use leafhost_k8s::extender::{self, Names};
 use leafhost_scheduler::{Metrics, Scheduler, public_routes, routes};
 use tokio::sync::watch;
 
-use crate::agent::bind;
 use crate::args::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs};
-use crate::handler::open::block_on;
+use crate::listen::{bind, bind_if};
 use crate::log;
+use crate::runtime::block_on;
 use crate::signals::Signals;
 use crate::terminal;
 
@@ -29,12 +29,7 @@ pub fn run(args: SchedulerArgs) -> Result<()> {
         return config(args);
     }
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("cannot start the scheduler's threads")?;
-    runtime.block_on(answer(args))
+    block_on(answer(args))
 }
 
 fn config(args: SchedulerConfigArgs) -> Result<()> {
@@ -59,10 +54,7 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
     let listener = bind(args.listen, "--listen").await?;
     let address = listener.local_addr();
     let address = address.context("cannot read the address of the listener")?;
-    let public = match args.metrics_listen {
-        Some(address) => Some(bind(address, "--metrics-listen").await?),
-        None => None,
-    };
+    let public = bind_if(args.metrics_listen, "--metrics-listen").await?;
     let client = leafhost_k8s::connect().await?;
     let cluster = Arc::new(KubeScheduling::new(&client));
     let mut scheduler = Scheduler::new(Arc::clone(&cluster) as _, Arc::new(Metrics::default()));

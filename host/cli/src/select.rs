@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::args::SelectArgs;
-use crate::handler::open::block_on;
+use crate::runtime::block_on;
 use crate::table::{Cell, Table};
 use crate::terminal::{self, Output, Paint, Tone};
 

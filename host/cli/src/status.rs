@@ -8,6 +8,7 @@ use leafhost_core::instance::Instance;
 use crate::args::{StatusArgs, View};
 use crate::failure::Usage;
 use crate::folders::User;
+use crate::runtime::block_on;
 use crate::terminal::{self, Output, Paint};
 
 pub mod client;
@@ -18,78 +19,52 @@ pub mod tables;
 mod kubelet;
 mod overview;
 mod slots;
-mod socket;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-/// View and output options of the command line.
-#[derive(Debug, Clone)]
+/// Flags of the command line, and the colours of its output.
+#[derive(Debug)]
 struct Request {
-    view: Option<View>,
-    name: Option<String>,
-    /// Show only devices that have a problem.
-    unhealthy: bool,
-    /// Show each skipped candidate on its own line.
-    all: bool,
-    output: Output,
+    args: StatusArgs,
     paint: Paint,
-    /// Cut the overview to the terminal, and print one JSON object per line.
-    live: bool,
 }
 
 /// Runs `leafhost status`.
 pub fn run(args: StatusArgs) -> Result<()> {
-    let StatusArgs {
-        view,
-        name,
-        unhealthy,
-        all,
-        ready,
-        live,
-        watch,
-        output,
-        agent,
-        state_dir,
-    } = args;
-    let misplaced = match view {
-        Some(View::Configuration) => unhealthy.then_some("--unhealthy needs `instances`"),
-        Some(View::Instances) => all.then_some("--all needs `configuration`"),
-        _ if name.is_some() => Some("NAME can only follow `configuration` or `instances`"),
-        _ if unhealthy => Some("--unhealthy needs `instances`"),
-        _ => all.then_some("--all needs `configuration`"),
+    let misplaced = match args.view {
+        Some(View::Configuration) => args.unhealthy.then_some("--unhealthy needs `instances`"),
+        Some(View::Instances) => args.all.then_some("--all needs `configuration`"),
+        _ if args.name.is_some() => Some("NAME can only follow `configuration` or `instances`"),
+        _ if args.unhealthy => Some("--unhealthy needs `instances`"),
+        _ => args.all.then_some("--all needs `configuration`"),
     };
     if let Some(misplaced) = misplaced {
         return Err(Usage(misplaced.to_owned()).into());
     }
-    let search = client::Search::new(agent.as_deref(), state_dir.as_deref(), &User::current());
-    if ready {
-        return search.ready();
+    let (agent, state_dir) = (args.agent.as_deref(), args.state_dir.as_deref());
+    let search = client::Search::new(agent, state_dir, &User::current());
+    if args.ready {
+        return block_on(search.ready());
     }
-    if live {
-        return search.live();
+    if args.live {
+        return block_on(search.live());
     }
     let request = Request {
-        view,
-        name,
-        unhealthy,
-        all,
-        output,
+        args,
         paint: Paint::stdout(),
-        live: watch,
     };
-    if watch {
-        return watch::run(search, move |newest| {
+    if request.args.watch {
+        return block_on(watch::run(&search, |newest| {
             let frame = newest.as_ref().map_err(Clone::clone).and_then(|status| {
                 let frame = request.frame(status, Timestamp::now());
                 frame.map_err(|error| format!("{error:#}"))
             });
             frame.unwrap_or_else(|error| request.trouble(&error))
-        });
+        }));
     }
-    let answer = search
-        .status(None)?
+    let answer = block_on(search.status(None))?
         .context("the agent answered \"not changed\" to a request that does not ask for changes")?;
     let text = request.render(&answer.status, Timestamp::now())?;
     Ok(terminal::print(&text)?)
@@ -99,15 +74,15 @@ impl Request {
     fn frame(&self, status: &Status, now: Timestamp) -> Result<watch::Frame> {
         let text = self.render(status, now)?;
         // For one Configuration every call matters; for the overview only changed results do.
-        let key = match self.view {
-            Some(View::Configuration) if self.name.is_some() => serde_json::to_string(status)?,
+        let key = match self.args.view {
+            Some(View::Configuration) if self.args.name.is_some() => serde_json::to_string(status)?,
             _ => serde_json::to_string(&essence(status))?,
         };
         Ok(watch::Frame { text, key })
     }
 
     fn trouble(&self, error: &str) -> watch::Frame {
-        let text = match self.output {
+        let text = match self.args.output {
             Output::Table if terminal::is_terminal() => {
                 let lines = terminal::wrap(&terminal::escape(error), terminal::size().width);
                 format!("{}\n(trying again every second)\n", lines.join("\n"))
@@ -123,14 +98,14 @@ impl Request {
     }
 
     fn render(&self, status: &Status, now: Timestamp) -> Result<String> {
-        match self.output {
+        match self.args.output {
             Output::Table => self.table(status, now),
-            output => terminal::document(output, self.live, &self.value(status)?),
+            output => terminal::document(output, self.args.watch, &self.value(status)?),
         }
     }
 
     fn value(&self, status: &Status) -> Result<serde_json::Value> {
-        Ok(match (self.view, &self.name) {
+        Ok(match (self.args.view, &self.args.name) {
             (None, _) => serde_json::to_value(status)?,
             (Some(View::Handlers), _) => serde_json::to_value(&status.handlers)?,
             (Some(View::Instances), _) => serde_json::to_value(self.instances(status)?)?,
@@ -145,19 +120,19 @@ impl Request {
 
     /// Returns the Instances that were asked for.
     fn instances<'a>(&self, status: &'a Status) -> Result<Vec<&'a Instance>> {
-        let name = self.name.as_deref();
+        let name = self.args.name.as_deref();
         let view = name
             .map(|name| configuration::find(status, name))
             .transpose()?;
         let instances = tables::of(status, view);
         Ok(instances
-            .filter(|instance| !self.unhealthy || tables::is_troubled(instance, &status.node))
+            .filter(|instance| !self.args.unhealthy || tables::is_troubled(instance, &status.node))
             .collect())
     }
 
     fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
-        let size = (self.live && terminal::is_terminal()).then(terminal::size);
-        let lines = match (self.view, &self.name) {
+        let size = (self.args.watch && terminal::is_terminal()).then(terminal::size);
+        let lines = match (self.args.view, &self.args.name) {
             (None, _) => overview::lines(status, now, self.paint, size)?,
             (Some(View::Handlers), _) => {
                 tables::handlers(&status.handlers, now).lines(self.paint)?
@@ -172,12 +147,12 @@ impl Request {
             }
             (Some(View::Configuration), Some(name)) => {
                 let view = configuration::find(status, name)?;
-                configuration::lines(status, view, now, self.all, self.paint)?
+                configuration::lines(status, view, now, self.args.all, self.paint)?
             }
         };
         let mut text = lines.join("\n");
         text.push('\n');
-        if self.live && !terminal::is_terminal() {
+        if self.args.watch && !terminal::is_terminal() {
             // An empty line separates consecutive versions.
             text.push('\n');
         }

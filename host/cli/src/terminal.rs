@@ -113,6 +113,14 @@ pub fn size() -> Size {
     }
 }
 
+/// Formats a number of things: `1 handler`, `2 handlers`.
+pub fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
 /// Wraps the text to lines of at most `width` characters, between words if possible.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();

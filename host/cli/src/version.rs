@@ -1,20 +1,15 @@
 //! Text of `--version`: the program and the contracts it speaks.
 
-use std::sync::LazyLock;
-
 use leafhost_wasm::CONTRACT_VERSIONS;
 
 /// Returns the text after the program's name.
-pub fn long() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "{}\ncontracts: {}\nAPI: {}",
-            env!("CARGO_PKG_VERSION"),
-            CONTRACT_VERSIONS.join(", "),
-            leafhost_core::names::API_VERSION
-        )
-    });
-    &TEXT
+pub fn long() -> String {
+    format!(
+        "{}\ncontracts: {}\nAPI: {}",
+        env!("CARGO_PKG_VERSION"),
+        CONTRACT_VERSIONS.join(", "),
+        leafhost_core::names::API_VERSION
+    )
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! `leafhost webhook`: answers the API server whether a Configuration may be stored, until it is told to stop.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use leafhost_core::ports::HandlerSource;
 use leafhost_core::tasks::Tasks;
 use leafhost_discovery::loader::LoaderTask;
-use leafhost_files::{FileHandlers, FileLoaderStore};
+use leafhost_files::FileLoaderStore;
 use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_k8s::{KubeHandlers, Origins};
@@ -17,7 +15,9 @@ use tokio::sync::watch;
 
 use crate::args::WebhookArgs;
 use crate::handler_sources::HandlerSources;
+use crate::listen::bind;
 use crate::log;
+use crate::runtime::block_on;
 use crate::signals::Signals;
 
 mod server;
@@ -30,15 +30,7 @@ const LAST: Duration = Duration::from_secs(6);
 /// Runs `leafhost webhook`.
 pub fn run(args: WebhookArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("cannot start the webhook's threads")?;
-    let result = runtime.block_on(serve(args));
-    // A guest that still computes is abandoned.
-    runtime.shutdown_background();
-    result
+    block_on(serve(args))
 }
 
 async fn serve(args: WebhookArgs) -> Result<()> {
@@ -65,14 +57,10 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     .context("cannot start the runtime for handlers")?;
     let namespace = args.handlers_namespace.as_ref().unwrap_or(&own);
     let kept = args.state_dir.join("cluster/handlers");
-    // Same order as the agent's.
-    let mut sources: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
-        &client, namespace, kept, &mut tasks,
-    ))];
-    for dir in args.folders.handlers_dir {
-        sources.push(Arc::new(FileHandlers::open(vec![dir], &mut tasks)));
-    }
-    let source = HandlerSources::without(sources, &args.without.without_handlers, &mut tasks);
+    let maps = KubeHandlers::watch(&client, namespace, kept, &mut tasks);
+    let folders = args.folders.handlers_dir;
+    let without = &args.without.without_handlers;
+    let source = HandlerSources::open(Some(maps), folders, without, &mut tasks);
     let accepted = args.state_dir.join("accepted/handlers");
     let store = FileLoaderStore::open(accepted, args.state_dir.clone()).await;
     let store = store.with_context(|| {
@@ -88,9 +76,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
             format!("cannot read {shown}; --client-ca names a file with the certificates of a CA")
         })
     });
-    let address = args.listen;
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen on {address}; choose another with --listen"))?;
+    let listener = bind(args.listen, "--listen").await?;
     let (sender, certificate) = watch::channel(None);
     let server = Server::new(
         listener,
@@ -100,7 +86,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         Origins::new(client.clone()),
         NameCheck::new(client.clone()),
     )?;
-    tracing::info!(namespace = names.namespace, service = names.service, %address, "webhook starts");
+    tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
     tasks.add("loader of handlers", loading.run(stop.clone()));
     let certificate = serving::keep(client, names, sender);
     tasks.add_loop("keeper of the certificate", certificate);

@@ -1,6 +1,7 @@
 //! Configurations: what to discover, and how many slots each device gets (`akri.sh/v0`, field-compatible with Akri).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -243,6 +244,16 @@ impl FieldProblem {
         Self {
             path: text::clean(path.as_ref(), MAX_PATH),
             message: text::abridge(message.as_ref(), MAX_MESSAGE),
+        }
+    }
+}
+
+impl fmt::Display for FieldProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, message } = self;
+        match path.as_str() {
+            "" => f.write_str(message),
+            path => write!(f, "{path}: {message}"),
         }
     }
 }

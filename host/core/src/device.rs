@@ -52,25 +52,29 @@ pub enum Health {
 }
 
 /// Device as reported by a handler.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Id of the device; a shared device has one id on all nodes.
     pub id: String,
     /// True if many nodes can see the device.
     pub shared: bool,
     /// Id of the piece of hardware, independent of the handler that found it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub physical_id: Option<String>,
     /// Environment variables of the workload.
     pub properties: BTreeMap<String, String>,
     /// Files and folders for the workload.
     pub mounts: Vec<Mount>,
     /// Device nodes for the workload.
+    #[serde(rename = "deviceNodes")]
     pub nodes: Vec<DeviceNode>,
     /// Attributes by which schedulers select devices.
     pub attributes: Attributes,
     /// Amounts that the device provides.
     pub capacity: Capacities,
     /// Health of the device.
+    #[serde(flatten)]
     pub health: Health,
 }
 

@@ -20,8 +20,9 @@ use tokio::sync::watch;
 
 use crate::blocking::{blocking, publish};
 use crate::damaged;
-use crate::folder::{Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
+use crate::state::{Error, fail};
 
 mod claims;
 mod documents;
@@ -88,18 +89,16 @@ pub struct FileConfigurations {
 
 impl FileConfigurations {
     /// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`.
-    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> std::io::Result<Self> {
+    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> Result<Self, Error> {
         let (path, memory) = blocking(move || {
             let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
             (kept, memory)
         })
         .await;
-        let (memory, problems) = memory?;
+        let (memory, problems) = memory.map_err(fail("read", &path))?;
         let mut watched = |name: &str, rules| {
-            let watched = Folder::new(folder.join(name), rules);
-            let snapshots = watched.snapshots();
-            tasks.add_loop("folder of Configurations", watched.watch());
-            snapshots
+            let path = folder.join(name);
+            folder::watch(path, rules, "folder of Configurations", tasks)
         };
         let folders = Folders {
             configurations: watched("configurations", RULES),
@@ -126,54 +125,33 @@ impl ConfigurationSource for FileConfigurations {
     }
 }
 
-/// Reads the text of a Configuration file as the agent does: returns its good documents, and the problems of the others. `file` is the
-/// name in the problems.
-pub fn check_text(file: &str, text: &str) -> (Vec<Configuration>, Vec<SourceProblem>) {
-    let Reading {
-        documents,
-        problems,
-        ..
-    } = documents::read(file, text);
-    let configurations = documents.into_iter().map(|d| d.configuration).collect();
-    (configurations, problems)
-}
-
 /// A usable Configuration and its location.
 #[derive(Debug, Clone)]
 pub struct Located {
     /// Path or name of the file.
     pub file: String,
-    /// The Configuration itself.
-    pub configuration: Configuration,
-    /// Line of its handler's name, from 1.
-    pub handler_line: Option<usize>,
-    /// Line of its `discoveryDetails`, from 1.
-    details_line: Option<usize>,
-    /// True if each line of the details is a line of the file.
-    has_literal_details: bool,
+    document: Document,
 }
 
 impl Located {
-    fn new(file: &str, document: Document) -> Self {
-        let details_line = document.line_of("spec.discoveryHandler.discoveryDetails");
-        Self {
-            file: file.to_owned(),
-            handler_line: document.line_of("spec.discoveryHandler.name"),
-            details_line,
-            has_literal_details: details_line.is_some_and(|line| document.is_literal(line)),
-            configuration: document.configuration,
-        }
+    /// Returns the Configuration itself.
+    pub fn configuration(&self) -> &Configuration {
+        &self.document.configuration
+    }
+
+    /// Returns the line of a field, or of the nearest parent that exists, from 1.
+    pub fn line_of(&self, path: &str) -> Option<usize> {
+        self.document.line_of(path)
     }
 
     /// Returns the line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the file, or
     /// `field` is empty.
     pub fn line_in_details(&self, field: &str) -> Option<usize> {
-        let details = &self.configuration.details;
-        let line = self
-            .has_literal_details
-            .then(|| documents::line_in(details, field))
-            .flatten();
-        Some(self.details_line? + line.unwrap_or(0))
+        let line = self.line_of("spec.discoveryHandler.discoveryDetails")?;
+        // Otherwise a line of the details need not be a line of the file.
+        let is_literal = self.document.is_literal(line);
+        let within = is_literal.then(|| documents::line_in(&self.configuration().details, field));
+        Some(line + within.flatten().unwrap_or(0))
     }
 }
 
@@ -188,65 +166,58 @@ pub struct Checked {
     pub warnings: Vec<SourceProblem>,
 }
 
-/// Reads a Configuration file like [`check_text`], with the lines of usable Configurations.
+impl Checked {
+    /// Returns the problems of property references that are invalid for an agent which reads values from `namespaces` and from the
+    /// Configuration's own namespace.
+    pub fn invalid_references(&self, namespaces: &BTreeSet<String>) -> Vec<SourceProblem> {
+        let wrong = self.configurations.iter().flat_map(|located| {
+            let wrong = invalid_references(located.configuration(), namespaces).into_iter();
+            wrong.map(move |wrong| SourceProblem {
+                line: located.line_of(&wrong.path),
+                path: wrong.path,
+                configuration: Some(located.configuration().key.clone()),
+                ..SourceProblem::new(&located.file, wrong.message)
+            })
+        });
+        wrong.take(documents::MAX_PROBLEMS).collect()
+    }
+}
+
+/// Reads the text of a Configuration file as the agent does. `file` is the name in the problems.
 pub fn check_file(file: &str, text: &str) -> Checked {
     let reading = documents::read(file, text);
-    let located = reading.documents.into_iter();
-    let located = located.map(|document| Located::new(file, document));
     Checked {
-        configurations: located.collect(),
+        configurations: located(file, reading.documents),
         problems: reading.problems,
         warnings: reading.warnings,
     }
 }
 
-/// Reads a Configuration file and returns the problems of property references that are invalid for an agent which reads values from
-/// `namespaces` and from the Configuration's own namespace.
-pub fn check_references(
-    file: &str,
-    text: &str,
-    namespaces: &BTreeSet<String>,
-) -> Vec<SourceProblem> {
-    let documents = documents::read(file, text).documents;
-    let wrong = documents.iter().flat_map(|document| {
-        let wrong = invalid_references(&document.configuration, namespaces).into_iter();
-        wrong.map(move |wrong| SourceProblem {
-            line: document.line_of(&wrong.path),
-            path: wrong.path,
-            configuration: Some(document.configuration.key.clone()),
-            ..SourceProblem::new(file, wrong.message)
-        })
+fn located(file: &str, documents: Vec<Document>) -> Vec<Located> {
+    let documents = documents.into_iter();
+    let located = documents.map(|document| Located {
+        file: file.to_owned(),
+        document,
     });
-    wrong.take(documents::MAX_PROBLEMS).collect()
+    located.collect()
 }
 
 /// Reads a standalone folder once, as the agent does without stored texts. Blocks.
 pub fn check_folder(folder: &Path) -> Checked {
-    let values = Values {
-        folder: folder.display().to_string(),
-        secrets: Arc::new(Snapshot::now(&folder.join("secrets"), &properties::RULES)),
-        configmaps: Arc::new(Snapshot::now(
-            &folder.join("configmaps"),
-            &properties::RULES,
-        )),
-    };
+    let values = Values::now(folder);
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
     let mut memory = Memory::default();
     let set = assemble(&path, &snapshot, &values, &mut memory);
-    let mut located = Vec::new();
+    let mut configurations = Vec::new();
     for (name, content) in &snapshot.files {
         let shown = path.join(name).display().to_string();
         let mut documents = read(&shown, content, None).documents;
         documents.retain(|document| memory.served.get(key(document)) == Some(name));
-        located.extend(
-            documents
-                .into_iter()
-                .map(|document| Located::new(&shown, document)),
-        );
+        configurations.extend(located(&shown, documents));
     }
     Checked {
-        configurations: located,
+        configurations,
         problems: set.problems,
         warnings: set.warnings,
     }

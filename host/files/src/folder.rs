@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -119,30 +120,27 @@ impl Snapshot {
     }
 }
 
+/// Watches a folder, which need not exist, with a task of this name. Without events the folder is scanned every ten seconds.
+pub fn watch(
+    path: impl Into<PathBuf>,
+    rules: Rules,
+    name: &'static str,
+    tasks: &mut Tasks,
+) -> watch::Receiver<Arc<Snapshot>> {
+    let path = path.into();
+    let (sender, snapshots) = watch::channel(Arc::default());
+    tasks.add_loop(name, Folder { path, rules }.watch(sender));
+    snapshots
+}
+
 /// A folder and the rules for its files.
-pub struct Folder {
+struct Folder {
     path: PathBuf,
     rules: Rules,
-    snapshot: watch::Sender<Arc<Snapshot>>,
 }
 
 impl Folder {
-    /// Creates the watcher of a folder that need not exist.
-    pub fn new(path: impl Into<PathBuf>, rules: Rules) -> Self {
-        Self {
-            path: path.into(),
-            rules,
-            snapshot: watch::Sender::default(),
-        }
-    }
-
-    /// Returns a receiver of the snapshots from [`Folder::watch`].
-    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
-        self.snapshot.subscribe()
-    }
-
-    /// Watches until it is dropped. Without events the folder is scanned every ten seconds.
-    pub async fn watch(self) {
+    async fn watch(self, published: watch::Sender<Arc<Snapshot>>) {
         let mut events = FolderEvents::new();
         let mut settling = Settling::default();
         let mut snapshot = Snapshot::default();
@@ -221,7 +219,7 @@ impl Folder {
                     snapshot.files.extend(pending);
                     snapshot.complete = true;
                 }
-                publish(&self.snapshot, snapshot.clone());
+                publish(&published, snapshot.clone());
             }
             self.wait(&mut events, &mut settling, now, wake).await;
         }

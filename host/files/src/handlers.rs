@@ -1,10 +1,8 @@
-//! Handler files: components with their grants next to them, from one or several folders.
+//! Handler files: components with their grants next to them.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::future::select_all;
 use leafhost_core::grants_file;
 use leafhost_core::ports::{
     GrantsFile, HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
@@ -13,7 +11,7 @@ use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::blocking::publish;
-use crate::folder::{self, Content, Folder, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot};
 
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// Maximum size of a component, in bytes.
@@ -45,25 +43,19 @@ const RULES: Rules = Rules {
     max_files: 1000,
 };
 
-/// Handler files of some folders.
+/// Handler files of a folder.
 pub struct FileHandlers {
-    folders: Vec<PathBuf>,
+    folder: PathBuf,
     set: watch::Receiver<Arc<SourceSet>>,
 }
 
 impl FileHandlers {
-    /// Watches the folders. If several have a file of one name, that of the first folder is used.
-    pub fn open(folders: Vec<PathBuf>, tasks: &mut Tasks) -> Self {
-        let watched = folders.iter().map(|path| {
-            let folder = Folder::new(path.clone(), RULES);
-            let snapshots = folder.snapshots();
-            tasks.add_loop("folder of handlers", folder.watch());
-            (path.clone(), snapshots)
-        });
-        let watched = watched.collect();
+    /// Watches the folder.
+    pub fn open(folder: PathBuf, tasks: &mut Tasks) -> Self {
+        let snapshots = folder::watch(&folder, RULES, "folder of handlers", tasks);
         let (sender, set) = watch::channel(Arc::default());
-        tasks.add_loop("handlers", follow(watched, sender));
-        Self { folders, set }
+        tasks.add_loop("handlers", follow(folder.clone(), snapshots, sender));
+        Self { folder, set }
     }
 }
 
@@ -73,104 +65,76 @@ impl HandlerSource for FileHandlers {
     }
 
     fn read(&self, name: &str, version: &SourceVersion) -> Result<SourceFile, LoadError> {
-        let mut whys = Vec::new();
-        for path in &self.folders {
-            match folder::fetch(path, &RULES, name, &version.digest) {
-                Ok(bytes) => {
-                    return Ok(SourceFile {
-                        name: name.to_owned(),
-                        bytes,
-                        grants: version.grants.clone(),
-                    });
-                }
-                Err(why) => whys.push(format!("{} {why}", path.join(name).display())),
-            }
-        }
-        Err(LoadError {
+        let fetched = folder::fetch(&self.folder, &RULES, name, &version.digest);
+        let bytes = fetched.map_err(|why| LoadError {
             source_name: name.to_owned(),
             message: format!(
-                "{}; retrying; a file that is put there is loaded",
-                whys.join(", ")
+                "{} {why}; retrying; a file that is put there is loaded",
+                self.folder.join(name).display()
             ),
             missing_grants: Vec::new(),
             transient: true,
+        })?;
+        Ok(SourceFile {
+            name: name.to_owned(),
+            bytes,
+            grants: version.grants.clone(),
         })
     }
 }
 
 async fn follow(
-    mut folders: Vec<(PathBuf, watch::Receiver<Arc<Snapshot>>)>,
+    folder: PathBuf,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
     set: watch::Sender<Arc<SourceSet>>,
 ) {
     loop {
-        let snapshots: Vec<_> = folders
-            .iter_mut()
-            .map(|(path, snapshots)| (path.clone(), snapshots.borrow_and_update().clone()))
-            .collect();
-        publish(&set, assemble(&snapshots));
-        if folders.is_empty() {
-            return;
-        }
-        let changes = folders
-            .iter_mut()
-            .map(|(_, snapshots)| Box::pin(snapshots.changed()));
-        let (first, ..) = select_all(changes).await;
-        if first.is_err() {
+        let snapshot = snapshots.borrow_and_update().clone();
+        publish(&set, assemble(&folder, &snapshot));
+        if snapshots.changed().await.is_err() {
             return;
         }
     }
 }
 
 /// Assembles the sources. Pure.
-fn assemble(folders: &[(PathBuf, Arc<Snapshot>)]) -> SourceSet {
-    let mut set = SourceSet::default();
-    for (path, snapshot) in folders {
-        set.problems.extend(snapshot.problems_of(path));
-    }
-    if !folders.iter().all(|(_, snapshot)| snapshot.complete) {
+fn assemble(folder: &Path, snapshot: &Snapshot) -> SourceSet {
+    let mut set = SourceSet {
+        complete: snapshot.complete,
+        problems: snapshot.problems_of(folder),
+        ..SourceSet::default()
+    };
+    if !set.complete {
         return set;
     }
-    set.complete = true;
-    let mut owners: BTreeMap<&str, &Path> = BTreeMap::new();
-    for (path, snapshot) in folders {
-        let missing = snapshot.missing(path, "handlers");
-        set.partial |= missing.is_some();
-        set.problems.extend(missing);
-        for (name, content) in &snapshot.files {
-            let file = path.join(name).display().to_string();
-            if !is_component(name) {
-                let orphaned =
-                    orphan(name, snapshot).map(|message| SourceProblem::new(file, message));
-                set.problems.extend(orphaned.clone());
-                if let Ok(Some(text)) = text(Some(content)) {
-                    set.grants
-                        .entry(name.clone())
-                        .or_insert(GrantsFile { text, orphaned });
-                }
-                continue;
+    let missing = snapshot.missing(folder, "handlers");
+    set.partial = missing.is_some();
+    set.problems.extend(missing);
+    for (name, content) in &snapshot.files {
+        let file = folder.join(name).display().to_string();
+        if !is_component(name) {
+            let orphaned = orphan(name, snapshot).map(|message| SourceProblem::new(file, message));
+            set.problems.extend(orphaned.clone());
+            if let Ok(Some(text)) = text(Some(content)) {
+                let grants = GrantsFile { text, orphaned };
+                set.grants.insert(name.clone(), grants);
             }
-            if let Some(other) = owners.get(name.as_str()) {
-                let other = other.join(name);
-                let message = format!("is not used: {} comes first", other.display());
-                set.problems.push(SourceProblem::new(file, message));
-                continue;
-            }
-            owners.insert(name, path);
-            let grants_name = grants_of(name, snapshot);
-            let version = version(content, snapshot.files.get(&grants_name));
-            if let Err(Some((of_grants, message))) = &version {
-                let at = if *of_grants {
-                    path.join(&grants_name).display().to_string()
-                } else {
-                    file
-                };
-                let message = format!(
-                    "{message}; until that is right, a version that was accepted before keeps serving"
-                );
-                set.problems.push(SourceProblem::new(at, message));
-            }
-            set.files.insert(name.clone(), version.ok());
+            continue;
         }
+        let grants_name = grants_of(name, snapshot);
+        let version = version(content, snapshot.files.get(&grants_name));
+        if let Err(Some((of_grants, message))) = &version {
+            let at = if *of_grants {
+                folder.join(&grants_name).display().to_string()
+            } else {
+                file
+            };
+            let message = format!(
+                "{message}; until that is right, a version that was accepted before keeps serving"
+            );
+            set.problems.push(SourceProblem::new(at, message));
+        }
+        set.files.insert(name.clone(), version.ok());
     }
     set.problems.sort();
     set

@@ -11,20 +11,11 @@ use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, Wr
 use tokio::sync::{Mutex, watch};
 
 use crate::blocking::blocking;
+use crate::state::Error;
 
 mod batch;
 mod disk;
 use batch::Batch;
-
-/// Reason why the Instances cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {}: {}", path.display(), leafhost_disk::atomic::remedy(source))]
-pub struct Error {
-    action: &'static str,
-    path: PathBuf,
-    #[source]
-    source: std::io::Error,
-}
 
 /// Writes one batch after the other.
 struct Writer {

@@ -5,28 +5,24 @@
 
 mod blocking;
 mod claims;
-pub mod configurations;
+mod configurations;
 mod damaged;
 mod events;
-pub mod folder;
-pub mod handlers;
-pub mod instances;
-pub mod ledger;
-pub mod loader_store;
+mod folder;
+mod handlers;
+mod instances;
+mod ledger;
+mod loader_store;
 mod own_yaml;
 pub mod properties;
 mod regular;
 mod settle;
-pub mod standalone;
-pub mod state;
+mod state;
 
 pub use claims::FileClaimRecords;
-pub use configurations::{
-    Checked, FileConfigurations, Located, check_file, check_folder, check_references, check_text,
-};
+pub use configurations::{Checked, FileConfigurations, Located, check_file, check_folder};
 pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;
 pub use loader_store::FileLoaderStore;
-pub use standalone::{Folders, NodeState, Standalone};
-pub use state::StateDir;
+pub use state::{Error, NodeState};

@@ -23,7 +23,6 @@ use leafhost_disk::atomic;
 mod loads;
 mod owners;
 use loads::Loads;
-use owners::OwnersFile;
 
 const VERSION: &str = ".yaml";
 const BYTES: &str = "bytes";
@@ -41,11 +40,12 @@ struct Version {
 /// Store of the loader.
 #[derive(Debug)]
 pub struct FileLoaderStore {
+    /// Folder of the accepted versions.
     folder: PathBuf,
     /// Versions found when the store was opened.
     accepted: BTreeMap<String, AcceptedVersion>,
+    state: PathBuf,
     loads: Loads,
-    owners: OwnersFile,
 }
 
 impl FileLoaderStore {
@@ -54,8 +54,8 @@ impl FileLoaderStore {
         blocking(move || {
             Ok(Self {
                 accepted: accepted(&folder)?,
-                owners: OwnersFile::new(state.clone()),
-                loads: Loads::open(state),
+                loads: Loads::open(state.clone()),
+                state,
                 folder,
             })
         })
@@ -156,11 +156,11 @@ impl LoaderStore for FileLoaderStore {
     }
 
     fn owners(&self) -> BTreeMap<String, Owner> {
-        self.owners.read()
+        owners::read(&self.state)
     }
 
     fn set_owners(&self, owners: &BTreeMap<String, Owner>) -> Result<(), Box<SourceProblem>> {
-        self.owners.write(owners).map_err(|error| {
+        owners::write(&self.state, owners).map_err(|error| {
             let message = format!(
                 "cannot keep which file each handler's name belongs to: {}: {error}",
                 atomic::remedy(&error)

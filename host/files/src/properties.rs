@@ -1,5 +1,6 @@
 //! Discovery properties: values given in a Configuration, or named there and stored as files `NAME/KEY`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use leafhost_core::configuration::{Configuration, FieldProblem};
@@ -34,6 +35,16 @@ pub struct Values {
 }
 
 impl Values {
+    /// Reads the values below a folder as they are now, even if their files have not settled. Blocks.
+    pub fn now(folder: &Path) -> Self {
+        let read = |name: &str| Arc::new(Snapshot::now(&folder.join(name), &RULES));
+        Self {
+            folder: folder.display().to_string(),
+            secrets: read("secrets"),
+            configmaps: read("configmaps"),
+        }
+    }
+
     /// Returns the properties of a Configuration, sorted by name, or the problem of the first that cannot be resolved.
     pub fn resolve(&self, configuration: &Configuration) -> Result<Vec<Property>, FieldProblem> {
         properties::resolve(configuration, None, |reference| self.lookup(reference))

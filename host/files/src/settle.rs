@@ -69,6 +69,17 @@ struct Entry {
 }
 
 impl Entry {
+    fn new(writer: Writer, now: Instant) -> Self {
+        Self {
+            stamp: None,
+            quiet_since: now,
+            had_event: false,
+            writer,
+            pending: true,
+            reported: false,
+        }
+    }
+
     /// Returns the `Instant` at which the file settles if nothing more happens.
     fn settles(&self) -> Option<(Instant, Settled)> {
         let (wait, settled) = match (self.stamp, self.writer) {
@@ -91,14 +102,8 @@ pub struct Settling {
 impl Settling {
     /// Records an event of a file.
     pub fn event(&mut self, name: &str, event: FileEvent, now: Instant) {
-        let entry = self.entries.entry(name.to_owned()).or_insert(Entry {
-            stamp: None,
-            quiet_since: now,
-            had_event: true,
-            writer: Writer::None,
-            pending: true,
-            reported: false,
-        });
+        let entry = self.entries.entry(name.to_owned());
+        let entry = entry.or_insert(Entry::new(Writer::None, now));
         entry.had_event = true;
         entry.pending = true;
         entry.quiet_since = now;
@@ -129,14 +134,8 @@ impl Settling {
                 0 => Writer::Possible,
                 _ => Writer::None,
             };
-            let entry = self.entries.entry(name.clone()).or_insert(Entry {
-                stamp: None,
-                quiet_since: now,
-                had_event: false,
-                writer,
-                pending: true,
-                reported: false,
-            });
+            let entry = self.entries.entry(name.clone());
+            let entry = entry.or_insert(Entry::new(writer, now));
             let had_event = std::mem::take(&mut entry.had_event);
             if entry.stamp != Some(*stamp) {
                 if !had_event {

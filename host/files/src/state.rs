@@ -1,67 +1,97 @@
-//! The state folder: locks it for one agent, and ties it to a node.
+//! The state folder: locks it for one agent, ties it to a node, and opens what both modes keep there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use leafhost_core::ports::SourceProblem;
-
 use leafhost_disk::atomic;
+
+use crate::blocking::blocking;
+use crate::{FileLedger, FileLoaderStore};
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
 /// Time that the agent waits for the lock of another one.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Reason why the state folder cannot be used.
+/// Reason why the state of an earlier run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file operation failed.
-    #[error("cannot {action} {}: {remedy}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), atomic::remedy(source))]
     Io {
         /// Attempted operation.
         action: &'static str,
         /// File or folder of the operation.
         path: PathBuf,
-        /// Remedy for the operator.
-        remedy: &'static str,
         /// Operating system error.
         #[source]
         source: io::Error,
     },
-    /// Another agent uses the folder.
-    #[error(
-        "the state folder {} is in use by the agent with pid {pid}; stop that one, or name another folder with --state-dir",
-        path.display()
-    )]
-    InUse {
+    /// The state folder is that of another agent or node.
+    #[error("the state folder {} {why}", path.display())]
+    Taken {
         /// Path of the folder.
         path: PathBuf,
-        /// Pid of the other agent, as far as it has written it.
-        pid: String,
+        /// Owner, with the remedy.
+        why: String,
     },
-    /// The Instances in the folder belong to another node.
-    #[error(
-        "the state folder {} belongs to node {remembered:?}, and this node is {given:?}; start with --node-name {remembered}, or remove {} and everything beside it to start again, with new Instances",
-        path.display(),
-        path.join(NODE_NAME).display()
-    )]
-    OtherNode {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Name of the node that the folder belongs to.
-        remembered: String,
-        /// Name of the node given now.
-        given: String,
-    },
+}
+
+/// Returns the conversion of an error of an operation on this file or folder.
+pub(crate) fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+/// State that an agent keeps on its node in either mode. Dropping it releases the state folder, so it must outlive all users of its parts.
+pub struct NodeState {
+    /// Accepted versions of handlers, and those that are being loaded.
+    pub accepted: Arc<FileLoaderStore>,
+    /// Names of resources that were ever offered.
+    pub ledger: Arc<FileLedger>,
+    // Dropped last, when nothing writes to the folder any more.
+    dir: StateDir,
+}
+
+impl NodeState {
+    /// Opens the state folder for the node of that name.
+    pub async fn open(state_dir: PathBuf, node_name: &str) -> Result<Self, Error> {
+        let node_name = node_name.to_owned();
+        let dir = blocking(move || StateDir::open(state_dir, &node_name)).await?;
+        let path = &dir.path;
+        let ledger = FileLedger::open(path.clone()).await;
+        let kept = path.join("accepted/handlers");
+        let accepted = FileLoaderStore::open(kept.clone(), path.clone()).await;
+        Ok(Self {
+            ledger: Arc::new(ledger.map_err(fail("read", path))?),
+            accepted: Arc::new(accepted.map_err(fail("read", &kept))?),
+            dir,
+        })
+    }
+
+    /// Returns the path of the state folder.
+    pub fn path(&self) -> &Path {
+        &self.dir.path
+    }
+
+    /// Returns the problem found when the folder was opened.
+    pub fn problem(&self) -> Option<&SourceProblem> {
+        self.dir.problem.as_ref()
+    }
 }
 
 /// The state folder, locked until it is dropped.
 #[derive(Debug)]
-pub struct StateDir {
+struct StateDir {
     path: PathBuf,
     problem: Option<SourceProblem>,
     _lock: File,
@@ -69,17 +99,8 @@ pub struct StateDir {
 
 impl StateDir {
     /// Creates the folder if it is missing, for its owner alone, and locks it. Blocks.
-    pub fn open(path: impl Into<PathBuf>, node_name: &str) -> Result<Self, Error> {
+    fn open(path: impl Into<PathBuf>, node_name: &str) -> Result<Self, Error> {
         let path = path.into();
-        let fail = |action, at: &Path| {
-            let at = at.to_owned();
-            move |source: io::Error| Error::Io {
-                action,
-                path: at,
-                remedy: atomic::remedy(&source),
-                source,
-            }
-        };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -92,16 +113,15 @@ impl StateDir {
             options.open(&lock)
         })
         .map_err(fail("open", &lock))?;
-        match hold(&file) {
-            Ok(true) => {}
-            Ok(false) => {
-                let pid = fs::read(&lock).map_err(fail("read", &lock))?;
-                return Err(Error::InUse {
-                    path,
-                    pid: String::from_utf8_lossy(&pid).trim().to_owned(),
-                });
-            }
-            Err(error) => return Err(fail("lock", &lock)(error)),
+        if !hold(&file).map_err(fail("lock", &lock))? {
+            // As far as the other agent has written it.
+            let pid = fs::read(&lock).map_err(fail("read", &lock))?;
+            let pid = String::from_utf8_lossy(&pid);
+            let why = format!(
+                "is in use by the agent with pid {}; stop that one, or name another folder with --state-dir",
+                pid.trim()
+            );
+            return Err(Error::Taken { path, why });
         }
         // The pid only serves the message of a second agent: a full disk does not keep the agent from starting.
         let _ = file
@@ -120,27 +140,17 @@ impl StateDir {
             atomic::write(&path, NODE_NAME, format!("{node_name}\n").as_bytes())
                 .map_err(fail("write", &remembered))?;
         } else if read != node_name {
-            return Err(Error::OtherNode {
-                remembered: read,
-                given: node_name.to_owned(),
-                path,
-            });
+            let why = format!(
+                "belongs to node {read:?}, and this node is {node_name:?}; start with --node-name {read}, or remove {} and everything beside it to start again, with new Instances",
+                remembered.display()
+            );
+            return Err(Error::Taken { path, why });
         }
         Ok(Self {
             path,
             problem,
             _lock: file,
         })
-    }
-
-    /// Returns the path of the folder.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the problem found when the folder was opened.
-    pub fn problem(&self) -> Option<&SourceProblem> {
-        self.problem.as_ref()
     }
 }
 
@@ -201,7 +211,7 @@ mod tests {
             "{text}"
         );
         drop(held);
-        assert_eq!(StateDir::open(&path, "edge-1").unwrap().path(), path);
+        assert_eq!(StateDir::open(&path, "edge-1").unwrap().path, path);
     }
 
     #[test]

@@ -268,11 +268,8 @@ impl Grants {
             return Ok(Self::default());
         };
         Self::parse(text).map_err(|problems| {
-            let line = |problem: &FieldProblem| match problem.path.as_str() {
-                "" => problem.message.clone(),
-                path => format!("{path}: {}", problem.message),
-            };
-            let lines: Vec<String> = problems.iter().take(10).map(line).collect();
+            let lines = problems.iter().take(10).map(ToString::to_string);
+            let lines: Vec<String> = lines.collect();
             lines.join("; ")
         })
     }
@@ -335,69 +332,37 @@ impl LimitsSection {
 
 impl DevicesSection {
     fn check(self, problems: &mut Vec<FieldProblem>) -> DeviceGrants {
-        let mut grants = DeviceGrants::default();
-        for (list, name) in [
-            (&self.nodes, "devices.nodes"),
-            (&self.mounts, "devices.mounts"),
-            (&self.env, "devices.env"),
-        ] {
-            check_list(name, list, problems);
+        let nodes = entries("devices.nodes", &self.nodes, problems, node_grant);
+        DeviceGrants {
+            udev_nodes: nodes.iter().any(Option::is_none),
+            nodes: nodes.into_iter().flatten().collect(),
+            mounts: entries("devices.mounts", &self.mounts, problems, mount_grant),
+            env: entries("devices.env", &self.env, problems, env_grant),
+            ..DeviceGrants::default()
         }
-        for (index, entry) in self.nodes.iter().enumerate() {
-            if entry == "udev" {
-                grants.udev_nodes = true;
-                continue;
-            }
-            let below_dev = entry.starts_with("/dev/");
-            match path_pattern(entry) {
-                Ok(pattern) if below_dev => grants.nodes.push(pattern),
-                outcome => problems.push(FieldProblem::new(
-                    format!("devices.nodes[{index}]"),
-                    format!(
-                        "{entry:?} {}",
-                        outcome.err().unwrap_or_else(|| {
-                            "must be `udev` or a path below /dev such as \"/dev/vfio/*\"".to_owned()
-                        })
-                    ),
-                )),
-            }
-        }
-        for (index, entry) in self.mounts.iter().enumerate() {
-            match mount_grant(entry) {
-                Ok(grant) => grants.mounts.push(grant),
-                Err(message) => problems.push(FieldProblem::new(
-                    format!("devices.mounts[{index}]"),
-                    format!("{entry:?} {message}"),
-                )),
-            }
-        }
-        for (index, entry) in self.env.iter().enumerate() {
-            let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?');
-            match Pattern::new(entry) {
-                Ok(_) if variables::is_never_set(entry) => problems.push(FieldProblem::new(
-                    format!("devices.env[{index}]"),
-                    format!(
-                        "{entry:?} is never handed out, because {}; remove it",
-                        variables::NEVER_SET
-                    ),
-                )),
-                Ok(pattern) if !entry.is_empty() && entry.chars().all(named) => {
-                    if let Some(name) = never_env_in(&pattern) {
-                        problems.push(FieldProblem::new(
-                            format!("devices.env[{index}]"),
-                            format!("{entry:?} has {name}, which is never handed out; begin with what the names that are meant have in common, such as \"UDEV_*\""),
-                        ));
-                    }
-                    grants.env.push(pattern);
-                }
-                _ => problems.push(FieldProblem::new(
-                    format!("devices.env[{index}]"),
-                    format!("{entry:?} must be a name or a pattern such as \"UDEV_*\""),
-                )),
-            }
-        }
-        grants
     }
+}
+
+/// Parses the entries and leaves out invalid ones. The indexes shift then, but that has no effect, since the file is
+/// rejected.
+fn entries<T>(
+    path: &str,
+    list: &[String],
+    problems: &mut Vec<FieldProblem>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Vec<T> {
+    check_list(path, list, problems);
+    let mut entries = Vec::new();
+    for (index, text) in list.iter().enumerate() {
+        match parse(text) {
+            Ok(entry) => entries.push(entry),
+            Err(message) => problems.push(FieldProblem::new(
+                format!("{path}[{index}]"),
+                format!("{text:?} {message}"),
+            )),
+        }
+    }
+    entries
 }
 
 fn check_list(path: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
@@ -424,7 +389,42 @@ fn path_pattern(text: &str) -> Result<Pattern, String> {
     if text.contains("**") {
         return Err("has `**`; one star stays within one folder".to_owned());
     }
+    pattern(text)
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|error| format!("is not a pattern: {}", error.msg))
+}
+
+/// Parses a pattern of device nodes; `None` for `udev`.
+fn node_grant(entry: &str) -> Result<Option<Pattern>, String> {
+    if entry == "udev" {
+        return Ok(None);
+    }
+    let pattern = path_pattern(entry)?;
+    if !entry.starts_with("/dev/") {
+        let message = "must be `udev` or a path below /dev such as \"/dev/vfio/*\"";
+        return Err(message.to_owned());
+    }
+    Ok(Some(pattern))
+}
+
+fn env_grant(entry: &str) -> Result<Pattern, String> {
+    if variables::is_never_set(entry) {
+        let why = variables::NEVER_SET;
+        return Err(format!("is never handed out, because {why}; remove it"));
+    }
+    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?');
+    let pattern = Pattern::new(entry).ok();
+    let Some(pattern) = pattern.filter(|_| !entry.is_empty() && entry.chars().all(named)) else {
+        return Err("must be a name or a pattern such as \"UDEV_*\"".to_owned());
+    };
+    match never_env_in(&pattern) {
+        Some(name) => Err(format!(
+            "has {name}, which is never handed out; begin with what the names that are meant have in common, such as \"UDEV_*\""
+        )),
+        None => Ok(pattern),
+    }
 }
 
 fn mount_grant(entry: &str) -> Result<MountGrant, String> {

@@ -41,7 +41,7 @@ impl HandOut<'_> {
             let granted = |path: &str| {
                 grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
             };
-            node.host_path = self.granted_path(&node.host_path, "nodes", granted, Kind::is_node)?;
+            node.host_path = self.granted_path(&node.host_path, "nodes", granted)?;
             if let Some(problem) = paths::node_target_problem(&node.container_path, &node.host_path)
             {
                 return Err(format!("device node {:?} {problem}", node.container_path));
@@ -50,8 +50,7 @@ impl HandOut<'_> {
         for mount in &mut device.mounts {
             let read_only = mount.read_only;
             let granted = |path: &str| grants.allows_mount(path, read_only);
-            mount.host_path =
-                self.granted_path(&mount.host_path, "mounts", granted, Kind::is_mountable)?;
+            mount.host_path = self.granted_path(&mount.host_path, "mounts", granted)?;
             if let Some(problem) = paths::mount_target_problem(&mount.container_path) {
                 return Err(format!("mount {:?} {problem}", mount.container_path));
             }
@@ -68,7 +67,6 @@ impl HandOut<'_> {
         path: &str,
         list: &str,
         granted: impl Fn(&str) -> bool,
-        fits: fn(Kind) -> bool,
     ) -> Result<String, String> {
         if !granted(path) {
             let never = if list == "mounts" {
@@ -94,7 +92,8 @@ impl HandOut<'_> {
                 resolved.path
             ));
         }
-        if !fits(resolved.kind) || !paths::is_below_its_root(&resolved.path, resolved.kind) {
+        let fits = resolved.kind.is_node() == (list == "nodes");
+        if !fits || !paths::is_below_its_root(&resolved.path, resolved.kind) {
             return Err(format!(
                 "{path} is {}, which cannot be handed out under `devices.{list}`",
                 resolved.kind.name()

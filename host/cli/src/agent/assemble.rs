@@ -18,7 +18,6 @@ use super::home::Home;
 use super::prerequisites::Machine;
 use super::settings::Settings;
 use super::socket::{self, Bound};
-use crate::handler_sources::HandlerSources;
 
 /// Assembles the agent, ready to run. The home must outlive it.
 pub async fn agent(
@@ -88,15 +87,7 @@ fn sources(
     runtime: Arc<Runtime>,
     network: Result<Network, String>,
 ) -> (Arc<dyn HandlerSource>, Arc<dyn Loader>) {
-    let mut components = Arc::clone(&home.handlers);
-    let without = &settings.args.without.without_handlers;
-    if !without.is_empty() {
-        components = Arc::new(HandlerSources::without(
-            vec![components],
-            without,
-            &mut home.tasks,
-        ));
-    }
+    let components = home.handlers.clone();
     let Some(folder) = settings.external_dir.clone() else {
         return (components, runtime);
     };
@@ -151,36 +142,22 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser as _;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{self, Command};
     use crate::folders::User;
+    use crate::status::client::Search;
 
     fn mk_settings(dir: &std::path::Path) -> Settings {
         let line = format!(
             "leafhost agent --node-name edge-1 --standalone {0}/etc --state-dir {0}/state --cdi-dir {0}/cdi --listen 127.0.0.1:0",
             dir.display()
         );
-        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-        let Command::Agent(args) = cli.command else {
+        let Ok(Command::Agent(args)) = args::parse(line.split(' ')) else {
             panic!("{line}");
         };
         Settings::new(*args, &User::default()).unwrap()
-    }
-
-    async fn get(address: std::net::SocketAddr, path: &'static str) -> Result<String, String> {
-        let asked = tokio::task::spawn_blocking(move || {
-            let mut answer = ureq::get(format!("http://{address}{path}"))
-                .call()
-                .map_err(|error| error.to_string())?;
-            answer
-                .body_mut()
-                .read_to_string()
-                .map_err(|error| error.to_string())
-        });
-        asked.await.unwrap()
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -194,8 +171,9 @@ mod tests {
         let (agent, _socket) = agent(&settings, &mut home, listener, None).await.unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(agent.run(shutdown.clone()));
+        let search = Search::new(Some(&address.to_string()), None, &User::default());
         let ready = async {
-            while get(address, "/readyz").await.is_err() {
+            while search.ready().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -208,7 +186,8 @@ mod tests {
                 "configurations: is missing",
             ];
             loop {
-                let status = get(address, "/status").await.unwrap();
+                let answer = search.status(None).await.unwrap().unwrap();
+                let status = serde_json::to_string(&answer.status).unwrap();
                 if words.iter().all(|words| status.contains(words)) {
                     return;
                 }

@@ -11,7 +11,7 @@ use leafhost_core::ports::{
 };
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
-use leafhost_files::{FileClaimRecords, FileHandlers, Folders, NodeState, Standalone};
+use leafhost_files::{FileClaimRecords, FileConfigurations, FileInstances, NodeState};
 use leafhost_k8s::{
     ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport,
     KubeSlices,
@@ -60,27 +60,31 @@ impl Home {
 
     async fn standalone(settings: &Settings, dir: &Path, mut tasks: Tasks) -> Result<Self> {
         let node = settings.node.clone().unwrap_or_default();
-        let folders = Folders {
-            folder: dir.to_owned(),
-            state_dir: settings.state_dir.clone(),
-            handlers: settings.handlers_dirs.clone(),
-        };
-        let home = Standalone::open(folders, &node, &mut tasks).await?;
+        let state = NodeState::open(settings.state_dir.clone(), &node).await?;
+        let instances = FileInstances::open(state.path().join("instances")).await?;
+        let kept = state.path().join("accepted/configurations");
+        let configurations = FileConfigurations::open(dir.to_owned(), kept, &mut tasks).await?;
+        let problems = instances.problems().iter().chain(configurations.problems());
+        let problems = problems.chain(state.problem()).cloned().collect();
+        let mut folders = vec![dir.join("handlers")];
+        folders.extend_from_slice(&settings.handlers_dirs);
+        let without = &settings.args.without.without_handlers;
+        let handlers = HandlerSources::open(None, folders, without, &mut tasks);
         Ok(Self {
             node,
             mode: "standalone",
             cdi_readers: CdiReaders::Everybody,
-            problems: home.problems().to_vec(),
-            configurations: home.configurations,
-            handlers: home.handlers,
-            accepted: home.state.accepted.clone(),
-            instances: home.instances,
-            ledger: home.state.ledger.clone(),
+            problems,
+            configurations: Arc::new(configurations),
+            handlers: Arc::new(handlers),
+            accepted: state.accepted.clone(),
+            instances: Arc::new(instances),
+            ledger: state.ledger.clone(),
             reports: None,
             claims: None,
             lock: None,
             tasks,
-            _state: home.state,
+            _state: state,
         })
     }
 
@@ -102,14 +106,10 @@ impl Home {
         let instances = KubeInstances::watch(&client, &node, memory("instances.json"), &mut tasks);
         let namespace = settings.args.handlers_namespace.as_ref();
         let namespace = namespace.unwrap_or(&identity.namespace);
-        let kept = memory("handlers");
-        // A ConfigMap takes precedence over files, and an earlier folder over a later one.
-        let mut handlers: Vec<Arc<dyn HandlerSource>> = vec![Arc::new(KubeHandlers::watch(
-            &client, namespace, kept, &mut tasks,
-        ))];
-        for dir in &settings.handlers_dirs {
-            handlers.push(Arc::new(FileHandlers::open(vec![dir.clone()], &mut tasks)));
-        }
+        let maps = KubeHandlers::watch(&client, namespace, memory("handlers"), &mut tasks);
+        let folders = settings.handlers_dirs.clone();
+        let without = &settings.args.without.without_handlers;
+        let handlers = HandlerSources::open(Some(maps), folders, without, &mut tasks);
         let is_locked = settings.args.tickets.node_lock;
         let lock = is_locked.then(|| leafhost_k8s::lock_of(&client, &node, &mut tasks));
         let reports = KubeReport::new(client.clone(), &node, &identity.node_uid, given);
@@ -139,7 +139,7 @@ impl Home {
                 memory("configurations.json"),
                 &mut tasks,
             )),
-            handlers: Arc::new(HandlerSources::new(handlers, &mut tasks)),
+            handlers: Arc::new(handlers),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),
             ledger: state.ledger.clone(),

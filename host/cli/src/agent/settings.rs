@@ -47,29 +47,21 @@ impl Settings {
             Some(dir) => absolute(dir)?,
             None => user.state_dir()?,
         };
-        let cdi_dir = match (args.no_cdi, &args.cdi_dir) {
-            (true, _) => None,
-            (false, Some(dir)) => Some(absolute(dir)?),
-            (false, None) => Some(user.cdi_dir(&state_dir)),
+        let chosen = |is_off: bool, given: &Option<PathBuf>, default: Option<PathBuf>| match given {
+            _ if is_off => Ok(None),
+            Some(dir) => absolute(dir).map(Some),
+            None => Ok(default),
         };
-        let kubelet_dir = match (args.no_kubelet, &args.kubelet_dir) {
-            (true, _) => None,
-            (false, Some(dir)) => Some(absolute(dir)?),
-            (false, None) => user.kubelet_dir(),
+        let default = Some(user.cdi_dir(&state_dir));
+        let cdi_dir = chosen(args.no_cdi, &args.cdi_dir, default)?;
+        let kubelet_dir = chosen(args.no_kubelet, &args.kubelet_dir, user.kubelet_dir())?;
+        let default = user.external_dir(dir.is_some());
+        let given = &args.external_handlers_dir;
+        let external_dir = chosen(args.no_external_handlers, given, default)?;
+        let node = match (args.node_name.as_deref(), &dir) {
+            (None, None) => None,
+            (given, _) => Some(folders::node_name(given)?),
         };
-        let external_dir = match (args.no_external_handlers, &args.external_handlers_dir) {
-            (true, _) => None,
-            (false, Some(dir)) => Some(absolute(dir)?),
-            (false, None) => user.external_dir(dir.is_some()),
-        };
-        let node = match &args.node_name {
-            Some(name) => Some(name.clone()),
-            None if dir.is_none() => None,
-            None => Some(folders::node_name()?),
-        };
-        if let Some(node) = &node {
-            folders::check_node_name(node)?;
-        }
         let handlers_dirs = args
             .folders
             .handlers_dir
@@ -113,14 +105,11 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{self, Command};
 
     fn settings(line: &str, user: &User) -> Result<Settings> {
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Command::Agent(args) = cli.command else {
+        let Ok(Command::Agent(args)) = args::parse(line.split_whitespace()) else {
             panic!("{line}");
         };
         Settings::new(*args, user)

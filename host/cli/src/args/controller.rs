@@ -11,31 +11,31 @@ use super::{LogArgs, duration, socket_address};
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
     /// The namespace of the Lease leafhost-controller, by which one of several controllers acts [default: that of the service account]
-    #[arg(long, env = "LEAFHOST_LEASE_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
 
     /// The labels of the agents' pods in that namespace: reports of nodes on which none has run for a minute are removed [default: all count]
-    #[arg(long, env = "LEAFHOST_AGENT_PODS", value_name = "LABELS")]
+    #[arg(long, value_name = "LABELS")]
     pub agent_pods: Option<String>,
 
     /// Make no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
-    #[arg(long, env = "LEAFHOST_NO_BROKERS")]
+    #[arg(long)]
     pub no_brokers: bool,
 
     /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall no process renews them
-    #[arg(long, env = "LEAFHOST_CLEAR")]
+    #[arg(long)]
     pub clear: bool,
 
     /// Time for which a name stays with its namespace after the last Configuration with that name was deleted there
-    #[arg(long, env = "LEAFHOST_NAME_GRACE", value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub name_grace: Duration,
 
     /// An address that serves /metrics, for scrapers on the network [default: none]
-    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
     /// An address that serves /healthz, which answers 200 while the controller runs [default: none]
-    #[arg(long, env = "LEAFHOST_HEALTH_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub health_listen: Option<SocketAddr>,
 
     #[command(flatten)]

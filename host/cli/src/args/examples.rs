@@ -1,6 +1,5 @@
-//! Examples at the end of `--help`.
+//! Text at the end of `--help`, mostly examples; each constant is named after its command.
 
-/// Text at the end of `leafhost --help`.
 pub const TOP: &str = "\
 Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME.
 
@@ -13,7 +12,6 @@ Examples:
   leafhost handler run thermo.wasm --explain      call it once
 ";
 
-/// Text at the end of `leafhost agent --help`.
 pub const AGENT: &str = "\
 Folders         as root               otherwise
   DIR           /etc/leafhost         $XDG_CONFIG_HOME/leafhost (~/.config/leafhost)
@@ -30,7 +28,6 @@ Examples:
   LEAFHOST_STANDALONE=/etc/leafhost LEAFHOST_LOG_FORMAT=json leafhost agent
 ";
 
-/// Text at the end of `leafhost status --help`.
 pub const STATUS: &str = "\
 Tables have colours on a terminal, unless NO_COLOR is set.
 
@@ -43,28 +40,24 @@ Examples:
   leafhost status slots                     which pod has which device
 ";
 
-/// Text at the end of `leafhost check --help`.
 pub const CHECK: &str = "\
 Examples:
   leafhost check /etc/leafhost
   leafhost check cameras.yaml
 ";
 
-/// Text at the end of `leafhost crds --help`.
 pub const CRDS: &str = "\
 Examples:
   leafhost crds | kubectl apply --server-side -f -
   leafhost crds | kubectl diff -f -
 ";
 
-/// Text at the end of `leafhost controller --help`.
 pub const CONTROLLER: &str = "\
 Examples:
   leafhost controller
   KUBECONFIG=~/.kube/config leafhost controller --lease-namespace leafhost
 ";
 
-/// Text at the end of `leafhost scheduler --help`.
 pub const SCHEDULER: &str = "\
 Examples:
   leafhost scheduler
@@ -72,75 +65,64 @@ Examples:
   leafhost scheduler --listen 0.0.0.0:9443 --tls-secret leafhost-scheduler-certificate --tls-service leafhost-scheduler
 ";
 
-/// Text at the end of `leafhost scheduler config --help`.
 pub const SCHEDULER_CONFIG: &str = "\
 Examples:
   leafhost scheduler config --secret leafhost/leafhost-scheduler-certificate > extender.yaml
 ";
 
-/// Text at the end of `leafhost select --help`.
 pub const SELECT: &str = "\
 Examples:
   leafhost select pod.yaml
   kubectl get pod training --output yaml | leafhost select -
 ";
 
-/// Text at the end of `leafhost webhook --help`.
 pub const WEBHOOK: &str = "\
 Examples:
   leafhost webhook --handlers-dir /usr/share/leafhost/handlers
 ";
 
-/// Text at the end of `leafhost migrate from-akri --help`.
 pub const FROM_AKRI: &str = "\
 Examples:
   leafhost migrate from-akri --dry-run
   KUBECONFIG=~/.kube/plant leafhost migrate from-akri
 ";
 
-/// Text at the end of `leafhost migrate to-akri --help`.
 pub const TO_AKRI: &str = "\
 Examples:
   helm uninstall leafhost --namespace leafhost
   leafhost migrate to-akri
 ";
 
-/// Text at the end of `leafhost completions --help`.
 pub const COMPLETIONS: &str = "\
 Examples:
   leafhost completions bash > ~/.local/share/bash-completion/completions/leafhost
   leafhost completions zsh > ~/.zfunc/_leafhost
 ";
 
-/// Text at the end of `leafhost handler new --help`.
 pub const NEW: &str = "\
 Examples:
   leafhost handler new thermo
   leafhost handler new thermo --path ~/src/thermo --sdk ~/src/leafhost/sdk
 ";
 
-/// Text at the end of `leafhost handler inspect --help`.
 pub const INSPECT: &str = "\
 Examples:
   leafhost handler inspect thermo.wasm
   leafhost handler inspect thermo.wasm --grants > thermo.grants.yaml
 ";
 
-/// Text at the end of `leafhost handler serve --help`.
 pub const SERVE: &str = "\
 Examples:
   leafhost handler serve thermo.wasm
   leafhost handler serve debug-echo.wasm --availability-file /tmp/debug-echo-availability.txt
 ";
 
-/// Text at the end of `leafhost handler configmap --help`.
 pub const CONFIGMAP: &str = "\
 Examples:
   leafhost handler configmap thermo.wasm | kubectl apply -n leafhost --server-side -f -
   leafhost handler configmap onvif.wasm opcua.wasm --name cameras --namespace leafhost > handlers.yaml
 ";
 
-/// Text at the end of `leafhost handler run --help`.
 pub const RUN: &str = "\
 Limits and grants are those of the agent. Without --configuration and --details the handler's own example is used.
 

@@ -8,12 +8,7 @@ use clap::Args;
 #[derive(Debug, Clone, Args)]
 pub struct HandlersDirArgs {
     /// Another folder with handlers, searched after DIR/handlers or the ConfigMaps; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_HANDLERS_DIR",
-        value_name = "DIR",
-        value_delimiter = ':'
-    )]
+    #[arg(long, value_name = "DIR", value_delimiter = ':')]
     pub handlers_dir: Vec<PathBuf>,
 }
 
@@ -21,11 +16,6 @@ pub struct HandlersDirArgs {
 #[derive(Debug, Clone, Args)]
 pub struct WithoutHandlersArgs {
     /// Files of handlers that are not used, wherever they are found, such as debug-echo.wasm; may be repeated
-    #[arg(
-        long,
-        env = "LEAFHOST_WITHOUT_HANDLERS",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub without_handlers: Vec<String>,
 }

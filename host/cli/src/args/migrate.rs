@@ -1,6 +1,5 @@
 //! Flags of `leafhost migrate`.
 
-use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 
 use super::{CompilerArgs, HandlersDirArgs, examples};
@@ -34,7 +33,6 @@ pub struct FromAkriArgs {
     #[command(flatten)]
     pub folders: HandlersDirArgs,
 
-    /// How handlers are compiled.
     #[command(flatten)]
     pub compiler: CompilerArgs,
 }
@@ -43,10 +41,10 @@ pub struct FromAkriArgs {
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// Only show what would be done
-    #[arg(long, env = "LEAFHOST_DRY_RUN", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dry_run: bool,
 
     /// Do not ask
-    #[arg(long, short, env = "LEAFHOST_YES", value_parser = BoolishValueParser::new())]
+    #[arg(long, short)]
     pub yes: bool,
 }

@@ -18,34 +18,23 @@ pub struct SchedulerArgs {
     pub command: Option<SchedulerCommand>,
 
     /// The address for /filter, /prioritize and /bind, for the scheduler alone: whoever reaches it can bind pods, unless there is --tls-secret; without that also for /healthz and /metrics
-    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:9480",
-        value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9480", value_parser = socket_address)]
     pub listen: SocketAddr,
 
     /// Serve by TLS to clients that have a certificate of the CA in this Secret alone, such as that of `leafhost scheduler config`; the Secret must be there, and may be empty
-    #[arg(
-        long,
-        env = "LEAFHOST_TLS_SECRET",
-        value_name = "[NAMESPACE/]NAME",
-        requires = "tls_service"
-    )]
+    #[arg(long, value_name = "[NAMESPACE/]NAME", requires = "tls_service")]
     pub tls_secret: Option<ObjectName>,
 
     /// The Service, in the namespace of the Secret, through which the scheduler calls this extender
-    #[arg(
-        long,
-        env = "LEAFHOST_TLS_SERVICE",
-        value_name = "NAME",
-        requires = "tls_secret"
-    )]
+    #[arg(long, value_name = "NAME", requires = "tls_secret")]
     pub tls_service: Option<String>,
 
     /// Lock each node until the pod that is bound to it has its devices, by the annotation leafhost.dev/node-lock; needs --node-lock of each agent
-    #[arg(long, env = "LEAFHOST_NODE_LOCK")]
+    #[arg(long)]
     pub node_lock: bool,
 
     /// An address that serves /metrics and /healthz alone, for scrapers on the network and the kubelet [default: none]
-    #[arg(long, env = "LEAFHOST_METRICS_LISTEN", value_name = "ADDR:PORT", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
     #[command(flatten)]
@@ -70,24 +59,17 @@ pub struct SchedulerConfigArgs {
     /// The Secret of the extender's --tls-secret [default NAMESPACE: that of the kubeconfig]
     #[arg(
         long,
-        env = "LEAFHOST_SECRET",
         value_name = "[NAMESPACE/]NAME",
         default_value = "leafhost-scheduler-certificate"
     )]
     pub secret: ObjectName,
 
     /// The Service of the extender's --tls-service
-    #[arg(
-        long,
-        env = "LEAFHOST_SERVICE",
-        value_name = "NAME",
-        default_value = "leafhost-scheduler"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "leafhost-scheduler")]
     pub service: String,
 
     /// The validity of the certificate in days
-    #[arg(long, env = "LEAFHOST_VALID_DAYS", value_name = "N", default_value_t = 365,
-        value_parser = clap::value_parser!(u32).range(1..=3_650))]
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3_650))]
     pub valid_days: u32,
 }
 
@@ -123,12 +105,6 @@ pub struct SelectArgs {
     pub file: PathBuf,
 
     /// The format: table, json or yaml
-    #[arg(
-        short,
-        long,
-        env = "LEAFHOST_OUTPUT",
-        value_name = "FORMAT",
-        default_value = "table"
-    )]
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
 }

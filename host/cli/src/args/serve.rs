@@ -13,24 +13,19 @@ pub struct ServeArgs {
     pub file: PathBuf,
 
     /// The grants file [default: the one next to FILE]
-    #[arg(long, env = "LEAFHOST_GRANTS", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub grants: Option<PathBuf>,
 
     /// The folder with the agent's agent-registration.sock, where the handler's own socket is made
-    #[arg(
-        long,
-        env = "LEAFHOST_EXTERNAL_HANDLERS_DIR",
-        value_name = "DIR",
-        default_value = "/var/lib/akri"
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/akri")]
     pub external_handlers_dir: PathBuf,
 
     /// A file; while it says OFFLINE, the handler has no devices
-    #[arg(long, env = "LEAFHOST_AVAILABILITY_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub availability_file: Option<PathBuf>,
 
     /// The node's name that the handler gets [default: the host name]
-    #[arg(long, env = "LEAFHOST_NODE_NAME", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 
     #[command(flatten)]

@@ -1,9 +1,7 @@
-use clap::{CommandFactory, Parser};
-
 use super::*;
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
-    Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    super::parse(line.split_whitespace())
 }
 
 fn agent(line: &str) -> Box<AgentArgs> {
@@ -15,7 +13,7 @@ fn agent(line: &str) -> Box<AgentArgs> {
 
 #[test]
 fn the_definition_is_valid() {
-    Cli::command().debug_assert();
+    definition().debug_assert();
 }
 
 #[test]
@@ -46,13 +44,13 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
             look(sub, &format!("{path} {}", sub.get_name()));
         }
     }
-    look(&Cli::command(), "leafhost");
+    look(&definition(), "leafhost");
 }
 
 #[test]
 fn an_address_without_a_port_is_refused_with_an_example() {
     for flag in ["--listen", "--metrics-listen"] {
-        let refused = Cli::try_parse_from(["leafhost", "agent", flag, "localhost"]);
+        let refused = super::parse(["leafhost", "agent", flag, "localhost"]);
         let refused = refused.unwrap_err().to_string();
         let words = "must be ADDR:PORT, such as 127.0.0.1:9478";
         assert!(refused.contains(words), "{refused}");

@@ -11,46 +11,35 @@ use super::{CompilerArgs, HandlersDirArgs, LogArgs, WithoutHandlersArgs, socket_
 #[derive(Debug, Args)]
 pub struct WebhookArgs {
     /// The namespace of the Secret and the Service [default: that of the service account]
-    #[arg(long, env = "LEAFHOST_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
     /// The Secret for the certificate; it must be there, and may be empty
     #[arg(
         long,
-        env = "LEAFHOST_SECRET",
         value_name = "NAME",
         default_value = "leafhost-webhook-certificate"
     )]
     pub secret: String,
 
     /// The Service by whose name the API server calls the webhook
-    #[arg(
-        long,
-        env = "LEAFHOST_SERVICE",
-        value_name = "NAME",
-        default_value = "leafhost-webhook"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "leafhost-webhook")]
     pub service: String,
 
     /// The ValidatingWebhookConfiguration in which the API server is told to trust the certificate
-    #[arg(
-        long,
-        env = "LEAFHOST_WEBHOOK_CONFIGURATION",
-        value_name = "NAME",
-        default_value = "leafhost-webhook"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "leafhost-webhook")]
     pub webhook_configuration: String,
 
     /// The address to serve at, by TLS
-    #[arg(long, env = "LEAFHOST_LISTEN", value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = socket_address)]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = socket_address)]
     pub listen: SocketAddr,
 
     /// A file with the certificates of a CA, as PEM; only who has a certificate of it is answered, such as an API server that is set up so
-    #[arg(long, env = "LEAFHOST_CLIENT_CA", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
 
     /// The namespace of the ConfigMaps with handlers [default: that of the service account]
-    #[arg(long, env = "LEAFHOST_HANDLERS_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(long, value_name = "NAMESPACE")]
     pub handlers_namespace: Option<String>,
 
     #[command(flatten)]
@@ -60,12 +49,7 @@ pub struct WebhookArgs {
     pub without: WithoutHandlersArgs,
 
     /// The folder for compiled handlers, those that were accepted, and the ConfigMaps that were fetched
-    #[arg(
-        long,
-        env = "LEAFHOST_STATE_DIR",
-        value_name = "DIR",
-        default_value = "/var/lib/leafhost"
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/leafhost")]
     pub state_dir: PathBuf,
 
     #[command(flatten)]

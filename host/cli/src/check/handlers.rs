@@ -89,20 +89,14 @@ impl Handlers {
 
     /// Returns the problems that the Configuration's handler finds in its details.
     pub async fn validate(&self, found: &Located) -> Vec<SourceProblem> {
-        let configuration = &found.configuration;
+        let configuration = found.configuration();
         let Some(handler) = self.by_name.get(&configuration.handler) else {
             return Vec::new();
         };
         match handler.validate(&configuration.details).await {
             Ok(wrong) => wrong
                 .into_iter()
-                .map(|wrong| {
-                    let message = match wrong.path.as_str() {
-                        "" => wrong.message,
-                        path => format!("{path}: {}", wrong.message),
-                    };
-                    at_details(found, &wrong.path, message)
-                })
+                .map(|wrong| at_details(found, &wrong.path, wrong.to_string()))
                 .collect(),
             Err(fault) => {
                 let message = format!("the handler failed to check them: {fault}");
@@ -113,10 +107,10 @@ impl Handlers {
 
     /// Returns the remarks of the Configuration's handler on its details.
     pub async fn remarks(&self, found: &Located) -> Vec<String> {
-        let Some(handler) = self.by_name.get(&found.configuration.handler) else {
+        let Some(handler) = self.by_name.get(&found.configuration().handler) else {
             return Vec::new();
         };
-        let remarks = handler.remarks(&found.configuration.details).await;
+        let remarks = handler.remarks(&found.configuration().details).await;
         let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
         let remarks = remarks.into_iter().map(text);
         let remarks = remarks.map(|text| at_details(found, "", text).to_string());
@@ -128,7 +122,7 @@ impl Handlers {
 fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
     SourceProblem {
         line: found.line_in_details(field),
-        configuration: Some(found.configuration.key.clone()),
+        configuration: Some(found.configuration().key.clone()),
         ..problem(&found.file, DETAILS, message)
     }
 }

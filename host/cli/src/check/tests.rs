@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::args::{self, Command};
 
 const GOOD: &str = "\
 apiVersion: akri.sh/v0
@@ -20,10 +21,19 @@ fn compiler() -> CompilerArgs {
     }
 }
 
+async fn check_with(path: &Path, flags: &str) -> Result<Findings> {
+    let line = format!(
+        "leafhost check {} --compiler /nowhere/leafhost-compile {flags}",
+        path.display()
+    );
+    let Ok(Command::Check(args)) = args::parse(line.split_whitespace()) else {
+        panic!("{line}");
+    };
+    check(&args).await
+}
+
 async fn checked(path: &Path) -> Findings {
-    check(Plan::default(), &[path.to_owned()], &[], &compiler())
-        .await
-        .unwrap()
+    check_with(path, "").await.unwrap()
 }
 
 fn write(dir: &Path, file: &str, text: &str) -> PathBuf {
@@ -100,11 +110,8 @@ async fn a_reference_that_no_agent_can_use_is_a_problem() {
         );
     }
     let path = with("name: s, key: k, namespace: other");
-    let plan = Plan {
-        namespaces: ["other".to_owned()].into(),
-        ..Plan::default()
-    };
-    let findings = check(plan, &[path], &[], &compiler()).await.unwrap();
+    let findings = check_with(&path, "--properties-namespaces other").await;
+    let findings = findings.unwrap();
     assert_eq!(findings.problems, Vec::<String>::new());
     let findings = checked(&with("name: s, key: k, namespace: default")).await;
     assert_eq!(findings.problems, Vec::<String>::new());
@@ -155,9 +162,8 @@ async fn a_grants_file_is_checked_by_itself() {
 
 #[tokio::test]
 async fn a_missing_file_is_an_error() {
-    let error = check(Plan::default(), &["/nowhere.yaml".into()], &[], &compiler())
-        .await
-        .unwrap_err();
+    let error = check_with(Path::new("/nowhere.yaml"), "").await;
+    let error = error.unwrap_err();
     assert!(format!("{error:#}").contains("/nowhere.yaml"));
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use leafhost_core::configuration::FieldProblem;
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceFile;
 use leafhost_grants::Grants;
@@ -45,20 +44,14 @@ fn check(path: &Path, file: &SourceFile) -> Result<()> {
     let shown = path.display();
     let inspection =
         leafhost_wasm::inspect(&file.bytes).with_context(|| format!("cannot use {shown}"))?;
-    match &file.grants {
-        Some(grants) => {
-            if let Err(problems) = Grants::parse(grants) {
-                let described = |one: &FieldProblem| format!("{}: {}", one.path, one.message);
-                let problems: Vec<String> = problems.iter().map(described).collect();
-                bail!("cannot use the grants of {shown}: {}", problems.join(", "));
-            }
-        }
-        None if !inspection.grants.is_empty() => eprintln!(
+    Grants::read(file.grants.as_deref())
+        .map_err(|why| anyhow!("cannot use the grants of {shown}: {why}"))?;
+    if file.grants.is_none() && !inspection.grants.is_empty() {
+        eprintln!(
             "note: {shown} needs grants ({}) and has no {} next to it: agents will refuse it",
             inspection.grants.join(", "),
             grants_file::names(&file.name)
-        ),
-        None => {}
+        );
     }
     Ok(())
 }
@@ -161,7 +154,7 @@ impl ConfigMap {
 }
 
 /// Gzips the bytes without a time stamp or other metadata.
-fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
+pub fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes.to_vec());
     }

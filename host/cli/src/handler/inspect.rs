@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use leafhost_core::ports::{Loader as _, SourceFile};
 use leafhost_grants::Grants;
 use leafhost_wasm::{Inspection, suggest};
 
+use super::config_map::packed;
 use super::open;
 use crate::age::bytes;
 use crate::args::InspectArgs;
+use crate::runtime::block_on;
 use crate::terminal::{self, Paint, Tone};
 
 /// Runs `leafhost handler inspect`.
@@ -33,7 +32,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         grants: Some(suggest(&inspection).into()),
         ..file.clone()
     };
-    let handler = open::block_on(async { Ok(runtime.load(&trial).await?) })?;
+    let handler = block_on(async { Ok(runtime.load(&trial).await?) })?;
     let description = handler.description();
     let mut text = String::new();
     let paint = Paint::stdout();
@@ -64,7 +63,7 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
     field(text, "Digest", &format!("sha256:{}", inspection.digest.0));
     let packed = match inspection.packed_size {
         Some(packed) => size(packed),
-        None => size(packed_size(&file.bytes)?),
+        None => size(packed(&file.bytes)?.len()),
     };
     field(
         text,
@@ -105,7 +104,7 @@ fn surface(text: &mut String, file: &SourceFile, inspection: &Inspection) -> Res
 fn grants_problems(text: &str) -> Vec<String> {
     let problems = Grants::parse(text).err().unwrap_or_default().into_iter();
     problems
-        .map(|problem| format!("its grants file: {}: {}", problem.path, problem.message))
+        .map(|problem| format!("its grants file: {problem}"))
         .collect()
 }
 
@@ -120,12 +119,6 @@ fn or_none(text: &str) -> String {
 
 fn size(size: usize) -> String {
     bytes(u64::try_from(size).unwrap_or(u64::MAX))
-}
-
-fn packed_size(bytes: &[u8]) -> Result<usize> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(bytes)?;
-    Ok(encoder.finish()?.len())
 }
 
 #[cfg(test)]

@@ -65,19 +65,6 @@ fn read_grants(path: &Path) -> Result<Arc<str>> {
     Ok(text.into())
 }
 
-/// Runs the asynchronous part of one command.
-pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("cannot start the threads of this command")?;
-    let result = runtime.block_on(future);
-    // A guest that still computes is abandoned.
-    runtime.shutdown_background();
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

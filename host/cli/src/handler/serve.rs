@@ -10,15 +10,13 @@ use super::{open, run::input};
 use crate::args::ServeArgs;
 use crate::folders;
 use crate::log;
+use crate::runtime::block_on;
 use crate::signals::Signals;
 
 /// Runs `leafhost handler serve`.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let _log = log::start(args.log.log_format, &args.log.log_level)?;
-    let node = match &args.node_name {
-        Some(name) => folders::check_node_name(name).map(|()| name.clone())?,
-        None => folders::node_name()?,
-    };
+    let node = folders::node_name(args.node_name.as_deref())?;
     let folder = &args.external_handlers_dir;
     let folder = std::fs::canonicalize(folder).with_context(|| {
         format!(
@@ -27,7 +25,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         )
     })?;
     let source = open::read(&args.file, args.grants.as_deref())?;
-    open::block_on(async {
+    block_on(async {
         let mut signals = Signals::new()?;
         let runtime = open::runtime(&args.compiler, true)?;
         let handler = runtime.load(&source).await?;

@@ -1,18 +1,22 @@
 //! Finds the running agent and asks it for its status.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, Request, StatusCode};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
 use leafhost_core::text;
-use ureq::Body;
-use ureq::http::Response;
-use ureq::unversioned::resolver::DefaultResolver;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_util::either::Either;
 
-use super::socket::SocketConnector;
 use crate::agent_file::{AgentFile, DEFAULT_LISTEN};
 use crate::folders::{SYSTEM_STATE, User};
 
@@ -21,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Maximum time for which the agent holds back its answer until something changes.
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a status document; 100,000 Instances fit.
-const LARGEST: u64 = 512 << 20;
+const LARGEST: usize = 512 << 20;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
@@ -72,39 +76,53 @@ impl Search {
     /// Returns the status of the first agent that answers, or an error that lists the places tried. A slow agent is an
     /// error; the search does not skip it. With `after`, the version of an earlier answer, the agent waits up to half a
     /// minute for a change; returns `None` if there is none.
-    pub fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
-        self.status_within(after, ANSWER)
+    pub async fn status(&self, after: Option<&str>) -> Result<Option<Answer>> {
+        self.status_within(after, ANSWER).await
     }
 
     /// Does the same as [`status`](Self::status), with this time limit for an answer.
-    pub fn status_within(&self, after: Option<&str>, timeout: Duration) -> Result<Option<Answer>> {
-        self.ask(|endpoint| fetch(endpoint, after, timeout))
+    pub async fn status_within(
+        &self,
+        after: Option<&str>,
+        limit: Duration,
+    ) -> Result<Option<Answer>> {
+        self.ask(async |endpoint: &Endpoint| fetch(endpoint, after, limit).await)
+            .await
     }
 
     /// Fails if the first agent that answers is not ready; the error says what it waits for.
-    pub fn ready(&self) -> Result<()> {
-        match self.ask(fetch_ready)? {
+    pub async fn ready(&self) -> Result<()> {
+        let fetched = self.ask(async |endpoint: &Endpoint| {
+            let (status, _, body) = get(endpoint, "/readyz", ANSWER).await?;
+            match status {
+                StatusCode::OK => Ok(None),
+                StatusCode::SERVICE_UNAVAILABLE => Ok(Some(reason(&body))),
+                status => Err(foreign(status)),
+            }
+        });
+        match fetched.await? {
             None => Ok(()),
             Some(why) => bail!("the agent is not ready: {why}"),
         }
     }
 
     /// Fails if an agent listens but does not answer. An agent that has not started yet is not a failure.
-    pub fn live(&self) -> Result<()> {
-        self.ask(|place| match get(place, "/healthz", ANSWER) {
-            Ok(_) => Ok(()),
-            Err(error) => match fetch_error(error, ANSWER) {
-                error @ FetchError::Slow(_) => Err(error),
-                FetchError::Absent(_) | FetchError::Starting(_) | FetchError::Other(_) => Ok(()),
+    pub async fn live(&self) -> Result<()> {
+        self.ask(
+            async |endpoint: &Endpoint| match get(endpoint, "/healthz", ANSWER).await {
+                Err(error @ FetchError::Slow(_)) => Err(error),
+                _ => Ok(()),
             },
-        })
+        )
+        .await
     }
 
     /// Returns the answer of the first agent that answers.
-    fn ask<T>(&self, request: impl Fn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
+    async fn ask<T>(&self, request: impl AsyncFn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
                 return request(&Endpoint::Address(address.clone()))
+                    .await
                     .map_err(|error| anyhow!(error.at(&format!("at {address}"))));
             }
             Self::Folders {
@@ -135,7 +153,7 @@ impl Search {
             ));
         }
         for (place, endpoint) in places {
-            match (request(&endpoint), endpoint) {
+            match (request(&endpoint).await, endpoint) {
                 (Ok(answer), _) => return Ok(answer),
                 (Err(error @ (FetchError::Slow(_) | FetchError::Starting(_))), _) => {
                     bail!(error.at(&place))
@@ -180,131 +198,108 @@ impl FetchError {
     }
 }
 
-/// Classifies an error of a request that had the time limit `timeout`.
-fn fetch_error(error: ureq::Error, timeout: Duration) -> FetchError {
-    use ureq::Error::{
-        BadUri, BodyExceedsLimit, ConnectionFailed, HostNotFound, Http, Io, Timeout,
-    };
-    match error {
-        Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            FetchError::Absent("nothing answers; a firewall may drop the packets".to_owned())
-        }
-        Timeout(_) => FetchError::Slow(timeout),
-        Io(error) if error.kind() == ErrorKind::TimedOut => FetchError::Slow(timeout),
-        Io(error) if is_mid_answer(&error) => {
-            FetchError::Other(format!("the answer is incomplete: {error}"))
-        }
-        Io(error) => FetchError::Absent(error.to_string()),
-        error @ (HostNotFound | ConnectionFailed | BadUri(_) | Http(_)) => {
-            FetchError::Absent(error.to_string())
-        }
-        BodyExceedsLimit(limit) => {
-            FetchError::Other(format!("the answer is larger than {} MiB", limit >> 20))
-        }
-        error => FetchError::Other(error.to_string()),
-    }
-}
-
-fn is_mid_answer(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-    )
-}
-
 /// Address or socket of an agent.
 enum Endpoint {
     Address(String),
     Socket(PathBuf),
 }
 
-/// Asks whether the agent is ready; returns the reason if it is not.
-fn fetch_ready(place: &Endpoint) -> Result<Option<String>, FetchError> {
-    let to_fetch_error = |error| fetch_error(error, ANSWER);
-    let mut response = get(place, "/readyz", ANSWER).map_err(to_fetch_error)?;
-    match response.status().as_u16() {
-        200 => Ok(None),
-        503 => reason(&mut response).map(Some).map_err(to_fetch_error),
-        status => Err(to_fetch_error(ureq::Error::StatusCode(status))),
+impl Endpoint {
+    async fn connect(&self) -> io::Result<Either<TcpStream, UnixStream>> {
+        Ok(match self {
+            Self::Address(address) => Either::Left(TcpStream::connect(address).await?),
+            Self::Socket(path) => Either::Right(UnixStream::connect(path).await?),
+        })
     }
 }
 
-/// Reads the reason from the answer of an agent that is not ready.
-fn reason(response: &mut Response<Body>) -> Result<String, ureq::Error> {
-    let why = response.body_mut().with_config().limit(64 << 10);
-    let why = why.read_to_string()?;
-    Ok(text::abridge(why.trim_end(), 4 * MAX_WHY))
-}
-
-/// Requests a path; any HTTP status counts as an answer.
-fn get(place: &Endpoint, path: &str, timeout: Duration) -> Result<Response<Body>, ureq::Error> {
-    // No proxy: the agent is on this machine or named by the user.
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(timeout))
-        .timeout_resolve(Some(timeout / 2))
-        .timeout_connect(Some(timeout / 2))
-        .proxy(None)
-        .build();
-    let (client, host) = match place {
-        Endpoint::Address(address) => (ureq::Agent::new_with_config(config), address.as_str()),
-        Endpoint::Socket(path) => {
-            let connector = SocketConnector(path.clone());
-            let resolver = DefaultResolver::default();
-            (
-                ureq::Agent::with_parts(config, connector, resolver),
-                "127.0.0.1",
-            )
+/// Requests a path; any HTTP status counts as an answer. Uses no proxy: the agent is on this machine or named by the user.
+async fn get(
+    endpoint: &Endpoint,
+    path: &str,
+    limit: Duration,
+) -> Result<(StatusCode, HeaderMap, Bytes), FetchError> {
+    let stream = match timeout(limit / 2, endpoint.connect()).await {
+        Ok(Ok(stream)) => stream,
+        // The queue of the socket is full.
+        Ok(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
+            return Err(FetchError::Slow(limit));
+        }
+        Ok(Err(error)) => return Err(FetchError::Absent(error.to_string())),
+        Err(_) => {
+            let why = "nothing answers; a firewall may drop the packets";
+            return Err(FetchError::Absent(why.to_owned()));
         }
     };
-    client.get(format!("http://{host}{path}")).call()
+    let host = match endpoint {
+        Endpoint::Address(address) => address,
+        Endpoint::Socket(_) => "127.0.0.1",
+    };
+    let exchange = async {
+        let request = Request::get(path).header(HOST, host).body(Body::empty())?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = to_bytes(Body::new(body), LARGEST).await?;
+        anyhow::Ok((head.status, head.headers, body))
+    };
+    match timeout(limit, exchange).await {
+        Ok(answer) => answer.map_err(|error| {
+            FetchError::Other(format!(
+                "the answer is incomplete, too large or not HTTP: {}",
+                text::chain(error.as_ref())
+            ))
+        }),
+        Err(_) => Err(FetchError::Slow(limit)),
+    }
 }
 
-fn fetch(
-    place: &Endpoint,
+/// Returns the reason in the answer of an agent that is not ready.
+fn reason(body: &[u8]) -> String {
+    text::abridge(String::from_utf8_lossy(body).trim_end(), 4 * MAX_WHY)
+}
+
+/// Returns the error for an HTTP status that no agent answers with.
+fn foreign(status: StatusCode) -> FetchError {
+    FetchError::Other(format!("http status: {}", status.as_u16()))
+}
+
+async fn fetch(
+    endpoint: &Endpoint,
     after: Option<&str>,
-    timeout: Duration,
+    limit: Duration,
 ) -> Result<Option<Answer>, FetchError> {
-    let (query, timeout) = match after {
-        Some(version) => (format!("?after={version}"), timeout + LONG_POLL),
-        None => (String::new(), timeout),
+    let (path, limit) = match after {
+        Some(version) => (format!("/status?after={version}"), limit + LONG_POLL),
+        None => ("/status".to_owned(), limit),
     };
-    let to_fetch_error = |error| fetch_error(error, timeout);
-    let mut response = get(place, &format!("/status{query}"), timeout).map_err(to_fetch_error)?;
-    if response.status().as_u16() == 304 {
-        return Ok(None);
+    let (status, headers, body) = get(endpoint, &path, limit).await?;
+    match status {
+        StatusCode::NOT_MODIFIED => return Ok(None),
+        StatusCode::SERVICE_UNAVAILABLE => return Err(FetchError::Starting(reason(&body))),
+        status if !status.is_success() => return Err(foreign(status)),
+        _ => {}
     }
-    if response.status().as_u16() == 503 {
-        return Err(FetchError::Starting(
-            reason(&mut response).map_err(to_fetch_error)?,
-        ));
-    }
-    if !response.status().is_success() {
-        let status = response.status().as_u16();
-        return Err(to_fetch_error(ureq::Error::StatusCode(status)));
-    }
-    let version = response.headers().get(VERSION_HEADER);
-    let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
-    let body = response.body_mut().with_config().limit(LARGEST);
-    let body = body.read_to_vec().map_err(to_fetch_error)?;
-    let status: Status = serde_json::from_slice(&body).map_err(|error| {
+    let not_a_status = |why: &str| {
         FetchError::Other(format!(
-            "the answer is not a status of a leafhost agent: {}",
-            text::abridge(&error.to_string(), MAX_WHY)
+            "the answer is not a status of a leafhost agent: {why}"
         ))
-    })?;
+    };
+    let status: Status = serde_json::from_slice(&body)
+        .map_err(|error| not_a_status(&text::abridge(&error.to_string(), MAX_WHY)))?;
     // Every field is optional, so any JSON object would parse; an agent always reports a node.
     if status.node.is_empty() {
-        return Err(FetchError::Other(
-            "the answer is not a status of a leafhost agent: it names no node".to_owned(),
-        ));
+        return Err(not_a_status("it names no node"));
     }
+    let version = headers.get(VERSION_HEADER);
+    let version = version.and_then(|value| Some(value.to_str().ok()?.to_owned()));
     Ok(Some(Answer { status, version }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::block_on;
 
     #[test]
     fn the_users_agent_is_tried_before_the_systems() {
@@ -336,21 +331,21 @@ mod tests {
     fn an_agent_that_listens_and_does_not_answer_is_not_alive() {
         let dir = tempfile::tempdir().unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
-        search.live().unwrap();
+        block_on(search.live()).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let search = Search::new(Some(&address), None, &User::default());
-        let error = format!("{:#}", search.live().unwrap_err());
+        let error = format!("{:#}", block_on(search.live()).unwrap_err());
         assert!(error.contains("has not answered"), "{error}");
         drop(listener);
-        search.live().unwrap();
+        block_on(search.live()).unwrap();
     }
 
     #[test]
     fn the_error_lists_what_was_tried_and_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
-        let error = format!("{:#}", search.status(None).unwrap_err());
+        let error = format!("{:#}", block_on(search.status(None)).unwrap_err());
         for words in ["no running agent", "agent.json", "--agent ADDR:PORT"] {
             assert!(error.contains(words), "{error}");
         }
@@ -367,7 +362,7 @@ mod tests {
             .publish(dir.path())
             .unwrap();
         let search = Search::new(None, Some(dir.path()), &User::default());
-        let error = format!("{:#}", search.status(None).unwrap_err());
+        let error = format!("{:#}", block_on(search.status(None)).unwrap_err());
         assert!(error.contains("no agent answers"), "{error}");
         assert!(error.contains("refused"), "{error}");
     }
@@ -418,15 +413,13 @@ mod tests {
             drop(slow);
         });
         let search = Search::new(None, Some(dir.path()), &User::default());
-        let error = search
-            .status_within(None, Duration::from_millis(300))
-            .unwrap_err();
+        let error = block_on(search.status_within(None, Duration::from_millis(300))).unwrap_err();
         let error = error.to_string();
         assert!(
             error.contains("agent.sock") && error.contains("has not answered"),
             "{error}"
         );
-        let answer = search.status(None).unwrap().unwrap();
+        let answer = block_on(search.status(None)).unwrap().unwrap();
         assert_eq!(answer.status.node, "edge-1");
         server.join().unwrap();
     }
@@ -446,20 +439,20 @@ mod tests {
         ];
         let (address, server) = serve(answers.to_vec());
         let search = Search::new(Some(&address), None, &User::default());
-        let error = search.ready().unwrap_err().to_string();
+        let error = block_on(search.ready()).unwrap_err().to_string();
         assert_eq!(
             error,
             "the agent is not ready: starting: waits for Instances"
         );
-        let error = search.ready().unwrap_err().to_string();
+        let error = block_on(search.ready()).unwrap_err().to_string();
         assert!(error.contains("not a leafhost agent"), "{error}");
-        search.ready().unwrap();
+        block_on(search.ready()).unwrap();
         let asked = server.join().unwrap();
         assert_eq!(asked, ["GET /readyz HTTP/1.1"; 3]);
         let waits = "starting: the API server does not say which node this is: no answer\n";
         let (address, server) = serve(vec![answer("503 Service Unavailable", waits)]);
         let search = Search::new(Some(&address), None, &User::default());
-        let error = search.status(None).unwrap_err().to_string();
+        let error = block_on(search.status(None)).unwrap_err().to_string();
         assert!(
             error.contains(" is not ready: starting: the API"),
             "{error}"
@@ -518,14 +511,20 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let file = AgentFile::of_this_process(address);
             let _published = file.publish(dir.path()).unwrap();
-            let timeout = Duration::from_millis(if named == slow { 300 } else { 30_000 });
+            let limit = Duration::from_millis(if named == slow { 300 } else { 30_000 });
             let found = Search::new(None, Some(dir.path()), &User::default());
-            let error = format!("{:#}", found.status_within(None, timeout).unwrap_err());
+            let error = format!(
+                "{:#}",
+                block_on(found.status_within(None, limit)).unwrap_err()
+            );
             assert!(named.iter().all(|words| error.contains(words)), "{error}");
             assert_eq!(error.contains("no running agent"), named != slow, "{error}");
             assert!(error.contains(&address.to_string()) && error.contains("agent.json"));
             let asked = Search::new(Some(&address.to_string()), None, &User::default());
-            let error = format!("{:#}", asked.status_within(None, timeout).unwrap_err());
+            let error = format!(
+                "{:#}",
+                block_on(asked.status_within(None, limit)).unwrap_err()
+            );
             let words = if named == slow {
                 slow[0]
             } else {
@@ -552,11 +551,11 @@ mod tests {
             "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".into(),
         ]);
         let search = Search::new(Some(&address), None, &User::default());
-        let answer = search.status(None).unwrap().unwrap();
+        let answer = block_on(search.status(None)).unwrap().unwrap();
         assert_eq!(answer.status.node, "edge-1");
         assert_eq!(answer.version.as_deref(), Some("7"));
-        assert!(search.status(Some("7")).unwrap().is_none());
-        let other = format!("{:#}", search.status(None).unwrap_err());
+        assert!(block_on(search.status(Some("7"))).unwrap().is_none());
+        let other = format!("{:#}", block_on(search.status(None)).unwrap_err());
         assert!(
             other.contains("not a status of a leafhost agent"),
             "{other}"

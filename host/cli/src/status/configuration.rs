@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use jiff::Timestamp;
 use leafhost_agent::status::{ConfigurationView, ProblemView, SessionView, Status};
 use leafhost_core::instance::Instance;
+use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
 use super::{kubelet, podman, tables};
@@ -95,11 +96,8 @@ pub fn lines(
     };
     out.list("Problems", Tone::Bad, &messages(&view.problems));
     out.list("Warnings", Tone::Warning, &messages(&view.warnings));
-    let refused: Vec<String> = view
-        .invalid_details
-        .iter()
-        .map(|problem| format!("{}: {}", problem.path, problem.message))
-        .collect();
+    let refused = view.invalid_details.iter().map(ToString::to_string);
+    let refused: Vec<String> = refused.collect();
     out.list("Refused details", Tone::Bad, &refused);
     if view.sessions.is_empty() {
         let has_problems = !view.problems.is_empty() || !refused.is_empty();
@@ -169,15 +167,8 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
     out.list("Denied", Tone::Warning, &session.denied);
     out.list("Wakes refused", Tone::Warning, &session.wakes_refused);
     if !session.left_out.is_empty() {
-        let mut table = Table::new(&["LEFT-OUT", "WHY"]);
-        for left_out in &session.left_out {
-            table.row([
-                left_out.id.as_str().into(),
-                Cell::new(Tone::Warning, &left_out.reason),
-            ]);
-        }
         out.lines.push(String::new());
-        out.table(&table)?;
+        out.table(&left_out(&session.left_out))?;
         if session.left_out_dropped > 0 {
             out.lines
                 .push(format!("  and {} more", session.left_out_dropped));
@@ -199,6 +190,15 @@ fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) -> std::io::R
             .push(format!("  and {} more", session.skipped_dropped));
     }
     Ok(())
+}
+
+/// Builds the table of devices that were left out.
+pub fn left_out(devices: &[LeftOut]) -> Table {
+    let mut table = Table::new(&["LEFT-OUT", "WHY"]);
+    for LeftOut { id, reason } in devices {
+        table.row([id.as_str().into(), Cell::new(Tone::Warning, reason)]);
+    }
+    table
 }
 
 /// Builds the table of explanations. Unless `all` is set, explanations that differ only in the subject's name share a line.
@@ -241,7 +241,7 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     };
     let offered = |usable: bool| {
         let mut instances = tables::of(status, Some(view))
-            .filter(|instance| !usable || tables::is_usable(instance, &status.node));
+            .filter(|instance| !usable || !tables::is_troubled(instance, &status.node));
         instances.find_map(|instance| tables::offered_as(status, instance))
     };
     if offered(false).is_none() {

@@ -127,8 +127,8 @@ pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     let Some(kubelet) = status.kubelet.as_ref().filter(|kubelet| kubelet.present) else {
         return Vec::new();
     };
-    let mut usable =
-        tables::of(status, Some(view)).filter(|instance| tables::is_usable(instance, &status.node));
+    let mut usable = tables::of(status, Some(view))
+        .filter(|instance| !tables::is_troubled(instance, &status.node));
     let instance = usable.find_map(|instance| {
         let name = resource(&instance.metadata.name);
         offered(kubelet, &name)

@@ -6,7 +6,7 @@ use leafhost_core::instance::Instance;
 
 use super::{kubelet, podman, tables};
 use crate::table::Table;
-use crate::terminal::{Paint, Size, Tone, wrap};
+use crate::terminal::{Paint, Size, Tone, count, wrap};
 
 /// Lower bound of lines of the Instance table, even on a small terminal.
 const FEWEST_LINES: usize = 5;
@@ -171,10 +171,6 @@ fn limited(mut lines: Vec<String>, most: usize, all: &str, paint: Paint) -> Vec<
 }
 
 fn head(status: &Status, paint: Paint) -> String {
-    let count = |number: usize, what: &str| match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
-    };
     let node = paint.apply(Tone::Heading, &status.node);
     let rest = format!(
         "leafhost {} {}, {}, {}, {}",

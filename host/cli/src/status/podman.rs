@@ -4,73 +4,45 @@ use leafhost_agent::status::Status;
 
 use crate::folders::SYSTEM_CDI;
 
-/// Folders that podman before 5.5 also reads; later versions read only `/etc/cdi` by default.
-const RUNTIME_CDI: [&str; 2] = ["/run/cdi", "/var/run/cdi"];
-
-/// Podman versions that find specs in a folder by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finder {
-    EveryPodman,
-    OlderPodman,
-    Nobody,
-}
-
-fn finder(cdi_dir: &str) -> Finder {
-    let dir = cdi_dir.trim_end_matches('/');
-    if dir == SYSTEM_CDI {
-        Finder::EveryPodman
-    } else if RUNTIME_CDI.contains(&dir) {
-        Finder::OlderPodman
-    } else {
-        Finder::Nobody
+/// Returns the option before `run` by which podman finds the specs, empty if none is needed, and a note for versions of
+/// podman that need another one.
+fn spec_option(cdi_dir: &str) -> (String, Option<String>) {
+    let flag = format!("--cdi-spec-dir {} ", quoted(cdi_dir));
+    match cdi_dir.trim_end_matches('/') {
+        SYSTEM_CDI => (String::new(), None),
+        // Podman before 5.5 also reads these by default.
+        "/run/cdi" | "/var/run/cdi" => {
+            let note = format!("podman 5.5 or newer: podman {flag}run …");
+            (String::new(), Some(note))
+        }
+        _ => {
+            let note = format!(
+                "podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir {SYSTEM_CDI}, or copy the specs there from {cdi_dir}"
+            );
+            (flag, Some(note))
+        }
     }
-}
-
-/// Returns the option before `run` that makes podman find the specs; empty if none is needed.
-fn options(cdi_dir: &str) -> String {
-    match finder(cdi_dir) {
-        Finder::EveryPodman | Finder::OlderPodman => String::new(),
-        Finder::Nobody => flag(cdi_dir),
-    }
-}
-
-fn flag(cdi_dir: &str) -> String {
-    format!("--cdi-spec-dir {} ", quoted(cdi_dir))
 }
 
 /// Returns a line with a placeholder for the device, for all devices of this node.
 pub fn hint(status: &Status) -> Option<String> {
-    let dir = status.cdi_dir.as_deref()?;
-    let line = format!(
-        "podman {}run --device akri.sh/<configuration>=<hash> IMAGE",
-        options(dir)
-    );
-    Some(match finder(dir) {
-        Finder::OlderPodman => format!("{line}   (podman 5.5 or newer: podman {}run …)", flag(dir)),
-        Finder::EveryPodman | Finder::Nobody => line,
+    let (option, note) = spec_option(status.cdi_dir.as_deref()?);
+    let line = format!("podman {option}run --device akri.sh/<configuration>=<hash> IMAGE");
+    Some(match note.filter(|_| option.is_empty()) {
+        Some(note) => format!("{line}   ({note})"),
+        None => line,
     })
 }
 
 /// Returns the line for one device, or for `all` of a kind.
 pub fn run_line(cdi_dir: &str, device: &str) -> String {
-    format!(
-        "podman {}run --rm --device {device} IMAGE",
-        options(cdi_dir)
-    )
+    let (option, _) = spec_option(cdi_dir);
+    format!("podman {option}run --rm --device {device} IMAGE")
 }
 
 /// Returns a note for other versions of podman, if the line does not suit them.
 pub fn other_podman(cdi_dir: &str) -> Option<String> {
-    match finder(cdi_dir) {
-        Finder::EveryPodman => None,
-        Finder::OlderPodman => Some(format!(
-            "podman 5.5 or newer: podman {}run …",
-            flag(cdi_dir)
-        )),
-        Finder::Nobody => Some(format!(
-            "podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir {SYSTEM_CDI}, or copy the specs there from {cdi_dir}"
-        )),
-    }
+    spec_option(cdi_dir).1
 }
 
 /// Quotes a path for a shell.

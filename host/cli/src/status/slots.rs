@@ -14,7 +14,7 @@ use crate::table::{Cell, Table};
 use crate::terminal::Tone;
 
 /// Slot and its holder.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
     /// `namespace/name` of the Instance; without the namespace if it is `default`.
@@ -74,9 +74,8 @@ pub fn list(status: &Status) -> Vec<Slot> {
                     node: Some(status.node.clone()),
                     resource: Some(held.resource.clone()),
                     device: Some(held.device.clone()),
-                    claim: None,
                     holder: held.holder.clone(),
-                    unreadable: None,
+                    ..Slot::default()
                 }
             }),
     );
@@ -109,14 +108,8 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
     let text = text.map_or("", String::as_str);
     let mut slot = Slot {
         instance: qualified(&instance.metadata.namespace, &instance.metadata.name),
-        withdrawn: false,
         id,
-        node: None,
-        resource: None,
-        device: None,
-        claim: None,
-        holder: None,
-        unreadable: None,
+        ..Slot::default()
     };
     let Ok(usage) = text.parse::<DeviceUsage>() else {
         slot.unreadable = Some(text.to_owned());

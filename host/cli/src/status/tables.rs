@@ -329,11 +329,3 @@ pub fn qualified(namespace: &str, name: &str) -> String {
         format!("{namespace}/{name}")
     }
 }
-
-/// Returns true if the device exists and is not unhealthy.
-pub fn is_usable(instance: &Instance, node: &str) -> bool {
-    let status = instance.status.nodes.get(node);
-    status.is_none_or(|status| {
-        status.missing_since.is_none() && !matches!(status.health, Health::Unhealthy(_))
-    })
-}

@@ -4,6 +4,7 @@ use leafhost_core::session::Explanation;
 use serde_json::json;
 
 use super::*;
+use crate::args::{self, Command};
 use crate::terminal::Size;
 
 mod kubelet;
@@ -137,14 +138,17 @@ fn mk_session() -> SessionView {
 }
 
 fn request(view: Option<View>, name: Option<&str>, output: Output) -> Request {
+    let Ok(Command::Status(args)) = args::parse(["leafhost", "status"]) else {
+        panic!("status");
+    };
     Request {
-        view,
-        name: name.map(str::to_owned),
-        unhealthy: false,
-        all: false,
-        output,
+        args: StatusArgs {
+            view,
+            name: name.map(str::to_owned),
+            output,
+            ..args
+        },
         paint: Paint::PLAIN,
-        live: false,
     }
 }
 
@@ -294,7 +298,7 @@ fn a_path_is_shown_by_its_base_name_where_the_whole_does_not_fit() {
 fn instances_are_filtered_by_configuration_and_health() {
     let names = |name: Option<&str>, unhealthy| {
         let mut request = request(Some(View::Instances), name, Output::Json);
-        request.unhealthy = unhealthy;
+        request.args.unhealthy = unhealthy;
         let text = request.render(&mk_status(), now())?;
         let list: Vec<serde_json::Value> = serde_json::from_str(&text)?;
         let name = |instance: &serde_json::Value| instance["metadata"]["name"].to_string();
@@ -472,7 +476,7 @@ fn a_call_without_changes_is_no_new_version_of_the_overview() {
 #[test]
 fn each_live_json_document_is_one_line() {
     let mut live = request(None, None, Output::Json);
-    live.live = true;
+    live.args.watch = true;
     let text = live.render(&mk_status(), now()).unwrap();
     assert_eq!(text.matches('\n').count(), 1);
 }

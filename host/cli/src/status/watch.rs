@@ -3,16 +3,15 @@
 
 use std::borrow::Cow;
 use std::io::Read as _;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use leafhost_agent::status::Status;
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::client::Search;
+use crate::signals::Signals;
 use crate::terminal::{self, Size};
 
 /// Interval at which ages are refreshed on a terminal, and at which an agent that does not answer is asked again.
@@ -29,30 +28,17 @@ pub struct Frame {
 }
 
 /// Latest status, or the error of the last request.
-type Newest = Option<Arc<Result<Status, String>>>;
+type Newest = Option<Result<Status, String>>;
 
 /// Renders and shows the newest status on every change, until a signal comes or the user presses `q`.
-pub fn run(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start watching")?;
-    let result = runtime.block_on(watch(search, render));
-    // A pending request is abandoned.
-    runtime.shutdown_background();
-    result
-}
-
-async fn watch(search: Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+pub async fn run(search: &Search, render: impl Fn(&Result<Status, String>) -> Frame) -> Result<()> {
+    let mut signals = Signals::new()?;
     let (sender, receiver) = watch::channel(None);
     tokio::select! {
-        result = ask(Arc::new(search), sender) => result,
+        () = ask(search, sender) => Ok(()),
         result = show(receiver, render) => result,
         () = quit() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+        _ = signals.next() => Ok(()),
     }
 }
 
@@ -72,21 +58,19 @@ async fn quit() {
 }
 
 /// Asks the agent repeatedly; it answers when something has changed.
-async fn ask(search: Arc<Search>, newest: watch::Sender<Newest>) -> Result<()> {
+async fn ask(search: &Search, newest: watch::Sender<Newest>) {
     let mut version: Option<String> = None;
     loop {
-        let (search, after) = (Arc::clone(&search), version.clone());
-        let answer = tokio::task::spawn_blocking(move || search.status(after.as_deref())).await?;
-        let pause = match answer {
+        let pause = match search.status(version.as_deref()).await {
             Ok(Some(answer)) => {
                 version = answer.version;
-                newest.send_replace(Some(Arc::new(Ok(answer.status))));
+                newest.send_replace(Some(Ok(answer.status)));
                 MIN_INTERVAL
             }
             Ok(None) => MIN_INTERVAL,
             Err(error) => {
                 version = None;
-                newest.send_replace(Some(Arc::new(Err(format!("{error:#}")))));
+                newest.send_replace(Some(Err(format!("{error:#}"))));
                 INTERVAL
             }
         };
@@ -105,9 +89,8 @@ async fn show(
             changed = newest.changed() => changed?,
             _ = tick.tick(), if view.screen.is_some() => {}
         }
-        let held = newest.borrow_and_update().clone();
-        if let Some(status) = held {
-            view.show(render(&status))?;
+        if let Some(status) = &*newest.borrow_and_update() {
+            view.show(render(status))?;
         }
     }
 }

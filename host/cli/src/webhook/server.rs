@@ -1,6 +1,5 @@
 //! Server to which the API server posts objects: Configurations, and the objects that the controller makes from them.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use leafhost_core::configuration::{FieldProblem, details_problem};
+use leafhost_core::configuration::details_problem;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::text;
 use leafhost_discovery::loader::HandlerSet;
 use leafhost_k8s::Origins;
 use leafhost_k8s::admission::{NameCheck, Review};
 use leafhost_k8s::serving::Serving;
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -221,7 +221,9 @@ async fn validate(
                 return Json(asked.review.answer(&problems, warnings)).into_response();
             };
             match timeout(VALIDATION, handler.validate(details)).await {
-                Ok(Ok(wrong)) => problems.extend(wrong.iter().map(at_details)),
+                Ok(Ok(wrong)) => {
+                    problems.extend(wrong.iter().map(|wrong| format!("{DETAILS}: {wrong}")));
+                }
                 Ok(Err(fault)) => {
                     warnings.push(format!(
                         "{DETAILS}: not checked: the handler failed: {fault}"
@@ -244,13 +246,6 @@ async fn validate(
         }
     }
     Json(asked.review.answer(&problems, warnings)).into_response()
-}
-
-fn at_details(wrong: &FieldProblem) -> String {
-    match wrong.path.as_str() {
-        "" => format!("{DETAILS}: {}", wrong.message),
-        path => format!("{DETAILS}: {path}: {}", wrong.message),
-    }
 }
 
 #[cfg(test)]

@@ -283,7 +283,12 @@ fn each_configuration_has_its_lines() {
     };
     let text = format!("# two\n---\n{}--- # next\n{}", one("a"), one("b"));
     let located = check_file("f", &text).configurations;
-    let lines = |found: &Located| (found.handler_line, found.line_in_details("a"));
+    let lines = |found: &Located| {
+        (
+            found.line_of("spec.discoveryHandler.name"),
+            found.line_in_details("a"),
+        )
+    };
     let lines: Vec<_> = located.iter().map(lines).collect();
     assert_eq!(lines, [(Some(8), Some(9)), (Some(16), Some(17))]);
 }

@@ -4,7 +4,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::*;
@@ -31,20 +30,18 @@ const RULES: Rules = Rules {
 struct Watched {
     folder: TempDir,
     receiver: watch::Receiver<Arc<Snapshot>>,
-    _task: JoinSet<()>,
+    _tasks: Tasks,
 }
 
 fn mk_watched(rules: Rules, prepare: impl FnOnce(&Path)) -> Watched {
     let folder = tempfile::tempdir().unwrap();
     prepare(folder.path());
-    let watched = Folder::new(folder.path().join("f"), rules);
-    let receiver = watched.snapshots();
-    let mut task = JoinSet::new();
-    task.spawn(watched.watch());
+    let mut tasks = Tasks::default();
+    let receiver = super::watch(folder.path().join("f"), rules, "f", &mut tasks);
     Watched {
         folder,
         receiver,
-        _task: task,
+        _tasks: tasks,
     }
 }
 
@@ -217,11 +214,11 @@ async fn a_folder_may_come_late_go_and_come_again() {
 async fn a_folder_that_is_made_with_its_parents_is_read_without_waiting_for_the_regular_scan() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("etc/leafhost/f");
-    let folder = Folder::new(&path, RULES);
+    let mut tasks = Tasks::default();
     let mut watched = Watched {
-        receiver: folder.snapshots(),
+        receiver: super::watch(&path, RULES, "f", &mut tasks),
         folder: root,
-        _task: [folder.watch()].into_iter().collect(),
+        _tasks: tasks,
     };
     watched.until(|snapshot| snapshot.complete).await;
     let start = Instant::now();
@@ -428,7 +425,10 @@ async fn an_empty_folder_of_another_file_system_is_a_mount_that_is_gone() {
 async fn a_file_that_changes_while_the_folder_is_first_read_is_not_missing() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), "new").unwrap();
-    let watched = Folder::new(folder.path(), RULES);
+    let watched = Folder {
+        path: folder.path().to_owned(),
+        rules: RULES,
+    };
     let mut scan = Scan::of(folder.path(), &RULES);
     scan.found.get_mut("a.yaml").unwrap().size += 1;
     let (mut settling, mut snapshot) = (Settling::default(), Snapshot::default());

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ fn bytes(text: &str) -> Content {
     Content::Bytes(text.as_bytes().into())
 }
 
-fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
-    Arc::new(Snapshot {
+fn mk_set(files: &[(&str, Content)]) -> SourceSet {
+    let snapshot = Snapshot {
         complete: true,
         exists: true,
         files: files
@@ -17,7 +18,8 @@ fn mk_snapshot(files: &[(&str, Content)]) -> Arc<Snapshot> {
             .map(|(name, content)| ((*name).to_owned(), content.clone()))
             .collect(),
         ..Snapshot::default()
-    })
+    };
+    assemble(Path::new("DIR"), &snapshot)
 }
 
 /// Builds the version of a file of these bytes.
@@ -32,49 +34,27 @@ fn component(text: &str) -> Content {
     Content::Digest(regular::digest_of(text.as_bytes()))
 }
 
-fn mk_folders(files: &[(&str, Content)]) -> Vec<(PathBuf, Arc<Snapshot>)> {
-    vec![("DIR".into(), mk_snapshot(files))]
-}
-
 #[test]
-fn a_component_has_the_grants_beside_it_and_the_first_folder_counts() {
-    let folders = [
-        (
-            "one".into(),
-            mk_snapshot(&[("a.wasm", component("1")), ("a.grants.yaml", bytes("g"))]),
-        ),
-        (
-            "two".into(),
-            mk_snapshot(&[
-                ("a.wasm", component("2")),
-                ("b.wasm.gz", component("b")),
-                ("c.grants.yaml", bytes("g")),
-            ]),
-        ),
-        (
-            "three".into(),
-            Arc::new(Snapshot {
-                complete: true,
-                ..Snapshot::default()
-            }),
-        ),
-    ];
-    let set = assemble(&folders);
+fn a_component_has_the_grants_beside_it() {
+    let set = mk_set(&[
+        ("a.wasm", component("1")),
+        ("a.grants.yaml", bytes("g")),
+        ("b.wasm.gz", component("b")),
+        ("c.grants.yaml", bytes("g")),
+    ]);
     let expected = [
         ("a.wasm".to_owned(), Some(mk_version("1", Some("g")))),
         ("b.wasm.gz".to_owned(), Some(mk_version("b", None))),
     ];
     assert_eq!(set.files, BTreeMap::from(expected));
     let problems: Vec<_> = set.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(problems.len(), 3, "{problems:?}");
-    assert!(problems[0].starts_with("three: is missing"));
-    assert!(problems[1].contains("two/a.wasm: is not used: one/a.wasm"));
-    assert!(problems[2].contains("orphaned grants file: no c.wasm next to it"));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("orphaned grants file: no c.wasm next to it"));
     let grants = set.grants.iter().map(|(name, file)| {
         let orphaned = file.orphaned.as_ref().map(ToString::to_string);
         (name.as_str(), &*file.text, orphaned)
     });
-    let orphaned = Some(problems[2].clone());
+    let orphaned = Some(problems[0].clone());
     let expected = [
         ("a.grants.yaml", "g", None),
         ("c.grants.yaml", "g", orphaned),
@@ -97,13 +77,13 @@ fn a_missing_folder_says_nothing_of_its_files_and_an_empty_one_that_there_are_no
             "DIR: is not a folder; move away what has that name, make it and put",
         ),
     ] {
-        let snapshot = Arc::new(Snapshot {
+        let snapshot = Snapshot {
             complete: true,
             exists,
             obstructed,
             ..Snapshot::default()
-        });
-        let set = assemble(&[("DIR".into(), snapshot)]);
+        };
+        let set = assemble(Path::new("DIR"), &snapshot);
         assert!(set.complete && set.partial != exists && set.files.is_empty());
         let problems = set.problems.first().map(ToString::to_string);
         assert!(problems.unwrap_or_default().starts_with(words));
@@ -138,8 +118,7 @@ fn what_cannot_be_used_has_no_version_and_never_other_grants() {
             None,
         ),
     ] {
-        let folders = mk_folders(&files);
-        let set = assemble(&folders);
+        let set = mk_set(&files);
         assert_eq!(set.files.get("a.wasm"), Some(&None));
         assert_eq!(
             set.problems.first().map(|problem| problem.source.as_str()),
@@ -150,11 +129,11 @@ fn what_cannot_be_used_has_no_version_and_never_other_grants() {
 
 #[test]
 fn a_component_as_cargo_names_it_has_the_grants_of_its_crate() {
-    let set = assemble(&mk_folders(&[
+    let set = mk_set(&[
         ("serial_by_id.wasm", component("1")),
         ("serial-by-id.grants.yaml", bytes("g")),
         ("other-one.grants.yaml", bytes("o")),
-    ]));
+    ]);
     let version = mk_version("1", Some("g"));
     assert_eq!(set.files.get("serial_by_id.wasm"), Some(&Some(version)));
     let orphans: Vec<_> = set.problems.iter().map(|found| &found.source).collect();
@@ -168,7 +147,7 @@ async fn a_file_is_listed_once_it_has_settled_and_read_as_listed() {
     fs::write(folder.path().join("a.grants.yaml"), "g").unwrap();
     fs::write(&path, "good").unwrap();
     let mut tasks = Tasks::default();
-    let source = FileHandlers::open(vec![folder.path().to_owned()], &mut tasks);
+    let source = FileHandlers::open(folder.path().to_owned(), &mut tasks);
     let (mut sets, version) = (source.handlers(), mk_version("good", Some("g")));
     let listed = Some(&Some(version.clone()));
     let wait = sets.wait_for(|set| set.files.get("a.wasm") == listed);

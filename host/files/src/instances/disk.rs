@@ -13,8 +13,8 @@ use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
 use leafhost_disk::atomic;
 use tempfile::NamedTempFile;
 
-use super::Error;
 use super::batch::Writes;
+use crate::state::{Error, fail};
 use crate::{damaged, own_yaml};
 
 /// Result of reading the disk.
@@ -43,14 +43,6 @@ impl Failure {
 
 /// Reads all Instances; renames files that are none.
 pub fn read(folder: &Path) -> Result<Stored, Error> {
-    let fail = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error {
-            action,
-            path,
-            source,
-        }
-    };
     let mut stored = Stored::default();
     stored.set.complete = true;
     fs::create_dir_all(folder).map_err(fail("create", folder))?;
@@ -147,13 +139,13 @@ fn write_chunk<'a>(
 }
 
 fn prepare(folder: &Path, key: &InstanceKey, instance: &Instance) -> io::Result<NamedTempFile> {
-    let bytes = encode(instance)?;
+    let text = own_yaml::write(instance)?;
     let namespace = folder.join(&key.namespace);
     if !namespace.is_dir() {
         fs::create_dir_all(&namespace)?;
         atomic::sync(folder)?;
     }
-    atomic::prepare(&namespace, &bytes)
+    atomic::prepare(&namespace, text.as_bytes())
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -171,10 +163,6 @@ fn file(folder: &Path, key: &InstanceKey) -> PathBuf {
         None => name.clone(),
     };
     folder.join(namespace).join(format!("{stem}.yaml"))
-}
-
-fn encode(instance: &Instance) -> io::Result<Vec<u8>> {
-    Ok(own_yaml::write(instance)?.into_bytes())
 }
 
 fn parse(bytes: &[u8]) -> Result<Instance, String> {

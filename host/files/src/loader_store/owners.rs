@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::PathBuf;
+use std::path::Path;
 
 use leafhost_core::ports::Owner;
 
@@ -16,38 +16,25 @@ const NAME: &str = "owners.yaml";
 /// Maximum size of the file, in bytes.
 const MAX: u64 = 4 << 20;
 
-/// File of the owners.
-#[derive(Debug)]
-pub struct OwnersFile {
-    folder: PathBuf,
+/// Reads the owners from the file in the state folder. An unreadable file counts as empty and is replaced. Blocks.
+pub fn read(folder: &Path) -> BTreeMap<String, Owner> {
+    let mut text = String::new();
+    let file = File::open(folder.join(NAME));
+    let read = file.and_then(|file| file.take(MAX).read_to_string(&mut text));
+    if read.is_err() {
+        return BTreeMap::new();
+    }
+    own_yaml::read(text.as_bytes()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first existing files have them now");
+        BTreeMap::new()
+    })
 }
 
-impl OwnersFile {
-    /// Creates the access to the file in a state folder.
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
+/// Replaces the file in the state folder if the owners have changed. Blocks.
+pub fn write(folder: &Path, owners: &BTreeMap<String, Owner>) -> io::Result<()> {
+    if *owners == read(folder) {
+        return Ok(());
     }
-
-    /// Reads the owners. An unreadable file counts as empty and is replaced. Blocks.
-    pub fn read(&self) -> BTreeMap<String, Owner> {
-        let mut text = String::new();
-        let file = File::open(self.folder.join(NAME));
-        let read = file.and_then(|file| file.take(MAX).read_to_string(&mut text));
-        if read.is_err() {
-            return BTreeMap::new();
-        }
-        own_yaml::read(text.as_bytes()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot read which file each handler's name belongs to ({NAME}); the first existing files have them now");
-            BTreeMap::new()
-        })
-    }
-
-    /// Replaces the file if the owners have changed. Blocks.
-    pub fn write(&self, owners: &BTreeMap<String, Owner>) -> io::Result<()> {
-        if *owners == self.read() {
-            return Ok(());
-        }
-        let text = own_yaml::write(owners)?;
-        atomic::write(&self.folder, NAME, text.as_bytes())
-    }
+    let text = own_yaml::write(owners)?;
+    atomic::write(folder, NAME, text.as_bytes())
 }

@@ -6,6 +6,8 @@ use leafhost_core::configuration::FieldProblem;
 use leafhost_net::grants::{NetPorts, NetworkGrants, Tls};
 use serde::Deserialize;
 
+use super::{entries, pattern};
+
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Section {
@@ -20,8 +22,13 @@ pub(super) struct Section {
 
 impl Section {
     pub(super) fn check(self, problems: &mut Vec<FieldProblem>) -> NetworkGrants {
-        patterns("network.interfaces", &self.interfaces, problems);
-        let groups: Vec<NetPorts> = entries("multicast", &self.multicast, problems);
+        entries("network.interfaces", &self.interfaces, problems, pattern);
+        let groups = entries(
+            "network.multicast",
+            &self.multicast,
+            problems,
+            NetPorts::from_str,
+        );
         for (index, group) in groups.iter().enumerate() {
             let is_group = group.net.is_some_and(|net| {
                 net.addr().is_multicast() && net.prefix_len() == net.max_prefix_len()
@@ -33,7 +40,7 @@ impl Section {
                 ));
             }
         }
-        patterns("network.names", &self.names, problems);
+        entries("network.names", &self.names, problems, pattern);
         let tls = self.tls.map_or(Ok(Tls::default()), |text| text.parse());
         let tls = tls.unwrap_or_else(|message| {
             problems.push(FieldProblem::new("network.tls", message));
@@ -41,45 +48,12 @@ impl Section {
         });
         NetworkGrants {
             interfaces: self.interfaces,
-            udp: entries("udp", &self.udp, problems),
+            udp: entries("network.udp", &self.udp, problems, str::parse),
             multicast: groups,
-            tcp: entries("tcp", &self.tcp, problems),
-            http: entries("http", &self.http, problems),
+            tcp: entries("network.tcp", &self.tcp, problems, str::parse),
+            http: entries("network.http", &self.http, problems, str::parse),
             names: self.names,
             tls,
         }
     }
-}
-
-fn patterns(name: &str, list: &[String], problems: &mut Vec<FieldProblem>) {
-    super::check_list(name, list, problems);
-    for (index, entry) in list.iter().enumerate() {
-        if let Err(error) = glob::Pattern::new(entry) {
-            problems.push(FieldProblem::new(
-                format!("{name}[{index}]"),
-                format!("{entry:?} is not a pattern: {}", error.msg),
-            ));
-        }
-    }
-}
-
-/// Parses the entries and leaves out invalid ones. The indexes shift then, but that has no effect, since the file is
-/// rejected.
-fn entries<T: FromStr<Err = String>>(
-    name: &str,
-    list: &[String],
-    problems: &mut Vec<FieldProblem>,
-) -> Vec<T> {
-    super::check_list(&format!("network.{name}"), list, problems);
-    let mut entries = Vec::new();
-    for (index, text) in list.iter().enumerate() {
-        match text.parse() {
-            Ok(entry) => entries.push(entry),
-            Err(message) => problems.push(FieldProblem::new(
-                format!("network.{name}[{index}]"),
-                format!("{text:?} {message}"),
-            )),
-        }
-    }
-    entries
 }

@@ -23,14 +23,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns true if it may be handed out under `devices.nodes`.
+    /// Returns true if it may be handed out under `devices.nodes`; anything else may be under `devices.mounts`.
     pub fn is_node(self) -> bool {
         self == Self::Node
-    }
-
-    /// Returns true if it may be handed out under `devices.mounts`.
-    pub fn is_mountable(self) -> bool {
-        self != Self::Node
     }
 
     /// Returns the name of the kind for messages.
@@ -73,7 +68,7 @@ pub fn resolve(path: &str, mounts: &OnceLock<Mounts>) -> io::Result<Resolved> {
         .into_string()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8"))?;
     // Paths of the kernel are rejected elsewhere, by name alone.
-    if kind.is_mountable() && !is_of_the_kernel(&path) {
+    if !kind.is_node() && !is_of_the_kernel(&path) {
         let mounts = if let Some(mounts) = mounts.get() {
             mounts
         } else {

@@ -1,12 +1,10 @@
 //! Report as a document, for `-o json` and the text output.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use leafhost_core::attribute::{Attributes, Capacities};
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::device::{Device, DeviceNode, Health, Mount};
+use leafhost_core::device::Device;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::names::{ConfigurationKey, DigestLength, cdi_name, device_hash, instance_name};
 use leafhost_core::ports::Handler;
@@ -14,7 +12,7 @@ use leafhost_core::session::{CallStats, Devices, Explanation, Outcome, Report};
 use serde::Serialize;
 
 /// Document of one report.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
     /// Name of the handler.
@@ -58,29 +56,13 @@ pub struct Document {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Device id.
-    pub id: String,
+    /// Device as reported.
+    #[serde(flatten)]
+    pub device: Device,
     /// Name of its Instance.
     pub instance: String,
     /// CDI name of the device.
     pub cdi_name: String,
-    /// True if the device is visible from many nodes.
-    pub shared: bool,
-    /// Health of the device.
-    #[serde(flatten)]
-    pub health: Health,
-    /// Id of the physical hardware.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub physical_id: Option<String>,
-    /// Environment variables for the workload.
-    pub properties: BTreeMap<String, String>,
-    /// Device nodes for the workload.
-    pub device_nodes: Vec<DeviceNode>,
-    /// Files and folders for the workload.
-    pub mounts: Vec<Mount>,
-    /// Attributes for selectors.
-    pub attributes: Attributes,
-    pub capacity: Capacities,
 }
 
 /// Cost of a call.
@@ -173,16 +155,7 @@ impl Document {
             node: node.to_owned(),
             configuration: configuration.to_string(),
             result: "ok".to_owned(),
-            error: None,
-            invalid_details: Vec::new(),
-            extent: None,
-            devices: Vec::new(),
-            departed: Vec::new(),
-            left_out: Vec::new(),
-            left_out_dropped: 0,
-            skipped: Vec::new(),
-            skipped_dropped: 0,
-            call: None,
+            ..Self::default()
         }
     }
 
@@ -192,14 +165,8 @@ impl Document {
         match self.result.as_str() {
             "ok" => Ok(()),
             "invalid-details" => {
-                let problems: Vec<String> = self
-                    .invalid_details
-                    .iter()
-                    .map(|problem| match problem.path.as_str() {
-                        "" => problem.message.clone(),
-                        path => format!("{path}: {}", problem.message),
-                    })
-                    .collect();
+                let problems = self.invalid_details.iter().map(ToString::to_string);
+                let problems: Vec<String> = problems.collect();
                 bail!("{} refuses {origin}: {}", self.handler, problems.join("; "))
             }
             "unavailable" => bail!("{} is unavailable: {error}", self.handler),
@@ -215,15 +182,7 @@ impl Found {
         Self {
             instance: instance_name(configuration, &hash),
             cdi_name: cdi_name(configuration, &hash),
-            id: device.id,
-            shared: device.shared,
-            health: device.health,
-            physical_id: device.physical_id,
-            properties: device.properties,
-            device_nodes: device.nodes,
-            mounts: device.mounts,
-            attributes: device.attributes,
-            capacity: device.capacity,
+            device,
         }
     }
 }

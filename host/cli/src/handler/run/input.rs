@@ -1,28 +1,17 @@
 //! Input of the handler: details and properties from a Configuration, a file, or the handler's example.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
-use leafhost_files::check_text;
-use leafhost_files::folder::Snapshot;
-use leafhost_files::properties::{RULES, Values, without_newline};
+use leafhost_files::properties::{Values, without_newline};
+use leafhost_files::{Located, check_file};
 
-use crate::args::{PropertyArg, PropertyValue};
-
-/// Source of the details.
-#[derive(Debug, Clone)]
-pub enum Given {
-    /// Path of a Configuration.
-    Configuration(PathBuf),
-    /// Path of a file with details alone; `-` is stdin.
-    Details(PathBuf),
-}
+use crate::args::{PropertyArg, PropertyValue, RunArgs};
 
 /// Input of the handler.
 #[derive(Debug)]
@@ -37,14 +26,10 @@ pub struct Input {
 }
 
 /// Reads the Configuration or details and adds the properties of the command line.
-pub fn read(
-    given: Option<&Given>,
-    description: &Description,
-    properties: &[PropertyArg],
-) -> Result<Input> {
-    let mut input = match given {
-        Some(Given::Configuration(path)) => configuration(path, &description.name)?,
-        Some(Given::Details(path)) => Input {
+pub fn read(args: &RunArgs, description: &Description) -> Result<Input> {
+    let mut input = match (&args.configuration, &args.details) {
+        (Some(path), _) => configuration(path, &description.name)?,
+        (None, Some(path)) => Input {
             configuration: stand_in(&description.name)?,
             details: details(path)?,
             properties: Vec::new(),
@@ -53,18 +38,18 @@ pub fn read(
                 _ => format!("the details in {}", path.display()),
             },
         },
-        None if description.example.is_empty() => bail!(
+        (None, None) if description.example.is_empty() => bail!(
             "{} has no example: give details with --details FILE or --configuration FILE",
             description.name
         ),
-        None => Input {
+        (None, None) => Input {
             configuration: stand_in(&description.name)?,
             details: description.example.clone(),
             properties: Vec::new(),
             origin: "its own example".to_owned(),
         },
     };
-    for property in properties {
+    for property in &args.property {
         set(&mut input.properties, property)?;
     }
     input.properties.sort_by(|a, b| a.name.cmp(&b.name));
@@ -137,16 +122,16 @@ fn set(properties: &mut Vec<Property>, given: &PropertyArg) -> Result<()> {
 fn configuration(path: &Path, handler: &str) -> Result<Input> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the Configuration {}", path.display()))?;
-    let (configurations, problems) = check_text(&path.display().to_string(), &text);
+    let checked = check_file(&path.display().to_string(), &text);
+    let configurations = checked.configurations.iter().map(Located::configuration);
     let mut fitting = configurations
-        .iter()
+        .clone()
         .filter(|configuration| configuration.handler == handler);
     let Some(configuration) = fitting.next() else {
-        if let Some(problem) = problems.first() {
+        if let Some(problem) = checked.problems.first() {
             bail!("{problem}");
         }
         let handlers: Vec<&str> = configurations
-            .iter()
             .map(|configuration| configuration.handler.as_str())
             .collect();
         bail!(
@@ -163,9 +148,8 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
             other.key
         );
     }
-    let properties = values(path).resolve(configuration).map_err(|problem| {
-        anyhow::anyhow!("{}: {}: {}", path.display(), problem.path, problem.message)
-    })?;
+    let properties = values(path).resolve(configuration);
+    let properties = properties.map_err(|problem| anyhow!("{}: {problem}", path.display()))?;
     Ok(Input {
         configuration: configuration.key.clone(),
         details: configuration.details.clone(),
@@ -181,17 +165,22 @@ fn values(path: &Path) -> Values {
         Some(name) if name == "configurations" => beside.parent().unwrap_or(beside),
         _ => beside,
     };
-    let read = |name: &str| Arc::new(Snapshot::now(&folder.join(name), &RULES));
-    Values {
-        folder: folder.display().to_string(),
-        secrets: read("secrets"),
-        configmaps: read("configmaps"),
-    }
+    Values::now(folder)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{self, Command, HandlerCommand};
+
+    fn mk_input(flags: &str, example: &str) -> Result<Input> {
+        let line = format!("leafhost handler run a.wasm {flags}");
+        let Ok(Command::Handler(HandlerCommand::Run(args))) = args::parse(line.split_whitespace())
+        else {
+            panic!("{line}");
+        };
+        read(&args, &mk_description(example))
+    }
 
     fn mk_description(example: &str) -> Description {
         Description {
@@ -220,14 +209,13 @@ mod tests {
         let path = folder.join("a.yaml");
         let text = mk_configuration(dir.path(), "a", "debugEcho");
         std::fs::write(&path, text).unwrap();
-        let given = Given::Configuration(path);
-        let input = read(Some(&given), &mk_description(""), &[]).unwrap();
+        let given = format!("--configuration {}", path.display());
+        let input = mk_input(&given, "").unwrap();
         assert_eq!(input.configuration.to_string(), "default/a");
         assert_eq!(input.details, "a: 1");
         assert_eq!(input.properties[0].value.as_deref(), Some(&b"hidden"[..]));
         assert!(input.properties[0].secret);
-        let given_value = ["P=shown".parse().unwrap()];
-        let input = read(Some(&given), &mk_description(""), &given_value).unwrap();
+        let input = mk_input(&format!("{given} --property P=shown"), "").unwrap();
         assert_eq!(input.properties.len(), 1);
         assert_eq!(input.properties[0].value.as_deref(), Some(&b"shown"[..]));
         assert!(input.properties[0].secret, "takes the place of a secret");
@@ -238,17 +226,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.yaml");
         std::fs::write(&path, mk_configuration(dir.path(), "a", "udev")).unwrap();
-        let given = Given::Configuration(path);
-        let error = read(Some(&given), &mk_description(""), &[]).unwrap_err();
+        let given = format!("--configuration {}", path.display());
+        let error = mk_input(&given, "").unwrap_err();
         assert!(error.to_string().contains("is udev"), "{error}");
     }
 
     #[test]
     fn without_details_the_example_is_used_if_there_is_one() {
-        let input = read(None, &mk_description("x: 1"), &[]).unwrap();
+        let input = mk_input("", "x: 1").unwrap();
         assert_eq!(input.details, "x: 1");
         assert_eq!(input.configuration.to_string(), "default/debugecho");
-        let error = read(None, &mk_description(""), &[]).unwrap_err();
+        let error = mk_input("", "").unwrap_err();
         assert!(error.to_string().contains("--details"), "{error}");
     }
 
@@ -257,11 +245,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v");
         std::fs::write(&path, "x\n").unwrap();
-        let given = [
-            format!("B=@{}", path.display()).parse().unwrap(),
-            "A=1".parse().unwrap(),
-        ];
-        let input = read(None, &mk_description("x: 1"), &given).unwrap();
+        let given = format!("--property B=@{} --property A=1", path.display());
+        let input = mk_input(&given, "x: 1").unwrap();
         let shown: Vec<(&str, &[u8], bool)> = input
             .properties
             .iter()

@@ -6,8 +6,8 @@ use leafhost_grants::Limits;
 
 use super::document::{Document, Found};
 use crate::age::{bytes, length};
-use crate::status::configuration::skipped;
-use crate::table::{Cell, Table};
+use crate::status::configuration::{left_out, skipped};
+use crate::table::Table;
 use crate::terminal::{Paint, Tone};
 
 /// Formats the devices, those left out, and with `explain` the skipped candidates.
@@ -15,17 +15,10 @@ pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result
     let mut blocks: Vec<Vec<String>> = document
         .devices
         .iter()
-        .map(|device| block(device, paint))
+        .map(|found| block(found, paint))
         .collect();
     if !document.left_out.is_empty() {
-        let mut table = Table::new(&["LEFT-OUT", "WHY"]);
-        for left_out in &document.left_out {
-            table.row([
-                left_out.id.as_str().into(),
-                Cell::new(Tone::Warning, &left_out.reason),
-            ]);
-        }
-        let mut lines = table.lines(paint)?;
+        let mut lines = left_out(&document.left_out).lines(paint)?;
         if document.left_out_dropped > 0 {
             lines.push(format!("and {} more", document.left_out_dropped));
         }
@@ -52,7 +45,8 @@ pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result
         .join("\n"))
 }
 
-fn block(device: &Found, paint: Paint) -> Vec<String> {
+fn block(found: &Found, paint: Paint) -> Vec<String> {
+    let device = &found.device;
     let health = match &device.health {
         Health::Healthy => paint.apply(Tone::Good, "healthy"),
         Health::Unknown => paint.apply(Tone::Faint, "health unknown"),
@@ -67,15 +61,15 @@ fn block(device: &Found, paint: Paint) -> Vec<String> {
         let value = paint.apply(Tone::Plain, value);
         lines.push(format!("  {name:<10} {value}"));
     };
-    line("instance", &device.instance);
-    line("cdi", &device.cdi_name);
+    line("instance", &found.instance);
+    line("cdi", &found.cdi_name);
     if let Some(id) = &device.physical_id {
         line("hardware", id);
     }
     for (name, value) in &device.properties {
         line("env", &format!("{name}={value}"));
     }
-    for node in &device.device_nodes {
+    for node in &device.nodes {
         let place = place(&node.host_path, &node.container_path);
         line("node", &format!("{place} ({})", node.permissions));
     }

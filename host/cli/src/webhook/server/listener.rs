@@ -2,7 +2,6 @@
 //!
 //! `axum::serve` is not used, since places and deadlines would then need a listener and a stream type of our own.
 
-use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,14 +85,11 @@ impl Listener {
     /// Creates a listener from a bound socket. With a CA, given as PEM, only clients with a certificate of it may have
     /// objects reviewed.
     pub fn new(
-        listener: StdListener,
+        socket: TcpListener,
         connections: Arc<Connections>,
         certificate: watch::Receiver<Option<Serving>>,
         client_ca: Option<&[u8]>,
     ) -> Result<Self> {
-        listener
-            .set_nonblocking(true)
-            .context("cannot prepare the listener")?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
@@ -115,7 +111,7 @@ impl Listener {
         };
         let tls = tls.with_cert_resolver(Arc::new(Certificate(certificate)));
         Ok(Self {
-            socket: TcpListener::from_std(listener).context("cannot prepare the listener")?,
+            socket,
             connections,
             acceptor: Arc::new(tls).into(),
             demands_client: client_ca.is_some(),

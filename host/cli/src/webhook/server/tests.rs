@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use axum::body::{Bytes, to_bytes};
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt as _, StreamExt as _, stream};
+use leafhost_core::configuration::FieldProblem;
 use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::ports::Handler;

@@ -1,3 +1,4 @@
+use leafhost_core::device::Device;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 use serde_json::json;
@@ -6,15 +7,10 @@ use super::super::document::Cost;
 use super::*;
 
 fn mk_device() -> Found {
-    Found {
-        id: "gpu-0".into(),
-        instance: "gpus-8120fe".into(),
-        cdi_name: "akri.sh/gpus=8120fe".into(),
-        shared: false,
-        health: Health::Unhealthy("hot".into()),
+    let device = Device {
         physical_id: Some("0000:01:00.0".into()),
         properties: [("GPU_UUID".to_owned(), "a b".to_owned())].into(),
-        device_nodes: serde_json::from_value(json!([
+        nodes: serde_json::from_value(json!([
             {"hostPath": "/dev/gpu0", "containerPath": "/dev/gpu0", "permissions": "rw"},
             {"hostPath": "/dev/gpu0", "containerPath": "/dev/gpu", "permissions": "r"},
         ]))
@@ -28,6 +24,13 @@ fn mk_device() -> Found {
         )
         .unwrap(),
         capacity: [("memory".to_owned(), "80Gi".to_owned())].into(),
+        health: Health::Unhealthy("hot".into()),
+        ..Device::new("gpu-0", false)
+    };
+    Found {
+        device,
+        instance: "gpus-8120fe".into(),
+        cdi_name: "akri.sh/gpus=8120fe".into(),
     }
 }
 
@@ -39,16 +42,12 @@ fn mk_document() -> Document {
         node: "edge-1".into(),
         configuration: "default/gpus".into(),
         result: "ok".into(),
-        error: None,
-        invalid_details: Vec::new(),
         extent: Some("complete"),
         devices: vec![mk_device()],
-        departed: Vec::new(),
         left_out: vec![LeftOut {
             id: "gpu-1".into(),
             reason: "node /dev/gpu1 is not granted".into(),
         }],
-        left_out_dropped: 0,
         skipped: vec![Explanation {
             subject: "gpu-2".into(),
             rule: "count".into(),
@@ -65,6 +64,7 @@ fn mk_document() -> Document {
             next_ms: Some(10_000.0),
             wakes_refused: Vec::new(),
         }),
+        ..Document::default()
     }
 }
 

@@ -59,7 +59,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(client_ca: Option<&Pair>) -> Self {
+    async fn start(client_ca: Option<&Pair>) -> Self {
         let own = signed(None, false);
         let (chain, key) = own.der();
         let mut trusted = RootCertStore::empty();
@@ -70,7 +70,7 @@ impl Running {
             is_published: true,
         };
         let certificate = watch::channel(Some(serving)).1;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Connections::new(CONNECTIONS, ALL_BYTES);
         let ca = client_ca.map(|ca| ca.chain.as_bytes());
@@ -129,7 +129,7 @@ impl Running {
 
 #[tokio::test]
 async fn connections_of_all_kinds_that_ask_nothing_leave_room_for_a_review() {
-    let server = Running::start(None);
+    let server = Running::start(None).await;
     let mut open = Vec::new();
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -156,7 +156,7 @@ async fn connections_of_all_kinds_that_ask_nothing_leave_room_for_a_review() {
 #[tokio::test]
 async fn with_a_ca_only_its_clients_have_objects_reviewed_and_all_may_ask_whether_it_is_ready() {
     let (ca, other) = (signed(None, true), signed(None, true));
-    let server = Running::start(Some(&ca));
+    let server = Running::start(Some(&ca)).await;
     let client = signed(Some(&ca), false);
     let body = review("n", "right");
     assert_eq!(
