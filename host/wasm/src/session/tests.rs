@@ -124,7 +124,6 @@ fn event(subsystem: &str, settle: Option<Duration>) -> Arc<Event> {
         subsystem: Some(subsystem.into()),
         devnode: None,
         properties: BTreeMap::new(),
-        tags: Vec::new(),
         settle,
     })
 }
