@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::answer::Checks;
+use crate::answer::discovery;
 use crate::endpoint::Error;
 use crate::handler::{ExternalHandler, Target};
 use crate::paced::Paced;
@@ -209,12 +209,8 @@ impl Course {
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
                 .map_err(|error| End::Lost(format!("what the handler has sent is not a set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
-            let checks = Checks {
-                grants: &handler.grants,
-                shared: handler.description.shared,
-                secrets: &secrets,
-            };
-            checks.discovery(set).map_err(End::Fault)
+            let shared = handler.description.shared;
+            discovery(set, &handler.grants, shared, &secrets).map_err(End::Fault)
         });
         let wall = self.handler.grants.limits.wall;
         let checked = match timeout(wall, checked).await {

@@ -19,11 +19,8 @@ const MASK: &str = "***";
 
 /// Returns at most `max` bytes of `text`, cut between characters.
 pub fn cut(text: &str, max: usize) -> &str {
-    if text.len() <= max {
-        return text;
-    }
-    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end));
-    text.get(..end.unwrap_or(0)).unwrap_or_default()
+    text.get(..text.floor_char_boundary(max))
+        .unwrap_or_default()
 }
 
 /// Maximum length of a masked piece, in bytes. Longer secrets are split, so that a text cut into longer parts shows no

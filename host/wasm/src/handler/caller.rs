@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leafhost_core::fault::Fault;
 use leafhost_core::session::{CallStats, Outcome, SessionSpec};
-use leafhost_grants::{Secrets, resolve};
+use leafhost_grants::{Bounds, Secrets, resolve};
 
 use super::wake_sources::WakeSources;
 use super::{Guest, MAX_TEXT, problems};
@@ -15,7 +15,7 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, weigh_error};
+use crate::output::{discovery, weigh, weigh_error};
 use crate::record::Record;
 use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 
@@ -144,8 +144,8 @@ impl Checks {
             udev_nodes: &std::mem::take(&mut self.record.kept().nodes),
             resolve: &|path| resolve(path, &mounts),
         };
-        bounds.weigh(&answer)?;
-        let discovery = bounds.discovery(answer.devices, answer.departed);
+        weigh(&answer, &self.guest.grants.limits)?;
+        let discovery = discovery(answer.devices, answer.departed, &bounds);
         let next = NextCall {
             wakes: self.sources.wakes(answer.wake, &self.secrets),
             cursor: answer.cursor,
