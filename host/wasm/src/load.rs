@@ -105,7 +105,6 @@ impl Runtime {
             digest: inspection.digest,
             warnings,
             events: self.events.clone(),
-            network: self.network.clone(),
         })
     }
 
