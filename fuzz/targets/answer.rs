@@ -12,8 +12,8 @@ use leafhost_core::left_out::MAX_SHOWN;
 use leafhost_core::session::{Devices, Discovery, Property};
 use leafhost_core::text::is_unprintable;
 use leafhost_fuzz::{answer, machine, within};
-use leafhost_grants::{Grants, Kind};
-use leafhost_wasm::fuzzing::Call;
+use leafhost_grants::{Bounds, Grants, Kind, Secrets};
+use leafhost_wasm::fuzzing;
 use libfuzzer_sys::fuzz_target;
 
 /// Grants for inputs that have no valid ones of their own.
@@ -44,16 +44,18 @@ fuzz_target!(|data: &[u8]| {
         value: Some(secret.as_bytes().into()),
         secret: true,
     });
-    let call = Call {
+    let bounds = Bounds {
         grants: &grants,
         shared: true,
-        properties: &properties,
+        secrets: &Secrets::new(&properties),
         udev_nodes: &udev_nodes,
         resolve: &machine::resolve,
     };
     let wakes = answer.wake.len();
     let cursor = answer.cursor.as_ref().map_or(0, Vec::len);
-    let Ok(discovery) = within(Duration::from_secs(4), || call.discovery(answer)) else {
+    let Ok(discovery) = within(Duration::from_secs(4), || {
+        fuzzing::discovery(answer, &bounds)
+    }) else {
         return;
     };
     assert!(wakes <= 64 && cursor <= 1 << 20);

@@ -28,14 +28,9 @@ pub type Connection = Either<UnixStream, TcpStream>;
 /// Reason why an endpoint is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not an endpoint of its type.
-    #[error("{text:?} {why}")]
-    Invalid {
-        /// Text of the endpoint.
-        text: String,
-        /// Error and expected form.
-        why: &'static str,
-    },
+    /// The endpoint may not be used, with the remedy.
+    #[error("{0}")]
+    Refused(String),
     /// Nothing accepts connections at the endpoint.
     #[error("cannot connect to {at} ({source}); see that the handler runs and serves there")]
     Unreachable {
@@ -44,28 +39,6 @@ pub enum Error {
         /// Error of the connection attempt.
         source: io::Error,
     },
-    /// The endpoint is not in the folder, or lies behind a link.
-    #[error("{at} {why}; let the handler serve in {}, and register the path without links", folder.display())]
-    Outside {
-        /// Display form of the endpoint.
-        at: String,
-        /// Reason of the refusal.
-        why: folder::Error,
-        /// Folder of external handlers.
-        folder: PathBuf,
-    },
-    /// The socket belongs to another user.
-    #[error(
-        "{at} is a socket of the user {owner}, and the user {user} has registered it; let the handler register its own socket"
-    )]
-    OtherUser {
-        /// Path of the socket.
-        at: String,
-        /// User that owns or serves the socket.
-        owner: u32,
-        /// User that registered the socket.
-        user: u32,
-    },
     /// The connection that was made at registration no longer holds.
     #[error(
         "the connection that was made to {at} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
@@ -73,12 +46,6 @@ pub enum Error {
     NotTheFirst {
         /// Display form of the endpoint.
         at: String,
-    },
-    /// The grants do not list the endpoint.
-    #[error("{denied}; `network.tcp` in the handler's grants file lists where it may serve")]
-    NotGranted {
-        /// Description of the denied access.
-        denied: String,
     },
 }
 
@@ -110,10 +77,7 @@ impl Endpoint {
         own: &Path,
         user: u32,
     ) -> Result<Self, Error> {
-        let invalid = |why| Error::Invalid {
-            text: clean(text, 256),
-            why,
-        };
+        let invalid = |why| Error::Refused(format!("{:?} {why}", clean(text, 256)));
         if text.len() > MAX_TEXT || text.contains(is_unprintable) {
             return Err(invalid(
                 "is too long, or has characters that cannot be displayed",
@@ -225,29 +189,31 @@ fn check(address: SocketAddr, policy: Option<&Policy>) -> Result<(), Error> {
             "connect to {address}: the grant `network` is missing"
         )),
     };
-    denied.map_or(Ok(()), |denied| Err(Error::NotGranted { denied }))
+    denied.map_or(Ok(()), |denied| {
+        Err(Error::Refused(format!(
+            "{denied}; `network.tcp` in the handler's grants file lists where it may serve"
+        )))
+    })
 }
 
 fn unusable(path: &Path, folder: &Folder, why: folder::Error) -> Error {
     let at = clean(&path.to_string_lossy(), 256);
     match why {
-        folder::Error::Outside | folder::Error::Link => Error::Outside {
-            at,
-            why,
-            folder: folder.path().to_owned(),
-        },
-        folder::Error::NoSocket => Error::Unreachable {
-            at,
-            source: io::Error::other(why),
-        },
+        folder::Error::Outside | folder::Error::Link => Error::Refused(format!(
+            "{at} {why}; let the handler serve in {}, and register the path without links",
+            folder.path().display()
+        )),
         folder::Error::Io(source) => Error::Unreachable { at, source },
     }
 }
 
+/// Checks that the socket belongs to the user that registered it.
 fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), Error> {
     if owner == user {
         return Ok(());
     }
-    let at = path.display().to_string();
-    Err(Error::OtherUser { at, owner, user })
+    Err(Error::Refused(format!(
+        "{} is a socket of the user {owner}, and the user {user} has registered it; let the handler register its own socket",
+        path.display()
+    )))
 }

@@ -29,10 +29,7 @@ pub enum Error {
     /// The path has a link.
     #[error("is a symbolic link, or its path contains one")]
     Link,
-    /// The file is not a socket.
-    #[error("it is not a socket")]
-    NoSocket,
-    /// The system call failed, or there is no such file.
+    /// The system call failed, or there is no such file or it is not a socket.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -79,7 +76,7 @@ impl Folder {
     pub fn socket(&self, path: &Path) -> Result<Socket, Error> {
         let (file, found) = self.open(path)?;
         if !is(&found, SFlag::S_IFSOCK) {
-            return Err(Error::NoSocket);
+            return Err(io::Error::other("it is not a socket").into());
         }
         Ok(Socket {
             file,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use leafhost_core::grants_file;
 use leafhost_core::ports::{SourceSet, SourceVersion};
+use leafhost_core::wait::until;
 use leafhost_grants::Grants;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::endpoint::Error;
 use crate::handler::Target;
@@ -34,12 +35,6 @@ pub async fn run(
             }
             differs
         });
-        let time = async {
-            match deadline {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             changed = components.changed() => if changed.is_err() {
                 return;
@@ -49,7 +44,7 @@ pub async fn run(
             Some(looked) = looks.join_next() => if let Ok((source, is_there)) = looked {
                 shared.edit(|registrations, now| registrations.looked(&source, is_there, now));
             },
-            () = time => {}
+            () = until(deadline) => {}
         }
     }
 }
@@ -98,11 +93,11 @@ async fn keep_registrations(shared: &Arc<Shared>) {
     let Some(unkept) = shared.registrations(|registrations, _| registrations.take_unkept()) else {
         return;
     };
-    let path = shared.config.kept.clone();
+    let path = shared.kept.clone();
     let kept = spawn_blocking(move || keep::write(&path, unkept)).await;
     if let Ok(Err(error)) = kept {
         shared.registrations(|registrations, _| registrations.is_unkept = true);
-        tracing::warn!(%error, file = %shared.config.kept.display(),
+        tracing::warn!(%error, file = %shared.kept.display(),
             "cannot keep which external handlers are registered; after a restart of the agent start them again");
     }
 }

@@ -54,7 +54,7 @@ impl ExternalHandler {
         };
         let mut grants = Grants::read(file.grants.as_deref())
             .map_err(|why| refused(format!("its grants file {grants_file}: {why}"), Vec::new()))?;
-        grants.devices.never = Arc::clone(&shared.config.never);
+        grants.devices.never = Arc::clone(&shared.never);
         if let Some(name) = grants
             .name
             .as_ref()
@@ -63,7 +63,7 @@ impl ExternalHandler {
             let message = format!("{grants_file} has `name: {name}`; correct or remove that");
             return Err(refused(message, Vec::new()));
         }
-        let policy = shared.config.policy(&grants);
+        let policy = shared.policy(&grants);
         if let Err(error) = registered.endpoint.check(policy.as_ref()) {
             let missing = grants.network.is_none().then(|| "network".to_owned());
             let message = format!("{error}, {grants_file}");
@@ -122,7 +122,7 @@ impl Target {
         grants: &Grants,
     ) -> Self {
         Self {
-            policy: shared.config.policy(grants),
+            policy: shared.policy(grants),
             quota: shared.threads.of(&source),
             shared,
             source,
@@ -133,7 +133,7 @@ impl Target {
     /// Connects if the policy still allows it.
     pub async fn connect(&self) -> Result<Connection, Error> {
         let Registered { endpoint, user, .. } = &self.registered;
-        let folder = &self.shared.config.folder;
+        let folder = &self.shared.folder;
         let policy = self.policy.as_ref();
         endpoint.connect(folder, *user, policy).await
     }
@@ -161,14 +161,10 @@ impl Target {
                 source: std::io::Error::other(error),
             })?;
         let first = FirstConnection { channel, ended };
-        self.shared
-            .registrations(|registrations, _| registrations.connected(&self.source, first));
-        match self
+        let kept = self
             .shared
-            .registrations(|registrations, now| registrations.first_connection(&self.source, now))
-        {
-            First::Holds(first) => Ok(first.channel),
-            _ => Err(Error::NotTheFirst { at: at() }),
-        }
+            .registrations(|registrations, _| registrations.connected(&self.source, first));
+        let kept = kept.ok_or_else(|| Error::NotTheFirst { at: at() })?;
+        Ok(kept.channel)
     }
 }

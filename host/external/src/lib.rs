@@ -70,32 +70,15 @@ pub struct Config {
     pub network: Result<leafhost_net::Network, String>,
 }
 
-/// [`Config`] in the form that the crate uses.
-#[derive(Debug)]
-struct Paths {
-    folder: Folder,
-    kept: PathBuf,
-    never: Arc<[String]>,
-    network: Result<leafhost_net::Network, String>,
-}
-
-impl Paths {
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join(SOCKET)
-    }
-
-    /// Returns the network policy of a handler with these grants; `None` if it may not serve in the network.
-    fn policy(&self, grants: &Grants) -> Option<Policy> {
-        let network = self.network.as_ref().ok()?.clone();
-        let granted = grants.network.clone()?;
-        Some(Policy::new(Arc::new(granted), network))
-    }
-}
-
 /// State that tasks, handlers and sessions share.
 #[derive(Debug)]
 struct Shared {
-    config: Paths,
+    folder: Folder,
+    /// File with the registrations.
+    kept: PathBuf,
+    /// Folders that no device may bring into a container.
+    never: Arc<[String]>,
+    network: Result<leafhost_net::Network, String>,
     /// Threads for blocking work of handlers.
     threads: Threads,
     registrations: Mutex<Registrations>,
@@ -107,6 +90,18 @@ struct Shared {
 }
 
 impl Shared {
+    /// Returns the path of the registration socket.
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join(SOCKET)
+    }
+
+    /// Returns the network policy of a handler with these grants; `None` if it may not serve in the network.
+    fn policy(&self, grants: &Grants) -> Option<Policy> {
+        let network = self.network.as_ref().ok()?.clone();
+        let granted = grants.network.clone()?;
+        Some(Policy::new(Arc::new(granted), network))
+    }
+
     /// Locks the registrations for `open`, which must not wait.
     fn registrations<T>(&self, open: impl FnOnce(&mut Registrations, Instant) -> T) -> T {
         let mut registrations = self
@@ -127,7 +122,7 @@ impl Shared {
         tracing::debug!(handler = registered.name, endpoint = %registered.endpoint, "external handler registers");
         self.edit(|registrations, now| {
             let name = registered.name.clone();
-            registrations.register(registered, self.config.folder.path(), now)?;
+            registrations.register(registered, self.folder.path(), now)?;
             registrations.accepted(&name);
             Ok(())
         })
@@ -163,27 +158,19 @@ impl External {
         loader: Arc<dyn Loader>,
         tasks: &mut Tasks,
     ) -> Arc<Self> {
-        let Config {
-            folder,
-            state_dir,
-            own_folders,
-            network,
-        } = config;
-        let config = Paths {
-            folder: Folder::new(folder),
-            kept: state_dir.join(KEPT),
-            never: leafhost_grants::never(&own_folders),
-            network,
-        };
-        let kept = keep::read(&config.kept).unwrap_or_else(|error| {
-            tracing::warn!(%error, file = %config.kept.display(),
+        let folder = Folder::new(config.folder);
+        let file = config.state_dir.join(KEPT);
+        let kept = keep::read(&file).unwrap_or_else(|error| {
+            tracing::warn!(%error, file = %file.display(),
                 "cannot read which external handlers were registered; those that run register again when they are started again");
             Vec::new()
         });
-        let registrations =
-            Registrations::of_earlier_run(kept, config.folder.path(), Instant::now());
+        let registrations = Registrations::of_earlier_run(kept, folder.path(), Instant::now());
         let shared = Arc::new(Shared {
-            config,
+            folder,
+            kept: file,
+            never: leafhost_grants::never(&config.own_folders),
+            network: config.network,
             threads: Threads::default(),
             registrations: Mutex::new(registrations),
             changed: Notify::new(),
@@ -263,10 +250,7 @@ fn changed(name: &str) -> LoadError {
 /// Creates a problem of the registration socket.
 fn of_socket(shared: &Shared, message: &str) -> SourceProblem {
     SourceProblem::new(
-        format!(
-            "external handlers in {}",
-            shared.config.folder.path().display()
-        ),
+        format!("external handlers in {}", shared.folder.path().display()),
         format!("cannot register: {message}"),
     )
 }

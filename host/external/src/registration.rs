@@ -1,25 +1,19 @@
 //! Akri's `v0.Registration` service on the agent's socket.
 
 use std::convert::Infallible;
-use std::future::Future as _;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::Stream;
 use leafhost_core::names::is_handler_name;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::text::clean;
-use leafhost_uds::Accepting;
 use leafhost_uds::authority::{Localhost, PREFACE};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use leafhost_uds::{Accepting, Connection};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::Shared;
@@ -45,18 +39,18 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Serves the socket for ever. While another process serves it, reports that and tries again.
 pub async fn serve(shared: Arc<Shared>) {
     loop {
-        let bound = socket::bind(&shared.config.socket()).await;
+        let bound = socket::bind(&shared.socket()).await;
         let (listener, made) = match bound {
             Ok(bound) => bound,
             Err(error) => {
-                shared.socket_problem(Some(error.to_string()));
+                shared.socket_problem(Some(error));
                 sleep(SOCKET).await;
                 continue;
             }
         };
         shared.socket_problem(None);
         shared.made.send_replace(Some(made.clone()));
-        tracing::info!(socket = %shared.config.socket().display(), "external handlers may register");
+        tracing::info!(socket = %shared.socket().display(), "external handlers may register");
         let service = Service {
             shared: Arc::clone(&shared),
             turn: Semaphore::new(1),
@@ -65,6 +59,9 @@ pub async fn serve(shared: Arc<Shared>) {
         let server = Server::builder()
             .max_concurrent_streams(CALLS)
             .timeout(REGISTRATION)
+            // Connections end after this time at the latest.
+            .max_connection_age(REGISTRATION)
+            .max_connection_age_grace(Duration::ZERO)
             .add_service(service)
             .serve_with_incoming(connections(listener));
         tokio::select! {
@@ -121,7 +118,7 @@ impl Service {
         let RegisterDiscoveryHandlerRequest {
             name,
             endpoint,
-            shared,
+            shared: is_shared,
             ..
         } = request;
         if !is_handler_name(&name) {
@@ -130,74 +127,29 @@ impl Service {
                     .to_owned(),
             );
         }
-        let config = &self.shared.config;
-        let endpoint = Endpoint::parse(kind, &endpoint, &config.folder, &config.socket(), user);
+        let shared = &self.shared;
+        let endpoint = Endpoint::parse(kind, &endpoint, &shared.folder, &shared.socket(), user);
         let endpoint = endpoint.map_err(|error| error.to_string())?;
-        self.shared.register(Registered {
+        shared.register(Registered {
             name,
             mark: endpoint.is_network().then(rand::random),
             endpoint,
-            shared,
+            shared: is_shared,
             user,
         })
     }
 }
 
-/// User at the other end of a connection.
-#[derive(Debug, Clone, Copy)]
+/// Client at the other end of a connection.
+#[derive(Debug, Clone)]
 struct Client {
     user: u32,
+    /// Place among the [`CONNECTIONS`], taken until the connection ends.
+    _place: Arc<OwnedSemaphorePermit>,
 }
 
-/// A connection of a handler, which ends after [`REGISTRATION`] at the latest.
-struct Incoming {
-    stream: Localhost<Paced<UnixStream>>,
-    client: Client,
-    end: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Connected for Incoming {
-    type ConnectInfo = Client;
-
-    fn connect_info(&self) -> Client {
-        self.client
-    }
-}
-
-impl AsyncRead for Incoming {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.end.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Incoming {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.end.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
+/// Connection of a handler.
+type Incoming = Connection<Localhost<Paced<UnixStream>>, Client>;
 
 /// Returns the connections made to the socket, at most [`CONNECTIONS`] at a time.
 fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, Infallible>> {
@@ -207,12 +159,11 @@ fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, In
         // The semaphore is never closed.
         let place = Arc::clone(&places).acquire_owned().await.ok()?;
         let (stream, user) = accepting.next().await;
-        let incoming = Incoming {
-            stream: Localhost::new(Paced::after(stream, PREFACE)),
-            client: Client { user },
-            end: Box::pin(sleep(REGISTRATION)),
-            _place: place,
+        let client = Client {
+            user,
+            _place: Arc::new(place),
         };
-        Some((Ok(incoming), (accepting, places)))
+        let stream = Localhost::new(Paced::after(stream, PREFACE));
+        Some((Ok(Connection::new(stream, client)), (accepting, places)))
     })
 }

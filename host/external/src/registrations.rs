@@ -325,11 +325,11 @@ impl Registrations {
         }
     }
 
-    /// Records the connection that was made at registration; the first of two is kept.
-    pub fn connected(&mut self, source: &str, first: FirstConnection) {
-        if let Some(entry) = self.entries.get_mut(source) {
-            entry.first.get_or_insert(first);
-        }
+    /// Records the connection that was made at registration, and returns it while it holds; the first of two is kept.
+    pub fn connected(&mut self, source: &str, first: FirstConnection) -> Option<FirstConnection> {
+        let entry = self.entries.get_mut(source)?;
+        let kept = entry.first.get_or_insert(first);
+        kept.holds().then(|| kept.clone())
     }
 
     /// Returns the handlers to probe now with their source names, and schedules their next probe.

@@ -3,6 +3,7 @@
 //!
 //! Does not know what the handler is; each stream is a session of it.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,24 +50,10 @@ pub struct Config {
     pub is_available: watch::Receiver<bool>,
 }
 
-/// Reason why a handler is no longer served.
+/// Reason why a handler is no longer served, with the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The handler's socket cannot be created.
-    #[error("cannot serve the handler: {0}")]
-    Socket(#[from] socket::Error),
-    /// The handler's socket was removed or replaced.
-    #[error("cannot serve the handler any longer: {} was removed or replaced; see whether another process serves the same handler", .0.display())]
-    Gone(PathBuf),
-    /// The server ended.
-    #[error("cannot serve the handler any longer on {}: {source}; start it again", path.display())]
-    Ended {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Error of the server.
-        source: tonic::transport::Error,
-    },
-}
+#[error("cannot serve the handler{0}")]
+pub struct Error(String);
 
 /// Serves the handler and registers it whenever an agent serves the folder and has no stream to it. Returns only on an error.
 pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
@@ -75,7 +62,7 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         .join(format!("{}.sock", handler.description().name));
     let (listener, made) = match socket::bind(&own).await {
         Ok(bound) => bound,
-        Err(error) => return error.into(),
+        Err(why) => return Error(format!(": {why}")),
     };
     let ended = Arc::new(Ended::default());
     let request = RegisterDiscoveryHandlerRequest {
@@ -97,15 +84,26 @@ pub async fn serve(config: Config, handler: Arc<dyn Handler>) -> Error {
         .serve_with_incoming(connections);
     let removed = RemovedOnDrop(made);
     tokio::select! {
-        Err(source) = server => Error::Ended { path: own, source },
-        () = removed.0.gone() => Error::Gone(own),
-        () = register(&agent, &request, &ended) => Error::Gone(agent),
+        Err(error) = server => Error(format!(
+            " any longer on {}: {}; start it again",
+            own.display(),
+            chain(&error)
+        )),
+        () = removed.0.gone() => Error(format!(
+            " any longer: {} was removed or replaced; see whether another process serves the same handler",
+            own.display()
+        )),
+        never = register(&agent, &request, &ended) => match never {},
     }
 }
 
 /// Registers again whenever the agent's socket is replaced and whenever a stream ends, because the agent may have dropped the handler.
-/// After a stream that ended by itself, Leafhost's agent asks again after a pause, but Akri's does not always. Never returns.
-async fn register(agent: &Path, request: &RegisterDiscoveryHandlerRequest, ended: &Ended) {
+/// After a stream that ended by itself, Leafhost's agent asks again after a pause, but Akri's does not always.
+async fn register(
+    agent: &Path,
+    request: &RegisterDiscoveryHandlerRequest,
+    ended: &Ended,
+) -> Infallible {
     let folder = agent.parent().unwrap_or(Path::new("/"));
     loop {
         // Watches before the attempt, so that no change is missed.

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::answer::Checks;
+use crate::answer::discovery;
 use crate::endpoint::Error;
 use crate::handler::{ExternalHandler, Target};
 use crate::paced::Paced;
@@ -94,21 +94,22 @@ enum Sets {
 
 impl Sets {
     /// Returns the next set. Cancel safe.
-    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+    async fn next(&mut self) -> Result<Bytes, End> {
         if let Self::Asked(answer) = self {
-            *self = Self::Begun(Box::new(answer.await?));
+            *self = Self::Begun(Box::new(answer.await.map_err(End::Status)?));
         }
-        match self {
-            Self::Begun(sets) => sets.message().await,
-            Self::Asked(_) => Ok(None),
-        }
+        let set = match self {
+            Self::Begun(sets) => sets.message().await.map_err(End::Status)?,
+            Self::Asked(_) => None,
+        };
+        set.ok_or(End::Done)
     }
 }
 
 struct Open {
     sets: Sets,
     /// End of the stream that was seen behind the set taken last.
-    ended: Option<Result<(), Status>>,
+    ended: Option<End>,
     /// Deadline of the first set; `None` once the set has come or its absence was reported.
     first_by: Option<Instant>,
     begun: Instant,
@@ -209,12 +210,8 @@ impl Course {
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
                 .map_err(|error| End::Lost(format!("what the handler has sent is not a set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
-            let checks = Checks {
-                grants: &handler.grants,
-                shared: handler.description.shared,
-                secrets: &secrets,
-            };
-            checks.discovery(set).map_err(End::Fault)
+            let shared = handler.description.shared;
+            discovery(set, &handler.grants, shared, &secrets).map_err(End::Fault)
         });
         let wall = self.handler.grants.limits.wall;
         let checked = match timeout(wall, checked).await {
@@ -362,37 +359,25 @@ impl Drop for Course {
 impl Open {
     /// Returns the newest set, or `None` if the first set does not come in time.
     async fn next_set(&mut self) -> Result<Option<Bytes>, End> {
-        if let Some(ended) = self.ended.take() {
-            return Err(End::of(ended));
+        if let Some(end) = self.ended.take() {
+            return Err(end);
         }
         sleep_until(self.not_before).await;
-        let first = match self.first_by {
+        let first = match self.first_by.take() {
             None => self.sets.next().await,
-            Some(by) => {
-                let Ok(first) = timeout_at(by, self.sets.next()).await else {
-                    self.first_by = None;
-                    return Ok(None);
-                };
-                first
-            }
+            Some(by) => match timeout_at(by, self.sets.next()).await {
+                Ok(first) => first,
+                Err(_) => return Ok(None),
+            },
         };
-        self.first_by = None;
-        let mut newest = match first {
-            Ok(Some(set)) => set,
-            Ok(None) => return Err(End::Done),
-            Err(status) => return Err(End::Status(status)),
-        };
+        let mut newest = first?;
         let by = Instant::now() + DRAIN;
         for _ in 0..AT_ONCE {
             match timeout_at(by, self.sets.next()).await {
                 Err(_) => break,
-                Ok(Ok(Some(set))) => newest = set,
-                Ok(Ok(None)) => {
-                    self.ended = Some(Ok(()));
-                    break;
-                }
-                Ok(Err(status)) => {
-                    self.ended = Some(Err(status));
+                Ok(Ok(set)) => newest = set,
+                Ok(Err(end)) => {
+                    self.ended = Some(end);
                     break;
                 }
             }
@@ -428,15 +413,6 @@ enum End {
     Status(Status),
     /// The set cannot be used.
     Fault(Fault),
-}
-
-impl End {
-    fn of(ended: Result<(), Status>) -> Self {
-        match ended {
-            Ok(()) => Self::Done,
-            Err(status) => Self::Status(status),
-        }
-    }
 }
 
 fn report(outcome: Outcome, why: &'static str, wall: Duration) -> Report {

@@ -1,19 +1,12 @@
 //! Sockets in the folder of external handlers, with the remedy for one that cannot be created.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use leafhost_uds::{MAX_PATH, MORE_FILES, SocketFile};
 use tokio::net::UnixListener;
 
-/// Reason why the socket could not be created.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", describe(path, why))]
-pub struct Error {
-    path: PathBuf,
-    why: leafhost_uds::Error,
-}
-
-fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
+/// Returns the reason why a socket could not be created, with the remedy.
+fn describe(path: &Path, why: leafhost_uds::Error) -> String {
     use leafhost_uds::Error as Why;
     let path = path.display();
     let (why, remedy) = match why {
@@ -40,9 +33,10 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
 }
 
 /// Listens on a socket that only this process's own user and root may use.
-pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), Error> {
-    leafhost_uds::bind(path).await.map_err(|why| Error {
-        path: path.to_owned(),
-        why,
-    })
+///
+/// # Errors
+/// Returns the reason, with the remedy.
+pub async fn bind(path: &Path) -> Result<(UnixListener, SocketFile), String> {
+    let bound = leafhost_uds::bind(path).await;
+    bound.map_err(|why| describe(path, why))
 }

@@ -1,33 +1,21 @@
 //! Check of what a device hands to a workload, against the grants of the handler that reports it.
 
-use std::collections::BTreeSet;
-
 use leafhost_core::device::{self, Device};
 
-use crate::grants::DeviceGrants;
+use crate::bounds::Bounds;
 
 mod paths;
 
 pub use paths::{Kind, Resolved, resolve};
 
-/// Context for checking a device.
-pub struct HandOut<'a> {
-    /// Grants for devices.
-    pub grants: &'a DeviceGrants,
-    /// Device nodes that `udev` in the grants stands for.
-    pub udev_nodes: &'a BTreeSet<String>,
-    /// Resolves the links of a path.
-    pub resolve: &'a (dyn Fn(&str) -> std::io::Result<Resolved> + Sync),
-}
-
-impl HandOut<'_> {
+impl Bounds<'_> {
     /// Checks what the device adds to a container against the grants. Replaces paths by the targets of their links, so that
     /// exactly the checked paths are handed out.
     ///
     /// # Errors
     /// Returns what is not granted or cannot be handed out, worded for the operator.
-    pub fn check(&self, device: &mut Device) -> Result<(), String> {
-        let grants = self.grants;
+    pub(crate) fn hand_out(&self, device: &mut Device) -> Result<(), String> {
+        let grants = &self.grants.devices;
         if let Some(name) = device
             .properties
             .keys()

@@ -3,15 +3,17 @@
 //!
 //! Calls no handler. Accesses the file system only on request.
 
+mod bounds;
 mod grants;
 mod hand_out;
 mod limits;
 mod secrets;
 
+pub use bounds::{Bounds, Reported};
 pub use grants::{
     DeviceGrants, Grants, HostPorts, MAX_TEXT, MountGrant, NetPorts, NetworkGrants, Ports, Tls,
     never,
 };
-pub use hand_out::{HandOut, Kind, Resolved, resolve};
+pub use hand_out::{Kind, Resolved, resolve};
 pub use limits::Limits;
 pub use secrets::{LONGEST_PIECE, Secrets, cut};

@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-mod connection;
 mod health;
 mod registration;
 mod service;
@@ -165,7 +164,7 @@ impl DraTask {
                     serving.until(&stop, self.config.drain).await;
                 }
                 Err(error) => {
-                    self.state.problem(Some(error.to_string()));
+                    self.state.problem(Some(error));
                     stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await;
                 }
             }

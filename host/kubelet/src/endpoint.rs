@@ -2,7 +2,6 @@
 //!
 //! Each resource has one task, which makes one step after the other, so that attempts never overlap.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::PluginConfig;
 use crate::folder::FolderState;
 use crate::offered::Offered;
-use crate::registration::{self, Backoff, Registrar};
+use crate::registration::{Backoff, Error, Registrar};
 use crate::service::{self, Service};
 use crate::serving::{MAX_LIST, Serving};
 use crate::session::{Followed, Session};
@@ -51,11 +50,13 @@ enum Attempt {
     Replaced,
     /// The kubelet ended the list's stream, which was open for this long.
     Dropped(Duration),
-    NoAnswer(String),
-    Refused(String),
-    /// The kubelet may have accepted the registration, and did not request the list.
-    NotFollowed(String),
-    Other(String),
+    Failed(Error),
+}
+
+impl From<Error> for Attempt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl Endpoint {
@@ -117,16 +118,16 @@ impl Endpoint {
                             .into();
                     (State::Waiting, problem, times.quiet, times.backoff_other)
                 }
-                Attempt::NotFollowed(problem) => {
+                Attempt::Failed(Error::NotFollowed(problem)) => {
                     (State::Failed, problem, times.quiet, times.backoff_other)
                 }
-                Attempt::NoAnswer(problem) => {
+                Attempt::Failed(Error::NoAnswer(problem)) => {
                     (State::Waiting, problem, Duration::ZERO, times.backoff_other)
                 }
-                Attempt::Other(problem) => {
+                Attempt::Failed(Error::Other(problem)) => {
                     (State::Failed, problem, Duration::ZERO, times.backoff_other)
                 }
-                Attempt::Refused(problem) => (
+                Attempt::Failed(Error::Refused(problem)) => (
                     State::Failed,
                     problem,
                     Duration::ZERO,
@@ -169,7 +170,7 @@ impl Endpoint {
     ) -> Attempt {
         let times = &self.shared.config.times;
         if let Some(problem) = self.too_long() {
-            return Attempt::Other(problem);
+            return Error::Other(problem).into();
         }
         let quiet = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(quiet) = quiet.filter(|quiet| quiet.kubelet.is_none_or(|of| of == kubelet)) {
@@ -205,17 +206,12 @@ impl Endpoint {
         let times = &self.shared.config.times;
         // Connects before anything is served: while no kubelet answers, no sockets are created and removed.
         let channel = tokio::select! {
-            connected = self.shared.registrar.connect(kubelet) => connected.map_err(|error| unregistered(&error))?,
+            connected = self.shared.registrar.connect(kubelet) => connected?,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
-        let (session, endpoint) = match self.serve().await {
-            Ok(served) => {
-                let known = (Arc::clone(&served.session), served.socket.session.clone());
-                *serving = Some((served, kubelet));
-                known
-            }
-            Err(error) => return Err(Attempt::Other(error.to_string())),
-        };
+        let served = self.serve().await.map_err(Error::Other)?;
+        let (session, endpoint) = (Arc::clone(&served.session), served.socket.session.clone());
+        *serving = Some((served, kubelet));
         let sending = || {
             session.await_stream();
         };
@@ -223,33 +219,34 @@ impl Endpoint {
             registered = self.shared.registrar.register((kubelet, channel), &self.offered.name, endpoint, sending) => registered,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         };
-        if !matches!(registered, Err(registration::Error::NoAnswer(_))) {
+        if !matches!(registered, Err(Error::NoAnswer(_))) {
             self.offered.update_report(|report| {
                 report.registrations = report.registrations.saturating_add(1);
             });
         }
-        if let Err(registration::Error::Refused(_)) = &registered {
+        if let Err(Error::Refused(_)) = &registered {
             session.refused();
         }
-        registered.map_err(|error| unregistered(&error))?;
+        registered?;
         self.set_state(State::Registered, None);
         let mut followed = session.followed();
         tokio::select! {
             _ = followed.wait_for(|followed| *followed != Followed::Awaited) => {}
             () = tokio::time::sleep(times.list) => {
-                return Err(Attempt::NotFollowed(format!(
+                let problem = format!(
                     "the kubelet accepted the registration and has not asked for the list within {} s; see the kubelet's log; retrying",
                     times.list.as_secs()
-                )));
+                );
+                return Err(Error::NotFollowed(problem).into());
             }
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
         }
         Ok(followed)
     }
 
-    async fn serve(&self) -> sockets::Result<Serving> {
-        let path: PathBuf = self.shared.config.folder.join(self.offered.report().socket);
-        let (listener, socket) = sockets::bind(path).await?;
+    async fn serve(&self) -> Result<Serving, String> {
+        let path = self.shared.config.folder.join(self.offered.report().socket);
+        let (listener, socket) = sockets::bind(&path).await?;
         let service = Service {
             offered: Arc::clone(&self.offered),
             session: Session::new(),
@@ -296,16 +293,6 @@ impl Endpoint {
             report.state = state;
             report.problem = problem;
         });
-    }
-}
-
-fn unregistered(error: &registration::Error) -> Attempt {
-    let problem = error.to_string();
-    match error {
-        registration::Error::NoAnswer(_) => Attempt::NoAnswer(problem),
-        registration::Error::Refused(_) => Attempt::Refused(problem),
-        registration::Error::Late(_) => Attempt::NotFollowed(problem),
-        registration::Error::Files { .. } => Attempt::Other(problem),
     }
 }
 

@@ -63,14 +63,8 @@ impl Offered {
             if self.has_ended() {
                 return;
             }
-            let due = async {
-                match next {
-                    Some(next) => tokio::time::sleep_until(next).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = due => {}
+                () = until(next) => {}
                 () = self.retimed.notified() => {}
             }
         }
@@ -144,6 +138,14 @@ impl Drop for InFlight {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Sleeps until `time`; waits forever if it is `None`.
+pub(crate) async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

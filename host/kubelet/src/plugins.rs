@@ -1,7 +1,7 @@
 //! Starts and ends the tasks of all resources as the offers change, and publishes the report.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::PluginConfig;
 use crate::endpoint::{Endpoint, Shared};
 use crate::folder::{Folder, FolderState, KUBELET};
-use crate::offered::Offered;
+use crate::offered::{Offered, locked, until};
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
 
@@ -334,13 +334,6 @@ impl Plugins {
     }
 }
 
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
 struct Reporter {
     resources: Resources,
     folder_state: watch::Receiver<Arc<FolderState>>,
@@ -380,8 +373,4 @@ impl Reporter {
             }
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::causes::{causes, io_cause, owned};
+use crate::causes::{causes, io_cause};
 use crate::proto::device_plugin as proto;
 use crate::service;
 use crate::{KubeletRun, ResourceName};
@@ -20,33 +20,18 @@ const AT_ONCE: usize = 16;
 /// Maximum number of characters kept of the kubelet's message.
 const MAX_MESSAGE: usize = 400;
 
-/// Reason why a resource is not registered.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
+/// Reason why a resource is not registered, for the operator.
+#[derive(Debug)]
+pub(crate) enum Error {
     /// No process answers on the kubelet's socket. That is not a failure: the kubelet is about to start or to end.
-    #[error("no process answers on {}: the kubelet is stopped or starting", .0.display())]
-    NoAnswer(PathBuf),
-    /// The limit of open files is reached.
-    #[error("cannot connect to {} ({source}): {MORE_FILES}", path.display())]
-    Files {
-        /// Path of the kubelet's socket.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    NoAnswer(String),
     /// The kubelet refused.
-    #[error("the kubelet refused the registration, {0}")]
     Refused(String),
-    /// The kubelet did not answer in time.
-    #[error(
-        "the kubelet has not answered the registration within {} s; see the kubelet's log; retrying",
-        .0.as_secs()
-    )]
-    Late(Duration),
+    /// The kubelet may have accepted the registration, and did not request the list.
+    NotFollowed(String),
+    /// Any other reason.
+    Other(String),
 }
-
-/// Result of this module.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Registers resources with the current kubelet.
 pub(crate) struct Registrar {
@@ -72,7 +57,7 @@ impl Registrar {
 
     /// Connects to the kubelet, unless a connection exists. One task connects at a time; the others wait for its connection. A kubelet
     /// creates its socket before it listens on it, so this may fail for a moment.
-    pub async fn connect(&self, kubelet: KubeletRun) -> Result<Channel> {
+    pub async fn connect(&self, kubelet: KubeletRun) -> Result<Channel, Error> {
         let connection = self.connection(kubelet);
         let channel = connection.get_or_try_init(|| async {
             let path = self.socket.to_str().ok_or_else(|| self.no_answer())?;
@@ -80,13 +65,13 @@ impl Registrar {
                 Endpoint::from_shared(format!("unix:{path}")).map_err(|_| self.no_answer())?;
             tokio::time::timeout(self.limit, endpoint.connect())
                 .await
-                .map_err(|_| Error::Late(self.limit))?
+                .map_err(|_| self.late())?
                 .map_err(
                     |error| match io_cause(&error).filter(|cause| lacks_files(cause)) {
-                        Some(cause) => Error::Files {
-                            path: self.socket.clone(),
-                            source: owned(cause),
-                        },
+                        Some(cause) => Error::Other(format!(
+                            "cannot connect to {} ({cause}): {MORE_FILES}",
+                            self.socket.display()
+                        )),
                         None => self.no_answer(),
                     },
                 )
@@ -101,7 +86,7 @@ impl Registrar {
         resource: &ResourceName,
         endpoint: String,
         sending: impl FnOnce(),
-    ) -> Result<()> {
+    ) -> Result<(), Error> {
         let Ok(_permit) = self.permits.acquire().await else {
             return Err(self.no_answer());
         };
@@ -120,12 +105,22 @@ impl Registrar {
                 Err(self.no_answer())
             }
             Ok(Err(status)) => Err(Error::Refused(words(&status))),
-            Err(_) => Err(Error::Late(self.limit)),
+            Err(_) => Err(self.late()),
         }
     }
 
     fn no_answer(&self) -> Error {
-        Error::NoAnswer(self.socket.clone())
+        Error::NoAnswer(format!(
+            "no process answers on {}: the kubelet is stopped or starting",
+            self.socket.display()
+        ))
+    }
+
+    fn late(&self) -> Error {
+        Error::NotFollowed(format!(
+            "the kubelet has not answered the registration within {} s; see the kubelet's log; retrying",
+            self.limit.as_secs()
+        ))
     }
 
     fn connection(&self, kubelet: KubeletRun) -> Connection {
@@ -171,7 +166,7 @@ fn words(status: &Status) -> String {
         }
         _ => "see the kubelet's log; retrying",
     };
-    format!("it says {said:?}: {remedy}")
+    format!("the kubelet refused the registration, it says {said:?}: {remedy}")
 }
 
 /// Pauses between attempts, each twice as long as the one before.

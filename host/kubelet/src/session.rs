@@ -42,13 +42,18 @@ impl Session {
 
     /// Records that Register was refused: the kubelet does not know of the session.
     pub fn refused(&self) {
+        self.no_longer_awaited(Followed::NotAsked);
+    }
+
+    /// Changes the state if the kubelet's stream is awaited; returns true if it was.
+    fn no_longer_awaited(&self, now: Followed) -> bool {
         self.followed.send_if_modified(|followed| {
             let is_awaited = *followed == Followed::Awaited;
             if is_awaited {
-                *followed = Followed::NotAsked;
+                *followed = now;
             }
             is_awaited
-        });
+        })
     }
 
     /// Returns true if the kubelet may know of the session.
@@ -66,13 +71,7 @@ impl Session {
 
     /// Records a new stream. The first one after Register is the kubelet's; no other one counts.
     pub fn open(self: &Arc<Self>) -> Option<OpenStream> {
-        let is_awaited = self.followed.send_if_modified(|followed| {
-            let is_awaited = *followed == Followed::Awaited;
-            if is_awaited {
-                *followed = Followed::Open;
-            }
-            is_awaited
-        });
+        let is_awaited = self.no_longer_awaited(Followed::Open);
         is_awaited.then(|| OpenStream(Arc::clone(self)))
     }
 }

@@ -8,7 +8,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use leafhost_uds::{MAX_PATH, MORE_FILES, RemovedOnDrop, SocketFile, remove_stale};
 use sha2::{Digest as _, Sha256};
@@ -19,37 +19,24 @@ use crate::ResourceName;
 /// Length of the suffix of a session in a socket's name: `.` and eight hexadecimal digits.
 const SESSION: usize = 9;
 
-/// Reason why a socket could not be created.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", describe(path, why))]
-pub struct Error {
-    path: PathBuf,
-    why: leafhost_uds::Error,
-}
-
+/// Returns the reason why a socket could not be created, with the remedy.
 fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
     use leafhost_uds::Error as Why;
     let path = path.display();
     match why {
-        Why::Foreign => {
-            format!("{path} exists and is not a socket: remove it, and the resource is registered")
-        }
+        Why::Foreign => format!("{path} exists and is not a socket: remove it"),
         Why::Served => format!(
             "another process serves {path}: only one agent may run on a node; stop the other one"
         ),
-        Why::TooLong => format!(
-            "{path} has more than {} bytes and cannot be a socket: choose a shorter folder or prefix",
-            MAX_PATH - SESSION
-        ),
+        Why::TooLong => {
+            format!("{path} is too long for a socket: choose a shorter folder or prefix")
+        }
         Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
         Why::Refused(error) => format!(
             "cannot make the socket {path} ({error}): the folder must be there and writable, run as root"
         ),
     }
 }
-
-/// Result of this module.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Returns the file name of a resource's socket, with room for the suffix of a session. `is_taken` returns true if another resource has the
 /// name.
@@ -84,29 +71,36 @@ pub(crate) struct Socket {
     _files: [RemovedOnDrop; 2],
 }
 
-/// Creates a socket and listens on it. A socket that no process serves is replaced.
-pub(crate) async fn bind(path: PathBuf) -> Result<(UnixListener, Socket)> {
-    let bound = async {
-        if !has_room(&path) {
-            return Err(leafhost_uds::Error::TooLong);
-        }
-        let (listener, file) = leafhost_uds::bind(&path).await?;
-        let file = RemovedOnDrop(file);
-        // The hash of an empty input is as random as its keys.
-        let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
-        let session = path.with_extension(format!("{random:08x}.sock"));
-        std::fs::hard_link(&path, &session)?;
-        let name = session.file_name().unwrap_or_default().to_string_lossy();
-        let socket = Socket {
-            session: name.into_owned(),
-            _files: [RemovedOnDrop(SocketFile::at(&session)?), file],
-        };
-        Ok((listener, socket))
-    };
-    match bound.await {
-        Ok(bound) => Ok(bound),
-        Err(why) => Err(Error { path, why }),
+/// Listens on a socket, which is removed when the returned guard is dropped. A socket that no process serves is replaced.
+///
+/// # Errors
+/// Returns the reason, with the remedy.
+pub(crate) async fn listen(path: &Path) -> Result<(UnixListener, RemovedOnDrop), String> {
+    let bound = leafhost_uds::bind(path).await;
+    let (listener, file) = bound.map_err(|why| describe(path, &why))?;
+    Ok((listener, RemovedOnDrop(file)))
+}
+
+/// Listens on a socket with two names.
+///
+/// # Errors
+/// Returns the reason, with the remedy.
+pub(crate) async fn bind(path: &Path) -> Result<(UnixListener, Socket), String> {
+    if !has_room(path) {
+        return Err(describe(path, &leafhost_uds::Error::TooLong));
     }
+    let (listener, file) = listen(path).await?;
+    // The hash of an empty input is as random as its keys.
+    let random = RandomState::new().build_hasher().finish() & u64::from(u32::MAX);
+    let session = path.with_extension(format!("{random:08x}.sock"));
+    let linked = std::fs::hard_link(path, &session).and_then(|()| SocketFile::at(&session));
+    let linked = linked.map_err(|error| describe(path, &error.into()))?;
+    let name = session.file_name().unwrap_or_default().to_string_lossy();
+    let socket = Socket {
+        session: name.into_owned(),
+        _files: [RemovedOnDrop(linked), file],
+    };
+    Ok((listener, socket))
 }
 
 /// Removes the plugin's sockets that no process serves. Sockets that cannot be removed stay.

@@ -28,8 +28,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 
+use crate::Denied;
 use crate::grants::Tls;
-use crate::{Denied, Policy};
 
 pub use body::Body;
 pub use budget::Budget;
@@ -64,20 +64,6 @@ pub trait RequestPolicy: Sync {
 
     /// Returns the handling of certificates.
     fn tls(&self) -> &Tls;
-}
-
-impl RequestPolicy for Policy {
-    fn look_up(&self, name: &str) -> Result<(), Denied> {
-        Policy::look_up(self, name)
-    }
-
-    fn request(&self, host: &str, address: SocketAddr) -> Result<(), Denied> {
-        Policy::request(self, host, address)
-    }
-
-    fn tls(&self) -> &Tls {
-        &self.grants().tls
-    }
 }
 
 /// Time limits of the parts of a request; `total` bounds all of it.

@@ -77,7 +77,7 @@ impl Policy {
     }
 
     /// Returns the network that the policy applies to.
-    pub(crate) fn network(&self) -> &Network {
+    pub fn network(&self) -> &Network {
         &self.shared.network
     }
 
@@ -335,7 +335,7 @@ impl Policy {
 }
 
 /// Converts an IPv6 address that wraps an IPv4 one to that one.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
             Some(v4) => SocketAddr::new(IpAddr::V4(v4), v6.port()),

@@ -19,8 +19,6 @@ pub struct Event {
     pub devnode: Option<String>,
     /// Properties of the event; from the kernel's group without udev's own.
     pub properties: BTreeMap<String, String>,
-    /// Tags from udev, sorted; none from the kernel's group.
-    pub tags: Vec<String>,
     /// Time after which to look again: the event came from the kernel, and udevd's changes (permissions, links, properties) may come later.
     pub settle: Option<Duration>,
 }
@@ -34,7 +32,6 @@ impl Event {
             subsystem: None,
             devnode: None,
             properties: BTreeMap::new(),
-            tags: Vec::new(),
             settle,
         }
     }

@@ -22,7 +22,7 @@ mod wake;
 
 pub use attribute::read;
 pub use event::Event;
-pub use find::{Device, Found, MAX_NOTES, MAX_RULES, Note, find};
+pub use find::{Device, Found, MAX_NOTES, Note, find};
 pub use monitor::{Group, Monitor, MonitorError};
 pub use rule::{Field, InvalidRule, MAX_TERMS, MAX_VALUE, Rule, Term};
 pub use subsystems::Subsystems;
@@ -32,12 +32,6 @@ use std::path::PathBuf;
 /// Reason why sysfs could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The search has too many rules.
-    #[error("cannot look for {count} rules at once, at most {MAX_RULES} are allowed")]
-    TooManyRules {
-        /// Number of rules in the search.
-        count: usize,
-    },
     /// There is no sysfs.
     #[error("cannot see devices: {path} does not exist; mount sysfs, or give the container the node's /sys", path = .path.display())]
     NoSysfs {

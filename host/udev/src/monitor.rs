@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 
 use crate::event::Event;
 use crate::sysfs::lossy;
-use crate::tree::{properties, split_tags};
+use crate::tree::properties;
 
 /// Time that udevd gets to follow up on an event of the kernel.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -71,25 +71,19 @@ impl Group {
 
 /// Reason why events cannot be heard.
 #[derive(Debug, thiserror::Error)]
-pub enum MonitorError {
-    /// The netlink socket cannot be opened.
-    #[error(
-        "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead"
-    )]
-    Socket {
-        /// Group of the socket.
-        group: Group,
-        /// Operating system error.
-        #[source]
-        source: io::Error,
-    },
-    /// The thread cannot be started.
-    #[error("cannot start the thread that listens for device events")]
-    Thread {
-        /// Operating system error.
-        #[source]
-        source: io::Error,
-    },
+#[error("{what}")]
+pub struct MonitorError {
+    what: String,
+    source: io::Error,
+}
+
+impl MonitorError {
+    fn of_thread(source: io::Error) -> Self {
+        Self {
+            what: "cannot start the thread that listens for device events".to_owned(),
+            source,
+        }
+    }
 }
 
 /// Listens until it is dropped.
@@ -111,14 +105,13 @@ impl Monitor {
     /// Starts to listen to a group.
     pub fn start_on(group: Group) -> Result<Self, MonitorError> {
         let (events, _) = broadcast::channel(BACKLOG);
-        let (stop, stopped) =
-            UnixStream::pair().map_err(|source| MonitorError::Thread { source })?;
+        let (stop, stopped) = UnixStream::pair().map_err(MonitorError::of_thread)?;
         let (ready, opened) = mpsc::channel();
         let weak = events.downgrade();
         let thread = std::thread::Builder::new()
             .name("udev-monitor".to_owned())
             .spawn(move || run(group, &events, &stopped, &ready))
-            .map_err(|source| MonitorError::Thread { source })?;
+            .map_err(MonitorError::of_thread)?;
         let monitor = Self {
             group,
             events: weak,
@@ -127,10 +120,15 @@ impl Monitor {
         };
         match opened.recv() {
             Ok(Ok(())) => Ok(monitor),
-            Ok(Err(source)) => Err(MonitorError::Socket { group, source }),
-            Err(_) => Err(MonitorError::Thread {
-                source: io::Error::other("it ended before it listened"),
+            Ok(Err(source)) => Err(MonitorError {
+                what: format!(
+                    "cannot listen for device events: no netlink socket of the {group:?} group; handlers that wait for them are called every minute instead"
+                ),
+                source,
             }),
+            Err(_) => Err(MonitorError::of_thread(io::Error::other(
+                "it ended before it listened",
+            ))),
         }
     }
 
@@ -256,22 +254,12 @@ fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Even
 }
 
 fn read_event(event: &udev::Event, group: Group) -> Event {
-    let properties = properties(event);
-    let tags = match group {
-        Group::Udev => properties
-            .get("CURRENT_TAGS")
-            .or_else(|| properties.get("TAGS"))
-            .map(|tags| split_tags(tags))
-            .unwrap_or_default(),
-        Group::Kernel => Vec::new(),
-    };
     Event {
         action: event.action().map(lossy).unwrap_or_default(),
         devpath: lossy(event.devpath()),
         subsystem: event.subsystem().map(lossy),
         devnode: event.devnode().map(|path| lossy(path.as_os_str())),
-        properties,
-        tags,
+        properties: properties(event),
         settle: group.settle(),
     }
 }

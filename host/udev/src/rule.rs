@@ -130,45 +130,8 @@ impl fmt::Display for Term {
 
 /// Reason why terms are not a valid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidRule {
-    /// There is no term.
-    #[error("a rule needs at least one term")]
-    Empty,
-    /// There are more terms than [`MAX_TERMS`].
-    #[error("a rule has {count} terms, at most {MAX_TERMS} are allowed")]
-    TooManyTerms {
-        /// Number of terms.
-        count: usize,
-    },
-    /// The pattern exceeds [`MAX_VALUE`].
-    #[error("the pattern of {field} has {length} bytes, at most {MAX_VALUE} are allowed")]
-    LongValue {
-        /// Field of the term.
-        field: Field,
-        /// Length of the pattern, in bytes.
-        length: usize,
-    },
-    /// The key is missing.
-    #[error("{field} needs a key, as in {field}{{name}}")]
-    MissingKey {
-        /// Field of the term.
-        field: Field,
-    },
-    /// The key is empty, too long or has control characters.
-    #[error("the key of {field} must be 1 to {MAX_KEY} bytes without control characters")]
-    BadKey {
-        /// Field of the term.
-        field: Field,
-    },
-    /// The field takes no key, but one is given.
-    #[error("{field} takes no key, but {key:?} is given")]
-    UnexpectedKey {
-        /// Field of the term.
-        field: Field,
-        /// Key of the term.
-        key: String,
-    },
-}
+#[error("{0}")]
+pub struct InvalidRule(String);
 
 /// Terms that must all hold for one device.
 #[derive(Debug, Clone)]
@@ -197,10 +160,13 @@ impl Rule {
     /// Checks the terms and compiles their patterns.
     pub fn new(terms: Vec<Term>) -> Result<Self, InvalidRule> {
         if terms.is_empty() {
-            return Err(InvalidRule::Empty);
+            return Err(InvalidRule("a rule needs at least one term".to_owned()));
         }
         if terms.len() > MAX_TERMS {
-            return Err(InvalidRule::TooManyTerms { count: terms.len() });
+            return Err(InvalidRule(format!(
+                "a rule has {} terms, at most {MAX_TERMS} are allowed",
+                terms.len()
+            )));
         }
         let terms = terms.into_iter().map(compile).collect::<Result<_, _>>()?;
         Ok(Self { terms })
@@ -237,22 +203,24 @@ impl fmt::Display for Rule {
 
 fn compile(term: Term) -> Result<CompiledTerm, InvalidRule> {
     let field = term.field;
+    let invalid = |why: String| Err(InvalidRule(why));
     if term.value.len() > MAX_VALUE {
-        return Err(InvalidRule::LongValue {
-            field,
-            length: term.value.len(),
-        });
+        return invalid(format!(
+            "the pattern of {field} has {} bytes, at most {MAX_VALUE} are allowed",
+            term.value.len()
+        ));
     }
     match &term.key {
-        None if field.has_key() => return Err(InvalidRule::MissingKey { field }),
+        None if field.has_key() => {
+            return invalid(format!("{field} needs a key, as in {field}{{name}}"));
+        }
         Some(key) if !field.has_key() => {
-            return Err(InvalidRule::UnexpectedKey {
-                field,
-                key: key.clone(),
-            });
+            return invalid(format!("{field} takes no key, but {key:?} is given"));
         }
         Some(key) if key.is_empty() || key.len() > MAX_KEY || key.chars().any(char::is_control) => {
-            return Err(InvalidRule::BadKey { field });
+            return invalid(format!(
+                "the key of {field} must be 1 to {MAX_KEY} bytes without control characters"
+            ));
         }
         _ => {}
     }

@@ -144,7 +144,7 @@ pub(crate) fn properties(device: &udev::Device) -> BTreeMap<String, String> {
 }
 
 /// Splits tags as udev writes them into a property, `:systemd:uaccess:`; sorted.
-pub(crate) fn split_tags(text: &str) -> Vec<String> {
+fn split_tags(text: &str) -> Vec<String> {
     let mut tags: Vec<String> = text
         .split(':')
         .filter(|tag| !tag.is_empty())

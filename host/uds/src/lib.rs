@@ -6,12 +6,14 @@
 mod accept;
 pub mod authority;
 mod codec;
+mod connection;
 mod files;
 mod socket;
 mod watch;
 
 pub use accept::Accepting;
 pub use codec::Codec;
+pub use connection::Connection;
 pub use files::{MORE_FILES, lacks_files};
 pub use socket::{Error, MAX_PATH, RemovedOnDrop, SocketFile, bind, remove_stale};
 pub use watch::{Events, events, names_of};

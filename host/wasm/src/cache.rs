@@ -13,12 +13,15 @@ use std::time::SystemTime;
 
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::text::clean;
 use leafhost_disk::atomic;
+use nix::errno::Errno;
 use nix::unistd::AccessFlags;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::compiler::MAX_NATIVE;
+use crate::refusal::Refusal;
 
 mod seal;
 
@@ -31,29 +34,6 @@ const BYTES: u64 = 512 << 20;
 const KEY_FILE: &str = "key";
 /// Suffix of the names of entries.
 const SUFFIX: &str = ".native";
-
-/// Reason why the cache cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CacheError {
-    /// The folder cannot be used.
-    #[error(
-        "cannot use {path} for native code: {source}; make it this user's own or choose another folder"
-    )]
-    Folder {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Operating system error.
-        source: std::io::Error,
-    },
-    /// An entry cannot be written.
-    #[error("cannot write native code to {path}: {source}; {}", remedy(source))]
-    Write {
-        /// Path that was written to.
-        path: PathBuf,
-        /// Operating system error.
-        source: std::io::Error,
-    },
-}
 
 /// Folder of native code.
 #[derive(Debug)]
@@ -68,11 +48,8 @@ pub(crate) struct Cache {
 impl Cache {
     /// Opens `folder`, creates it if it is missing, and removes entries that are out of use. If nothing can be written, existing entries are
     /// used and none is added. Blocks.
-    pub(crate) fn open(folder: &Path, fingerprint: String) -> Result<Self, CacheError> {
-        let (key, unkept) = prepare(folder).map_err(|source| CacheError::Folder {
-            path: folder.to_owned(),
-            source,
-        })?;
+    pub(crate) fn open(folder: &Path, fingerprint: String) -> std::io::Result<Self> {
+        let (key, unkept) = prepare(folder)?;
         let unkept = unkept.map(|error| {
             let message = format!(
                 "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in it",
@@ -127,13 +104,10 @@ impl Cache {
         engine: &Engine,
         digest: &Digest,
         code: &[u8],
-    ) -> Result<wasmtime::Result<Component>, CacheError> {
-        let component = match deserialize(engine, code) {
-            Ok(component) => component,
-            Err(error) => return Ok(Err(error)),
-        };
+    ) -> Result<Component, Refusal> {
+        let component = deserialize(engine, code).map_err(|error| unusable(&error))?;
         if self.unkept.is_some() {
-            return Ok(Ok(component));
+            return Ok(component);
         }
         let name = self.name(digest);
         let head = self.seal.head(&name, code);
@@ -141,12 +115,15 @@ impl Cache {
             file.write_all(&head)?;
             file.write_all(code)
         });
-        written.map_err(|source| CacheError::Write {
-            path: self.folder.clone(),
-            source,
+        written.map_err(|error| {
+            Refusal::for_now(format!(
+                "cannot write native code to {}: {error}; {}",
+                self.folder.display(),
+                atomic::remedy(&error)
+            ))
         })?;
         self.prune();
-        Ok(Ok(component))
+        Ok(component)
     }
 
     fn name(&self, digest: &Digest) -> String {
@@ -199,41 +176,52 @@ fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     unsafe { Component::deserialize(engine, code) }
 }
 
-/// Returns the remedy for native code that cannot be written.
-fn remedy(error: &std::io::Error) -> &'static str {
-    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    match (error.kind(), error.raw_os_error()) {
-        (StorageFull | QuotaExceeded, _) => "free some space; retrying",
-        (ReadOnlyFilesystem | PermissionDenied, _) => {
-            "make it writable or name another folder with --state-dir; retrying"
-        }
-        (_, Some(nix::libc::EMFILE | nix::libc::ENFILE)) => {
-            "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE); retrying"
-        }
-        _ => "retrying",
+/// Creates the refusal of a component whose native code this engine does not take.
+fn unusable(error: &wasmtime::Error) -> Refusal {
+    let why = format!("{error:#}");
+    // wasmtime has no error type for this case.
+    let is_large = why.contains("pooling allocator");
+    let why = clean(&why, 1024);
+    if is_large {
+        Refusal::of_file(format!(
+            "the component has more instances, memories or tables than a handler may have: {why}; build it as one component"
+        ))
+    } else {
+        Refusal::for_now(format!(
+            "the compiler's output is not for this agent ({why}); install leafhost and leafhost-compile of one version together"
+        ))
     }
 }
 
-/// Restricts the folder to this user. Returns the key, and the reason if nothing can be written.
+/// Prepares the folder. Returns the key, and the reason if nothing can be written.
 fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)> {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     // Entries sealed with a key that is not on disk fail verification later.
-    let key: [u8; KEY] = rand::random();
-    let made = std::fs::DirBuilder::new()
+    let mut key: [u8; KEY] = rand::random();
+    match restrict(folder, &mut key) {
+        Ok(()) => Ok((key, None)),
+        Err(error) => match error.kind() {
+            ReadOnlyFilesystem | StorageFull | QuotaExceeded => Ok((key, Some(error))),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Restricts the folder to this user. Replaces `key` by the one of the folder, or writes it there.
+fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
+    std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(folder);
-    if let Err(error) = made {
-        return unwritable(error).map(|error| (key, Some(error)));
-    }
+        .create(folder)?;
     let metadata = std::fs::metadata(folder)?;
     if metadata.uid() != nix::unistd::geteuid().as_raw() {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
-    let mut unkept = None;
-    if metadata.mode() & 0o7777 != 0o700
-        && let Err(error) = std::fs::set_permissions(folder, Permissions::from_mode(0o700))
-    {
-        unkept = Some(unwritable(error)?);
+    // Read first: existing entries are used even if nothing can be written.
+    let known = read_key(folder);
+    *key = known.unwrap_or(*key);
+    if metadata.mode() & 0o7777 != 0o700 {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     }
     for entry in std::fs::read_dir(folder)?.flatten() {
         // Left over from an agent that was killed.
@@ -241,27 +229,13 @@ fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    if let Some(key) = read_key(folder) {
-        if unkept.is_none()
-            && let Err(error) = nix::unistd::access(folder, AccessFlags::W_OK)
-        {
-            // Other errors are reported when an entry is written.
-            unkept = unwritable(error.into()).ok();
-        }
-        return Ok((key, unkept));
+    if known.is_none() {
+        return atomic::write(folder, KEY_FILE, key);
     }
-    if let Err(error) = atomic::write(folder, KEY_FILE, &key) {
-        unkept = Some(unwritable(error)?);
-    }
-    Ok((key, unkept))
-}
-
-/// Returns `Ok` with an error that means that nothing can be written at all; passes other errors on.
-fn unwritable(error: std::io::Error) -> std::io::Result<std::io::Error> {
-    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    match error.kind() {
-        ReadOnlyFilesystem | StorageFull | QuotaExceeded => Ok(error),
-        _ => Err(error),
+    match nix::unistd::access(folder, AccessFlags::W_OK) {
+        Err(error @ Errno::EROFS) => Err(error.into()),
+        // Other errors are reported when an entry is written.
+        _ => Ok(()),
     }
 }
 

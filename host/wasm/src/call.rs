@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::text::clean;
-use leafhost_grants::{Limits, Secrets};
+use leafhost_grants::Limits;
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
@@ -82,8 +82,6 @@ pub(crate) struct Call<T> {
     pub(crate) loading: Option<&'static str>,
     /// Data that outlives the call.
     pub(crate) record: Arc<Record>,
-    /// Secrets that a fault must not show.
-    pub(crate) secrets: Arc<Secrets>,
     /// Permits of the call; held until its guest is gone.
     pub(crate) admitted: Admitted,
     /// `Instant` at which the call was requested.
@@ -106,7 +104,7 @@ impl Host {
     pub(crate) async fn call<T: Send + 'static, U: Send + 'static>(
         self: &Arc<Self>,
         call: Call<T>,
-        finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
+        finish: impl FnOnce(T, &Record) -> Result<U, Fault> + Send + 'static,
     ) -> Finished<U> {
         let record = call.record.clone();
         // Only the engine is passed on: a guest must not keep a dropped host alive, nor drop it.
@@ -136,7 +134,7 @@ fn not_made<T>(why: String) -> Finished<T> {
 async fn run<T, U>(
     engine: &Engine,
     call: Call<T>,
-    finish: impl FnOnce(T) -> Result<U, Fault>,
+    finish: impl FnOnce(T, &Record) -> Result<U, Fault>,
 ) -> Finished<U> {
     let Call {
         pre,
@@ -144,7 +142,6 @@ async fn run<T, U>(
         limits,
         loading,
         record,
-        secrets,
         work,
         admitted,
         asked,
@@ -175,13 +172,13 @@ async fn run<T, U>(
     let answer = match answer {
         Ok(answer) => answer
             .map_err(|error| fault(&error, &limits, loading, &record))
-            .and_then(finish),
+            .and_then(|answer| finish(answer, &record)),
         Err(_) => Err(too_long(limits.wall, loading)),
     };
     // Only here: the paths of an answer may lie on a file system that hangs.
     drop(admitted);
     let answer = answer.map_err(|fault| Fault {
-        message: secrets.clean(&fault.message, MAX_TEXT),
+        message: record.secrets.clean(&fault.message, MAX_TEXT),
         ..fault
     });
     Finished {

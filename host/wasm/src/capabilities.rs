@@ -43,10 +43,8 @@ pub(crate) struct CallState {
 /// Capabilities of a call, besides `log`, which every call has.
 #[derive(Debug, Clone)]
 pub(crate) struct Capabilities {
-    /// True for `discover`; `describe` and `validate` have nothing but `log`.
-    pub(crate) discovers: bool,
-    /// Subsystems whose devices the call may see; `None` if not granted.
-    pub(crate) udev: Option<Arc<leafhost_udev::Subsystems>>,
+    /// Subsystems whose devices the call may see, or the reason why it may see none.
+    pub(crate) udev: Result<Arc<leafhost_udev::Subsystems>, &'static str>,
     /// Quota for reads of sysfs, shared by all calls of a handler.
     pub(crate) blocking: BlockingQuota,
     /// Network policy of the call, or the reason why it may reach nothing.

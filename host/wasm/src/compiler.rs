@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
+use crate::refusal::Refusal;
 use crate::threads::MORE_THREADS;
 
 /// Name of the compiler program.
@@ -25,63 +26,6 @@ pub const EXIT_INVALID: u8 = 3;
 pub const EXIT_LIMITS: u8 = 4;
 /// Exit status of the child after a panic of the compiler.
 pub const EXIT_PANIC: u8 = 5;
-
-/// Reason why a component was not compiled.
-#[derive(Debug, thiserror::Error)]
-pub enum CompileError {
-    /// The program was not found.
-    #[error(
-        "cannot find the compiler {PROGRAM}; looked for {}; install it there or name it with --compiler",
-        .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-    )]
-    NotFound(Vec<PathBuf>),
-    /// The program does not start, or its pipes break.
-    #[error("cannot run the compiler {path}: {source}{}", remedy(source))]
-    Run {
-        /// Path of the program.
-        path: PathBuf,
-        /// Operating system error.
-        source: std::io::Error,
-    },
-    /// The compilation exceeded its timeout.
-    #[error(
-        "compiling took longer than {} s; use a smaller component or a longer --compile-timeout",
-        .0.as_secs()
-    )]
-    Timeout(Duration),
-    /// The component is invalid, or exceeds the limits of the compiler.
-    #[error("the component does not compile: {0}")]
-    Refused(String),
-    /// The native code exceeds 256 MiB.
-    #[error(
-        "the native code of the component exceeds {} MiB; use a smaller component",
-        MAX_NATIVE >> 20
-    )]
-    TooLarge,
-    /// The program failed for a reason other than the component.
-    #[error("the compiler failed: {0}")]
-    Failed(String),
-}
-
-impl CompileError {
-    /// Returns true if the same bytes may compile another time.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Refused(_) | Self::TooLarge => false,
-            // The machine may be less busy another time.
-            Self::Timeout(_) | Self::NotFound(_) | Self::Run { .. } | Self::Failed(_) => true,
-        }
-    }
-}
-
-/// Returns the remedy for a child that cannot be started.
-fn remedy(source: &std::io::Error) -> String {
-    match source.kind() {
-        // fork(2) failed: the limit of processes is reached.
-        std::io::ErrorKind::WouldBlock => format!("; {MORE_THREADS}"),
-        _ => String::new(),
-    }
-}
 
 /// Starts children, one at a time.
 #[derive(Debug)]
@@ -103,11 +47,15 @@ impl Compiler {
     }
 
     /// Compiles `wasm` to native code.
-    pub(crate) async fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, CompileError> {
+    pub(crate) async fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, Refusal> {
         let path = self.find()?;
-        let run = |source| CompileError::Run {
-            path: path.clone(),
-            source,
+        let run = |error: std::io::Error| {
+            // fork(2) fails with this error if the limit of processes is reached.
+            let is_full = error.kind() == std::io::ErrorKind::WouldBlock;
+            let remedy = is_full.then(|| format!("; {MORE_THREADS}"));
+            let remedy = remedy.unwrap_or_default();
+            let path = path.display();
+            Refusal::for_now(format!("cannot run the compiler {path}: {error}{remedy}"))
         };
         let _one = self.one.lock().await;
         let mut child = Command::new(&path)
@@ -148,44 +96,53 @@ impl Compiler {
         let work = async { tokio::join!(feed, take, errors, child.wait()) };
         let Ok(((), native, said, status)) = tokio::time::timeout(self.timeout, work).await else {
             let _ = child.kill().await;
-            return Err(CompileError::Timeout(self.timeout));
+            return Err(Refusal::for_now(format!(
+                "compiling took longer than {} s; use a smaller component or a longer --compile-timeout",
+                self.timeout.as_secs()
+            )));
         };
         let status = status.map_err(run)?;
         if native.len() > MAX_NATIVE {
-            return Err(CompileError::TooLarge);
+            return Err(Refusal::of_file(format!(
+                "the native code of the component exceeds {} MiB; use a smaller component",
+                MAX_NATIVE >> 20
+            )));
         }
         let said = shown(&said);
+        let colon = if said.is_empty() { "" } else { ": " };
+        let refused =
+            |why: &str| Refusal::of_file(format!("the component does not compile: {why}"));
         match status.code() {
             Some(0) => Ok(native),
             Some(code) if code == i32::from(EXIT_INVALID) || code == i32::from(EXIT_PANIC) => {
-                Err(CompileError::Refused(said))
+                Err(refused(&said))
             }
             // A signal other than SIGKILL comes from the child's own limits: the component needs more than any handler should.
             // SIGKILL comes from outside, such as from the kernel out of memory.
-            None if status.signal() != Some(nix::libc::SIGKILL) => {
-                Err(CompileError::Refused(format!(
-                    "the component is too much for the compiler, which a limit has ended ({status}); a smaller component{}{said}",
-                    if said.is_empty() { "" } else { ": " }
-                )))
-            }
-            _ => Err(CompileError::Failed(format!(
-                "{} ended with {status}{}{said}",
-                path.display(),
-                if said.is_empty() { "" } else { ": " }
+            None if status.signal() != Some(nix::libc::SIGKILL) => Err(refused(&format!(
+                "the component is too much for the compiler, which a limit has ended ({status}); a smaller component{colon}{said}"
+            ))),
+            _ => Err(Refusal::for_now(format!(
+                "the compiler failed: {} ended with {status}{colon}{said}",
+                path.display()
             ))),
         }
     }
 
-    fn find(&self) -> Result<PathBuf, CompileError> {
+    fn find(&self) -> Result<PathBuf, Refusal> {
         let candidates = match &self.path {
             Some(path) => vec![path.clone()],
             None => candidates(std::env::current_exe().ok().as_deref()),
         };
-        candidates
-            .iter()
-            .find(|path| path.is_file())
-            .cloned()
-            .ok_or(CompileError::NotFound(candidates))
+        let found = candidates.iter().find(|path| path.is_file());
+        found.cloned().ok_or_else(|| {
+            let paths = candidates.iter().map(|path| path.display().to_string());
+            let paths: Vec<String> = paths.collect();
+            Refusal::for_now(format!(
+                "cannot find the compiler {PROGRAM}; looked for {}; install it there or name it with --compiler",
+                paths.join(", ")
+            ))
+        })
     }
 }
 
@@ -218,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    async fn run(script: &str, timeout: Duration) -> Result<Vec<u8>, CompileError> {
+    async fn run(script: &str, timeout: Duration) -> Result<Vec<u8>, Refusal> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("compiler");
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -249,7 +206,7 @@ mod tests {
         ] {
             let error = run(script, long).await.unwrap_err();
             assert!(error.to_string().contains(words), "{script}: {error}");
-            assert_eq!(error.is_transient(), transient, "{script}");
+            assert_eq!(error.is_transient, transient, "{script}");
         }
         assert_eq!(run("cat", long).await.unwrap(), vec![7; 1 << 20]);
     }
@@ -259,8 +216,8 @@ mod tests {
         let error = run("exec sleep 60", Duration::from_millis(50))
             .await
             .unwrap_err();
-        assert!(matches!(error, CompileError::Timeout(_)), "{error}");
-        assert!(error.is_transient(), "{error}");
+        assert!(error.to_string().contains("took longer"), "{error}");
+        assert!(error.is_transient, "{error}");
     }
 
     #[tokio::test]
@@ -279,7 +236,7 @@ mod tests {
         let error = run("exec cat /dev/zero", Duration::from_mins(1))
             .await
             .unwrap_err();
-        assert!(matches!(error, CompileError::TooLarge), "{error}");
+        assert!(error.to_string().contains("exceeds 256 MiB"), "{error}");
     }
 
     #[test]
@@ -297,6 +254,6 @@ mod tests {
         let compiler = Compiler::new(Some("/nowhere/x".into()), Duration::from_secs(1));
         let error = compiler.compile(b"").await.unwrap_err();
         assert!(error.to_string().contains("/nowhere/x"), "{error}");
-        assert!(error.is_transient());
+        assert!(error.is_transient);
     }
 }

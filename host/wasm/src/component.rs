@@ -51,45 +51,8 @@ const NOT_LINKED: &str = "wasi:http/incoming-handler";
 
 /// Reason why bytes are not a handler.
 #[derive(Debug, thiserror::Error)]
-pub enum ComponentError {
-    /// The file is empty.
-    #[error("the file is empty")]
-    Empty,
-    /// The component exceeds [`MAX_BYTES`].
-    #[error("the component has more than {} MiB unpacked", MAX_BYTES >> 20)]
-    TooLarge,
-    /// The gzip data is damaged.
-    #[error("cannot unpack it; the gzip data is cut off or damaged: {0}")]
-    Gzip(#[source] std::io::Error),
-    /// The bytes are neither a component nor a module.
-    #[error(
-        "this is not WebAssembly (it begins with \"{0}\"); a handler is a component, built with --target wasm32-wasip2"
-    )]
-    NotWasm(String),
-    /// The bytes are a core module.
-    #[error("this is a core module, not a component; build it with --target wasm32-wasip2")]
-    CoreModule,
-    /// The bytes are the text format instead of the binary form.
-    #[error("this is WebAssembly as text; turn it into a component first")]
-    Text,
-    /// The bytes end too early.
-    #[error("the file is cut off: {0}")]
-    Truncated(#[source] wasmparser::BinaryReaderError),
-    /// The bytes are malformed.
-    #[error("the file is damaged: {0}")]
-    Damaged(#[source] wasmparser::BinaryReaderError),
-    /// The component does not export the handler interface.
-    #[error(
-        "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {0}); register! forgotten?"
-    )]
-    NoHandler(String),
-    /// The component was built for another version of the contract.
-    #[error("the component was built for {0}; this version of Leafhost supports {served}", served = CONTRACT_VERSIONS.join(", "))]
-    Version(String),
-    /// The component imports interfaces that do not exist here.
-    #[error("the component imports {}, which this version does not have", .0.join(", "))]
-    UnknownImports(Vec<String>),
-}
+#[error("{0}")]
+pub struct ComponentError(String);
 
 /// Facts about a handler that are known without running it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +97,12 @@ pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
         .iter()
         .find(|name| split_version(name).0 == HANDLER)
         .cloned()
-        .ok_or_else(|| ComponentError::NoHandler(list(&exports)))?;
+        .ok_or_else(|| {
+            refused(format!(
+                "this is a component, but no discovery handler: it does not export {HANDLER} (it exports {}); register! forgotten?",
+                list(&exports)
+            ))
+        })?;
     for name in imports.iter().chain([&handler]) {
         let (interface, version) = split_version(name);
         let package = interface.split('/').next().unwrap_or_default();
@@ -143,7 +111,10 @@ pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
         if CONTRACT_VERSIONS.iter().any(|contract| served(&contract))
             && !CONTRACT_VERSIONS.contains(&wanted.as_str())
         {
-            return Err(ComponentError::Version(wanted));
+            return Err(refused(format!(
+                "the component was built for {wanted}; this version of Leafhost supports {}",
+                CONTRACT_VERSIONS.join(", ")
+            )));
         }
     }
     let unknown: Vec<String> = imports
@@ -152,7 +123,10 @@ pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
         .cloned()
         .collect();
     if !unknown.is_empty() {
-        return Err(ComponentError::UnknownImports(unknown));
+        return Err(refused(format!(
+            "the component imports {}, which this version does not have",
+            unknown.join(", ")
+        )));
     }
     let mut grants: Vec<String> = imports
         .iter()
@@ -182,13 +156,20 @@ fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ComponentError> {
         MultiGzDecoder::new(bytes)
             .take(limit)
             .read_to_end(&mut unpacked)
-            .map_err(ComponentError::Gzip)?;
+            .map_err(|error| {
+                refused(format!(
+                    "cannot unpack it; the gzip data is cut off or damaged: {error}"
+                ))
+            })?;
         Cow::Owned(unpacked)
     } else {
         Cow::Borrowed(bytes)
     };
     if bytes.len() > MAX_BYTES {
-        return Err(ComponentError::TooLarge);
+        return Err(refused(format!(
+            "the component has more than {} MiB unpacked",
+            MAX_BYTES >> 20
+        )));
     }
     Ok(bytes)
 }
@@ -196,30 +177,40 @@ fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ComponentError> {
 /// Returns the names of imports and exports at the outermost level, sorted.
 fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ComponentError> {
     if bytes.is_empty() {
-        return Err(ComponentError::Empty);
+        return Err(refused("the file is empty"));
     }
     if bytes.trim_ascii_start().starts_with(b"(") {
-        return Err(ComponentError::Text);
+        return Err(refused(
+            "this is WebAssembly as text; turn it into a component first",
+        ));
     }
     if !bytes.starts_with(b"\0asm".get(..bytes.len().min(4)).unwrap_or_default()) {
         let begin = bytes.get(..bytes.len().min(16)).unwrap_or_default();
-        return Err(ComponentError::NotWasm(begin.escape_ascii().to_string()));
+        return Err(refused(format!(
+            "this is not WebAssembly (it begins with \"{}\"); a handler is a component, built with --target wasm32-wasip2",
+            begin.escape_ascii()
+        )));
     }
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0_usize;
     let broken = |error: wasmparser::BinaryReaderError| {
-        if error.message().contains("unexpected end") {
-            ComponentError::Truncated(error)
+        let what = if error.message().contains("unexpected end") {
+            "cut off"
         } else {
-            ComponentError::Damaged(error)
-        }
+            "damaged"
+        };
+        refused(format!("the file is {what}: {error}"))
     };
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(broken)? {
             Payload::Version {
                 encoding: Encoding::Module,
                 ..
-            } if depth == 0 => return Err(ComponentError::CoreModule),
+            } if depth == 0 => {
+                return Err(refused(
+                    "this is a core module, not a component; build it with --target wasm32-wasip2",
+                ));
+            }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
@@ -238,6 +229,10 @@ fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ComponentError> {
     imports.sort();
     exports.sort();
     Ok((imports, exports))
+}
+
+fn refused(why: impl Into<String>) -> ComponentError {
+    ComponentError(why.into())
 }
 
 fn known(name: &str) -> bool {

@@ -3,7 +3,6 @@
 //! An engine accepts only native code that was made with equal settings, so exactly one function creates them. The optimization level
 //! is not among those settings.
 
-use std::fmt::Write as _;
 use std::hash::{Hash as _, Hasher};
 
 use sha2::{Digest as _, Sha256};
@@ -128,8 +127,5 @@ pub(crate) fn fingerprint() -> Result<String, EngineError> {
 
 /// Formats bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -137,52 +137,56 @@ impl Guest {
         loading: Option<&'static str>,
         work: Work<T>,
     ) -> (Result<T, Fault>, Arc<Record>) {
-        let sink = Arc::new(LogSink {
-            handler: name.to_owned(),
-            source: self.source.clone(),
-            configuration: String::new(),
-            secrets: Arc::default(),
-            rate: Arc::clone(&self.rate),
-        });
+        let sink = self.sink(name, String::new(), Arc::default());
         let capabilities = Capabilities {
-            discovers: false,
-            udev: None,
+            udev: Err("devices are shown to `discover` only"),
             blocking: self.blocking.clone(),
             network: Err("only `discover` may use the network".to_owned()),
             names: self.names.clone(),
         };
-        let record = Arc::new(Record::default());
-        let ended = self.call(&capabilities, &sink, &record, loading, work, Ok);
-        (ended.await.answer, record)
+        let finish = |answer, _: &Record| Ok(answer);
+        let called = self.call(&capabilities, &sink, loading, work, finish);
+        let (ended, record) = called.await;
+        (ended.answer, record)
     }
 
+    /// Creates the destination of the log lines of calls.
+    fn sink(&self, handler: &str, configuration: String, secrets: Arc<Secrets>) -> Arc<LogSink> {
+        Arc::new(LogSink {
+            handler: handler.to_owned(),
+            source: self.source.clone(),
+            configuration,
+            secrets,
+            rate: Arc::clone(&self.rate),
+        })
+    }
+
+    /// Makes a call as soon as it is admitted; returns its result and its record.
     async fn call<T: Send + 'static, U: Send + 'static>(
         &self,
         capabilities: &Capabilities,
         sink: &Arc<LogSink>,
-        record: &Arc<Record>,
         loading: Option<&'static str>,
         work: Work<T>,
-        finish: impl FnOnce(T) -> Result<U, Fault> + Send + 'static,
-    ) -> Finished<U> {
+        finish: impl FnOnce(T, &Record) -> Result<U, Fault> + Send + 'static,
+    ) -> (Finished<U>, Arc<Record>) {
         let asked = tokio::time::Instant::now();
         let admitted = self.quota.admit().await;
         let granted = &self.grants.limits;
         let limits = loading.map_or_else(|| granted.clone(), |_| while_loading(granted));
-        let secrets = sink.secrets.clone();
-        let state = CallState::new(capabilities, &limits, sink, record);
+        let record = Arc::new(Record::new(sink.secrets.clone()));
+        let state = CallState::new(capabilities, &limits, sink, &record);
         let call = Call {
             pre: self.pre.clone(),
             state,
             limits,
             loading,
             record: record.clone(),
-            secrets,
             work,
             admitted,
             asked,
         };
-        self.host.call(call, finish).await
+        (self.host.call(call, finish).await, record)
     }
 }
 
@@ -193,7 +197,6 @@ pub(crate) struct LoadedHandler {
     pub(crate) digest: Digest,
     pub(crate) warnings: Vec<String>,
     pub(crate) events: Arc<Events>,
-    pub(crate) network: Result<Network, String>,
 }
 
 impl std::fmt::Debug for LoadedHandler {
@@ -245,13 +248,11 @@ impl Handler for LoadedHandler {
     fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
         let secrets = Arc::new(Secrets::new(&spec.properties));
         let opening = spec.opening;
-        let sink = Arc::new(LogSink {
-            handler: self.description.name.clone(),
-            source: self.guest.source.clone(),
-            configuration: spec.configuration.to_string(),
+        let sink = self.guest.sink(
+            &self.description.name,
+            spec.configuration.to_string(),
             secrets,
-            rate: Arc::clone(&self.guest.rate),
-        });
+        );
         // Subscribes before the first call, so that no event is missed during the call.
         let mut subscriptions = Subscriptions::default();
         if let (Some(allowed), Ok(monitor)) = (&self.guest.udev, self.events.as_ref()) {
@@ -260,9 +261,8 @@ impl Handler for LoadedHandler {
                 allowed: allowed.clone(),
             });
         }
-        if let (Ok(policy), Ok(network)) = (&self.guest.network, &self.network) {
-            subscriptions.network =
-                Some(NetworkSubscription::new(network.changes(), policy.clone()));
+        if let Ok(policy) = &self.guest.network {
+            subscriptions.network = Some(NetworkSubscription::new(policy.clone()));
             if !policy.grants().multicast.is_empty() {
                 subscriptions.groups = Some(Box::new(Listener::new(policy)));
             }
@@ -270,8 +270,7 @@ impl Handler for LoadedHandler {
         let caller = GuestCaller {
             guest: self.guest.clone(),
             capabilities: Capabilities {
-                discovers: true,
-                udev: self.guest.udev.clone(),
+                udev: self.guest.udev.clone().ok_or("the grant `udev` is missing"),
                 blocking: self.guest.blocking.clone(),
                 network: self.guest.network.clone(),
                 names: self.guest.names.clone(),

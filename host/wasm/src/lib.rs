@@ -32,14 +32,14 @@ mod limits;
 mod load;
 mod output;
 mod record;
+mod refusal;
 mod session;
 mod suggest;
 mod threads;
 mod ticker;
 mod timeouts;
 
-pub use cache::CacheError;
-pub use compiler::{CompileError, EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
+pub use compiler::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
 pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
 pub use engine::{EngineError, engine_config};
 pub use suggest::suggest;
@@ -72,8 +72,15 @@ pub enum Error {
     #[error("cannot link the capabilities")]
     Link(#[source] wasmtime::Error),
     /// The cache cannot be used.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
+    #[error(
+        "cannot use {path} for native code: {source}; make it this user's own or choose another folder"
+    )]
+    Cache {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Operating system error.
+        source: std::io::Error,
+    },
     /// The threads of the guests could not be started.
     #[error("cannot start the threads that guests run on ({0}); {MORE_THREADS}")]
     Threads(std::io::Error),
@@ -108,7 +115,9 @@ impl Runtime {
     pub fn new(config: RuntimeConfig) -> Result<Arc<Self>, Error> {
         let engine = engine::engine()?;
         let linker = capabilities::link(&engine).map_err(Error::Link)?;
-        let cache = cache::Cache::open(&config.cache_dir, engine::fingerprint()?)?;
+        let path = config.cache_dir;
+        let cache = cache::Cache::open(&path, engine::fingerprint()?)
+            .map_err(|source| Error::Cache { path, source })?;
         let host = call::Host::start(engine).map_err(Error::Threads)?;
         Ok(Arc::new(Self {
             host: Arc::new(host),

@@ -16,91 +16,27 @@ use wasmtime::component::Component;
 use crate::Runtime;
 use crate::bindings::DiscoveryHandlerPre;
 use crate::bindings::leafhost::discovery::types;
-use crate::cache::CacheError;
-use crate::compiler::CompileError;
-use crate::component::{self, ComponentError, Inspection};
+use crate::component::{self, Inspection};
 use crate::handler::{Guest, LoadedHandler};
+use crate::refusal::Refusal;
 
 /// Maximum length of a handler's version, in bytes.
 const MAX_VERSION: usize = 64;
 /// Maximum length of a handler's summary, in bytes.
 const MAX_SUMMARY: usize = 200;
 
-/// Reason why a file does not become a handler.
-#[derive(Debug, thiserror::Error)]
-enum Refusal {
-    #[error(transparent)]
-    Component(#[from] ComponentError),
-    #[error("its grants file {0}")]
-    Grants(String),
-    #[error("the handler needs the grant{} {}, which {file} does not give; `leafhost handler inspect {source_name} --grants` prints a file to start from",
-        if missing.len() == 1 { "" } else { "s" }, missing.join(", "))]
-    MissingGrants {
-        missing: Vec<String>,
-        file: String,
-        source_name: String,
-    },
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-    #[error(
-        "the compiler's output is not for this agent ({0}); install leafhost and leafhost-compile of one version together"
-    )]
-    Foreign(String),
-    #[error(
-        "the component has more instances, memories or tables than a handler may have: {0}; build it as one component"
-    )]
-    Large(String),
-    #[error("the component does not fit the contract: {0}")]
-    Contract(String),
-    #[error("`describe` failed: {0}")]
-    Describe(leafhost_core::fault::Fault),
-    #[error("its description is wrong: {0}")]
-    Description(String),
-    #[error(
-        "the component is the handler {is:?}, and {file} has `name: {named}`; correct that, or remove the component if it is not the one you meant"
-    )]
-    OtherName {
-        is: String,
-        named: String,
-        file: String,
-    },
-    #[error("the task that loaded it panicked: {0}; this is a bug, see the log")]
-    Task(#[from] tokio::task::JoinError),
-}
-
-impl Refusal {
-    fn into_error(self, source_name: &str) -> LoadError {
-        let transient = match &self {
-            Self::Compile(error) => error.is_transient(),
-            // The machine may have been too busy.
-            Self::Describe(fault) => {
-                matches!(fault.reason, FaultReason::Host | FaultReason::WallTimeout)
-            }
-            Self::Cache(_) | Self::Foreign(_) | Self::Task(_) => true,
-            _ => false,
-        };
-        LoadError {
-            source_name: source_name.to_owned(),
-            message: clean(&self.to_string(), 8192),
-            missing_grants: match self {
-                Self::MissingGrants { missing, .. } => missing,
-                _ => Vec::new(),
-            },
-            transient,
-        }
-    }
-}
-
 #[async_trait]
 impl Loader for Runtime {
     async fn load(&self, file: &SourceFile) -> Result<Arc<dyn Handler>, LoadError> {
-        let handler = self
-            .load_file(file)
-            .await
-            .map_err(|refusal| refusal.into_error(&file.name))?;
-        Ok(Arc::new(handler))
+        match self.load_file(file).await {
+            Ok(handler) => Ok(Arc::new(handler)),
+            Err(refusal) => Err(LoadError {
+                source_name: file.name.clone(),
+                message: clean(&refusal.message, 8192),
+                missing_grants: refusal.missing_grants,
+                transient: refusal.is_transient,
+            }),
+        }
     }
 }
 
@@ -108,7 +44,8 @@ impl Runtime {
     async fn load_file(&self, file: &SourceFile) -> Result<LoadedHandler, Refusal> {
         let (source, never) = (file.clone(), self.own_folders.clone());
         let (wasm, inspection, grants) = tokio::task::spawn_blocking(move || {
-            let checked = component::check(&source.bytes)?;
+            let checked = component::check(&source.bytes)
+                .map_err(|error| Refusal::of_file(error.to_string()))?;
             let mut grants = read_grants(&source)?;
             grants.devices.never = never;
             check_grants(&source, &checked.inspection, &grants)?;
@@ -116,8 +53,10 @@ impl Runtime {
         })
         .await??;
         let component = self.native(wasm, inspection.digest.clone()).await?;
-        let contract =
-            |error: wasmtime::Error| Refusal::Contract(clean(&format!("{error:#}"), 2048));
+        let contract = |error: wasmtime::Error| {
+            let why = clean(&format!("{error:#}"), 2048);
+            Refusal::of_file(format!("the component does not fit the contract: {why}"))
+        };
         let pre = self.linker.instantiate_pre(&component).map_err(contract)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(contract)?;
         let mut warnings = grants.warnings();
@@ -130,17 +69,22 @@ impl Runtime {
             self.names.of_another(),
             file.name.clone(),
         );
-        let described = guest
-            .describe(&file.name)
-            .await
-            .map_err(Refusal::Describe)?;
-        let description = check_description(described).map_err(Refusal::Description)?;
+        let described = guest.describe(&file.name).await.map_err(|fault| {
+            let message = format!("`describe` failed: {fault}");
+            match fault.reason {
+                // The machine may have been too busy.
+                FaultReason::Host | FaultReason::WallTimeout => Refusal::for_now(message),
+                _ => Refusal::of_file(message),
+            }
+        })?;
+        let description = check_description(described)
+            .map_err(|why| Refusal::of_file(format!("its description is wrong: {why}")))?;
         if let Some(named) = named.filter(|named| *named != description.name) {
-            return Err(Refusal::OtherName {
-                is: description.name,
-                named,
-                file: grants_file::names(&file.name),
-            });
+            return Err(Refusal::of_file(format!(
+                "the component is the handler {:?}, and {} has `name: {named}`; correct that, or remove the component if it is not the one you meant",
+                description.name,
+                grants_file::names(&file.name)
+            )));
         }
         match guest.check_example(&description).await {
             Ok(problems) => {
@@ -161,7 +105,6 @@ impl Runtime {
             digest: inspection.digest,
             warnings,
             events: self.events.clone(),
-            network: self.network.clone(),
         })
     }
 
@@ -177,25 +120,17 @@ impl Runtime {
         let code = self.compiler.compile(&wasm).await?;
         tracing::debug!(digest = digest.short(), took = ?begin.elapsed(), "compiled");
         let (cache, engine) = (self.cache.clone(), self.host.engine.clone());
-        tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, &code))
-            .await??
-            .map_err(|error| {
-                let why = format!("{error:#}");
-                // wasmtime has no error type for this case.
-                let is_large = why.contains("pooling allocator");
-                let why = clean(&why, 1024);
-                if is_large {
-                    Refusal::Large(why)
-                } else {
-                    Refusal::Foreign(why)
-                }
-            })
+        tokio::task::spawn_blocking(move || cache.keep(&engine, &digest, &code)).await?
     }
 }
 
 fn read_grants(file: &SourceFile) -> Result<Grants, Refusal> {
-    Grants::read(file.grants.as_deref())
-        .map_err(|why| Refusal::Grants(format!("{}: {why}", grants_file::names(&file.name))))
+    Grants::read(file.grants.as_deref()).map_err(|why| {
+        Refusal::of_file(format!(
+            "its grants file {}: {why}",
+            grants_file::names(&file.name)
+        ))
+    })
 }
 
 fn check_grants(
@@ -212,10 +147,16 @@ fn check_grants(
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Refusal::MissingGrants {
-        missing,
-        file: grants_file::names(&file.name),
-        source_name: file.name.clone(),
+    let message = format!(
+        "the handler needs the grant{} {}, which {} does not give; `leafhost handler inspect {} --grants` prints a file to start from",
+        if missing.len() == 1 { "" } else { "s" },
+        missing.join(", "),
+        grants_file::names(&file.name),
+        file.name
+    );
+    Err(Refusal {
+        missing_grants: missing,
+        ..Refusal::of_file(message)
     })
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Record {
     /// CPU time.
     pub(crate) cpu: Arc<CpuMeter>,
     /// Secrets, masked in everything that is kept.
-    secrets: Arc<Secrets>,
+    pub(crate) secrets: Arc<Secrets>,
     kept: Mutex<Kept>,
 }
 
@@ -97,9 +97,7 @@ impl Record {
         }
         kept.stderr_tail.push_str(cut(&line, STDERR_TAIL));
         let over = kept.stderr_tail.len().saturating_sub(STDERR_TAIL);
-        let start = (over..=kept.stderr_tail.len())
-            .find(|start| kept.stderr_tail.is_char_boundary(*start))
-            .unwrap_or(0);
+        let start = kept.stderr_tail.ceil_char_boundary(over);
         kept.stderr_tail.drain(..start);
     }
 }

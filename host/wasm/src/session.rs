@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leafhost_core::session::{CallStats, Explanation, Opening, Outcome, Report, Session};
+use leafhost_core::session::{Opening, Outcome, Report, Session};
 use leafhost_core::timeouts::{WAKE_AFTER_MAX, WAKE_AFTER_MIN};
+use leafhost_core::wait::until;
 use leafhost_net::Datagram;
 use leafhost_udev::Event;
 use tokio::time::Instant;
@@ -33,7 +34,7 @@ pub(crate) use wakes::{Filter, WakeConditions};
 #[async_trait]
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Calls the handler. Dropping the future ends the call.
-    async fn call(&self, ask: CallInput) -> CallResult;
+    async fn call(self: Arc<Self>, ask: CallInput) -> CallResult;
 }
 
 /// Input of a call that differs between the calls of a session.
@@ -81,14 +82,8 @@ impl CallReason {
 /// Result of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallResult {
-    /// Outcome of the call.
-    pub(crate) outcome: Outcome,
-    /// Explanations of things that were seen and left out.
-    pub(crate) explained: Vec<Explanation>,
-    /// Number of explanations that were dropped.
-    pub(crate) explained_dropped: u64,
-    /// Cost of the call; the session fills in the reasons and the next call.
-    pub(crate) stats: CallStats,
+    /// Report of the call; the session fills in the reasons and the next call.
+    pub(crate) report: Report,
     /// Data for the next call, from an answer with devices.
     pub(crate) next: Option<NextCall>,
 }
@@ -205,7 +200,7 @@ impl WakingSession {
         };
         let caller = self.caller.clone();
         self.phase = Phase::Calling {
-            call: Box::pin(async move { caller.call(ask).await }),
+            call: caller.call(ask),
             late,
             delivered,
             since: EventBuffer::default(),
@@ -299,15 +294,16 @@ impl WakingSession {
         let now = Instant::now();
         self.not_before = now + self.pace.end(now);
         self.phase = Phase::Waiting;
-        let mut stats = called.stats;
+        let CallResult { mut report, next } = called;
+        let stats = &mut report.call;
         stats.events = delivered.events().iter().map(CallReason::label).collect();
         if delivered.lost() {
             stats.events.push("lost");
         }
         stats.events.dedup();
-        match &called.outcome {
+        match &report.outcome {
             Outcome::Discovered(_) => {
-                let next = called.next.unwrap_or_default();
+                let next = next.unwrap_or_default();
                 self.failures = 0;
                 self.wakes = Arc::new(next.wakes);
                 // Released first, so that a cursor of the same size has room.
@@ -353,12 +349,7 @@ impl WakingSession {
             // Nothing wakes the session any more.
             self.subscriptions = Subscriptions::default();
         }
-        Report {
-            outcome: called.outcome,
-            explained: called.explained,
-            explained_dropped: called.explained_dropped,
-            call: stats,
-        }
+        report
     }
 
     /// Counts a failure; returns the pause after it.
@@ -383,7 +374,7 @@ impl Session for WakingSession {
                     tokio::select! {
                         biased;
                         mut called = call => {
-                            called.stats.late += *late;
+                            called.report.call.late += *late;
                             let (delivered, since) = (std::mem::take(delivered), std::mem::take(since));
                             return self.finish(called, delivered, since);
                         }
@@ -396,15 +387,9 @@ impl Session for WakingSession {
                         continue;
                     }
                     let at = self.due_at();
-                    let time = async {
-                        match at {
-                            Some(at) => tokio::time::sleep_until(at).await,
-                            None => std::future::pending().await,
-                        }
-                    };
                     tokio::select! {
                         event = self.subscriptions.next() => self.handle(vec![event]),
-                        () = time => {}
+                        () = until(at) => {}
                     }
                 }
             }

@@ -6,7 +6,7 @@ mod reactor;
 mod tcp;
 mod udp;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -71,14 +71,6 @@ impl Reactor {
             }
         });
         interfaces.collect()
-    }
-
-    pub fn udp(self: &Rc<Self>, local: SocketAddr) -> Result<UdpSocket, net::Error> {
-        UdpSocket::bind(self, local)
-    }
-
-    pub async fn connect(self: &Rc<Self>, remote: SocketAddr) -> Result<TcpStream, net::Error> {
-        TcpStream::connect(self, remote).await
     }
 
     pub async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, net::Error> {

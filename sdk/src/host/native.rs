@@ -1,7 +1,7 @@
 //! Sends every call to a [`FakeHost`](crate::testing::FakeHost) in native builds.
 
 use std::future::{Ready, ready};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -47,14 +47,6 @@ impl State {
 
     pub fn interfaces(&self) -> Vec<NetworkInterface> {
         self.network.interfaces.borrow().clone()
-    }
-
-    pub fn udp(self: &Rc<Self>, local: SocketAddr) -> Result<UdpSocket, net::Error> {
-        UdpSocket::bind(self, local)
-    }
-
-    pub async fn connect(self: &Rc<Self>, remote: SocketAddr) -> Result<TcpStream, net::Error> {
-        TcpStream::connect(self, remote).await
     }
 
     pub fn resolve(&self, name: &str) -> Ready<Result<Vec<IpAddr>, net::Error>> {

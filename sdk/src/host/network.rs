@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
+use super::imports::{TcpStream, UdpSocket};
 use super::{Host, executor};
 use crate::net::{Error, NetworkInterface};
 use crate::{http, tcp, udp};
@@ -98,7 +99,7 @@ impl Host {
     /// # Errors
     /// [`Denied`](Error::Denied) if the grants do not permit UDP from that address.
     pub fn udp(&self, local: SocketAddr) -> Result<udp::Socket, Error> {
-        self.imports.udp(local).map(udp::Socket)
+        UdpSocket::bind(&self.imports, local).map(udp::Socket)
     }
 
     /// Sends datagrams from several addresses at given times and collects the answers until the window ends. An address that
@@ -113,7 +114,8 @@ impl Host {
     /// # Errors
     /// [`Denied`](Error::Denied), or an error of the network.
     pub async fn connect(&self, remote: SocketAddr) -> Result<tcp::Stream, Error> {
-        self.imports.connect(remote).await.map(tcp::Stream)
+        let connected = TcpStream::connect(&self.imports, remote).await;
+        connected.map(tcp::Stream)
     }
 
     /// Resolves a host name to its addresses; an IP address as text resolves to itself. Has no timeout of its own: see

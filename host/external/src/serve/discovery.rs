@@ -45,35 +45,27 @@ impl Discovering {
                     continue;
                 }
             };
-            match outcome {
+            let status = match outcome {
                 Outcome::Discovered(discovery) => {
                     if self.take(discovery) {
                         return Some(Ok(self.set()));
                     }
+                    continue;
                 }
                 Outcome::InvalidDetails(problems) => {
                     self.ended = true;
                     return Some(Err(Status::invalid_argument(lines(&problems))));
                 }
-                Outcome::Unavailable(why) => {
-                    if let Some(status) = self.failed(why, Status::unavailable) {
-                        return Some(Err(status));
-                    }
-                }
-                Outcome::Faulted(fault) => {
-                    if let Some(status) = self.failed(fault.to_string(), Status::internal) {
-                        return Some(Err(status));
-                    }
-                }
+                Outcome::Unavailable(why) => Status::unavailable(why),
+                Outcome::Faulted(fault) => Status::internal(fault.to_string()),
+            };
+            tracing::warn!(why = status.message(), "the handler has no answer");
+            if !self.known {
+                self.ended = true;
+                return Some(Err(status));
             }
         }
         None
-    }
-
-    fn failed(&mut self, why: String, status: fn(String) -> Status) -> Option<Status> {
-        tracing::warn!(why, "the handler has no answer");
-        self.ended = !self.known;
-        self.ended.then(|| status(why))
     }
 
     /// Applies a discovery; returns true if the set has changed.

@@ -77,12 +77,12 @@ impl RegistrationState {
     }
 
     /// Counts a connection of the kubelet until the returned value is dropped.
-    pub fn connected(self: &Arc<Self>) -> Open {
+    pub fn connected(self: &Arc<Self>) -> Arc<Open> {
         self.edit(|known| {
             known.connections += 1;
             known.was_connected = true;
         });
-        Open(Arc::clone(self))
+        Arc::new(Open(Arc::clone(self)))
     }
 
     fn set_status(&self, status: Result<(), String>) {

@@ -2,74 +2,28 @@
 
 use std::convert::Infallible;
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, TryStreamExt as _};
 use leafhost_uds::authority::Localhost;
-use leafhost_uds::{Accepting, MAX_PATH, MORE_FILES, RemovedOnDrop};
-use tokio::net::UnixListener;
+use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{self, Server};
 
-use super::connection::Connection;
-use super::registration::{self, RegistrationState};
+use super::registration::{self, Open, RegistrationState};
 use super::{DraTask, health, service};
 use crate::proto::dra::dra_plugin_server::DraPluginServer;
 use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use crate::proto::plugin_registration::registration_server::RegistrationServer;
 use crate::proto::{dra_health_v1alpha1, dra_v1beta1};
+use crate::sockets::listen;
 
 /// Maximum number of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
-
-/// Reason why the sockets are not served.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kubelet's folder of plugins does not exist.
-    #[error("cannot register the DRA driver: {} does not exist; mount it into the agent's container, or name the kubelet's folder with --kubelet-dir", .0.display())]
-    NoFolder(PathBuf),
-    /// The driver's own folder cannot be created.
-    #[error("cannot make the folder {} ({source}): run as root", path.display())]
-    Folder {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// A socket cannot be created.
-    #[error("{}", describe(path, why))]
-    Socket {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Cause.
-        why: leafhost_uds::Error,
-    },
-}
-
-fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
-    use leafhost_uds::Error as Why;
-    let path = path.display();
-    match why {
-        Why::Foreign => format!("{path} exists and is not a socket: remove it"),
-        Why::Served => format!(
-            "another process serves {path}: only one agent may run on a node; stop the other one"
-        ),
-        Why::TooLong => {
-            format!(
-                "{path} has more than {MAX_PATH} bytes and cannot be a socket: choose a shorter folder"
-            )
-        }
-        Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
-        Why::Refused(error) => format!(
-            "cannot make the socket {path} ({error}): the folder must be writable, run as root"
-        ),
-    }
-}
 
 /// Servers of both sockets.
 pub struct Serving {
@@ -79,23 +33,30 @@ pub struct Serving {
 }
 
 impl Serving {
-    pub async fn start(task: &DraTask) -> Result<Self, Error> {
+    /// Serves both sockets.
+    ///
+    /// # Errors
+    /// Returns the reason, with the remedy, if a folder is missing or a socket cannot be created.
+    pub async fn start(task: &DraTask) -> Result<Self, String> {
         let (registry, plugin) = (
             task.config.registration_socket(),
             task.config.plugin_socket(),
         );
         if let Some(folder) = registry.parent().filter(|folder| !folder.is_dir()) {
-            return Err(Error::NoFolder(folder.to_owned()));
+            return Err(format!(
+                "cannot register the DRA driver: {} does not exist; mount it into the agent's container, or name the kubelet's folder with --kubelet-dir",
+                folder.display()
+            ));
         }
         if let Some(folder) = plugin.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o750).create(folder);
-            made.map_err(|source| Error::Folder {
-                path: folder.to_owned(),
-                source,
+            made.map_err(|error| {
+                let folder = folder.display();
+                format!("cannot make the folder {folder} ({error}): run as root")
             })?;
         }
-        let (called, called_file) = bind(&plugin).await?;
-        let (registered, registered_file) = bind(&registry).await?;
+        let (called, called_file) = listen(&plugin).await?;
+        let (registered, registered_file) = listen(&registry).await?;
         let end = CancellationToken::new();
         let service = service::Service {
             preparer: Arc::clone(&task.preparer),
@@ -135,7 +96,7 @@ impl Serving {
         Ok(Self {
             end,
             servers,
-            files: [RemovedOnDrop(registered_file), RemovedOnDrop(called_file)],
+            files: [registered_file, called_file],
         })
     }
 
@@ -160,46 +121,19 @@ impl Serving {
     }
 }
 
-async fn bind(path: &Path) -> Result<(UnixListener, leafhost_uds::SocketFile), Error> {
-    let bound = leafhost_uds::bind(path).await;
-    bound.map_err(|why| Error::Socket {
-        path: path.to_owned(),
-        why,
-    })
-}
-
 /// Returns the connections of clients that send the socket's path as the host, as the kubelet does.
-fn localhost(listener: UnixListener) -> impl Stream<Item = Result<impl Client, Infallible>> {
+fn localhost(
+    listener: UnixListener,
+) -> impl Stream<Item = Result<Connection<Localhost<UnixStream>, ()>, Infallible>> {
     let connections = Accepting::new(listener, "the kubelet").connections();
-    connections.map(|stream| stream.map(|stream| Connection::new(Localhost::new(stream), ())))
+    connections.map_ok(|stream| Connection::new(Localhost::new(stream), ()))
 }
 
 /// Returns connections that `state` counts while they are open.
 fn counted(
     listener: UnixListener,
     state: Arc<RegistrationState>,
-) -> impl Stream<Item = Result<impl Client, Infallible>> {
+) -> impl Stream<Item = Result<Connection<UnixStream, Arc<Open>>, Infallible>> {
     let connections = Accepting::new(listener, "the kubelet").connections();
-    connections.map(move |stream| stream.map(|stream| Connection::new(stream, state.connected())))
-}
-
-/// Connection that tonic can serve.
-trait Client:
-    tokio::io::AsyncRead
-    + tokio::io::AsyncWrite
-    + transport::server::Connected<ConnectInfo = ()>
-    + Unpin
-    + Send
-    + 'static
-{
-}
-
-impl<T> Client for T where
-    T: tokio::io::AsyncRead
-        + tokio::io::AsyncWrite
-        + transport::server::Connected<ConnectInfo = ()>
-        + Unpin
-        + Send
-        + 'static
-{
+    connections.map_ok(move |stream| Connection::new(stream, state.connected()))
 }

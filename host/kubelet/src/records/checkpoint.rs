@@ -3,12 +3,12 @@
 //! Its format is not a documented interface, but unchanged since 1.20, and nothing else names a pod's UID and init containers. Callers must
 //! work without it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -49,7 +49,7 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// The file is malformed, or of a future version.
-    #[error("the kubelet's checkpoint {} is not in the form kubelets from 1.18 to 1.37 write", path.display())]
+    #[error("the kubelet's checkpoint {} is not in the form kubelets from 1.20 to 1.37 write", path.display())]
     Malformed {
         /// Path of the file.
         path: PathBuf,
@@ -99,15 +99,9 @@ impl Stamp {
 
 impl From<&Metadata> for Stamp {
     fn from(metadata: &Metadata) -> Self {
-        let since_1970 = u64::try_from(metadata.mtime()).ok().and_then(|seconds| {
-            let nanoseconds = u32::try_from(metadata.mtime_nsec()).ok()?;
-            Some(Duration::new(seconds, nanoseconds))
-        });
         Self {
             inode: metadata.ino(),
-            modified: since_1970
-                .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since))
-                .unwrap_or(SystemTime::UNIX_EPOCH),
+            modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
         }
     }
 }
@@ -123,18 +117,17 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
         source,
     };
     // Checked before opening: opening a pipe waits for its other end.
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => {
+    let opened = fs::metadata(path).and_then(|metadata| {
+        let is_file = metadata.is_file();
+        is_file.then(|| File::open(path)).transpose()
+    });
+    let file = match opened {
+        Ok(Some(file)) => file,
+        Ok(None) => {
             return Err(CheckpointError::NoFile {
                 path: path.to_owned(),
             });
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-    }
-    let file = match File::open(path) {
-        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
@@ -161,6 +154,9 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
     }))
 }
 
+/// Device ids by NUMA node.
+type ByNuma = BTreeMap<String, Option<Vec<String>>>;
+
 #[derive(Deserialize)]
 struct Written {
     #[serde(rename = "Data")]
@@ -182,28 +178,13 @@ struct Entry {
     container_name: String,
     resource_name: String,
     #[serde(rename = "DeviceIDs")]
-    device_ids: Option<Ids>,
+    device_ids: Option<ByNuma>,
     alloc_resp: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "DeviceIDs must be a map of lists, by NUMA node, or a list"
-)]
-enum Ids {
-    ByNuma(BTreeMap<String, Option<Vec<String>>>),
-    /// Format up to 1.19.
-    Plain(Vec<String>),
 }
 
 impl From<Entry> for CheckpointEntry {
     fn from(entry: Entry) -> Self {
-        let ids: BTreeSet<String> = match entry.device_ids {
-            Some(Ids::ByNuma(nodes)) => nodes.into_values().flatten().flatten().collect(),
-            Some(Ids::Plain(ids)) => ids.into_iter().collect(),
-            None => BTreeSet::new(),
-        };
+        let nodes = entry.device_ids.unwrap_or_default().into_values();
         // The ids matter even if the answer cannot be read.
         let annotations = entry
             .alloc_resp
@@ -215,7 +196,7 @@ impl From<Entry> for CheckpointEntry {
             pod_uid: entry.pod_uid,
             container: entry.container_name,
             resource: entry.resource_name,
-            ids,
+            ids: nodes.flatten().flatten().collect(),
             annotations,
         }
     }

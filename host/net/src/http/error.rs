@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{MAX_HEAD, MAX_HEADERS, MAX_INTERIM, MAX_REQUEST_BODY};
+use super::{MAX_HEAD, MAX_HEADERS};
 use crate::Denied;
 
 /// Reason why a request failed.
@@ -18,9 +18,6 @@ pub enum HttpError {
     /// The request is invalid.
     #[error("cannot send the request: {0}")]
     Request(String),
-    /// The body of the request exceeds [`MAX_REQUEST_BODY`].
-    #[error("cannot send the request: its body exceeds {MAX_REQUEST_BODY} bytes")]
-    RequestTooLarge,
     /// Too many requests of the call are in progress.
     #[error("cannot send the request: {at_once} requests are already in progress")]
     Busy {
@@ -92,14 +89,6 @@ pub enum HttpError {
     /// The answer is not HTTP/1.
     #[error("the answer breaks HTTP: {0}")]
     Protocol(String),
-    /// The head or the trailers of the answer exceed [`MAX_HEAD`] or [`MAX_HEADERS`].
-    #[error(
-        "the answer's head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
-    )]
-    HeadTooLarge,
-    /// The answer has too many interim answers before it.
-    #[error("the answer has more than {MAX_INTERIM} interim answers (1xx) before it")]
-    Interim,
     /// The body of the answer exceeds the caller's limit, or its encoding what any such body needs.
     #[error("the answer's body exceeds {limit} bytes")]
     TooLarge {
@@ -153,10 +142,17 @@ fn list(denied: &[Denied]) -> String {
 }
 
 impl HttpError {
+    /// Creates the error of an answer whose head or trailers exceed [`MAX_HEAD`] or [`MAX_HEADERS`].
+    pub(super) fn head_too_large() -> Self {
+        Self::Protocol(format!(
+            "its head exceeds {MAX_HEAD} bytes or {MAX_HEADERS} headers, or announces an impossible length"
+        ))
+    }
+
     /// Converts an error of hyper during `stage`, on a connection to `address`.
     pub(super) fn of_hyper(error: &hyper::Error, stage: Stage, address: SocketAddr) -> Self {
         if error.is_parse_too_large() {
-            return Self::HeadTooLarge;
+            return Self::head_too_large();
         }
         if error.is_parse() {
             return Self::Protocol(error.to_string());

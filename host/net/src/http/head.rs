@@ -61,7 +61,7 @@ where
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                HttpError::RequestTooLarge
+                HttpError::Request(format!("its body exceeds {MAX_REQUEST_BODY} bytes"))
             } else {
                 HttpError::Request(readable(&format!("its body broke off: {error}")))
             }

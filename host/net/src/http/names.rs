@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::target::{check_name, is_peer};
 use super::{HttpError, RequestPolicy};
+use crate::policy::canonical;
 
 /// Maximum number of concurrent look-ups per handler.
 const AT_ONCE: usize = 4;
@@ -111,7 +112,7 @@ impl Names {
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(&failed)?;
         let mut addresses = Vec::new();
-        for address in found.into_iter().map(plain).take(MAX_ADDRESSES) {
+        for address in found.into_iter().map(canonical).take(MAX_ADDRESSES) {
             if is_peer(address.ip()) && !addresses.contains(&address) {
                 addresses.push(address);
             }
@@ -121,12 +122,5 @@ impl Names {
             return Err(failed(none));
         }
         Ok(addresses)
-    }
-}
-
-fn plain(address: SocketAddr) -> SocketAddr {
-    match address.ip().to_canonical() {
-        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
-        IpAddr::V6(_) => address,
     }
 }

@@ -72,12 +72,14 @@ impl Meter {
     /// Returns the error of the exceeded limit, which is the cause of any later error.
     pub(super) fn error(&self, stage: Stage) -> Option<HttpError> {
         Some(match (self.passed.get()?, stage) {
-            (Passed::Interim, _) => HttpError::Interim,
+            (Passed::Interim, _) => HttpError::Protocol(format!(
+                "it has more than {MAX_INTERIM} interim answers (1xx) before it"
+            )),
             (Passed::Budget, _) => self.budget.spent(),
             (Passed::Connection, Stage::Body) => HttpError::TooLarge {
                 limit: self.max_body,
             },
-            (Passed::Connection, _) => HttpError::HeadTooLarge,
+            (Passed::Connection, _) => HttpError::head_too_large(),
         })
     }
 

@@ -140,12 +140,9 @@ fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
             reach.deny(&text);
             Error::InternalError(Some(text))
         }
-        HttpError::Request(_)
-        | HttpError::RequestTooLarge
-        | HttpError::Tls { .. }
-        | HttpError::Protocol(_)
-        | HttpError::Interim
-        | HttpError::HeadTooLarge => Error::InternalError(Some(text)),
+        HttpError::Request(_) | HttpError::Tls { .. } | HttpError::Protocol(_) => {
+            Error::InternalError(Some(text))
+        }
         HttpError::LookUp { .. } => Error::DnsError {
             rcode: Some(text),
             info_code: None,
@@ -199,12 +196,7 @@ mod tests {
         let name = "camera".to_owned();
         for (error, words) in [
             (HttpError::Protocol("no status".into()), "no status"),
-            (HttpError::Interim, "more than 8 interim answers"),
-            (
-                HttpError::HeadTooLarge,
-                "exceeds 65536 bytes or 256 headers",
-            ),
-            (HttpError::RequestTooLarge, "its body exceeds 1048576 bytes"),
+            (HttpError::Request("no host".into()), "no host"),
             (
                 HttpError::Tls {
                     address,

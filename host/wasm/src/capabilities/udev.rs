@@ -35,13 +35,8 @@ pub(crate) struct UdevState {
 impl UdevState {
     /// Creates the access of one call.
     pub(super) fn new(capabilities: &Capabilities, record: Arc<Record>) -> Self {
-        let allowed = match &capabilities.udev {
-            _ if !capabilities.discovers => Err("devices are shown to `discover` only"),
-            None => Err("the grant `udev` is missing"),
-            Some(allowed) => Ok(allowed.clone()),
-        };
         Self {
-            allowed,
+            allowed: capabilities.udev.clone(),
             blocking: capabilities.blocking.clone(),
             answering: SYSFS_ANSWER,
             record,
@@ -215,8 +210,7 @@ mod tests {
 
     fn state() -> UdevState {
         let capabilities = Capabilities {
-            discovers: true,
-            udev: Some(Arc::new(Subsystems::new(["*"]))),
+            udev: Ok(Arc::new(Subsystems::new(["*"]))),
             blocking: BlockingQuota::new(&Arc::new(Threads::of_the_test()), 1),
             network: Err(String::new()),
             names: leafhost_net::http::Names::default(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leafhost_core::fault::Fault;
-use leafhost_core::session::{CallStats, Outcome, SessionSpec};
-use leafhost_grants::{Secrets, resolve};
+use leafhost_core::session::{CallStats, Outcome, Report, SessionSpec};
+use leafhost_grants::{Bounds, resolve};
 
 use super::wake_sources::WakeSources;
 use super::{Guest, MAX_TEXT, problems};
@@ -15,7 +15,7 @@ use crate::bindings::leafhost::udev::types as udev_types;
 use crate::call::Work;
 use crate::capabilities::Capabilities;
 use crate::capabilities::log::LogSink;
-use crate::output::{Bounds, weigh_error};
+use crate::output::{discovery, weigh, weigh_error};
 use crate::record::Record;
 use crate::session::{CallInput, CallReason, CallResult, Caller, NextCall};
 
@@ -31,8 +31,7 @@ pub(super) struct GuestCaller {
 
 #[async_trait]
 impl Caller for GuestCaller {
-    async fn call(&self, ask: CallInput) -> CallResult {
-        let record = Arc::new(Record::new(self.sink.secrets.clone()));
+    async fn call(self: Arc<Self>, ask: CallInput) -> CallResult {
         let cursor = ask.cursor.clone();
         let mut request = self.request(ask);
         let work: Work<_> = Box::new(|handler, store| {
@@ -43,42 +42,36 @@ impl Caller for GuestCaller {
                 handler.call_discover(store, &request).await
             })
         });
-        let checks = Checks {
-            guest: Arc::clone(&self.guest),
-            record: Arc::clone(&record),
-            sources: self.sources.clone(),
-            shared: self.shared,
-            secrets: Arc::clone(&self.sink.secrets),
+        let this = Arc::clone(&self);
+        let finish = move |answer, record: &Record| match answer {
+            Ok(answer) => this.discovered(answer, record),
+            Err(error) => Ok((this.refused(error)?, None)),
         };
-        let finish = move |answer| match answer {
-            Ok(answer) => checks.discovered(answer),
-            Err(error) => Ok((checks.refused(error)?, None)),
-        };
-        let ended = self
-            .guest
-            .call(&self.capabilities, &self.sink, &record, None, work, finish)
-            .await;
+        let (guest, capabilities) = (&self.guest, &self.capabilities);
+        let called = guest.call(capabilities, &self.sink, None, work, finish);
+        let (ended, record) = called.await;
         let kept = record.take();
         let (outcome, next) = match ended.answer {
             Ok((outcome, next)) => (outcome, next),
             Err(fault) => (Outcome::Faulted(fault), None),
         };
-        CallResult {
+        let call = CallStats {
+            late: ended.queued,
+            wall: ended.wall,
+            // The two clocks differ by some microseconds.
+            cpu: record.cpu.used().min(ended.wall),
+            memory: record.memory.peak(),
+            denied: kept.denied.into_iter().collect(),
+            log_dropped: kept.log_dropped,
+            ..CallStats::default()
+        };
+        let report = Report {
             outcome,
             explained: kept.explained,
             explained_dropped: kept.explained_dropped,
-            stats: CallStats {
-                late: ended.queued,
-                wall: ended.wall,
-                // The two clocks differ by some microseconds.
-                cpu: record.cpu.used().min(ended.wall),
-                memory: record.memory.peak(),
-                denied: kept.denied.into_iter().collect(),
-                log_dropped: kept.log_dropped,
-                ..CallStats::default()
-            },
-            next,
-        }
+            call,
+        };
+        CallResult { report, next }
     }
 }
 
@@ -109,45 +102,39 @@ impl GuestCaller {
             cursor: None,
         }
     }
-}
 
-/// Rules that the answer of one call is checked against.
-struct Checks {
-    guest: Arc<Guest>,
-    record: Arc<Record>,
-    sources: WakeSources,
-    shared: bool,
-    secrets: Arc<Secrets>,
-}
-
-impl Checks {
     /// Converts an error, within the bounds of an answer.
     fn refused(&self, error: types::DiscoveryError) -> Result<Outcome, Fault> {
         weigh_error(&error, &self.guest.grants.limits)?;
         Ok(match error {
             types::DiscoveryError::InvalidDetails(list) => {
-                Outcome::InvalidDetails(problems(list, &self.secrets))
+                Outcome::InvalidDetails(problems(list, &self.sink.secrets))
             }
             types::DiscoveryError::Unavailable(what) => {
-                Outcome::Unavailable(self.secrets.clean(&what, MAX_TEXT))
+                Outcome::Unavailable(self.sink.secrets.clean(&what, MAX_TEXT))
             }
         })
     }
 
     /// Checks an answer. Blocks if it has paths.
-    fn discovered(&self, answer: types::Discovery) -> Result<(Outcome, Option<NextCall>), Fault> {
+    fn discovered(
+        &self,
+        answer: types::Discovery,
+        record: &Record,
+    ) -> Result<(Outcome, Option<NextCall>), Fault> {
+        let secrets = &self.sink.secrets;
         let mounts = OnceLock::new();
         let bounds = Bounds {
             grants: &self.guest.grants,
             shared: self.shared,
-            secrets: &self.secrets,
-            udev_nodes: &std::mem::take(&mut self.record.kept().nodes),
+            secrets,
+            udev_nodes: &std::mem::take(&mut record.kept().nodes),
             resolve: &|path| resolve(path, &mounts),
         };
-        bounds.weigh(&answer)?;
-        let discovery = bounds.discovery(answer.devices, answer.departed);
+        weigh(&answer, &self.guest.grants.limits)?;
+        let discovery = discovery(answer.devices, answer.departed, &bounds);
         let next = NextCall {
-            wakes: self.sources.wakes(answer.wake, &self.secrets),
+            wakes: self.sources.wakes(answer.wake, secrets),
             cursor: answer.cursor,
         };
         Ok((Outcome::Discovered(discovery), Some(next)))

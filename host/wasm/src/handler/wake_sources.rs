@@ -24,7 +24,6 @@ const MAX_STRING: usize = 64;
 const MAX_GROUP: usize = 64;
 
 /// Sources of wakes of one session.
-#[derive(Clone)]
 pub(super) struct WakeSources {
     /// Device events.
     pub(super) devices: DeviceEvents,
@@ -33,7 +32,6 @@ pub(super) struct WakeSources {
 }
 
 /// Availability of device events.
-#[derive(Clone)]
 pub(super) enum DeviceEvents {
     /// Granted and available.
     Available,
@@ -104,9 +102,7 @@ impl WakeSources {
             }
         }
     }
-}
 
-impl WakeSources {
     fn multicast(
         &self,
         filter: &types::MulticastFilter,

@@ -1,4 +1,4 @@
-use leafhost_grants::Kind;
+use leafhost_grants::{Grants, Kind, Resolved, Secrets};
 
 use super::*;
 use crate::bindings::leafhost::udev::types as udev_types;
@@ -71,7 +71,7 @@ fn discovery(list: Vec<types::Device>, secrets: &Secrets) -> Discovery {
         udev_nodes: &udev_nodes,
         resolve: &machine,
     };
-    bounds.discovery(types::Devices::Complete(list), Vec::new())
+    super::discovery(types::Devices::Complete(list), Vec::new(), &bounds)
 }
 
 fn check(device: types::Device) -> Result<Device, String> {
@@ -343,14 +343,6 @@ fn answer(devices: Vec<types::Device>) -> types::Discovery {
 
 #[test]
 fn an_answer_over_a_limit_is_refused_whole() {
-    let grants = Grants::default();
-    let bounds = Bounds {
-        grants: &grants,
-        shared: false,
-        secrets: &Secrets::default(),
-        udev_nodes: &BTreeSet::new(),
-        resolve: &machine,
-    };
     let many = |count: usize| vec![raw("d"); count];
     let texts = |bytes: usize| {
         let mut device = raw("d");
@@ -403,7 +395,7 @@ fn an_answer_over_a_limit_is_refused_whole() {
         (group((8 << 20) + 1), false),
         (term((8 << 20) + 1), false),
     ] {
-        let weighed = bounds.weigh(&answer);
+        let weighed = weigh(&answer, &Limits::default());
         assert_eq!(weighed.is_ok(), good, "{weighed:?}");
         if let Err(fault) = weighed {
             assert_eq!(fault.reason, FaultReason::AnswerTooLarge);
@@ -440,7 +432,7 @@ fn departed_ids_are_distinct_and_well_formed() {
         resolve: &machine,
     };
     let departed = ["a", "", "a", "b\n", "c"].map(str::to_owned).to_vec();
-    let discovery = bounds.discovery(types::Devices::Unchanged, departed);
+    let discovery = super::discovery(types::Devices::Unchanged, departed, &bounds);
     assert_eq!(discovery.devices, Devices::Unchanged);
     assert_eq!(discovery.departed, ["a", "c"]);
 }

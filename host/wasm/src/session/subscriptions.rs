@@ -94,12 +94,11 @@ pub(crate) struct NetworkSubscription {
 
 impl NetworkSubscription {
     /// Subscribes to changes from now on.
-    pub(crate) fn new(changes: watch::Receiver<Arc<Interfaces>>, policy: Policy) -> Self {
-        let known = policy.interfaces();
+    pub(crate) fn new(policy: Policy) -> Self {
         Self {
-            changes,
+            changes: policy.network().changes(),
+            known: policy.interfaces(),
             policy,
-            known,
             look_at: None,
         }
     }

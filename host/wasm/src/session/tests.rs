@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::left_out::LeftOuts;
-use leafhost_core::session::{Devices, Discovery};
+use leafhost_core::session::{CallStats, Devices, Discovery};
 use leafhost_udev::{Field, Rule, Subsystems, Term};
 use tokio::sync::broadcast;
 
@@ -49,7 +49,7 @@ impl Scripted {
 
 #[async_trait]
 impl Caller for Scripted {
-    async fn call(&self, ask: CallInput) -> CallResult {
+    async fn call(self: Arc<Self>, ask: CallInput) -> CallResult {
         let at = self.begin.elapsed();
         self.asked.lock().unwrap().push((at, ask));
         let next = self.answers.lock().unwrap().pop_front();
@@ -60,13 +60,13 @@ impl Caller for Scripted {
 }
 
 fn called(outcome: Outcome, next: Option<NextCall>) -> CallResult {
-    CallResult {
+    let report = Report {
         outcome,
         explained: Vec::new(),
         explained_dropped: 0,
-        stats: CallStats::default(),
-        next,
-    }
+        call: CallStats::default(),
+    };
+    CallResult { report, next }
 }
 
 fn found(after: Option<u64>, subsystems: &[&str]) -> CallResult {
@@ -109,7 +109,7 @@ fn unavailable() -> CallResult {
 fn faulted(cpu: Duration) -> CallResult {
     let fault = Fault::new(FaultReason::Trap, "trapped");
     let mut called = called(Outcome::Faulted(fault), None);
-    called.stats.cpu = cpu;
+    called.report.call.cpu = cpu;
     called
 }
 
@@ -124,7 +124,6 @@ fn event(subsystem: &str, settle: Option<Duration>) -> Arc<Event> {
         subsystem: Some(subsystem.into()),
         devnode: None,
         properties: BTreeMap::new(),
-        tags: Vec::new(),
         settle,
     })
 }
@@ -216,7 +215,7 @@ struct Leaves(usize);
 
 #[async_trait]
 impl Caller for Leaves {
-    async fn call(&self, _: CallInput) -> CallResult {
+    async fn call(self: Arc<Self>, _: CallInput) -> CallResult {
         let mut called = found(Some(1000), &[]);
         called.next.as_mut().unwrap().cursor = Some(vec![1; self.0]);
         called

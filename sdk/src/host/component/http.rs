@@ -164,9 +164,7 @@ async fn read(
 
 fn error(code: ErrorCode, request: &Request, target: &Target<'_>) -> Error {
     match code {
-        ErrorCode::HttpRequestDenied | ErrorCode::DestinationIpProhibited => {
-            Error::Denied(format!("http {}", target.authority))
-        }
+        ErrorCode::HttpRequestDenied => Error::Denied(format!("http {}", target.authority)),
         ErrorCode::DnsTimeout
         | ErrorCode::ConnectionTimeout
         | ErrorCode::ConnectionReadTimeout
@@ -176,40 +174,13 @@ fn error(code: ErrorCode, request: &Request, target: &Target<'_>) -> Error {
             let why = why.rcode.unwrap_or_else(|| "no such name".to_owned());
             Error::Name(format!("{:?}: {why}", target.authority))
         }
-        ErrorCode::DestinationNotFound
-        | ErrorCode::DestinationUnavailable
-        | ErrorCode::DestinationIpUnroutable => Error::Unreachable,
+        ErrorCode::DestinationUnavailable => Error::Unreachable,
         ErrorCode::ConnectionRefused => Error::Refused,
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => Error::Closed,
         ErrorCode::HttpResponseBodySize(_) => Error::TooLarge(request.max_body),
         ErrorCode::InternalError(Some(why)) => Error::Other(why),
-        other => Error::Other(why(&other).to_owned()),
-    }
-}
-
-/// Returns other errors as text. The names of the variants alone would add 4 KB to the component.
-fn why(code: &ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::TlsCertificateError => "the TLS certificate is not accepted",
-        ErrorCode::TlsProtocolError | ErrorCode::TlsAlertReceived(_) => "TLS failed",
-        ErrorCode::ConnectionLimitReached => "too many connections",
-        ErrorCode::HttpProtocolError => "the answer is not HTTP",
-        ErrorCode::HttpResponseHeaderSectionSize(_)
-        | ErrorCode::HttpResponseHeaderSize(_)
-        | ErrorCode::HttpResponseTrailerSectionSize(_)
-        | ErrorCode::HttpResponseTrailerSize(_) => "the headers of the answer are too large",
-        ErrorCode::HttpResponseTransferCoding(_) | ErrorCode::HttpResponseContentCoding(_) => {
-            "the answer has an unknown coding"
-        }
-        ErrorCode::HttpRequestMethodInvalid
-        | ErrorCode::HttpRequestUriInvalid
-        | ErrorCode::HttpRequestUriTooLong
-        | ErrorCode::HttpRequestLengthRequired
-        | ErrorCode::HttpRequestBodySize(_)
-        | ErrorCode::HttpRequestHeaderSectionSize(_)
-        | ErrorCode::HttpRequestHeaderSize(_)
-        | ErrorCode::HttpRequestTrailerSectionSize(_)
-        | ErrorCode::HttpRequestTrailerSize(_) => "cannot send the request",
-        _ => "the request failed",
+        ErrorCode::ConnectionLimitReached => Error::Other("too many connections".to_owned()),
+        // The agent has its own texts, as `InternalError`. The names of the variants alone would add 4 KB to the component.
+        _ => Error::Other("the request failed".to_owned()),
     }
 }

@@ -1,15 +1,12 @@
 //! Functions of `wasi:http` that make the host hold data of a guest, each with a bound in front of wasmtime's own.
 
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource};
+use wasmtime::component::{ComponentNamedList, Lift, Linker, LinkerInstance, Lower, Resource};
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host as _;
 use wasmtime_wasi_http::p2::bindings::http::types::{
-    self, ErrorCode, HeaderError, Host as _, HostFields, HostOutgoingRequest as _, Method,
-    RequestOptions, Scheme,
+    self, Host as _, HostFields, HostOutgoingRequest as _, Method, RequestOptions, Scheme,
 };
-use wasmtime_wasi_http::p2::types::{
-    HostFutureIncomingResponse, HostOutgoingRequest, HostOutgoingResponse,
-};
+use wasmtime_wasi_http::p2::types::{HostOutgoingRequest, HostOutgoingResponse};
 use wasmtime_wasi_http::{FieldMap, WasiHttpView as _};
 
 use super::CallState;
@@ -90,65 +87,67 @@ fn is_longer(text: Option<&String>, most: usize) -> bool {
 /// Links the functions that add resources to the table.
 fn makers(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     let mut interface = linker.instance(TYPES)?;
-    interface.func_wrap("[constructor]fields", |mut store: Store<'_>, (): ()| {
-        let state = store.data_mut();
-        let made = HostFields::new(&mut state.http())?;
-        state.hold()?;
-        Ok((made,))
+    maker(&mut interface, "[constructor]fields", |state, (): ()| {
+        HostFields::new(&mut state.http())
     })?;
-    interface.func_wrap(
+    maker(
+        &mut interface,
         "[static]fields.from-list",
-        |mut store: Store<'_>, (entries,): (Vec<(String, Vec<u8>)>,)| {
-            let state = store.data_mut();
-            let made = match state.http().from_list(entries) {
+        |state, (entries,): (Vec<(String, Vec<u8>)>,)| {
+            Ok(match state.http().from_list(entries) {
                 Ok(made) => Ok(made),
                 Err(error) => Err(state.http().convert_header_error(error)?),
-            };
-            state.hold()?;
-            Ok::<(Result<Fields, HeaderError>,), wasmtime::Error>((made,))
+            })
         },
     )?;
-    interface.func_wrap(
+    maker(
+        &mut interface,
         "[method]fields.clone",
-        |mut store: Store<'_>, (fields,): (Fields,)| {
-            let state = store.data_mut();
-            let made = HostFields::clone(&mut state.http(), fields)?;
-            state.hold()?;
-            Ok((made,))
-        },
+        |state, (fields,): (Fields,)| HostFields::clone(&mut state.http(), fields),
     )?;
-    interface.func_wrap(
+    maker(
+        &mut interface,
         "[method]outgoing-request.body",
-        |mut store: Store<'_>, (request,): (Request,)| {
-            let state = store.data_mut();
-            let made = types::HostOutgoingRequest::body(&mut state.http(), request)?;
-            state.hold()?;
-            Ok((made,))
+        |state, (request,): (Request,)| {
+            types::HostOutgoingRequest::body(&mut state.http(), request)
         },
     )?;
-    interface.func_wrap(
+    maker(
+        &mut interface,
         "[method]outgoing-response.body",
-        |mut store: Store<'_>, (response,): (Resource<HostOutgoingResponse>,)| {
-            let state = store.data_mut();
-            let made = types::HostOutgoingResponse::body(&mut state.http(), response)?;
-            state.hold()?;
-            Ok((made,))
+        |state, (response,): (Resource<HostOutgoingResponse>,)| {
+            types::HostOutgoingResponse::body(&mut state.http(), response)
         },
     )?;
-    linker.instance(HANDLER)?.func_wrap(
+    maker(
+        &mut linker.instance(HANDLER)?,
         "handle",
-        |mut store: Store<'_>, (request, options): (Request, Option<Resource<RequestOptions>>)| {
-            let state = store.data_mut();
-            let made = match state.http().handle(request, options) {
+        |state, (request, options): (Request, Option<Resource<RequestOptions>>)| {
+            Ok(match state.http().handle(request, options) {
                 Ok(made) => Ok(made),
                 Err(error) => Err(state.http().convert_error_code(error)?),
-            };
-            state.hold()?;
-            Ok::<(Result<Resource<HostFutureIncomingResponse>, ErrorCode>,), wasmtime::Error>((
-                made,
-            ))
+            })
         },
     )
+}
+
+/// Links a function, and counts what the table holds after it.
+fn maker<P, R>(
+    interface: &mut LinkerInstance<'_, CallState>,
+    name: &str,
+    function: impl Fn(&mut CallState, P) -> wasmtime::Result<R> + Send + Sync + 'static,
+) -> wasmtime::Result<()>
+where
+    P: ComponentNamedList + Lift + 'static,
+    R: Lower + 'static,
+    (R,): ComponentNamedList + Lower,
+{
+    interface.func_wrap(name, move |mut store: Store<'_>, parameters: P| {
+        let state = store.data_mut();
+        let made = function(state, parameters)?;
+        state.hold()?;
+        Ok((made,))
+    })
 }
 
 #[cfg(test)]

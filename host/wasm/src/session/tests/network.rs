@@ -269,9 +269,8 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
         })
     };
     let (sender, receiver) = watch::channel(snapshot(&[]));
-    let network = Network::fixed(receiver);
     let grants = Grants::parse("network: {interfaces: ['eth*']}").unwrap();
-    let policy = Policy::new(Arc::new(grants.network.unwrap()), network.clone());
+    let policy = Policy::new(Arc::new(grants.network.unwrap()), Network::fixed(receiver));
     let wants = || {
         waking(WakeConditions {
             network: true,
@@ -280,7 +279,7 @@ async fn a_change_of_granted_interfaces_wakes_once_they_have_settled() {
     };
     let caller = at_once([wants(), wants(), found(None, &[])]);
     let subscriptions = Subscriptions {
-        network: Some(NetworkSubscription::new(network.changes(), policy)),
+        network: Some(NetworkSubscription::new(policy)),
         ..Subscriptions::default()
     };
     let session = WakingSession::new(

@@ -1,4 +1,4 @@
-//! Connection of the kubelet with a value that is dropped at its end.
+//! Connection for tonic servers, with a value that each of its requests gets and that is dropped at its end.
 
 use std::io;
 use std::pin::Pin;
@@ -7,25 +7,25 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// Stream with a value that is dropped with it.
+/// Stream with a value, which is the `ConnectInfo` of its requests.
 pub struct Connection<S, K> {
     stream: S,
-    _kept: K,
+    kept: K,
 }
 
 impl<S, K> Connection<S, K> {
+    /// Keeps `kept` as long as `stream` is open.
     pub fn new(stream: S, kept: K) -> Self {
-        Self {
-            stream,
-            _kept: kept,
-        }
+        Self { stream, kept }
     }
 }
 
-impl<S, K> Connected for Connection<S, K> {
-    type ConnectInfo = ();
+impl<S, K: Clone + Send + Sync + 'static> Connected for Connection<S, K> {
+    type ConnectInfo = K;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> K {
+        self.kept.clone()
+    }
 }
 
 impl<S: AsyncRead + Unpin, K: Unpin> AsyncRead for Connection<S, K> {
