@@ -22,8 +22,6 @@ use crate::signals::Signals;
 
 mod server;
 
-use server::Server;
-
 /// Time limit for the tasks to end when the webhook stops.
 const LAST: Duration = Duration::from_secs(6);
 
@@ -76,10 +74,10 @@ async fn serve(args: WebhookArgs) -> Result<()> {
             format!("cannot read {shown}; --client-ca names a file with the certificates of a CA")
         })
     });
-    let listener = bind(args.listen, "--listen").await?;
+    let socket = bind(args.listen, "--listen").await?;
     let (sender, certificate) = watch::channel(None);
-    let server = Server::new(
-        listener,
+    let (listener, routes) = server::open(
+        socket,
         client_ca.transpose()?.as_deref(),
         certificate,
         handlers,
@@ -90,7 +88,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     tasks.add("loader of handlers", loading.run(stop.clone()));
     let certificate = serving::keep(client, names, sender);
     tasks.add_loop("keeper of the certificate", certificate);
-    tasks.add("server", server.run(stop));
+    tasks.add("server", listener.run(routes, stop));
     let ended = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "webhook stops");

@@ -21,7 +21,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 mod connections;
 mod controller;
@@ -50,12 +49,6 @@ const WAITING: Duration = Duration::from_secs(4);
 const VALIDATION: Duration = Duration::from_secs(1);
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
-/// Server bound to its address.
-pub struct Server {
-    listener: Listener,
-    routes: Router,
-}
-
 struct Shared {
     certificate: watch::Receiver<Option<Serving>>,
     handlers: watch::Receiver<Arc<HandlerSet>>,
@@ -64,29 +57,22 @@ struct Shared {
     details: Arc<FairQueue>,
 }
 
-impl Server {
-    /// Creates the server. Until there is a certificate, each connection is ended. With a CA only clients with a certificate
-    /// of it may have objects reviewed.
-    pub fn new(
-        listener: TcpListener,
-        client_ca: Option<&[u8]>,
-        certificate: watch::Receiver<Option<Serving>>,
-        handlers: watch::Receiver<Arc<HandlerSet>>,
-        origins: Origins,
-        names: NameCheck,
-    ) -> Result<Self> {
-        let connections = Connections::new(CONNECTIONS, ALL_BYTES);
-        let listener = Listener::new(listener, connections, certificate.clone(), client_ca)
-            .context("cannot set up TLS")?;
-        let shared = Shared::new(certificate, handlers, Some(names));
-        let routes = routes(&shared).merge(controller::routes(shared, origins));
-        Ok(Self { listener, routes })
-    }
-
-    /// Serves until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
-        self.listener.run(self.routes, stop).await;
-    }
+/// Returns the listener and what it serves. Until there is a certificate, each connection is ended. With a CA only clients
+/// with a certificate of it may have objects reviewed.
+pub fn open(
+    socket: TcpListener,
+    client_ca: Option<&[u8]>,
+    certificate: watch::Receiver<Option<Serving>>,
+    handlers: watch::Receiver<Arc<HandlerSet>>,
+    origins: Origins,
+    names: NameCheck,
+) -> Result<(Listener, Router)> {
+    let connections = Connections::new(CONNECTIONS, ALL_BYTES);
+    let listener = Listener::new(socket, connections, certificate.clone(), client_ca)
+        .context("cannot set up TLS")?;
+    let shared = Shared::new(certificate, handlers, Some(names));
+    let routes = routes(&shared).merge(controller::routes(shared, origins));
+    Ok((listener, routes))
 }
 
 fn routes(shared: &Arc<Shared>) -> Router {
