@@ -22,7 +22,7 @@ async fn endless(first: &'static str, then: &'static str) -> (SocketAddr, JoinHa
 async fn an_answer_without_end_is_cut_off_with_its_reason() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let trailers = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
-    let head = "over 65536 bytes or 256 headers";
+    let head = "exceeds 65536 bytes or 256 headers";
     let cases = [
         ("HTTP/1.1 200 OK\r\n", "X: y\r\n", head),
         ("HTTP/1.1 200 OK\r\nX: ", "y", head),
@@ -70,8 +70,8 @@ async fn an_answer_that_breaks_a_rule_is_an_error_that_names_it() {
         |body: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
     let length = |text: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {text}\r\n\r\nhello");
     let cases = [
-        (many, "over 65536 bytes or 256 headers"),
-        (long, "over 65536 bytes or 256 headers"),
+        (many, "exceeds 65536 bytes or 256 headers"),
+        (long, "exceeds 65536 bytes or 256 headers"),
         (interim, "more than 8 interim answers"),
         (length("1048577"), "body exceeds 1048576 bytes"),
         (
@@ -220,5 +220,5 @@ async fn what_requests_hold_until_they_are_answered_is_told_and_in_the_budget_on
     assert!((399_000..400_000).contains(&left), "{left}");
     assert_eq!((budget.most_kept(), budget.most_kept()), (600_000, 0));
     let error = send(&gate, &names, &budget, post(address), LIMITS).await;
-    assert!(describe(&error.unwrap_err()).contains("all of the 1000000 bytes"));
+    assert!(describe(&error.unwrap_err()).contains("used up their 1000000 bytes"));
 }

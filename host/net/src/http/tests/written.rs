@@ -161,7 +161,7 @@ async fn what_must_not_be_sent_is_refused_before_a_name_is_looked_up() {
         ("Content-Length", |r| header(r, "content-length", "5")),
         ("Content-Length", |r| header(r, "content-length", "x")),
         ("tunnel", |r| *r.method_mut() = Method::CONNECT),
-        ("over 65536 bytes", |r| {
+        ("exceeds 65536 bytes", |r| {
             header(r, "x", &"x".repeat(MAX_HEAD));
         }),
         ("256 headers", |r| {
