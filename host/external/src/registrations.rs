@@ -93,7 +93,9 @@ struct Entry {
 }
 
 impl Entry {
+    /// Creates an entry for a registration at `now`. A handler in the network is probed at once: later another pod may have its address.
     fn new(registered: Registered, now: Instant) -> Self {
+        let is_marked = registered.mark.is_some();
         Self {
             registered,
             generation: 0,
@@ -102,20 +104,10 @@ impl Entry {
             streams: 0,
             unused_since: now,
             silent_since: None,
-            look_at: now + LOOK,
-            registered_at: None,
+            look_at: if is_marked { now } else { now + LOOK },
+            registered_at: is_marked.then_some(now),
             first: None,
         }
-    }
-
-    /// Creates an entry for a registration at `now`. A handler in the network is probed at once: later another pod may have its address.
-    fn registers(registered: Registered, now: Instant) -> Self {
-        let is_marked = registered.mark.is_some();
-        let mut entry = Self::new(registered, now);
-        if is_marked {
-            (entry.look_at, entry.registered_at) = (now, Some(now));
-        }
-        entry
     }
 
     /// Returns true while the connection that was made at registration holds.
@@ -198,7 +190,7 @@ impl Registrations {
         let kept = kept.into_iter().filter(is_here);
         let entries = kept.take(MOST).map(|registered| {
             let mut entry = Entry::new(registered, now);
-            entry.look_at = now;
+            (entry.look_at, entry.registered_at) = (now, None);
             (entry.registered.source(folder), entry)
         });
         Self {
@@ -271,8 +263,7 @@ impl Registrations {
             };
             self.entries.remove(&gone);
         }
-        self.entries
-            .insert(source, Entry::registers(registered, now));
+        self.entries.insert(source, Entry::new(registered, now));
         self.is_unkept = true;
         Ok(())
     }

@@ -134,7 +134,8 @@ where
 
     let connecting = Until::after(limits.timeouts.connect).or(total);
     let (stream, address) = connect::connect(gate, names, &target, connecting).await?;
-    let meter = Arc::new(Meter::new(address, limits.max_body, Arc::clone(budget)).with_paid(body));
+    let meter = Meter::new(address, limits.max_body, body, Arc::clone(budget));
+    let meter = Arc::new(meter);
     let stream = wire::Metered::new(stream, Arc::clone(&meter));
     let wire = if target.tls {
         let handshake = tls::handshake(stream, &target, gate.tls(), roots);

@@ -32,17 +32,11 @@ impl Service {
             preparer.prepare(claim).await
         });
         let claims = answers.await?.into_iter().map(|(uid, answer)| {
-            let answer = match answer {
-                Ok(devices) => proto::NodePrepareResourceResponse {
-                    devices: devices.into_iter().map(device).collect(),
-                    error: String::new(),
-                },
-                Err(error) => proto::NodePrepareResourceResponse {
-                    devices: Vec::new(),
-                    error: not_empty(error),
-                },
+            let (devices, error) = match answer {
+                Ok(devices) => (devices.into_iter().map(device).collect(), String::new()),
+                Err(error) => (Vec::new(), not_empty(error)),
             };
-            (uid, answer)
+            (uid, proto::NodePrepareResourceResponse { devices, error })
         });
         let claims = claims.collect();
         Ok(Response::new(proto::NodePrepareResourcesResponse {

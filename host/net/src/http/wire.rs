@@ -36,7 +36,8 @@ enum Passed {
 }
 
 impl Meter {
-    pub(super) fn new(address: SocketAddr, max_body: u64, budget: Arc<Budget>) -> Self {
+    /// Counts on a connection to `address`; the budget already includes `paid` bytes to be written.
+    pub(super) fn new(address: SocketAddr, max_body: u64, paid: u64, budget: Arc<Budget>) -> Self {
         let heads = u64::try_from(MAX_HEAD)
             .unwrap_or(u64::MAX)
             .saturating_mul(4);
@@ -44,17 +45,11 @@ impl Meter {
             address,
             max_body,
             left: AtomicU64::new(max_body.saturating_mul(2).saturating_add(heads)),
-            paid: AtomicU64::new(0),
+            paid: AtomicU64::new(paid),
             interim: AtomicU32::new(0),
             passed: OnceLock::new(),
             budget,
         }
-    }
-
-    /// Sets the number of bytes to be written that the budget already includes.
-    pub(super) fn with_paid(self, bytes: u64) -> Self {
-        self.paid.store(bytes, Ordering::Relaxed);
-        self
     }
 
     /// Returns the address of the peer.

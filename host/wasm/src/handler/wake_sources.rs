@@ -46,29 +46,30 @@ impl WakeSources {
     pub(super) fn wakes(&self, list: Vec<types::Wake>, secrets: &Secrets) -> WakeConditions {
         let mut wakes = WakeConditions::default();
         for wake in list {
-            let refused = match wake {
+            let served = match wake {
                 types::Wake::After(millis) => {
                     after(&mut wakes, Duration::from_millis(millis.into()));
-                    continue;
+                    Ok(())
                 }
-                types::Wake::Udev(rule) => match self.udev(rule, &mut wakes) {
-                    None => continue,
-                    Some(refused) => refused,
-                },
+                types::Wake::Udev(rule) => self
+                    .udev(rule, &mut wakes)
+                    .map_err(|reason| format!("udev: {reason}")),
                 types::Wake::Network => match &self.network {
                     Ok(_) => {
                         wakes.network = true;
-                        continue;
+                        Ok(())
                     }
-                    Err(reason) => format!("network: {reason}"),
+                    Err(reason) => Err(format!("network: {reason}")),
                 },
-                types::Wake::Multicast(filter) => match self.multicast(&filter, &mut wakes) {
-                    Ok(()) => continue,
-                    Err(reason) => {
+                types::Wake::Multicast(filter) => {
+                    self.multicast(&filter, &mut wakes).map_err(|reason| {
                         let group = secrets.clean(&filter.group, MAX_GROUP);
                         format!("multicast {group}:{}: {reason}", filter.port)
-                    }
-                },
+                    })
+                }
+            };
+            let Err(refused) = served else {
+                continue;
             };
             let refused = secrets.clean(&refused, MAX_TEXT);
             if !wakes.refused.contains(&refused) {
@@ -78,27 +79,24 @@ impl WakeSources {
         wakes
     }
 
-    fn udev(&self, rule: udev_types::Rule, wakes: &mut WakeConditions) -> Option<String> {
+    fn udev(&self, rule: udev_types::Rule, wakes: &mut WakeConditions) -> Result<(), String> {
         let terms: usize = wakes.udev.iter().map(|rule| rule.terms().count()).sum();
         if terms + rule.len() > MAX_TERMS {
-            return Some(format!(
-                "udev: the rules have more than {MAX_TERMS} terms in all; the first ones are in effect"
+            return Err(format!(
+                "the rules have more than {MAX_TERMS} terms in all; the first ones are in effect"
             ));
         }
-        let rule = match host_rule(rule) {
-            Ok(rule) => rule,
-            Err(error) => return Some(format!("udev: {error}")),
-        };
+        let rule = host_rule(rule).map_err(|error| error.to_string())?;
         match &self.devices {
             DeviceEvents::Available => {
                 wakes.udev.push(rule);
-                None
+                Ok(())
             }
-            DeviceEvents::NotGranted => Some("udev: the grant `udev` is missing".to_owned()),
+            DeviceEvents::NotGranted => Err("the grant `udev` is missing".to_owned()),
             DeviceEvents::Unavailable(reason) => {
                 after(wakes, INSTEAD_OF_EVENTS);
                 let seconds = INSTEAD_OF_EVENTS.as_secs();
-                Some(format!("udev: {reason}; called every {seconds} s instead"))
+                Err(format!("{reason}; called every {seconds} s instead"))
             }
         }
     }
