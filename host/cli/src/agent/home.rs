@@ -95,7 +95,7 @@ impl Home {
     ) -> Result<Self> {
         let client = leafhost_k8s::connect().await.map_err(|error| match error {
             ConnectError::NoCluster(_) => anyhow!("{error}, or use --standalone"),
-            error => error.into(),
+            error @ ConnectError::Unusable(_) => error.into(),
         })?;
         let memory = |name: &str| settings.state_dir.join("cluster").join(name);
         let given = settings.node.as_deref();
