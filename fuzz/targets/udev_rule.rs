@@ -49,7 +49,6 @@ fuzz_target!(|data: &[u8]| {
         subsystem: Some(part().to_owned()),
         devnode: None,
         properties: BTreeMap::new(),
-        tags: Vec::new(),
         settle: None,
     };
     let value = part();
