@@ -228,7 +228,10 @@ fn what_a_killed_agent_claimed_and_never_answered_is_free_within_fifteen_seconds
     let file = format!("state/instances/default/{name}.yaml");
     let path = node.home.path().join(&file);
     let text = std::fs::read_to_string(&path)?;
-    let claimed = text.replace(&format!("{}: ''", free[0]), &format!("{}: node-a", free[0]));
+    let claimed = text.replace(
+        &format!("{}: \"\"", free[0]),
+        &format!("{}: node-a", free[0]),
+    );
     ensure!(claimed != text, "{text}");
     node.home.write(&file, claimed)?;
     node.home.start(&[])?;
