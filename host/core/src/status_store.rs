@@ -125,6 +125,9 @@ pub enum ConditionType {
     DraUnavailable,
     /// Its brokers and services match the spec. Shown only if false.
     BrokersMade,
+    /// Type of another version of the controller. Never written.
+    #[serde(other)]
+    Other,
 }
 
 /// Status of a condition.

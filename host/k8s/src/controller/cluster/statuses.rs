@@ -219,6 +219,7 @@ fn state(
 mod tests {
     use leafhost_core::configuration::Backend;
     use leafhost_core::node_report::ObjectName;
+    use leafhost_core::status_store::ConditionType;
     use serde_json::json;
 
     use super::*;
@@ -291,6 +292,12 @@ mod tests {
             ready: "1/1".into(),
             ..ConfigurationStatus::default()
         };
-        assert_eq!(object(json!(status)).status, Some(status));
+        let mut later = json!(status);
+        assert_eq!(object(later.clone()).status, Some(status));
+        later["conditions"] = json!([{"type": "OfALaterVersion", "status": "True", "reason": "R", "message": "",
+            "observedGeneration": 3, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let read = object(later);
+        let read = &read.status.as_ref().unwrap().conditions;
+        assert_eq!(read[0].kind, ConditionType::Other);
     }
 }
