@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use anyhow::Result;
 use clap::ValueEnum;
 pub use leafhost_core::text::escape;
+use leafhost_core::yaml;
 use serde::Serialize;
 
 /// The output format.
@@ -168,7 +169,7 @@ pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<
     Ok(match (output, stream) {
         (Output::Yaml, _) => {
             let start = if stream { "---\n" } else { "" };
-            format!("{start}{}", serde_saphyr::to_string(value)?)
+            format!("{start}{}", yaml::write(value)?)
         }
         (_, true) => format!("{}\n", serde_json::to_string(value)?),
         (_, false) => format!("{}\n", serde_json::to_string_pretty(value)?),

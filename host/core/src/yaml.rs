@@ -1,11 +1,11 @@
-//! Reads YAML as kubectl does, with the place of each field: booleans and numbers of YAML 1.1, merge keys, no key twice. Pure.
+//! Reads and writes YAML as kubectl does, with the place of each field: booleans and numbers of YAML 1.1, merge keys, no key twice. Pure.
 //!
 //! Work and memory are bounded by the length of the text, whatever its aliases stand for. Knows no kind of document.
 
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{
@@ -54,6 +54,12 @@ pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
         Ok(all) => Ok(all.iter().map(Node::value).collect()),
         Err(error) => Err(syntax(text, &error)),
     }
+}
+
+/// Returns a value as a document. Only a text that has line ends is written in several lines.
+pub fn write(value: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    serde_saphyr::to_string_with_options(value, options)
 }
 
 /// Returns the limits and rules for reading `text`.

@@ -2,13 +2,14 @@
 
 use std::io;
 
+use leafhost_core::yaml;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_saphyr::{Error, NonFiniteFloatPolicy};
 
 /// Returns a value as text.
 pub fn write(value: &impl Serialize) -> io::Result<String> {
-    serde_saphyr::to_string(value).map_err(io::Error::other)
+    yaml::write(value).map_err(io::Error::other)
 }
 
 /// Reads a text of [`write`], or of earlier agents, which wrote texts such as `yes` and `1_000` without quotes.

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceFile;
+use leafhost_core::yaml;
 use leafhost_grants::Grants;
 use leafhost_k8s::handlers::LABEL;
 use serde::Serialize;
@@ -35,7 +36,7 @@ pub fn run(args: &ConfigMapArgs) -> Result<()> {
         None => default_name(&files),
     };
     let object = ConfigMap::new(name, args.namespace.clone(), &files)?;
-    let text = serde_saphyr::to_string(&object).context("cannot write YAML")?;
+    let text = yaml::write(&object).context("cannot write YAML")?;
     Ok(terminal::print(&text)?)
 }
 
@@ -177,9 +178,9 @@ mod tests {
         }
     }
 
-    fn yaml(files: &[SourceFile]) -> Result<String> {
+    fn written(files: &[SourceFile]) -> Result<String> {
         let object = ConfigMap::new(default_name(files), Some("leafhost".into()), files)?;
-        Ok(serde_saphyr::to_string(&object)?)
+        Ok(yaml::write(&object)?)
     }
 
     #[test]
@@ -192,8 +193,8 @@ mod tests {
             ),
             mk_file("b.wasm.gz", &packed(b"two").unwrap(), None),
         ];
-        let text = yaml(&files).unwrap();
-        assert_eq!(text, yaml(&files).unwrap());
+        let text = written(&files).unwrap();
+        assert_eq!(text, written(&files).unwrap());
         let object: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(object["metadata"]["name"], "handlers");
         assert_eq!(object["metadata"]["namespace"], "leafhost");
@@ -269,9 +270,9 @@ mod tests {
             ),
             (vec![mk_file("a b.wasm", b"1", None)], "name the file with"),
         ] {
-            let error = yaml(&files).unwrap_err().to_string();
+            let error = written(&files).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
-        assert!(yaml(&[half("a.wasm")]).is_ok());
+        assert!(written(&[half("a.wasm")]).is_ok());
     }
 }

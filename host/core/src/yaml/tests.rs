@@ -321,3 +321,16 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
     }
     assert!(read::<Fields>("text:\nlist: ~").is_ok());
 }
+
+#[test]
+fn only_a_text_with_line_ends_is_written_in_several_lines() {
+    let (long, bytes) = ("word ".repeat(50), "ab12".repeat(500));
+    let value = serde_json::json!({"bytes": bytes, "lines": "a: 1\nb: 2\n", "long": long.trim()});
+    let text = write(&value).unwrap();
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(
+        text.contains(&format!("bytes: {bytes}\nlines: |\n")),
+        "{text}"
+    );
+    assert_eq!(read::<Value>(&text).unwrap(), value);
+}

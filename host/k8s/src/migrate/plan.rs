@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt as _};
 use leafhost_core::names::{API_VERSION, GROUP};
+use leafhost_core::yaml;
 use serde_json::{Value, json};
 
 use super::objects;
@@ -386,7 +387,7 @@ fn text(configuration: &DynamicObject) -> Option<(String, String)> {
     let (name, spec) = (configuration.name_any(), configuration.data.get("spec")?);
     let metadata = json!({"name": name, "namespace": configuration.namespace()});
     let object = json!({"apiVersion": API_VERSION, "kind": "Configuration", "metadata": metadata, "spec": spec});
-    let text = serde_saphyr::to_string(&object).ok()?;
+    let text = yaml::write(&object).ok()?;
     Some((format!("Configuration {}", shown(configuration)), text))
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::{Api, Client};
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::text;
+use leafhost_core::yaml;
 use serde_json::json;
 
 use super::Names;
@@ -71,7 +72,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
             "keyData": bytes(made.key),
         },
     }]});
-    let text = serde_saphyr::to_string(&document)
+    let text = yaml::write(&document)
         .map_err(|error| format!("cannot write the entry as YAML: {}", text::chain(&error)))?;
     let until = certificates::after(now, days);
     Ok(format!(
