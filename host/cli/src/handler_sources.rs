@@ -15,6 +15,7 @@ use leafhost_core::ports::{
     HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait;
 use leafhost_files::FileHandlers;
 use leafhost_k8s::KubeHandlers;
 use tokio::sync::watch;
@@ -94,13 +95,7 @@ async fn follow(
         let seen: Vec<_> = seen.map(|set| set.borrow_and_update().clone()).collect();
         let mut joined = join(&seen, &mut places);
         joined.files.retain(|name, _| !without.contains(name));
-        sender.send_if_modified(|published| {
-            let differs = **published != joined;
-            if differs {
-                *published = Arc::new(joined);
-            }
-            differs
-        });
+        wait::publish(&sender, Arc::new(joined));
         let changes = sets.iter_mut().map(|set| Box::pin(set.changed()));
         let (first, ..) = select_all(changes).await;
         if first.is_err() {

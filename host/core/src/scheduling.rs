@@ -357,7 +357,7 @@ pub trait Cluster: Send + Sync {
     /// Returns the current state of an Instance, or `None` if it is gone.
     async fn instance(&self, key: &InstanceKey) -> Result<Option<Arc<Instance>>, PodError>;
     /// Applies edits to Instances as they were seen, each Instance on its own; returns one result per Instance, in order. If an Instance has changed
-    /// since, the observer is told of its current state.
+    /// since, the watch passes on its current state.
     async fn edit(&self, edits: Vec<(Arc<Instance>, Vec<Edit>)>) -> Vec<Written>;
 }
 

@@ -72,6 +72,7 @@ fn options(text: &str) -> Options {
             max_depth: MAX_DEPTH,
             max_events: most,
             max_nodes: most,
+            max_documents: most,
             max_aliases: most,
             max_anchors: most,
             max_merge_keys: most,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leafhost_core::grants_file;
 use leafhost_core::ports::{SourceSet, SourceVersion};
-use leafhost_core::wait::until;
+use leafhost_core::wait::{self, until};
 use leafhost_grants::Grants;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -28,13 +28,7 @@ pub async fn run(
         let deadline = step(&shared, &known, &mut looks);
         keep_registrations(&shared).await;
         let set = joined(&shared, &known);
-        sender.send_if_modified(|published| {
-            let differs = **published != set;
-            if differs {
-                *published = Arc::new(set);
-            }
-            differs
-        });
+        wait::publish(&sender, Arc::new(set));
         tokio::select! {
             changed = components.changed() => if changed.is_err() {
                 return;

@@ -19,6 +19,7 @@ use leafhost_core::ports::{
     Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait;
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
 use leafhost_uds::SocketFile;
@@ -133,11 +134,7 @@ impl Shared {
     }
 
     fn socket_problem(&self, problem: Option<String>) {
-        self.socket_problem.send_if_modified(|published| {
-            let differs = *published != problem;
-            *published = problem;
-            differs
-        });
+        wait::publish(&self.socket_problem, problem);
     }
 }
 

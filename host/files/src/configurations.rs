@@ -424,8 +424,8 @@ fn folder_problems(path: &Path, snapshot: &Snapshot, values: &Values) -> Vec<Sou
     problems
 }
 
-/// Adds to a file with problems the earlier documents that it no longer has, because an unreadable document may be any of them. If the
-/// names in all faulty documents could be read, earlier documents with other names are gone.
+/// Adds to a file with problems the earlier documents that it no longer has, because an unreadable document may be any of them. If all
+/// faulty documents could be read to their end and have names, earlier documents with other names are gone.
 fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
     let earlier = kept.map(|text| documents::read(file, text).documents);
     let now: BTreeSet<_> = reading.documents.iter().map(key).cloned().collect();
@@ -476,8 +476,7 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(error) => {
                 let (outcome, why) = (format!("{name} serves when it is good"), error.to_string());
-                let problem =
-                    damaged::rename_broken(&path, "a file of kept Configurations", &outcome, &why);
+                let problem = damaged::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use leafhost_core::ports::SourceProblem;
 
-/// Renames a file that is not `kind` to `.broken`, so that it can be examined. Returns the problem with its consequence. A file that cannot
+/// Renames a file that cannot be read as `kind` to `.broken`, so that it can be examined. Returns the problem with its consequence. A file that cannot
 /// be renamed stays.
 pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> SourceProblem {
     let mut renamed = path.as_os_str().to_owned();
@@ -14,12 +14,12 @@ pub fn rename_broken(path: &Path, kind: &str, outcome: &str, why: &str) -> Sourc
     let (at, message) = match fs::rename(path, &renamed) {
         Ok(()) => (
             renamed.as_path(),
-            format!("was not {kind} and was moved aside; {outcome}: {why}"),
+            format!("cannot be read as {kind} and was moved aside; {outcome}: {why}"),
         ),
         Err(error) => (
             path,
             format!(
-                "is not {kind} and cannot be moved aside ({error}), remove it; {outcome}: {why}"
+                "cannot be read as {kind} or moved aside ({error}), remove it; {outcome}: {why}"
             ),
         ),
     };
@@ -36,17 +36,17 @@ mod tests {
         let path = folder.path().join("x.yaml");
         for text in ["first", "second"] {
             fs::write(&path, text).unwrap();
-            let reported = rename_broken(&path, "X", "it is made anew", "why");
+            let reported = rename_broken(&path, "X", "it is created again", "why");
             assert!(reported.source.ends_with("x.yaml.broken"));
             assert_eq!(fs::read_to_string(&reported.source).unwrap(), text);
         }
         fs::remove_file(folder.path().join("x.yaml.broken")).unwrap();
         fs::create_dir(folder.path().join("x.yaml.broken")).unwrap();
         fs::write(&path, "left").unwrap();
-        let reported = rename_broken(&path, "X", "it is made anew", "why").to_string();
+        let reported = rename_broken(&path, "X", "it is created again", "why").to_string();
         assert!(
-            reported.contains("x.yaml: is not X and cannot be moved aside")
-                && reported.ends_with("remove it; it is made anew: why"),
+            reported.contains("x.yaml: cannot be read as X or moved aside")
+                && reported.ends_with("remove it; it is created again: why"),
             "{reported}"
         );
     }

@@ -14,7 +14,7 @@ use leafhost_agent::admin::VERSION_HEADER;
 use leafhost_agent::status::Status;
 use leafhost_core::text;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::either::Either;
 
 use crate::agent_file::{AgentFile, DEFAULT_LISTEN};
@@ -26,6 +26,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LONG_POLL: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of a status document; 100,000 Instances fit.
 const LARGEST: usize = 512 << 20;
+/// Maximum number of bytes of a reason.
+const LARGEST_REASON: usize = 64 << 10;
 /// Maximum number of bytes shown of a reason.
 const MAX_WHY: usize = 256;
 
@@ -219,6 +221,7 @@ async fn get(
     path: &str,
     limit: Duration,
 ) -> Result<(StatusCode, HeaderMap, Bytes), FetchError> {
+    let end = Instant::now() + limit;
     let stream = match timeout(limit / 2, endpoint.connect()).await {
         Ok(Ok(stream)) => stream,
         // The queue of the socket is full.
@@ -240,10 +243,15 @@ async fn get(
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = to_bytes(Body::new(body), LARGEST).await?;
+        let most = if head.status.is_success() {
+            LARGEST
+        } else {
+            LARGEST_REASON
+        };
+        let body = to_bytes(Body::new(body), most).await?;
         anyhow::Ok((head.status, head.headers, body))
     };
-    match timeout(limit, exchange).await {
+    match timeout_at(end, exchange).await {
         Ok(answer) => answer.map_err(|error| {
             FetchError::Other(format!(
                 "the answer is incomplete, too large or not HTTP: {}",

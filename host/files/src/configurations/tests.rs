@@ -507,7 +507,7 @@ fn what_was_kept_and_is_damaged_is_moved_aside() {
     assert_eq!(*kept["a.yaml"], mk_text("a", "1"));
     let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(reported.len(), 1, "{reported:?}");
-    let words = "c.yaml.broken: was not a file of kept Configurations and was moved aside; c.yaml serves when it is good";
+    let words = "c.yaml.broken: cannot be read as kept Configurations and was moved aside; c.yaml serves when it is good";
     assert!(reported[0].contains(words), "{reported:?}");
     assert!(read_kept(folder.path()).unwrap().1.is_empty());
 }
