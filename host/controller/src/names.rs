@@ -99,7 +99,7 @@ struct NameReserver<'a> {
     names: watch::Receiver<Arc<NameSet>>,
     /// Writes by name.
     writes: Writes<'a, String, Job>,
-    attempts: Attempts<String, Action, ()>,
+    attempts: Attempts<String, Change, ()>,
 }
 
 impl NameReserver<'_> {
@@ -131,7 +131,7 @@ impl NameReserver<'_> {
         }
         let mut due = Vec::new();
         for change in changes {
-            let later = self.attempts.later(&change.name, &change.action, &(), now);
+            let later = self.attempts.later(&change.name, &change, &(), now);
             if let Some(until) = later {
                 next.by(until);
             } else {
@@ -183,7 +183,7 @@ impl NameReserver<'_> {
             }
         }
         self.attempts
-            .tried(done.key, (change.action, ()), &done.answer, SEEN, done.at);
+            .tried(done.key, (change, ()), &done.answer, SEEN, done.at);
     }
 }
 

@@ -47,7 +47,9 @@ pub async fn write<K: Clone + DeserializeOwned + Debug>(
     manager: &str,
 ) -> Result<K, Failure> {
     let operations = serde_json::from_value(operations.ok_or_else(outdated)?);
-    let operations = operations.map_err(|error| Failure::new(Kind::Refused, error.to_string()))?;
+    let operations = operations.map_err(|error| {
+        Failure::new(Kind::Refused, format!("cannot make a JSON Patch: {error}"))
+    })?;
     let patch: Patch<()> = Patch::Json(operations);
     let params = patch_by(manager);
     answers::within(REQUEST, api.patch(&base.metadata.name, &params, &patch)).await

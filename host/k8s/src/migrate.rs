@@ -49,7 +49,7 @@ pub enum Error {
     #[error("{0}")]
     Failed(String),
     /// An object was changed by another writer.
-    #[error("{0} has changed since it was read; run this again; the migration continues")]
+    #[error("{0} has changed since it was read; run this again to continue where it stopped")]
     Changed(String),
 }
 
@@ -125,7 +125,7 @@ async fn wait(client: &Client) -> Result<(), Error> {
     }
     let seen = survey::pods(client).await?;
     Err(Error::Failed(format!(
-        "these pods have not ended after 3 minutes: {}; find out why, and run this again; the migration continues",
+        "these pods have not ended after 3 minutes: {}; find out why, and run this again to continue where it stopped",
         plan::pods(&seen, &parts).0.join(", ")
     )))
 }
@@ -155,6 +155,6 @@ async fn within<T>(request: impl Future<Output = kube::Result<T>>, what: &str) -
 
 fn failed(what: &str, why: &str) -> Error {
     Error::Failed(format!(
-        "cannot {what}: {why}; correct it and run this again; the migration continues"
+        "cannot {what}: {why}; correct it and run this again to continue where it stopped"
     ))
 }

@@ -109,6 +109,20 @@ async fn a_name_that_cannot_be_written_delays_no_other_and_is_tried_less_and_les
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_refused_for_one_namespace_is_tried_at_once_for_another() {
+    let (fake, _task) = start();
+    let refused = ("bad".to_owned(), WriteError::Denied("a quota".into()));
+    fake.unnamed.lock().unwrap().extend([refused]);
+    show(&fake, &["a/bad"]);
+    written(&fake, Duration::from_mins(30)).await;
+    // Now the next attempt is minutes away.
+    while written(&fake, Duration::from_secs(1)).await.is_empty() {}
+    show(&fake, &["b/bad"]);
+    let tried = written(&fake, MOMENT).await;
+    assert_eq!(tried.first().map(String::as_str), Some("bad for b"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_does_not_lead_or_cannot_read_the_names_writes_none() {
     let (fake, _task) = start();
     fake.leads.send_replace(false);

@@ -39,9 +39,10 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
         return Ok(());
     };
     if failure.kind != answers::Kind::Taken {
-        return Err(failure.into());
+        return Err(write_error(failure));
     }
-    let found = answers::within(REQUEST, api.get_metadata_opt(&key.name)).await?;
+    let found = answers::within(REQUEST, api.get_metadata_opt(&key.name)).await;
+    let found = found.map_err(write_error)?;
     let uid = body.pointer("/metadata/ownerReferences/0/uid");
     let is_other = |object: &PartialObjectMeta<DynamicObject>| {
         let metadata = object.meta();
@@ -56,7 +57,8 @@ async fn create(client: &Client, key: &ObjectKey, body: &Value) -> Result<(), Wr
 async fn replace(client: &Client, uid: &str, wanted: &Wanted) -> Result<(), WriteError> {
     let Wanted { key, made_of, body } = wanted;
     let api = objects(client, key);
-    let mut object = answers::within(REQUEST, api.get(&key.name)).await?;
+    let object = answers::within(REQUEST, api.get(&key.name)).await;
+    let mut object = object.map_err(write_error)?;
     if object.metadata.uid.as_deref() != Some(uid) {
         return Err(WriteError::Outdated);
     }
@@ -65,7 +67,8 @@ async fn replace(client: &Client, uid: &str, wanted: &Wanted) -> Result<(), Writ
     let data =
         serde_json::to_vec(&object).map_err(|error| WriteError::Denied(error.to_string()))?;
     let request = Request::new(api.resource_url()).replace(&key.name, &put_by(NAME), data);
-    Ok(answers::within(REQUEST, strictly(client, request)).await?)
+    let answer = answers::within(REQUEST, strictly(client, request)).await;
+    answer.map_err(write_error)
 }
 
 /// Replaces the spec of an object, and adds an owner if no owner controls it because the former one was deleted without it.
@@ -93,7 +96,7 @@ async fn delete(client: &Client, key: &ObjectKey, uid: &str) -> Result<(), Write
         ..delete_only(Some(uid.to_owned()), None)
     };
     match answers::within(REQUEST, objects(client, key).delete(&key.name, &params)).await {
-        Err(failure) if failure.kind != answers::Kind::Missing => Err(failure.into()),
+        Err(failure) if failure.kind != answers::Kind::Missing => Err(write_error(failure)),
         _ => Ok(()),
     }
 }
@@ -119,18 +122,17 @@ async fn strictly(
     client.request::<IgnoredAny>(request).await.map(drop)
 }
 
-impl From<Failure> for WriteError {
-    fn from(failure: Failure) -> Self {
-        use answers::Kind;
-        let (message, retry_after) = (failure.message, failure.retry_after);
-        match (failure.kind, failure.code) {
-            (Kind::Taken | Kind::Conflict | Kind::Missing, _) => Self::Outdated,
-            (_, None | Some(429 | 503 | 504)) => Self::NoAnswer {
-                message,
-                retry_after,
-            },
-            _ => Self::Denied(message),
-        }
+/// Returns the error of a write. Other failures than of time and version are the broker's, and are shown with it.
+fn write_error(failure: Failure) -> WriteError {
+    use answers::Kind;
+    let (message, retry_after) = (failure.message, failure.retry_after);
+    match (failure.kind, failure.code) {
+        (Kind::Taken | Kind::Conflict | Kind::Missing, _) => WriteError::Outdated,
+        (_, None | Some(429 | 503 | 504)) => WriteError::NoAnswer {
+            message,
+            retry_after,
+        },
+        _ => WriteError::Denied(message),
     }
 }
 

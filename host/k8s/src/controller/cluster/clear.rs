@@ -22,7 +22,7 @@ const PAGE: u32 = 50;
 
 /// Reason why the removal is incomplete.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what}: {why}; run this again; it continues")]
+#[error("cannot {what}: {why}; run this again to continue where it stopped")]
 pub struct Error {
     what: String,
     why: String,

@@ -322,7 +322,7 @@ fn it_does_not_go_back_while_leafhost_runs_or_akri_could_not_read_a_configuratio
 }
 
 #[test]
-fn an_operator_is_told_what_helm_would_delete_and_which_fields_are_unknown_definitions() {
+fn an_operator_is_told_what_helm_would_delete_and_which_fields_are_unknown() {
     let mut seen = akris();
     let configuration = &mut seen.configurations[0];
     configuration.metadata.annotations = Some(BTreeMap::from([(

@@ -63,7 +63,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
         "nodeCacheCapable": true,
         "ignorable": false,
         "httpTimeout": "15s",
-        // Pods for which the extender is asked.
+        // Resource of the pods for which the extender is asked.
         "managedResources": [{"name": DEVICES}],
         "tlsConfig": {
             "serverName": names.dns(),
