@@ -104,7 +104,7 @@ impl Parameters {
             DeviceParameters::deserialize(value).map_err(form)?;
         if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
             return invalid(format!(
-                "properties.{name} is not a name of a variable: use letters, digits and _, not beginning with a digit"
+                "properties.{name} is not a valid variable name: use letters, digits and _, not beginning with a digit"
             ));
         }
         if let Some(name) = properties.keys().find(|name| is_never_set(name)) {

@@ -49,4 +49,4 @@ pub mod variables;
 pub mod wait;
 pub mod write_limiter;
 pub mod yaml;
-pub mod yaml_cost;
+mod yaml_cost;

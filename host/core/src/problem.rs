@@ -73,7 +73,7 @@ pub enum Problem {
         configuration: ConfigurationKey,
         cap: String,
     },
-    #[error("{}: {}; the handler is not called", field.path, field.message)]
+    #[error("{field}; the handler is not called")]
     PropertyUnavailable {
         configuration: ConfigurationKey,
         field: FieldProblem,
@@ -457,7 +457,7 @@ impl From<&Problem> for ReportedProblem {
 }
 
 fn shown(field: &FieldProblem) -> String {
-    abridge(&format!("{}: {}", field.path, field.message), 300)
+    abridge(&field.to_string(), 300)
 }
 
 fn add(known: &[String]) -> String {

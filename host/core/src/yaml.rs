@@ -12,7 +12,10 @@ use serde_saphyr::{
     Error, Location, MessageFormatter as _, Options, Spanned, UserMessageFormatter,
 };
 
+mod strict;
 mod wording;
+
+pub use strict::Strict;
 
 /// Maximum depth of maps and lists in each other.
 const MAX_DEPTH: usize = 32;
@@ -41,7 +44,7 @@ impl Mistake {
 /// Reads a text. A field without a value is read as absent.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
     let document = Document::read(text)?;
-    serde_path_to_error::deserialize(document.value()).map_err(|error| {
+    serde_path_to_error::deserialize(Strict(&document.value())).map_err(|error| {
         let path = error.path().to_string();
         document.mistake(&path, &error.into_inner().to_string())
     })

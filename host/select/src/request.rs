@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use leafhost_core::attribute::name_problem;
+use leafhost_core::configuration::FieldProblem;
 use leafhost_core::instance::MAX_USES;
 use leafhost_core::names::{ConfigurationKey, GROUP};
 use leafhost_core::scheduling::{Container, ContainerKind, DEVICES};
@@ -178,10 +179,7 @@ pub fn read(
     }
     let raw: Option<BTreeMap<String, RawDevices>> = yaml::read(text).map_err(|mistake| {
         let problem = mistake.with_line();
-        match &*mistake.path {
-            "" => InvalidRequest(problem),
-            path => wrong(path, problem),
-        }
+        InvalidRequest(FieldProblem::new(mistake.path, problem).to_string())
     })?;
     let mut raw = raw.unwrap_or_default();
     let mut all = Vec::new();

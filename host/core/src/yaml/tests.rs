@@ -160,9 +160,9 @@ const UNLIKE_KUBECTL: &[(&str, Option<&str>, Option<&str>)] = &[
     // Booleans have any case.
     ("x: yEs", Some(r#"{"x": "yEs"}"#), Some(r#"{"x": true}"#)),
     ("x: 1__0", Some(r#"{"x": 10}"#), Some(r#"{"x": "1__0"}"#)),
-    // What is too large for a number is no text.
+    // A number that is too large is not read as text.
     ("x: 1e999", Some(r#"{"x": "1e999"}"#), None),
-    // No key is there twice; kubectl drops the first without a word.
+    // A key that occurs twice is refused; kubectl drops the first silently.
     ("x: 1\nx: 2", Some(r#"{"x": 2}"#), None),
     // A tab may be in front of what is not nested.
     ("\tx: 1", None, Some(r#"{"x": 1}"#)),
@@ -289,6 +289,14 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
         _is: Option<bool>,
         #[serde(rename = "list")]
         _list: Option<Vec<String>>,
+        #[serde(rename = "inner", default)]
+        _inner: Inner,
+    }
+    #[derive(Debug, Deserialize, Default)]
+    #[serde(default)]
+    struct Inner {
+        #[serde(rename = "text")]
+        _text: String,
     }
     for (text, path, message) in [
         ("text: 5", "text", "is 5, must be text; write it in quotes"),
@@ -310,6 +318,8 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
         ("list: a", "list", "is \"a\", must be a list"),
         ("list: [a, ]\ntext: [", "", "unclosed bracket '['"),
         ("- a", "", "is a list, must be a map"),
+        ("inner: []", "inner", "is a list, must be a map"),
+        ("inner: [a]", "inner", "is a list, must be a map"),
     ] {
         let mistake = read::<Fields>(text).unwrap_err();
         assert_eq!(

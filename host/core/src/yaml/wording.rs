@@ -5,10 +5,6 @@ pub fn reworded(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("missing field `") {
         return format!("has no {}", rest.split('`').next().unwrap_or_default());
     }
-    // A list in the place of a map is read as its fields in their order, but for their number.
-    if message.starts_with("invalid length ") && message.contains("expected struct ") {
-        return "is a list, must be a map".to_owned();
-    }
     let wrong = ["invalid type: ", "invalid value: "];
     let wrong = wrong.iter().find_map(|begin| message.strip_prefix(begin));
     let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) else {

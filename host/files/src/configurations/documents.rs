@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
-use leafhost_core::yaml::{self, Mistake};
+use leafhost_core::yaml::{self, Mistake, Strict};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -229,7 +229,7 @@ fn parse(text: &str) -> Parsed {
     let value = document.value();
     let (mut unknown, mut ignored) = (Vec::new(), Vec::new());
     let configuration = read_header(&value, &document)
-        .and_then(|()| read_manifest(value, &document, &mut unknown))
+        .and_then(|()| read_manifest(&value, &document, &mut unknown))
         .and_then(|manifest| {
             ignored.extend(manifest.spec.only_in_clusters());
             let read = Configuration::try_from(manifest);
@@ -276,12 +276,12 @@ fn read_header(value: &Value, document: &yaml::Document<'_>) -> Result<(), Vec<M
 }
 
 fn read_manifest(
-    value: Value,
+    value: &Value,
     document: &yaml::Document<'_>,
     unknown: &mut Vec<Unknown>,
 ) -> Result<Manifest, Vec<Mistake>> {
     let mut track = serde_path_to_error::Track::new();
-    let reader = serde_path_to_error::Deserializer::new(value, &mut track);
+    let reader = serde_path_to_error::Deserializer::new(Strict(value), &mut track);
     serde_ignored::deserialize(reader, |path| unknown.extend(Unknown::new(&path))).map_err(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());

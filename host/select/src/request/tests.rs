@@ -113,6 +113,7 @@ fn what_is_not_taken_is_refused_with_its_field() {
         ("{main: {requests: [{name: a, exactly: {deviceClassName: gpu}}]}, other: {requests: []}}".to_owned(), "other: the pod has no such container"),
         ("{idle: {requests: []}, main: {requests: []}}".to_owned(), "idle: the container does not ask"),
         (one("exactly: {}"), "requests[0].exactly: has no deviceClassName"),
+        (one("exactly: {deviceClassName: gpu, selectors: [{cel: ['true']}]}"), "is a list, must be a map"),
         (one("x: 1"), "unknown field `x`"),
         (one("exactly: {deviceClassName: gpu}, firstAvailable: []"), "either exactly or firstAvailable"),
         ("{main: {requests: [{name: a}]}}".to_owned(), "either exactly or firstAvailable"),
