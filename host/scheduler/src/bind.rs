@@ -251,6 +251,9 @@ impl Scheduler {
         asked: &[ContainerRequest],
         own: &[Reservation],
     ) -> Option<Given> {
+        if own.is_empty() {
+            return None;
+        }
         let state = &mut *self.state();
         let evaluator = Evaluator::new(&state.world, &mut state.verdicts, &target.uid, asked);
         let taken = evaluator.of_own().take(&target.node, &[]).ok()?;

@@ -7,7 +7,6 @@ use leafhost_core::device::Health;
 use leafhost_core::free_slots::free_slots;
 use leafhost_core::instance::{Instance, InstanceKey, InstanceStatus, Leafhost};
 use leafhost_core::instance_view::version;
-use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::{NodeSeen, Pod, PodKey};
 use leafhost_core::slot::DeviceUsage;
@@ -117,8 +116,7 @@ impl World {
     pub fn put_listed(&mut self, instance: Arc<Instance>) -> bool {
         let key = instance.key();
         let before = self.get(&key);
-        let configuration = &instance.spec.configuration_name;
-        let Ok(owner) = ConfigurationKey::new(&key.namespace, configuration) else {
+        let Some(owner) = instance.configuration() else {
             return false;
         };
         let attributes = DeviceAttributes::of(&owner, &instance);

@@ -22,8 +22,8 @@ use super::submounts;
 use super::writes::Purpose;
 
 impl SlotTask {
-    /// Decides an allocation, unless one of its device ids is being written: then it waits in `pending.busy`. Device ids that a pod was seen to
-    /// have are first looked up at the kubelet.
+    /// Decides an allocation, unless one of its device ids is being written or asked about: then it waits in `pending.busy`. Device ids that a
+    /// pod was seen to have are first looked up at the kubelet.
     pub(super) async fn allocate(&mut self, request: Request) {
         let Some(request) = self.hold_back(request) else {
             return;
@@ -39,11 +39,11 @@ impl SlotTask {
         }
     }
 
-    /// Moves a request to `pending.busy` if one of its device ids is being written; returns it otherwise.
+    /// Moves a request to `pending.busy` if one of its device ids is being written or asked about; returns it otherwise.
     fn hold_back(&mut self, request: Request) -> Option<Request> {
-        let is_busy = request
-            .device_ids()
-            .any(|device_id| self.writes.has_device_id(&device_id));
+        let is_busy = request.device_ids().any(|device_id| {
+            self.writes.has_device_id(&device_id) || self.holder_queries.has_device_id(&device_id)
+        });
         if is_busy {
             self.pending.busy.push(request);
             return None;
@@ -51,7 +51,7 @@ impl SlotTask {
         Some(request)
     }
 
-    /// Decides the allocation that the kubelet was asked about.
+    /// Decides the allocation that the kubelet was asked about, then those that waited for the answer.
     pub(super) async fn answered(
         &mut self,
         answer: Result<HolderAnswer, JoinError>,
@@ -63,10 +63,11 @@ impl SlotTask {
         if let Some(request) = self.hold_back(answer.request) {
             self.choose(request, refusal).await;
         }
+        self.retry_busy().await;
         Ok(())
     }
 
-    /// Decides again the allocations that waited for a write.
+    /// Decides again the allocations that waited for a write or for an answer of the kubelet.
     pub(super) async fn retry_busy(&mut self) {
         for request in std::mem::take(&mut self.pending.busy) {
             self.allocate(request).await;

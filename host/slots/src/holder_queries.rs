@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leafhost_core::device_id::DeviceId;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::SlotTask;
@@ -24,6 +25,31 @@ pub(super) struct HolderAnswer {
     pub listed: Option<BTreeMap<DeviceId, BTreeSet<Pod>>>,
 }
 
+/// Queries that run.
+#[derive(Default)]
+pub(super) struct HolderQueries {
+    running: JoinSet<HolderAnswer>,
+    device_ids: BTreeSet<DeviceId>,
+}
+
+impl HolderQueries {
+    /// Returns true if a query about this device id runs.
+    pub fn has_device_id(&self, device_id: &DeviceId) -> bool {
+        self.device_ids.contains(device_id)
+    }
+
+    /// Returns the next answer.
+    pub async fn next(&mut self) -> Option<Result<HolderAnswer, JoinError>> {
+        let answer = self.running.join_next().await?;
+        if let Ok(answer) = &answer {
+            for device_id in answer.request.device_ids() {
+                self.device_ids.remove(&device_id);
+            }
+        }
+        Some(answer)
+    }
+}
+
 impl SlotTask {
     /// Begins to ask who has the device ids of a request.
     pub(super) fn query_holders(&mut self, request: Request) {
@@ -32,8 +58,9 @@ impl SlotTask {
             .iter()
             .any(|device_id| self.is_of_older_kubelet(device_id));
         let uids = is_older.then(|| self.uids(device_ids.iter()));
+        self.holder_queries.device_ids.extend(device_ids);
         let records = Arc::clone(&self.record_reads.records);
-        self.holder_queries.spawn(async move {
+        self.holder_queries.running.spawn(async move {
             let snapshot = match uids {
                 Some(uids) => timeout(QUERY_TIMEOUT, records.read(uids, BTreeSet::new()))
                     .await

@@ -13,7 +13,6 @@ use leafhost_core::instance::HeldSlots;
 use leafhost_core::ports::{InstanceSet, InstanceStore, ResourceLedger};
 use leafhost_core::wait::{SourceEnded, until};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +41,7 @@ pub use metrics::Metrics;
 pub use queue::{AllocateQueue, SlotHandle};
 
 use adopt::Adoptions;
-use holder_queries::HolderAnswer;
+use holder_queries::HolderQueries;
 use ledger_writes::LedgerWrites;
 use model::claim::RoundRobin;
 use model::context::SlotContext;
@@ -102,8 +101,7 @@ pub struct SlotTask {
     round_robin: RoundRobin,
     record_reads: RecordReads,
     writes: Writes,
-    /// Questions to the kubelet who has the device ids of an allocation.
-    holder_queries: JoinSet<HolderAnswer>,
+    holder_queries: HolderQueries,
     ledger_writes: LedgerWrites,
     pending: Pending,
     adoptions: Adoptions,
@@ -140,7 +138,7 @@ impl SlotTask {
             round_robin: RoundRobin::new(),
             record_reads: RecordReads::new(records),
             writes: Writes::default(),
-            holder_queries: JoinSet::new(),
+            holder_queries: HolderQueries::default(),
             pending: Pending::default(),
             adoptions: Adoptions::default(),
             unwritable: Unwritable::default(),
@@ -176,7 +174,7 @@ impl SlotTask {
                     self.written(done).await?;
                     tokio::task::yield_now().await;
                 }
-                Some(answer) = self.holder_queries.join_next() => {
+                Some(answer) = self.holder_queries.next() => {
                     self.answered(answer).await?;
                     tokio::task::yield_now().await;
                 }

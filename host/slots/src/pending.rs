@@ -7,7 +7,7 @@ use super::queue::Request;
 /// Waiting allocations by what they wait for.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Requests with a device id that is being written.
+    /// Requests with a device id that is being written or asked about.
     pub busy: Vec<Request>,
     /// Requests through a Configuration for which no slot is free at the moment.
     pub waiting_for_slot: Vec<Request>,

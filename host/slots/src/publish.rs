@@ -84,9 +84,12 @@ impl SlotTask {
         let known = &self.published.known;
         let mut offered = builder.offer(self.context(), is_writable, known, limits);
         self.published.offer_builder = builder;
-        offered
-            .offers
-            .retain(|name, _| !self.is_dra(name.as_str(), &devices, &instances));
+        let mut views = devices.configurations.values();
+        if views.any(|view| view.configured.configuration.backend == Backend::Dra) {
+            offered
+                .offers
+                .retain(|name, _| !self.is_dra(name.as_str(), &devices, &instances));
+        }
         let mut problems = offered.problems;
         // A name counts once a kubelet may have added it to the Node object.
         let mut new_names = BTreeSet::new();

@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// Sends a request to a task and returns the answer, or the text as a refusal if none comes within the time limit.
+/// Sends a request to a task and returns the answer, or `late` as a refusal if none comes within the time limit.
 pub(super) async fn ask<R>(
     requests: &mpsc::Sender<R>,
     request: impl FnOnce(oneshot::Sender<Result<Allocation, Refusal>>) -> R,

@@ -22,7 +22,8 @@ pub(super) const SOON: Duration = Duration::from_millis(150);
 const RETRY: Duration = Duration::from_millis(10);
 /// Interval of reads while this node has slots: PodResources sends no events.
 pub(super) const EVERY: Duration = Duration::from_secs(10);
-/// Interval of reads while the end of a pod with slots causes no event: the kubelet removes its folder up to two seconds later.
+/// Interval of reads while the end of a pod with slots causes no event: the kubelet removes its folder up to two seconds later. For tickets also
+/// while pods are uncertain.
 pub(super) const SILENT: Duration = Duration::from_millis(600);
 
 /// Schedule and results of the reads of the kubelet's records.

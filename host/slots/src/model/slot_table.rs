@@ -185,7 +185,7 @@ impl SlotTable {
                         tracing::warn!(
                             slot = state.slot,
                             holder = state.holder.describe(),
-                            "the kubelet has lost its record of a slot whose pod is still there; no other pod gets it"
+                            "the kubelet has lost its record of a slot whose pod still exists; no other pod gets it"
                         );
                     }
                 }

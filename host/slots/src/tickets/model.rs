@@ -132,8 +132,8 @@ pub fn next<'a>(
     }
 }
 
-/// Returns the containers of a pod that have no devices yet, in order; `None` stands for a container whose devices are not known here, of which this
-/// cannot be told yet.
+/// Returns the containers of a pod that have no devices yet, in order; `None` stands for a container whose devices are not known here, so that it
+/// cannot be determined yet.
 fn waiting<'a, 's>(
     uid: &'s str,
     reservation: &'a Reservation,
