@@ -28,7 +28,7 @@ pub enum Error {
     #[error("the server answered message {0}, which is not what was asked for")]
     Other(u32),
     /// Malformed bytes.
-    #[error("cannot read the answer: {what} ends early, is too long or is no {what}")]
+    #[error("cannot read the answer: {what} ends early, is too long or is malformed")]
     Broken {
         /// Name of the field that could not be read.
         what: &'static str,

@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 while the agent runs |
-//! | `/readyz` | 200 once Configurations and handlers were read and Instances written; else 503 with the reason, even while no slot can be claimed |
+//! | `/readyz` | 200 once Configurations and handlers were read and Instances written; 503 with the reason before that, and while no slot can be claimed |
 //! | `/metrics` | the metrics, Prometheus text format 0.0.4 |
 //! | `/status` | the status document, JSON; its version in the header `leafhost-status-version` |
 //! | `/status?after=V` | the status document as soon as its version is not `V`; 304 if it still is after 30 seconds |

@@ -26,7 +26,7 @@ pub fn find(node: &str, pool: &str, device: &str, instances: &InstanceSet) -> Op
     let mut candidates = instances.instances.values().filter(|instance| {
         let spec = &instance.spec;
         match place {
-            None => pool == node && !spec.shared && spec.nodes.iter().any(|one| one == node),
+            None => pool == node && !spec.shared && instance.is_seen_by(node),
             Some((namespace, _)) => {
                 spec.shared
                     && instance.metadata.namespace == namespace

@@ -343,8 +343,7 @@ impl DevicesSection {
     }
 }
 
-/// Parses the entries and leaves out invalid ones. The indexes shift then, but that has no effect, since the file is
-/// rejected.
+/// Parses the entries; leaves out invalid ones and adds a problem for each.
 fn entries<T>(
     path: &str,
     list: &[String],

@@ -28,9 +28,9 @@ fn describe(path: &Path, why: &leafhost_uds::Error) -> String {
         Why::Served => format!(
             "another process serves {path}: only one agent may run on a node; stop the other one"
         ),
-        Why::TooLong => {
-            format!("{path} is too long for a socket: choose a shorter folder or prefix")
-        }
+        Why::TooLong => format!(
+            "{path} is too long for a socket, which has at most {MAX_PATH} bytes, {SESSION} of them for a session of a plugin: choose a shorter folder or prefix"
+        ),
         Why::Files(error) => format!("cannot make the socket {path} ({error}): {MORE_FILES}"),
         Why::Refused(error) => format!(
             "cannot make the socket {path} ({error}): the folder must be there and writable, run as root"

@@ -1,4 +1,4 @@
-//! Connection for tonic servers, with a value that each of its requests gets and that is dropped at its end.
+//! Connection for tonic servers, with a value of which each of its requests gets a clone.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ pub struct Connection<S, K> {
 }
 
 impl<S, K> Connection<S, K> {
-    /// Keeps `kept` as long as `stream` is open.
+    /// Keeps `kept` until `stream` and all requests on it have ended.
     pub fn new(stream: S, kept: K) -> Self {
         Self { stream, kept }
     }

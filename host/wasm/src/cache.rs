@@ -217,12 +217,15 @@ fn restrict(folder: &Path, key: &mut [u8; KEY]) -> std::io::Result<()> {
     if metadata.uid() != nix::unistd::geteuid().as_raw() {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
-    // Read first: existing entries are used even if nothing can be written.
+    let restricted = if metadata.mode() & 0o7777 == 0o700 {
+        Ok(())
+    } else {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o700))
+    };
+    // Read before the error is returned: existing entries are used even if nothing can be written.
     let known = read_key(folder);
     *key = known.unwrap_or(*key);
-    if metadata.mode() & 0o7777 != 0o700 {
-        std::fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    }
+    restricted?;
     for entry in std::fs::read_dir(folder)?.flatten() {
         // Left over from an agent that was killed.
         if atomic::is_temporary(&entry.file_name().to_string_lossy()) {

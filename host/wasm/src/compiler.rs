@@ -120,7 +120,7 @@ impl Compiler {
             // A signal other than SIGKILL comes from the child's own limits: the component needs more than any handler should.
             // SIGKILL comes from outside, such as from the kernel out of memory.
             None if status.signal() != Some(nix::libc::SIGKILL) => Err(refused(&format!(
-                "the component is too much for the compiler, which a limit has ended ({status}); a smaller component{colon}{said}"
+                "the component is too much for the compiler, which a limit has ended ({status}); use a smaller component{colon}{said}"
             ))),
             _ => Err(Refusal::for_now(format!(
                 "the compiler failed: {} ended with {status}{colon}{said}",
@@ -198,7 +198,7 @@ mod tests {
             ("exit 4", "status: 4", true),
             (
                 "echo no memory >&2; echo note: run with X >&2; kill -ABRT $$",
-                "a limit has ended (signal: 6 (SIGABRT)); a smaller component: no memory",
+                "a limit has ended (signal: 6 (SIGABRT)); use a smaller component: no memory",
                 false,
             ),
             ("kill -XCPU $$", "a limit has ended", false),

@@ -171,7 +171,7 @@ impl Network {
 pub(super) fn parsed<T: FromStr>(text: &impl Display) -> T {
     let text = text.to_string();
     let Ok(value) = text.parse() else {
-        panic!("{text:?} is no {}", std::any::type_name::<T>());
+        panic!("cannot read {text:?} as {}", std::any::type_name::<T>());
     };
     value
 }

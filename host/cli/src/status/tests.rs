@@ -101,7 +101,7 @@ fn mk_status() -> Status {
                 name: "t".into(),
                 namespace: "lab".into(),
                 handler: "cam".into(),
-                problems: vec![problem("its name is no CDI class")],
+                problems: vec![problem("its name is not a CDI class")],
                 invalid_details: vec![FieldProblem::new("items[0]", "must be a number")],
                 ..ConfigurationView::default()
             },
@@ -177,7 +177,7 @@ cam      cam.wasm  Active   3h     1.2.0    0123456789ab  2        -
 
 CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  LAST-CALL  TOOK   RESULT  NOTE
 cams           cam      2        1          12s        38 ms  ok      left out: cam-2: node /dev/x is not granted
-lab/t          cam      0        0          -          -      -       its name is no CDI class (and 1 more)
+lab/t          cam      0        0          -          -      -       its name is not a CDI class (and 1 more)
 
 INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
 cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
@@ -257,7 +257,7 @@ edge-1  leafhost 0.1.0 standalone, 2 handlers, 2 Configurations, 51 Instances
 
 CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  RESULT  NOTE
 cams           cam      2        1          ok      left out: cam-2: node /dev/x is not granted
-lab/t          cam      0        0          -       its name is no CDI class (and 1 more)
+lab/t          cam      0        0          -       its name is not a CDI class (and 1 more)
 
 INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
 cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
@@ -412,7 +412,7 @@ fn a_failing_configuration_shows_the_cause() {
   Handler:         cam
   Devices:         0
   CDI kind:        none is written
-  Problems:        its name is no CDI class
+  Problems:        its name is not a CDI class
   Refused details: items[0]: must be a number
 
 Not called until the problems above are fixed.

@@ -1,7 +1,5 @@
 //! Validation of the `network` section of a grants file; `leafhost_net` implements its meaning.
 
-use std::str::FromStr;
-
 use leafhost_core::configuration::FieldProblem;
 use leafhost_net::grants::{NetPorts, NetworkGrants, Tls};
 use serde::Deserialize;
@@ -23,23 +21,7 @@ pub(super) struct Section {
 impl Section {
     pub(super) fn check(self, problems: &mut Vec<FieldProblem>) -> NetworkGrants {
         entries("network.interfaces", &self.interfaces, problems, pattern);
-        let groups = entries(
-            "network.multicast",
-            &self.multicast,
-            problems,
-            NetPorts::from_str,
-        );
-        for (index, group) in groups.iter().enumerate() {
-            let is_group = group.net.is_some_and(|net| {
-                net.addr().is_multicast() && net.prefix_len() == net.max_prefix_len()
-            });
-            if !is_group || group.ports.first != group.ports.last {
-                problems.push(FieldProblem::new(
-                    format!("network.multicast[{index}]"),
-                    "must be one group's address and one port, such as \"239.255.255.250:3702\"",
-                ));
-            }
-        }
+        let groups = entries("network.multicast", &self.multicast, problems, group);
         entries("network.names", &self.names, problems, pattern);
         let tls = self.tls.map_or(Ok(Tls::default()), |text| text.parse());
         let tls = tls.unwrap_or_else(|message| {
@@ -56,4 +38,16 @@ impl Section {
             tls,
         }
     }
+}
+
+/// Parses one group's address with one port.
+fn group(text: &str) -> Result<NetPorts, String> {
+    let group: NetPorts = text.parse()?;
+    let is_group = group
+        .net
+        .is_some_and(|net| net.addr().is_multicast() && net.prefix_len() == net.max_prefix_len());
+    if is_group && group.ports.first == group.ports.last {
+        return Ok(group);
+    }
+    Err("must be one group's address and one port, such as \"239.255.255.250:3702\"".to_owned())
 }

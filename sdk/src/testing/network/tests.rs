@@ -51,7 +51,7 @@ fn interfaces_and_addresses_are_sorted() {
 }
 
 #[test]
-#[should_panic(expected = "\"10.0.0.300\" is no")]
+#[should_panic(expected = "cannot read \"10.0.0.300\" as")]
 fn an_invalid_address_panics_with_a_message() {
     drop(FakeHost::new().interface("eth0", 2, ["10.0.0.300/8"]));
 }

@@ -315,7 +315,7 @@ async fn a_report_that_is_deleted_again_and_again_is_made_ever_more_rarely_and_t
     };
     bench.problem.wait_for(told).await.unwrap();
     bench.wait_for(CREATE, 4).await;
-    // The second is created at once, the others after at least three quarters of a second and after twice that.
+    // The second is created at once, the others after at least 0.8 seconds and after twice that.
     assert!(begun.elapsed() > Duration::from_secs(2));
 }
 
