@@ -10,7 +10,7 @@ const MAX_TERMS: usize = 32;
 const MAX_VALUE: usize = 1 << 10;
 
 /// Keys of rules files that do not compare a device with a pattern.
-const UNSUPPORTED: [&str; 19] = [
+const UNSUPPORTED: [&str; 18] = [
     "ACTION",
     "CONST",
     "GOTO",
@@ -25,12 +25,14 @@ const UNSUPPORTED: [&str; 19] = [
     "RESULT",
     "RUN",
     "SECLABEL",
-    "SYMLINK",
     "SYSCTL",
     "SYSTEMD_WANTS",
     "TEST",
     "WAIT_FOR",
 ];
+
+/// Characters that editors and web pages write in place of a double quote, and the single quote.
+const QUOTES: [char; 11] = ['“', '”', '„', '‟', '«', '»', '″', '＂', '‘', '’', '\''];
 
 /// Error with the position at which a text is not a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +75,12 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
     let name = reader.take(|c| c.is_ascii_alphanumeric() || c == '_');
     let Some((field, needs_key)) = field(name) else {
         return Err(start.mistake(match name {
-            "" => "expected a field, such as KERNEL or ENV{ID_MODEL}".to_owned(),
+            "" => no_field(start.rest),
+            "SYMLINK" => {
+                "SYMLINK is not known here; compare all links of the device, as in \
+                 ENV{DEVLINKS}==\"*/dev/serial/by-id/usb-*\""
+                    .to_owned()
+            }
             _ if UNSUPPORTED.contains(&name) => {
                 format!("{name} is not about finding devices; remove it")
             }
@@ -94,6 +101,53 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
         negated,
         value,
     })
+}
+
+/// Describes a text that begins with no field.
+fn no_field(text: &str) -> String {
+    let expected = "expected a field, such as KERNEL or ENV{ID_MODEL}";
+    let mut characters = text.chars();
+    let (first, second) = (characters.next(), characters.next());
+    match (first, second) {
+        (Some('#'), _) => {
+            "# begins no comment in a rule; remove it and the text after it".to_owned()
+        }
+        (Some('\\'), Some(',')) => {
+            "\\, is how helm --set writes a comma; in a file write the comma alone".to_owned()
+        }
+        (Some('\\'), None | Some('\n' | '\r')) => {
+            "a \\ continues no line here; remove it: a rule may have several lines".to_owned()
+        }
+        (Some(c), _) => format!("{}, but {expected}", found(c)),
+        (None, _) => expected.to_owned(),
+    }
+}
+
+/// Names a character that stands where it must not, with its code unless it is plain ASCII.
+fn found(c: char) -> String {
+    if c.is_ascii_graphic() {
+        format!("found {c}")
+    } else {
+        format!("found {c:?} (U+{:04X})", u32::from(c))
+    }
+}
+
+/// Describes a text that begins with no value in double quotes.
+fn no_value(text: &str) -> String {
+    let mut characters = text.chars();
+    match (characters.next(), characters.next()) {
+        (Some('i'), Some('"')) => {
+            "i\"…\" is not known here; write both cases, as in \"[Vv]ideo*\"".to_owned()
+        }
+        (Some('e'), Some('"')) => {
+            "e\"…\" is not known here; write \"…\" with the characters themselves in place of escapes".to_owned()
+        }
+        (Some(c), _) if QUOTES.contains(&c) => {
+            format!("{}, which is not a double quote; write \"", found(c))
+        }
+        (Some(c), _) => format!("{}, but expected a value in double quotes", found(c)),
+        (None, _) => "expected a value in double quotes".to_owned(),
+    }
 }
 
 fn field(name: &str) -> Option<(Field, bool)> {
@@ -161,7 +215,7 @@ fn operator(reader: &mut Reader<'_>, name: &str) -> Result<bool, Mistake> {
 fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
     let start = *reader;
     if !reader.eat("\"") {
-        return Err(start.mistake("expected a value in double quotes"));
+        return Err(start.mistake(no_value(start.rest)));
     }
     let mut value = String::new();
     loop {
@@ -173,7 +227,10 @@ fn value(reader: &mut Reader<'_>) -> Result<String, Mistake> {
         } else if reader.eat("\"") {
             break;
         } else {
-            return Err(start.mistake("the value is not closed by a double quote"));
+            let quote = value.chars().rev().find(|c| QUOTES.contains(c));
+            let found = quote.map(|c| format!("; {c} (U+{:04X}) is none", u32::from(c)));
+            let what = "the value is not closed by a double quote";
+            return Err(start.mistake(format!("{what}{}", found.unwrap_or_default())));
         }
     }
     if value.len() > MAX_VALUE {
@@ -406,14 +463,33 @@ mod tests {
             ("KERNEL-=\"a\"", 7, "-= assigns"),
             ("KERNEL", 7, "expected == or !="),
             ("KERNEL==a", 9, "in double quotes"),
-            ("KERNEL==e\"a\"", 9, "in double quotes"),
+            ("KERNEL==e\"a\"", 9, "in place of escapes"),
+            ("KERNEL==i\"a\"", 9, "[Vv]ideo"),
+            (
+                "KERNEL==“a”",
+                9,
+                "'“' (U+201C), which is not a double quote",
+            ),
+            ("KERNEL=='a'", 9, "found ', which is not a double quote"),
+            ("KERNEL==\"a”", 9, "” (U+201D) is none"),
+            ("KERNEL==\u{a0}\"a\" x", 14, "unknown field x"),
+            ("KERNEL==\"a\"\\, TAG==\"b\"", 12, "helm --set"),
+            ("KERNEL==\"a\", \\", 14, "continues no line"),
+            ("KERNEL==\"a\", \\\n TAG==\"b\"", 14, "continues no line"),
+            ("KERNEL==\"a\" # cameras", 13, "no comment"),
+            ("KERNEL==\"a\", SYMLINK==\"zigbee\"", 14, "ENV{DEVLINKS}"),
+            ("\u{200b}KERNEL==\"a\"", 1, "(U+200B), but expected a field"),
             ("ENV{A}==\"größer", 9, "not closed"),
             ("ENV{größe}==\"a\", X", 18, "unknown field X"),
             ("ENV==\"a\"", 4, "ENV needs a key"),
             ("ENV{}==\"a\"", 4, "the key must be"),
             ("ENV{A==\"a\"", 8, "expected }"),
             ("KERNEL{a}==\"a\"", 7, "KERNEL takes no key"),
-            ("KERNEL==\"a\"; TAG==\"b\"", 12, "expected a field"),
+            (
+                "KERNEL==\"a\"; TAG==\"b\"",
+                12,
+                "found ;, but expected a field",
+            ),
             ("TAG==\"a\u{1}\"", 6, "control characters"),
             ("ATTR{[dmi/id]sys_vendor}==\"a\"", 5, "not known here"),
             ("ATTRS{queue/$kernel}==\"a\"", 6, "not known here"),
