@@ -9,8 +9,11 @@ use leafhost_tests::random::Random;
 use leafhost_tests::slot_history::{Recorder, holders};
 use leafhost_tests::stand_in_node::{StandInNode, configure, instances_path, name_of, until_seen};
 use leafhost_tests::wait::within;
-use serde_json::Value;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
+use crate::joined::client;
 use crate::statistics::{ms, quantile};
 use crate::table::Line;
 
@@ -18,6 +21,10 @@ const DEVICES: usize = 50;
 /// Slots per device; many, because a slot is freed at the earliest five seconds after its allocation.
 const SLOTS: usize = 20;
 const CLAIMS: usize = 5_000;
+/// Number of nodes; the client that does nothing else writes as many claims at a time.
+const WRITERS: usize = 2;
+/// Time from a claim of that client to its release, the mean of a pod's.
+const LASTS: Duration = Duration::from_millis(150);
 
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -65,6 +72,7 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     };
     let begun = Instant::now();
     let mut outcome = runtime.block_on(contest.run(cluster.api(), &nodes, &mut Random::new(4)))?;
+    let claimed = begun.elapsed();
     within(Duration::from_mins(1), "all slots are free", || {
         let list = cluster.get(&instances_path(space.name()))?;
         let all = list
@@ -79,6 +87,11 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let history = recorder.finish()?;
     outcome.waits.sort();
     let claims = u32::try_from(outcome.waits.len())?;
+    for node in &mut nodes {
+        node.home.stop(Signal::SIGTERM)?;
+    }
+    let mut alone = runtime.block_on(patch_alone(cluster, space.name(), &contest.instances))?;
+    alone.waits.sort();
     Ok(vec![Line {
         what: format!(
             "two nodes, {DEVICES} devices, stand-ins: claims with their releases a second / p99 of a claim"
@@ -90,11 +103,76 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
         ),
         target: "≥ 100 / ≤ 50 ms".into(),
         reference: format!(
-            "{claims} claims, p50 {}; {} were refused; {} versions of Instances, a slot went to the other node {} times",
+            "{claims} claims, p50 {}; {} were refused; {} versions of Instances, a slot went to the other node {} times; first to last claim {:.1} s, {:.2} × the time of a client that does nothing but {CLAIMS} such claims and releases, p50 {}, p99 {}",
             ms(quantile(&outcome.waits, 0.5)),
             outcome.refused,
             history.versions,
-            history.passed_on
+            history.passed_on,
+            claimed.as_secs_f64(),
+            claimed.as_secs_f64() / alone.took.as_secs_f64(),
+            ms(quantile(&alone.waits, 0.5)),
+            ms(quantile(&alone.waits, 0.99))
         ),
     }])
+}
+
+/// Time of the patches of a client that does nothing else.
+struct Alone {
+    took: Duration,
+    /// Durations of the claims.
+    waits: Vec<Duration>,
+}
+
+/// Measures [`CLAIMS`] claims with their releases as patches: for each node one claim at a time, as a kubelet admits pods, and
+/// each release while other claims are made.
+async fn patch_alone(cluster: &Cluster, space: &str, instances: &[String]) -> Result<Alone> {
+    let client = client(cluster).await?;
+    let begun = Instant::now();
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let (client, space, instances) = (client.clone(), space.to_owned(), instances.to_vec());
+        writers.spawn(async move {
+            let (mut waits, mut releases) = (Vec::new(), JoinSet::new());
+            for number in 0..CLAIMS / WRITERS {
+                let instance = instances.get(number % DEVICES).context("no Instance")?;
+                let path = format!("{}/{instance}", instances_path(&space));
+                let turns = SLOTS / WRITERS;
+                let slot = format!("{instance}-{}", writer * turns + number / DEVICES % turns);
+                let asked = Instant::now();
+                patch(&client, &path, &slot, "", "bare").await?;
+                waits.push(asked.elapsed());
+                let client = client.clone();
+                releases.spawn(async move {
+                    tokio::time::sleep(LASTS).await;
+                    patch(&client, &path, &slot, "bare", "").await
+                });
+            }
+            while let Some(released) = releases.join_next().await {
+                released??;
+            }
+            anyhow::Ok(waits)
+        });
+    }
+    let mut waits = Vec::new();
+    while let Some(written) = writers.join_next().await {
+        waits.extend(written??);
+    }
+    Ok(Alone {
+        took: begun.elapsed(),
+        waits,
+    })
+}
+
+/// Changes a slot with a JSON Patch that tests its old value.
+async fn patch(client: &kube::Client, path: &str, slot: &str, old: &str, new: &str) -> Result<()> {
+    let path_of_slot = format!("/spec/deviceUsage/{slot}");
+    let steps = json!([
+        {"op": "test", "path": path_of_slot, "value": old},
+        {"op": "add", "path": path_of_slot, "value": new},
+    ]);
+    let request = http::Request::patch(path)
+        .header("content-type", "application/json-patch+json")
+        .body(serde_json::to_vec(&steps)?)?;
+    client.request::<Value>(request).await.map(drop)?;
+    Ok(())
 }
