@@ -1,6 +1,6 @@
 //! Edits of Instances that take and release slots by compare-and-swap, for device plugins and resource claims alike.
 
-use crate::instance::{Edit, Instance};
+use crate::instance::{Edit, Instance, Reserved};
 use crate::slot::DeviceUsage;
 
 /// Returns the edits that take a free slot for `usage`. They add the node to the Instance's nodes if a shared device
@@ -16,8 +16,19 @@ pub fn take(instance: &Instance, slot: &str, usage: &DeviceUsage) -> Vec<Edit> {
         id: slot.to_owned(),
         held: DeviceUsage::Unused,
         new: usage.clone(),
+        reserved: None,
     };
     joins.into_iter().chain([takes]).collect()
+}
+
+/// Returns the edit that assigns a free slot to the pod that a scheduler has chosen it for.
+pub fn reserve(slot: &str, usage: DeviceUsage, reserved: Reserved) -> Edit {
+    Edit::Slot {
+        id: slot.to_owned(),
+        held: DeviceUsage::Unused,
+        new: usage,
+        reserved: Some(reserved),
+    }
 }
 
 /// Returns the edit that releases a slot if `usage` still holds it.
@@ -26,5 +37,6 @@ pub fn give_back(slot: &str, usage: &DeviceUsage) -> Edit {
         id: slot.to_owned(),
         held: usage.clone(),
         new: DeviceUsage::Unused,
+        reserved: None,
     }
 }

@@ -351,6 +351,15 @@ impl Change {
         }
     }
 
+    /// Returns the change that deletes an Instance if it still is as it was seen.
+    pub fn delete(instance: &Instance) -> Self {
+        Self::Delete {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            resource_version: instance.metadata.resource_version.clone(),
+        }
+    }
+
     /// Returns the key of the changed Instance.
     pub fn key(&self) -> InstanceKey {
         match self {

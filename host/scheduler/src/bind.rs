@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::give_back;
+use leafhost_core::allocation::{give_back, reserve};
 use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
 use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
@@ -292,14 +292,9 @@ impl Scheduler {
                 state.writing.extend(slots.iter().cloned());
                 (wanted, given, slots)
             };
-            let edits = wanted.into_iter().map(|(instance, id, reserved)| {
-                let edit = Edit::Reserve {
-                    id,
-                    uid: target.uid.clone(),
-                    node: target.node.clone(),
-                    reserved,
-                };
-                (instance, vec![edit])
+            let usage = DeviceUsage::of_pod(&target.uid, &target.node);
+            let edits = wanted.into_iter().map(|(instance, slot, reserved)| {
+                (instance, vec![reserve(&slot, usage.clone(), reserved)])
             });
             let written = self.cluster.edit(edits.collect()).await;
             let mut errors = Vec::new();
@@ -385,10 +380,7 @@ impl Scheduler {
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
-                    let usage = DeviceUsage::Pod {
-                        uid: one.uid,
-                        node: one.node,
-                    };
+                    let usage = DeviceUsage::of_pod(&one.uid, &one.node);
                     edits.push(give_back(&one.slot, &usage));
                 }
             }

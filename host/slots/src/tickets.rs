@@ -325,10 +325,7 @@ impl TicketTask {
         wrong: Vec<(SlotKey, String, String)>,
         back: Vec<(SlotKey, String, Reason)>,
     ) {
-        let usage = |uid: &str| DeviceUsage::Pod {
-            uid: uid.to_owned(),
-            node: self.node.to_string(),
-        };
+        let usage = |uid: &str| DeviceUsage::of_pod(uid, &self.node);
         let mut edits: BTreeMap<InstanceKey, Vec<Edit>> = BTreeMap::new();
         for ((key, slot), uid, found) in wrong {
             tracing::warn!(
@@ -341,6 +338,7 @@ impl TicketTask {
                 id: slot,
                 held: usage(&uid),
                 new: usage(&found),
+                reserved: None,
             });
         }
         for ((key, slot), uid, reason) in back {

@@ -115,7 +115,6 @@ fn shown(changes: &[Change]) -> Vec<String> {
         Edit::Status { node, .. } => format!("status of {node}"),
         Edit::Holders { node, .. } => format!("holders of {node}"),
         Edit::Slot { id, new, .. } => format!("{id}={new}"),
-        Edit::Reserve { id, uid, .. } => format!("{id}=P:{uid}"),
     };
     changes
         .iter()

@@ -56,16 +56,14 @@ fn one_use(container: &str, place: u32, number: u32, of: u32) -> Use {
 
 /// Reserves slot 0 of an Instance for a pod.
 fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
-    let edit = Edit::Reserve {
-        id: format!("{}-0", instance.metadata.name),
-        uid: format!("uid-{pod}"),
-        node: NODE.to_owned(),
-        reserved: Reserved {
-            pod: format!("default/{pod}"),
-            places: uses.iter().map(|one| one.place).collect(),
-            uses: uses.to_vec(),
-        },
+    let slot = format!("{}-0", instance.metadata.name);
+    let usage = DeviceUsage::of_pod(&format!("uid-{pod}"), NODE);
+    let reserved = Reserved {
+        pod: format!("default/{pod}"),
+        places: uses.iter().map(|one| one.place).collect(),
+        uses: uses.to_vec(),
     };
+    let edit = leafhost_core::allocation::reserve(&slot, usage, reserved);
     edit.apply(instance).unwrap();
 }
 
