@@ -472,21 +472,18 @@ impl ResourceLedger for Shaky {
         self.ledger.names()
     }
 
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), String> {
         if self.is_well.load(std::sync::atomic::Ordering::Relaxed) {
             return self.ledger.add(names).await;
         }
-        Err(LedgerError {
-            message: "the disk is full".into(),
-            source: None,
-        })
+        Err("the disk is full".to_owned())
     }
 
     fn kubelet(&self) -> Option<String> {
         self.ledger.kubelet()
     }
 
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
         self.ledger.set_kubelet(kubelet).await
     }
 }
