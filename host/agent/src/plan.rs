@@ -154,10 +154,7 @@ impl Planner<'_> {
                 (None, Some(_)) if self.configuration.deleting => {}
                 (None, Some(reported)) => {
                     let free = |name: &str| {
-                        let key = InstanceKey {
-                            namespace: self.configuration.key.namespace().to_owned(),
-                            name: name.to_owned(),
-                        };
+                        let key = InstanceKey::new(self.configuration.key.namespace(), name);
                         let free = !all.instances.contains_key(&key)
                             && !self.reservations.taken.contains(&key)
                             && !names.contains(&key);
@@ -289,10 +286,7 @@ impl Planner<'_> {
 
     /// Returns all slots as free, except those that containers have from an earlier Instance.
     fn device_usage(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
-        let key = InstanceKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
+        let key = InstanceKey::new(namespace, name);
         let free =
             (0..self.configuration.capacity).map(|slot| (slot_id(name, slot), String::new()));
         let held = self.reservations.held.get(&key).into_iter().flatten();

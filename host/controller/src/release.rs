@@ -221,10 +221,7 @@ mod tests {
             .device_usage
             .insert("cams-1-2".into(), String::new());
         let delete = Some(Change::Delete {
-            key: InstanceKey {
-                namespace: "n".into(),
-                name: "cams-1".into(),
-            },
+            key: InstanceKey::new("n", "cams-1"),
             uid: "u".into(),
             resource_version: "7".into(),
         });
