@@ -1,7 +1,7 @@
 //! Tests of the slot task with a fake kubelet and a fake store, on paused time.
 
 use leafhost_core::instance::{Edit, Instance};
-use leafhost_core::ports::{Change, LedgerError};
+use leafhost_core::ports::Change;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_fakes::{Ledger, Store, idle, wait_for};
 use leafhost_kubelet::Offers;
@@ -60,7 +60,7 @@ impl Rig {
     ) -> Self {
         let seen = devices.subscribe();
         let (holding, held) = watch::channel(Arc::default());
-        let queue = AllocateQueue::new(NODE, store.subscribe());
+        let (queue, _) = AllocateQueue::new(NODE, store.subscribe());
         let (handle, offers) = (queue.handle(), queue.offers());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
