@@ -20,8 +20,8 @@ use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::ports::{
-    AcceptedVersion, Handler, HandlerSource, LedgerError, LoadError, Loader, LoaderStore, Owner,
-    ResourceLedger, SourceFile, SourceProblem, SourceSet, SourceVersion,
+    AcceptedVersion, Handler, HandlerSource, LoadError, Loader, LoaderStore, Owner, ResourceLedger,
+    SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
@@ -182,7 +182,7 @@ impl Running {
             claims: None,
         };
         let mut agent = Agent::build(AgentConfig::new(&node, "1.0.0"), ports)?;
-        agent.report_to(Arc::new(report));
+        agent.report_to(|reports, problem| report.keep(reports, problem));
         let shutdown = CancellationToken::new();
         Ok(Self {
             number,
@@ -302,7 +302,7 @@ impl ResourceLedger for Simulation {
         BTreeSet::new()
     }
 
-    async fn add(&self, _: BTreeSet<String>) -> Result<(), LedgerError> {
+    async fn add(&self, _: BTreeSet<String>) -> Result<(), String> {
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl ResourceLedger for Simulation {
         None
     }
 
-    async fn set_kubelet(&self, _: String) -> Result<(), LedgerError> {
+    async fn set_kubelet(&self, _: String) -> Result<(), String> {
         Ok(())
     }
 }

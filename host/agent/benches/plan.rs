@@ -7,22 +7,20 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use leafhost_agent::plan::{Reservations, plan};
-use leafhost_core::configuration::{Configuration, Manifest};
 use leafhost_core::device::Device;
 use leafhost_core::device_view::{ConfigurationDevices, DeviceSnapshot, DeviceView};
-use leafhost_core::ports::{Change, ConfiguredDiscovery, InstanceSet};
+use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::presence::Absent;
+use leafhost_fakes::configured_as;
 
 const NODE: &str = "node-a";
 
 fn snapshot(devices: usize) -> DeviceSnapshot {
-    let manifest: Manifest = serde_json::from_value(serde_json::json!({
+    let configured = configured_as(serde_json::json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cameras"},
         "spec": {"discoveryHandler": {"name": "bench"}, "capacity": 2, "brokerProperties": {"GREETING": "hello"}},
-    }))
-    .unwrap();
-    let configuration = Configuration::try_from(manifest).unwrap();
-    let key = configuration.key.clone();
+    }));
+    let key = configured.configuration.key.clone();
     let views = (0..devices).map(|number| {
         let mut device = Device::new(format!("/devices/bench/{number}"), false);
         device.properties =
@@ -34,19 +32,15 @@ fn snapshot(devices: usize) -> DeviceSnapshot {
         (device.key(), view)
     });
     let devices = ConfigurationDevices {
-        configured: Arc::new(ConfiguredDiscovery {
-            configuration,
-            properties: Ok(Vec::new()),
-        }),
+        configured: Arc::new(configured),
         devices: views.collect(),
         absent: Absent::GONE,
     };
     DeviceSnapshot {
         read: true,
-        boot: None,
-        names: Arc::default(),
         absent: Absent::GONE,
         configurations: BTreeMap::from([(key, Arc::new(devices))]),
+        ..DeviceSnapshot::default()
     }
 }
 

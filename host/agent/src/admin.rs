@@ -36,33 +36,16 @@ const SPACING: Duration = Duration::from_millis(100);
 /// State that the endpoint shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    board: AgentState,
-    version: watch::Receiver<u64>,
-    metrics: Arc<Metrics>,
-    lost_log_lines: fn() -> u64,
+    pub(crate) board: AgentState,
+    pub(crate) version: watch::Receiver<u64>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lost_log_lines: fn() -> u64,
     /// Limits each listener to one document at a time.
-    making: Arc<Semaphore>,
-    shutdown: CancellationToken,
+    pub(crate) making: Arc<Semaphore>,
+    pub(crate) shutdown: CancellationToken,
 }
 
 impl Admin {
-    pub(crate) fn new(
-        board: AgentState,
-        version: watch::Receiver<u64>,
-        metrics: Arc<Metrics>,
-        lost_log_lines: fn() -> u64,
-        shutdown: CancellationToken,
-    ) -> Self {
-        Self {
-            board,
-            version,
-            metrics,
-            lost_log_lines,
-            making: Arc::new(Semaphore::new(1)),
-            shutdown,
-        }
-    }
-
     /// Returns all routes, for one listener.
     pub fn routes(mut self) -> Router {
         self.making = Arc::new(Semaphore::new(1));

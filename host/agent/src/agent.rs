@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leafhost_cdi::{Readers, SpecDir};
 use leafhost_core::names::GROUP;
+use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ReportSink,
-    ResourceLedger,
+    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::tasks::Tasks;
@@ -19,7 +19,7 @@ use leafhost_discovery::{DiscoveryConfig, DiscoveryTask};
 use leafhost_endpoint::{Listener, serve};
 use leafhost_slots::SlotPorts;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
@@ -233,13 +233,14 @@ impl Agent {
         let (version, versions) = watch::channel(first_version);
         let counter = admin::count_versions(board.clone(), version);
         tasks.add_loop("status versions", counter);
-        let admin = Admin::new(
-            board.clone(),
-            versions,
+        let admin = Admin {
+            board: board.clone(),
+            version: versions,
             metrics,
-            config.lost_log_lines,
-            stop.clone(),
-        );
+            lost_log_lines: config.lost_log_lines,
+            making: Arc::new(Semaphore::new(1)),
+            shutdown: stop.clone(),
+        };
         let addressed = config.listener.map(Listener::Tcp);
         for listener in addressed
             .into_iter()
@@ -260,13 +261,18 @@ impl Agent {
         })
     }
 
-    /// Adds the tasks that report to people who are not on the node.
-    pub fn report_to(&mut self, sink: Arc<dyn ReportSink>) {
+    /// Adds the tasks that report to people who are not on the node. `sink` publishes the newest report until the sender is dropped, and keeps the
+    /// reason in the second channel while that fails.
+    pub fn report_to<F>(
+        &mut self,
+        sink: impl FnOnce(watch::Receiver<Arc<NodeReport>>, watch::Sender<Option<String>>) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (sender, reports) = watch::channel(Arc::default());
         let report = node_report::publish(self.board.clone(), sender);
         self.tasks.add_loop("node report", report);
-        let problem = self.unreported.clone();
-        let sink = async move { sink.keep(reports, problem).await };
+        let sink = sink(reports, self.unreported.clone());
         self.tasks.add_loop("report sink", sink);
     }
 

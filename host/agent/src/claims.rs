@@ -3,4 +3,3 @@
 pub mod board;
 pub mod offer;
 pub mod specs;
-pub mod users;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use leafhost_core::claim::ports::SliceReport;
 use leafhost_core::ports::InstanceSet;
 use leafhost_kubelet::State;
-use leafhost_metrics::{Count, Counts, Labels, labels, register};
+use leafhost_metrics::{Count, Counts, Labels, count, labels, register, set};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -50,54 +50,41 @@ impl Default for Metrics {
             discovery: Arc::new(leafhost_discovery::Metrics::new(all)),
             slots: Arc::new(leafhost_slots::Metrics::new(all)),
             claims: Arc::new(leafhost_claims::Metrics::new(all)),
-            instances: register(
-                all,
-                "akri_instance_count",
-                "Instances this node sees",
-                Family::default(),
-            )
-            .into(),
+            instances: Counts::register(all, "akri_instance_count", "Instances this node sees"),
             writes: register(
                 all,
                 "leafhost_store_writes_total",
                 "Changes of Instances by kind and result",
-                Family::default(),
             ),
             resources: register(
                 all,
                 "leafhost_kubelet_resources",
                 "Resources offered to the kubelet, by state",
-                Family::default(),
             ),
             registrations: register(
                 all,
                 "leafhost_kubelet_registrations",
                 "Registrations of the resources that are offered now",
-                Gauge::default(),
             ),
             problems: register(
                 all,
                 "leafhost_problems",
                 "What is wrong now, as the status tells it, by the part that says so",
-                Family::default(),
             ),
             slices: register(
                 all,
                 "leafhost_slices",
                 "ResourceSlices of this node's local devices",
-                Gauge::default(),
             ),
             slice_writes: register(
                 all,
                 "leafhost_slice_writes_total",
                 "Writes of ResourceSlices, by what made them necessary",
-                Family::default(),
             ),
             lost_lines: register(
                 all,
                 "leafhost_log_lines_dropped_total",
                 "Lines of the log that its reader did not take in time",
-                Count::default(),
             ),
             registry,
         }
@@ -117,10 +104,7 @@ impl Metrics {
 
     /// Counts a change of an Instance.
     pub(crate) fn count_write(&self, kind: &'static str, result: &'static str) {
-        self.writes
-            .get_or_create(&labels([("kind", kind), ("result", result)]))
-            .0
-            .inc();
+        count(&self.writes, [("kind", kind), ("result", result)]);
     }
 
     /// Counts the resources by state.
@@ -132,10 +116,9 @@ impl Metrics {
             State::Failed,
         ] {
             let resources = report.resources.values();
-            let count = resources.filter(|resource| resource.state == state).count();
-            self.resources
-                .get_or_create(&labels([("state", resource_state(state))]))
-                .set(i64::try_from(count).unwrap_or(i64::MAX));
+            let number = resources.filter(|resource| resource.state == state).count();
+            let state = labels([("state", resource_state(state))]);
+            set(&self.resources.get_or_create(&state), number);
         }
         let registrations: u64 = report
             .resources
@@ -149,16 +132,14 @@ impl Metrics {
     /// Sets the number of current problems by part.
     pub(crate) fn count_problems(&self, parts: &BTreeMap<&'static str, usize>) {
         for (part, count) in parts {
-            self.problems
-                .get_or_create(&labels([("part", part)]))
-                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+            let part = labels([("part", part)]);
+            set(&self.problems.get_or_create(&part), *count);
         }
     }
 
     /// Sets the metrics of slices.
     pub(crate) fn count_slices(&self, report: &SliceReport) {
-        self.slices
-            .set(i64::try_from(report.slices).unwrap_or(i64::MAX));
+        set(&self.slices, report.slices);
         for (reason, count) in [("changed", report.changed), ("deleted", report.restored)] {
             let writes = self
                 .slice_writes

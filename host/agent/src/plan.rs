@@ -154,10 +154,7 @@ impl Planner<'_> {
                 (None, Some(_)) if self.configuration.deleting => {}
                 (None, Some(reported)) => {
                     let free = |name: &str| {
-                        let key = InstanceKey {
-                            namespace: self.configuration.key.namespace().to_owned(),
-                            name: name.to_owned(),
-                        };
+                        let key = InstanceKey::new(self.configuration.key.namespace(), name);
                         let free = !all.instances.contains_key(&key)
                             && !self.reservations.taken.contains(&key)
                             && !names.contains(&key);
@@ -289,10 +286,7 @@ impl Planner<'_> {
 
     /// Returns all slots as free, except those that containers have from an earlier Instance.
     fn device_usage(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
-        let key = InstanceKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
+        let key = InstanceKey::new(namespace, name);
         let free =
             (0..self.configuration.capacity).map(|slot| (slot_id(name, slot), String::new()));
         let held = self.reservations.held.get(&key).into_iter().flatten();
@@ -349,11 +343,7 @@ impl Planner<'_> {
                 status,
             });
         }
-        (!edits.is_empty()).then(|| Change::Update {
-            key: instance.key(),
-            uid: instance.metadata.uid.clone(),
-            edits,
-        })
+        (!edits.is_empty()).then(|| Change::edit(instance, edits))
     }
 
     /// Returns the common fields if they differ. Fields of a newer generation are left to the nodes that know it. If other nodes see the
@@ -405,7 +395,7 @@ fn leafhost(device: &Device) -> Leafhost {
     }
 }
 
-/// Returns true if a local Instance is of that node.
+/// Returns true if a node sees an Instance, or if no node does and the Instance has the node's label.
 pub fn is_local_to(node: &str, instance: &Instance) -> bool {
     instance.is_seen_by(node)
         || (instance.spec.nodes.is_empty()
@@ -423,26 +413,14 @@ fn is_before(one: &Instance, other: &Instance) -> bool {
 
 /// Removes this node from an Instance, or deletes the Instance if no other node is left in it.
 fn withdraw(node: &str, instance: &Instance) -> Option<Change> {
-    let (key, uid) = (instance.key(), instance.metadata.uid.clone());
-    let own_label = instance.metadata.labels.get(NODE_LABEL) == Some(&label_value(node));
-    let nobodys = instance.spec.nodes.is_empty() && own_label;
-    if !(instance.is_seen_by(node) || nobodys) {
+    if !is_local_to(node, instance) {
         return None;
     }
     let last = instance.spec.nodes.iter().all(|seen| seen == node);
     Some(if last {
-        let resource_version = instance.metadata.resource_version.clone();
-        Change::Delete {
-            key,
-            uid,
-            resource_version,
-        }
+        Change::delete(instance)
     } else {
-        Change::Update {
-            key,
-            uid,
-            edits: vec![Edit::RemoveNode(node.to_owned())],
-        }
+        Change::edit(instance, vec![Edit::RemoveNode(node.to_owned())])
     })
 }
 

@@ -291,16 +291,8 @@ impl ReconcileTask {
     /// Deletes Instances that this node was the last to leave, because others left at the same moment. Fails, as it must, if a node has
     /// joined since.
     async fn remove(&mut self, left: Vec<Arc<Instance>>) {
-        let delete = |instance: Arc<Instance>| Change::Delete {
-            key: instance.key(),
-            uid: instance.metadata.uid.clone(),
-            resource_version: instance.metadata.resource_version.clone(),
-        };
-        for result in self
-            .store
-            .apply(left.into_iter().map(delete).collect())
-            .await
-        {
+        let changes = left.iter().map(|instance| Change::delete(instance));
+        for result in self.store.apply(changes.collect()).await {
             let label = result.as_ref().err().map_or("ok", StoreError::label);
             self.metrics.count_write("delete", label);
         }

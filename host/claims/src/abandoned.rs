@@ -19,8 +19,8 @@ impl Shared {
     /// Ends the claims that no container uses and that have been gone, or have had other devices, for [`GRACE`]. Asks the API server only
     /// for claims that no container uses, and stops after a failed request.
     pub async fn end_abandoned(&self, abandoned: &mut Abandoned) {
-        let claims = self.state().report.claims.clone();
-        let prepared = claims.iter().filter(|(_, record)| !record.is_over);
+        let report = self.report();
+        let prepared = report.claims.iter().filter(|(_, record)| !record.is_over);
         let prepared: Vec<_> = prepared.collect();
         abandoned.retain(|uid, _| prepared.iter().any(|(prepared, _)| *prepared == uid));
         if prepared.is_empty() {

@@ -24,29 +24,23 @@ impl Shared {
     pub async fn unprepare(&self, claim: &ClaimRef) -> Result<(), String> {
         let uid = &claim.uid;
         self.ports.specs.remove(uid).await?;
-        let (known, is_unreadable) = {
-            let state = self.state();
-            let report = &state.report;
-            (
-                report.claims.get(uid).cloned(),
-                report.unreadable.contains_key(uid),
-            )
-        };
-        if is_unreadable {
+        let report = self.report();
+        if report.unreadable.contains_key(uid) {
             self.ports.records.remove(uid).await?;
             self.edit(|report| drop(report.unreadable.remove(uid)));
         }
+        let known = report.claims.get(uid);
         if let Some(record) = known.filter(|record| !record.is_over) {
             let over = Record {
                 is_over: true,
-                ..(*record).clone()
+                ..Record::clone(record)
             };
             if let Err(error) = self.ports.records.save(uid, &over).await {
                 // A pod must not wait for disk space: removing needs none, and a slot without a record is found again.
                 tracing::warn!(error, claim = uid, "the end of a claim is not written down");
                 self.ports.records.remove(uid).await?;
             }
-            self.edit(|report| report.claims.insert(uid.clone(), Arc::new(over)));
+            self.edit(|report| drop(report.claims.insert(uid.clone(), Arc::new(over))));
         }
         self.work.notify_one();
         Ok(())
@@ -116,22 +110,18 @@ impl Shared {
                 is_done = false;
                 continue;
             };
-            let is_known = {
-                let state = self.state();
-                let report = &state.report;
-                report.claims.contains_key(uid) || report.unreadable.contains_key(uid)
-            };
+            let report = self.report();
+            let is_known = report.claims.contains_key(uid) || report.unreadable.contains_key(uid);
             if !is_known && let Err(error) = self.ports.specs.remove(uid).await {
                 tracing::warn!(error, claim = uid, "cannot remove the devices of a claim");
             }
         }
-        let claims = self.state().report.claims.clone();
-        for uid in claims.keys() {
+        for uid in self.report().claims.keys() {
             let Ok(_turn) = self.turn(uid).try_lock_owned() else {
                 is_done = false;
                 continue;
             };
-            let now = self.state().report.claims.get(uid).cloned();
+            let now = self.report().claims.get(uid).cloned();
             let Some(record) = now.filter(|record| !record.is_over) else {
                 continue;
             };
@@ -145,13 +135,12 @@ impl Shared {
     /// Releases the slots of claims that have ended, and corrects those of the others. Returns false if some are left.
     async fn advance_all(&self) -> bool {
         let mut is_done = true;
-        let claims = self.state().report.claims.clone();
-        for uid in claims.keys() {
+        for uid in self.report().claims.keys() {
             let Ok(_turn) = self.turn(uid).try_lock_owned() else {
                 is_done = false;
                 continue;
             };
-            let now = self.state().report.claims.get(uid).cloned();
+            let now = self.report().claims.get(uid).cloned();
             is_done &= match now {
                 Some(record) if record.is_over => self.end(uid, &record).await,
                 Some(record) => self.settle_claim(uid, &record).await,
@@ -217,8 +206,7 @@ impl Shared {
     /// Returns the slots of this node that belong to claims without a record.
     fn unknown(&self) -> Vec<(ClaimRef, Slot)> {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
-        let state = self.state();
-        let report = &state.report;
+        let report = self.report();
         let mut unknown = Vec::new();
         for (key, instance) in &instances.instances {
             for (id, text) in &instance.spec.device_usage {

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::InstanceStore;
-use leafhost_core::wait::publish;
 use leafhost_kubelet::dra::{ClaimPreparer, ClaimRef, PreparedDevice};
+use leafhost_kubelet::records::PodResources;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ mod take;
 
 pub use metrics::Metrics;
 
-use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs, ClaimUsers};
+use leafhost_core::claim::ports::{ClaimReader, ClaimRecords, ClaimSpecs};
 use leafhost_core::claim::record::Record;
 
 /// Time limit of a Prepare. The kubelet waits for 45 seconds, and does not ask again for a minute or more.
@@ -50,6 +50,20 @@ pub struct ClaimPorts {
     pub records: Arc<dyn ClaimRecords>,
     /// Finds the claims that containers use.
     pub users: Arc<dyn ClaimUsers>,
+}
+
+/// Source of the claims that are in use.
+#[async_trait]
+pub trait ClaimUsers: Send + Sync {
+    /// Returns the claims that containers of this node use, as (namespace, name), or `None` while they are unknown.
+    async fn used(&self) -> Option<BTreeSet<(String, String)>>;
+}
+
+#[async_trait]
+impl ClaimUsers for PodResources {
+    async fn used(&self) -> Option<BTreeSet<(String, String)>> {
+        self.list().await.ok().map(|listed| listed.claims)
+    }
 }
 
 /// Report on the claims of this node.
@@ -79,7 +93,6 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    report: ClaimReport,
     /// Slots that are being taken now.
     reserved: BTreeSet<(InstanceKey, String)>,
     /// Locks of claims by uid, which serialise all work on a claim.
@@ -131,14 +144,28 @@ impl Shared {
         self.loaded.get_or_try_init(|| load).await.copied()
     }
 
-    /// Edits the report and publishes it.
-    fn edit<T>(&self, edit: impl FnOnce(&mut ClaimReport) -> T) -> T {
-        let mut state = self.state();
-        let result = edit(&mut state.report);
-        let report = state.report.clone();
-        self.metrics.prepared(report.claims.len());
-        publish(&self.report, Arc::new(report));
-        result
+    /// Returns the current report.
+    fn report(&self) -> Arc<ClaimReport> {
+        Arc::clone(&self.report.borrow())
+    }
+
+    /// Edits the report and publishes it if it differs.
+    fn edit(&self, edit: impl FnOnce(&mut ClaimReport)) {
+        self.report.send_if_modified(|report| {
+            let before = Arc::clone(report);
+            let now = Arc::make_mut(report);
+            edit(now);
+            self.metrics.prepared(now.claims.len());
+            *before != *now
+        });
+    }
+
+    /// Saves the record of a claim, and publishes it.
+    async fn save(&self, uid: &str, record: Record) -> Result<Arc<Record>, String> {
+        self.ports.records.save(uid, &record).await?;
+        let record = Arc::new(record);
+        self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::clone(&record))));
+        Ok(record)
     }
 
     /// Returns the lock of a claim.

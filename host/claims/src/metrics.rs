@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leafhost_metrics::{Buckets, Labels, labels, register};
+use leafhost_metrics::{Buckets, Labels, labels, register, register_as, set};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -26,9 +26,8 @@ impl Metrics {
                 all,
                 "leafhost_claims_prepared",
                 "Resource claims that are prepared on this node, or not yet released",
-                Gauge::default(),
             ),
-            prepare_time: register(
+            prepare_time: register_as(
                 all,
                 "leafhost_claim_prepare_seconds",
                 "Seconds until a resource claim was prepared, its slots taken, by result",
@@ -38,7 +37,7 @@ impl Metrics {
     }
 
     pub(crate) fn prepared(&self, claims: usize) {
-        self.prepared.set(i64::try_from(claims).unwrap_or(i64::MAX));
+        set(&self.prepared, claims);
     }
 
     pub(crate) fn prepare(&self, result: &'static str, took: Duration) {

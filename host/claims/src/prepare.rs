@@ -23,16 +23,13 @@ impl Shared {
         claim: &ClaimRef,
         deadline: Instant,
     ) -> Result<Vec<PreparedDevice>, String> {
-        let known = {
-            let state = self.state();
-            if let Some(why) = state.report.unreadable.get(&claim.uid) {
-                return Err(format!(
-                    "cannot read the record of this claim ({why}); delete the pod, which releases the claim"
-                ));
-            }
-            state.report.claims.get(&claim.uid).cloned()
-        };
-        let record = match known {
+        let report = self.report();
+        if let Some(why) = report.unreadable.get(&claim.uid) {
+            return Err(format!(
+                "cannot read the record of this claim ({why}); delete the pod, which releases the claim"
+            ));
+        }
+        let record = match report.claims.get(&claim.uid) {
             Some(record) if !record.is_over => self.refresh(&claim.uid, record, deadline).await?,
             // Its slots are being released; it gets these or others again.
             _ => {
@@ -54,7 +51,7 @@ impl Shared {
     async fn refresh(
         &self,
         uid: &str,
-        record: Arc<Record>,
+        record: &Arc<Record>,
         deadline: Instant,
     ) -> Result<Arc<Record>, String> {
         let mut devices = self.ports.devices.clone();
@@ -63,7 +60,7 @@ impl Shared {
             let instances = Arc::clone(&self.ports.store.instances().borrow());
             let mut now = Record {
                 boot: self.boot(),
-                ..(*record).clone()
+                ..Record::clone(record)
             };
             let is_same = now.boot == record.boot;
             let mut missing = None;
@@ -89,13 +86,10 @@ impl Shared {
                     "device {device} has not been seen, or does not work, since the node was started"
                 ));
             }
-            if now == *record {
-                return Ok(record);
+            if now == **record {
+                return Ok(Arc::clone(record));
             }
-            self.ports.records.save(uid, &now).await?;
-            let now = Arc::new(now);
-            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::clone(&now))));
-            return Ok(now);
+            return self.save(uid, now).await;
         }
     }
 
@@ -135,24 +129,20 @@ impl Shared {
             devices: Vec::new(),
             is_over: false,
         };
-        let mut filled = self.fill(&mut record, claim, allocated, deadline).await;
-        if filled.is_ok() {
-            filled = self.ports.records.save(&claim.uid, &record).await;
-        }
-        let Err(error) = filled else {
-            let record = Arc::new(record);
-            self.edit(|report| {
-                report.claims.insert(claim.uid.clone(), Arc::clone(&record));
-            });
+        let saved = match self.fill(&mut record, claim, allocated, deadline).await {
+            Ok(()) => self.save(&claim.uid, record.clone()).await,
+            Err(error) => Err(error),
+        };
+        if saved.is_ok() {
             // Another node may have taken a slot for this claim since.
             self.work.notify_one();
-            return Ok(record);
-        };
-        for slot in slots(&record) {
-            // A slot that cannot be released now is found later: no record names it.
-            self.give_back(claim, slot).await;
+        } else {
+            for slot in slots(&record) {
+                // A slot that cannot be released now is found later: no record names it.
+                self.give_back(claim, slot).await;
+            }
         }
-        Err(error)
+        saved
     }
 
     /// Takes the devices of a claim, one after the other. Slots taken before an error are in the record.

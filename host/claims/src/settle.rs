@@ -23,8 +23,8 @@ impl Shared {
                 return std::future::pending().await;
             }
             let seen = Arc::clone(&instances.borrow_and_update());
-            let claims = self.state().report.claims.clone();
-            let mut all = claims.iter().filter(|(_, record)| !record.is_over);
+            let report = self.report();
+            let mut all = report.claims.iter().filter(|(_, record)| !record.is_over);
             if all.any(|(uid, record)| !self.settlements(uid, record, &seen).is_empty()) {
                 return;
             }
@@ -72,16 +72,15 @@ impl Shared {
                 }
             }
         }
-        if now != *record {
-            if let Err(error) = self.ports.records.save(uid, &now).await {
-                tracing::warn!(
-                    error,
-                    claim = uid,
-                    "the slots of a claim are not written down"
-                );
-                return false;
-            }
-            self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::new(now))));
+        if now != *record
+            && let Err(error) = self.save(uid, now).await
+        {
+            tracing::warn!(
+                error,
+                claim = uid,
+                "the slots of a claim are not written down"
+            );
+            return false;
         }
         true
     }

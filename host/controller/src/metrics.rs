@@ -51,30 +51,21 @@ impl Metrics {
         let metrics = Self {
             leads,
             objects,
-            brokers: register(
-                all,
-                "akri_broker_pod_count",
-                "Pods of brokers that run",
-                Family::default(),
-            )
-            .into(),
+            brokers: Counts::register(all, "akri_broker_pod_count", "Pods of brokers that run"),
             leading: register(
                 all,
                 "leafhost_controller_leads",
                 "Whether this controller is the one that acts",
-                Gauge::default(),
             ),
             releases: register(
                 all,
                 "leafhost_controller_releases_total",
                 "Entries of nodes that are gone, removed from Instances",
-                Count::default(),
             ),
             failures: register(
                 all,
                 "leafhost_controller_failed_writes_total",
                 "Writes that the API server refused or did not answer",
-                Family::default(),
             ),
             registry,
         };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use leafhost_core::allocation::give_back;
 use leafhost_core::cluster::NodeState;
 use leafhost_core::instance::{Edit, Instance, NODE_LABEL};
 use leafhost_core::names::GROUP;
@@ -110,28 +111,19 @@ pub fn release(instance: &Instance, absent: &BTreeMap<&str, Absence>) -> Option<
     let stays = |node: &str| !leaving.contains(node);
     let is_unused = !spec.nodes.iter().any(|node| stays(node))
         && !holders(instance).any(|(_, node)| stays(node));
-    let (key, uid) = (instance.key(), instance.metadata.uid.clone());
     if is_unused && (spec.shared || !leaving.is_empty()) {
-        return Some(Change::Delete {
-            key,
-            uid,
-            resource_version: instance.metadata.resource_version.clone(),
-        });
+        return Some(Change::delete(instance));
     }
     let slots = holders(instance).filter(|(_, node)| leaving.contains(node));
     let freed = slots.filter_map(|(slot, _)| {
         let held: DeviceUsage = spec.device_usage.get(slot)?.parse().ok()?;
-        Some(Edit::Slot {
-            id: slot.to_owned(),
-            held,
-            new: DeviceUsage::Unused,
-        })
+        Some(give_back(slot, &held))
     });
     let removed = leaving
         .iter()
         .map(|node| Edit::RemoveNode((*node).to_owned()));
     let edits: Vec<Edit> = freed.chain(removed).collect();
-    (!edits.is_empty()).then_some(Change::Update { key, uid, edits })
+    (!edits.is_empty()).then(|| Change::edit(instance, edits))
 }
 
 /// Returns the nodes that a change removes from an Instance.
@@ -229,10 +221,7 @@ mod tests {
             .device_usage
             .insert("cams-1-2".into(), String::new());
         let delete = Some(Change::Delete {
-            key: InstanceKey {
-                namespace: "n".into(),
-                name: "cams-1".into(),
-            },
+            key: InstanceKey::new("n", "cams-1"),
             uid: "u".into(),
             resource_version: "7".into(),
         });

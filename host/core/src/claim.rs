@@ -55,11 +55,6 @@ pub struct Parameters {
     pub properties: BTreeMap<String, String>,
 }
 
-/// Reason why parameters cannot be used, with the remedy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidParameters(String);
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kind {
@@ -81,34 +76,31 @@ struct DeviceParameters {
 }
 
 impl Parameters {
-    /// Parses the parameters if they are for our driver; returns `None` for another driver.
+    /// Parses the parameters if they are for our driver; returns `None` for another driver. Fails with the reason and the remedy.
     pub fn read(
         driver: &str,
         requests: &[String],
         value: &serde_json::Value,
-    ) -> Result<Option<Self>, InvalidParameters> {
+    ) -> Result<Option<Self>, String> {
         if driver != DRIVER {
             return Ok(None);
         }
-        let invalid = |why: String| Err(InvalidParameters(why));
-        let form = |error: serde_json::Error| {
-            InvalidParameters(format!("cannot read the parameters: {error}"))
-        };
+        let form = |error: serde_json::Error| format!("cannot read the parameters: {error}");
         let Kind { api_version, kind } = Kind::deserialize(value).map_err(form)?;
         if (&*api_version, &*kind) != PARAMETERS {
-            return invalid(format!(
+            return Err(format!(
                 "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
             ));
         }
         let DeviceParameters { properties, .. } =
             DeviceParameters::deserialize(value).map_err(form)?;
         if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
-            return invalid(format!(
+            return Err(format!(
                 "properties.{name} is not a valid variable name: use letters, digits and _, not beginning with a digit"
             ));
         }
         if let Some(name) = properties.keys().find(|name| is_never_set(name)) {
-            return invalid(format!(
+            return Err(format!(
                 "properties.{name} may not be set: {NEVER_SET}; remove it"
             ));
         }
@@ -217,9 +209,7 @@ mod tests {
             ),
             (json!(7), "cannot read the parameters"),
         ] {
-            let error = Parameters::read(DRIVER, &[], &value)
-                .unwrap_err()
-                .to_string();
+            let error = Parameters::read(DRIVER, &[], &value).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

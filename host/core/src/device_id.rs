@@ -13,6 +13,16 @@ pub struct DeviceId {
     pub id: String,
 }
 
+impl DeviceId {
+    /// Creates an id of a resource.
+    pub fn new(resource: impl Into<String>, id: impl Into<String>) -> Self {
+        Self {
+            resource: resource.into(),
+            id: id.into(),
+        }
+    }
+}
+
 impl std::fmt::Display for DeviceId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.resource, self.id)
@@ -42,10 +52,9 @@ pub fn device_id_of(
     usage: &DeviceUsage,
 ) -> Option<DeviceId> {
     match usage {
-        DeviceUsage::Node(holder) if holder == node => Some(DeviceId {
-            resource: resource(&instance.metadata.name),
-            id: slot.to_owned(),
-        }),
+        DeviceUsage::Node(holder) if holder == node => {
+            Some(DeviceId::new(resource(&instance.metadata.name), slot))
+        }
         DeviceUsage::Configuration {
             device,
             node: holder,

@@ -276,10 +276,7 @@ fn one() -> u32 {
 impl Instance {
     /// Returns the namespace and name.
     pub fn key(&self) -> InstanceKey {
-        InstanceKey {
-            namespace: self.metadata.namespace.clone(),
-            name: self.metadata.name.clone(),
-        }
+        InstanceKey::new(&self.metadata.namespace, &self.metadata.name)
     }
 
     /// Returns the key of its Configuration, if both names are valid.
@@ -373,6 +370,16 @@ pub struct InstanceKey {
     pub namespace: String,
     /// Name of the Instance.
     pub name: String,
+}
+
+impl InstanceKey {
+    /// Creates a key.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
 }
 
 impl std::fmt::Display for InstanceKey {

@@ -10,7 +10,7 @@ use crate::device::Health;
 use crate::instance::Instance;
 use crate::names::{ConfigurationKey, digest};
 use crate::ports::InstanceSet;
-use crate::slice_device::{Sharing, offered};
+use crate::slice_device::offered;
 use crate::slices::{Devices, MISSING, Reach, Taint, UNHEALTHY};
 
 /// Maximum length of the name of a pool.
@@ -18,13 +18,6 @@ const MAX_NAME: usize = 253;
 
 /// Offered devices by pool name and reach.
 pub type Pools = BTreeMap<String, BTreeMap<Reach, Devices>>;
-
-/// Rules of a Configuration whose shared devices the scheduler allocates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PoolRules {
-    /// True if pods are evicted when their device does not work.
-    pub evicts: bool,
-}
 
 /// Returns the name of the pool for the shared devices of a Configuration: `<namespace>/<configuration>`.
 pub fn pool_name(namespace: &str, configuration: &str) -> String {
@@ -37,18 +30,18 @@ pub fn pool_name(namespace: &str, configuration: &str) -> String {
     format!("{}-{digest}", head.trim_end_matches(['-', '.']))
 }
 
-/// Returns the pools of all `wanted` Configurations, and the attributes and capacities that did not fit. `hostnames`
-/// maps the nodes whose kubelets use the driver to the values of their label `kubernetes.io/hostname`.
+/// Returns the pools of all `wanted` Configurations, each true if pods are evicted when their device does not work, and
+/// the attributes and capacities that did not fit. `hostnames` maps the nodes whose kubelets use the driver to the values
+/// of their label `kubernetes.io/hostname`.
 ///
 /// Offers a device to the nodes from which it works. If there are none, taints the device, or leaves it out where
 /// taints are not kept.
 pub fn pools(
     instances: &InstanceSet,
-    wanted: &BTreeMap<ConfigurationKey, PoolRules>,
+    wanted: &BTreeMap<ConfigurationKey, bool>,
     hostnames: &BTreeMap<String, String>,
     features: SliceFeatures,
 ) -> (Pools, BTreeSet<String>) {
-    let sharing = Sharing::of(features);
     let name = |key: &ConfigurationKey| pool_name(key.namespace(), key.name());
     let mut pools: Pools = wanted
         .keys()
@@ -57,7 +50,7 @@ pub fn pools(
     let mut left_out = BTreeSet::new();
     for instance in instances.instances.values().filter(|one| one.spec.shared) {
         let key = instance.configuration();
-        let Some((key, rules)) = key.as_ref().and_then(|key| wanted.get_key_value(key)) else {
+        let Some((key, evicts)) = key.as_ref().and_then(|key| wanted.get_key_value(key)) else {
             continue;
         };
         let seen = Seen::of(instance, hostnames);
@@ -75,9 +68,10 @@ pub fn pools(
         let taints = why.map(|key| Taint {
             key: key.to_owned(),
             // Do not evict a pod whose node may only be away.
-            evicts: rules.evicts && is_ill_everywhere(instance),
+            evicts: *evicts && is_ill_everywhere(instance),
         });
-        let (devices, over) = offered(key, instance, &taints.into_iter().collect(), sharing);
+        let taints = taints.into_iter().collect();
+        let (devices, over) = offered(key, instance, &taints, features.shares);
         left_out.extend(over);
         let pool = pools.entry(name(key)).or_default();
         pool.entry(Reach::Hostnames(nodes))
@@ -165,11 +159,10 @@ mod tests {
         let all = instances.into_iter().map(|one| (one.key(), Arc::new(one)));
         let instances = InstanceSet::read(all.collect());
         let key = ConfigurationKey::new("lab", "cams").unwrap();
-        let rules = PoolRules { evicts: true };
         let hostnames = able
             .iter()
             .map(|node| ((*node).to_owned(), node.replace("node", "host")));
-        let wanted = BTreeMap::from([(key, rules)]);
+        let wanted = BTreeMap::from([(key, true)]);
         let (pools, left_out) = pools(&instances, &wanted, &hostnames.collect(), features);
         assert!(left_out.is_empty());
         let mut shown = Vec::new();

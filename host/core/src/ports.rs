@@ -16,7 +16,7 @@ use crate::configuration::{Configuration, FieldProblem};
 use crate::handler::{Description, Digest, Registration};
 use crate::instance::{Edit, Instance, InstanceKey};
 use crate::names::ConfigurationKey;
-use crate::node_report::{NodeReport, ObjectName};
+use crate::node_report::ObjectName;
 use crate::resource_names::ResourceNames;
 use crate::session::{Property, Session, SessionSpec};
 use crate::text;
@@ -351,6 +351,15 @@ impl Change {
         }
     }
 
+    /// Returns the change that deletes an Instance if it still is as it was seen.
+    pub fn delete(instance: &Instance) -> Self {
+        Self::Delete {
+            key: instance.key(),
+            uid: instance.metadata.uid.clone(),
+            resource_version: instance.metadata.resource_version.clone(),
+        }
+    }
+
     /// Returns the key of the changed Instance.
     pub fn key(&self) -> InstanceKey {
         match self {
@@ -481,29 +490,6 @@ pub trait InstanceStore: Send + Sync {
     }
 }
 
-/// Destination of the reports on the handlers of a node, for people who are not on the node.
-#[async_trait]
-pub trait ReportSink: Send + Sync {
-    /// Publishes the newest report in place of earlier ones until the sender is dropped. Keeps the reason in `problem`
-    /// while publishing fails.
-    async fn keep(
-        &self,
-        reports: watch::Receiver<Arc<NodeReport>>,
-        problem: watch::Sender<Option<String>>,
-    );
-}
-
-/// Error of a write to the ledger.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot record which resources the kubelet was offered: {message}")]
-pub struct LedgerError {
-    /// Description of the error, with the path and the remedy.
-    pub message: String,
-    /// Underlying error.
-    #[source]
-    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
 /// Durable record of the agent's dealings with the kubelet: the names of all resources that this node has ever offered
 /// for its Instances, since the Node object keeps every name and their number is limited; and the kubelet whose records
 /// contain all slots.
@@ -511,12 +497,12 @@ pub struct LedgerError {
 pub trait ResourceLedger: Send + Sync {
     /// Returns all recorded names.
     fn names(&self) -> BTreeSet<String>;
-    /// Adds names; durable on return.
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError>;
+    /// Adds names; durable on return. Fails with the path, the remedy and the cause.
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), String>;
     /// Returns the last recorded kubelet.
     fn kubelet(&self) -> Option<String>;
     /// Records that each slot of this node is in the records of that kubelet, or is not held; durable on return.
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError>;
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), String>;
 }
 
 #[cfg(test)]

@@ -27,9 +27,7 @@ pub struct Reservation {
 }
 
 /// All reservations by the name of the Configuration.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ResourceNames(BTreeMap<String, Reservation>);
+pub type ResourceNames = BTreeMap<String, Reservation>;
 
 /// Owner of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,24 +62,6 @@ pub fn configuration_of(name: &str) -> Option<&str> {
             .bytes()
             .all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'));
     (is_digest && !configuration.is_empty()).then_some(configuration)
-}
-
-impl ResourceNames {
-    /// Returns the reservation of exactly this name.
-    pub fn get(&self, configuration: &str) -> Option<&Reservation> {
-        self.0.get(configuration)
-    }
-
-    /// Adds a reservation; replaces an earlier one of the same name.
-    pub fn insert(&mut self, configuration: String, reservation: Reservation) {
-        self.0.insert(configuration, reservation);
-    }
-}
-
-impl FromIterator<(String, Reservation)> for ResourceNames {
-    fn from_iter<T: IntoIterator<Item = (String, Reservation)>>(all: T) -> Self {
-        Self(all.into_iter().collect())
-    }
 }
 
 /// Owners of names: by reservation, and by age where no reservation exists yet, as the controller will reserve them.

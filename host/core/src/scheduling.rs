@@ -303,18 +303,12 @@ pub trait Observer: Send + Sync {
 /// Error of an operation on a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodError {
-    /// The pod does not exist any more, or has another uid.
-    #[error("the pod is gone")]
-    Gone,
-    /// The pod is bound already, or must not be bound now.
+    /// The operation was not done.
     #[error("{0}")]
-    Refused(String),
+    Failed(String),
     /// No answer came; the operation may have been done.
     #[error("cannot determine whether it was done: {0}")]
     Unknown(String),
-    /// The API server could not be asked.
-    #[error("{0}")]
-    Unavailable(String),
 }
 
 /// Port through which a scheduler reads and changes the cluster. Each call ends in bounded time.

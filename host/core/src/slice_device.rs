@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use crate::attribute::{AttributeValue, Attributes, Capacities, MAX_COUNT, MAX_VALUE};
-use crate::claim::ports::SliceFeatures;
 use crate::configuration::MAX_CAPACITY;
 use crate::instance::{Instance, Leafhost};
 use crate::names::{ConfigurationKey, digest, label_value};
@@ -14,26 +13,6 @@ use crate::slot::{DeviceUsage, slot_number};
 pub const SLOTS: &str = "slots";
 /// Handler attribute that Kubernetes has a standard name for, and that name.
 const NUMA: (&str, &str) = ("numaNode", "resource.kubernetes.io/numaNode");
-
-/// Representation of a device with several slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// One device, of which each claim has a share.
-    Shares,
-    /// One device per slot, for API servers that do not keep shares.
-    Slots,
-}
-
-impl Sharing {
-    /// Returns the representation for an API server with these features.
-    pub fn of(features: SliceFeatures) -> Self {
-        if features.shares {
-            Self::Shares
-        } else {
-            Self::Slots
-        }
-    }
-}
 
 /// Returns the device name of an Instance, a DNS label. Appends a digest to names that had to be changed, so that they
 /// stay distinct.
@@ -65,12 +44,13 @@ pub fn name_attribute(name: &str) -> String {
 }
 
 /// Returns the devices that an Instance offers to the scheduler, and the attributes and capacities that did not fit, as
-/// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself.
+/// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself. For
+/// API servers that do not keep shares (`has_shares`) each slot of a device is a device.
 pub fn offered(
     configuration: &ConfigurationKey,
     instance: &Instance,
     taints: &BTreeSet<Taint>,
-    sharing: Sharing,
+    has_shares: bool,
 ) -> (Devices, BTreeSet<String>) {
     let name = &instance.metadata.name;
     let is_shared = instance.spec.capacity > 1;
@@ -78,7 +58,7 @@ pub fn offered(
     let (mut whole, left_out) = whole(configuration, instance);
     whole.taints.clone_from(taints);
     let mut devices = Devices::new();
-    if is_shared && sharing == Sharing::Slots {
+    if is_shared && !has_shares {
         for slot in free {
             let mut device = whole.clone();
             let number = AttributeValue::Int(i64::from(slot));
@@ -211,7 +191,7 @@ mod tests {
     }
 
     impl Parts {
-        fn devices(&self, slots: u32, sharing: Sharing) -> (Devices, BTreeSet<String>) {
+        fn devices(&self, slots: u32, has_shares: bool) -> (Devices, BTreeSet<String>) {
             let name = &self.instance;
             let taken = (0..slots).filter(|slot| !self.free.contains(slot));
             let usage: BTreeMap<_, _> = taken.map(|slot| (slot_id(name, slot), "a")).collect();
@@ -221,7 +201,7 @@ mod tests {
                     "leafhost": {"attributes": self.attributes, "capacity": self.capacity}},
             });
             let instance = serde_json::from_value(instance).unwrap();
-            let (devices, left_out) = offered(&self.key, &instance, &BTreeSet::new(), sharing);
+            let (devices, left_out) = offered(&self.key, &instance, &BTreeSet::new(), has_shares);
             let prefix = format!("{name}: ");
             let left_out = left_out
                 .iter()
@@ -236,13 +216,13 @@ mod tests {
 
     #[test]
     fn a_device_with_one_slot_is_one_and_one_with_several_is_shared() {
-        let (one, _) = mk_parts("gpu", [0]).devices(1, Sharing::Shares);
+        let (one, _) = mk_parts("gpu", [0]).devices(1, true);
         assert_eq!(one["gpu-8120fe"].shares, None);
         assert_eq!(one["gpu-8120fe"].attributes["namespace"], text("lab"));
         let camera = mk_parts("cams", 0..5);
-        let (shares, _) = camera.devices(5, Sharing::Shares);
+        let (shares, _) = camera.devices(5, true);
         assert_eq!(shares["cams-8120fe"].shares, Some(5));
-        let (slots, _) = camera.devices(5, Sharing::Slots);
+        let (slots, _) = camera.devices(5, false);
         let names: Vec<_> = slots.keys().map(String::as_str).collect();
         assert_eq!(
             names,
@@ -263,18 +243,15 @@ mod tests {
     #[test]
     fn slots_that_others_have_are_left_out() {
         let parts = mk_parts("cams", [1, 4]);
-        assert_eq!(
-            parts.devices(5, Sharing::Shares).0["cams-8120fe"].shares,
-            Some(2)
-        );
-        let (slots, _) = parts.devices(5, Sharing::Slots);
+        assert_eq!(parts.devices(5, true).0["cams-8120fe"].shares, Some(2));
+        let (slots, _) = parts.devices(5, false);
         assert_eq!(
             slots.into_keys().collect::<Vec<_>>(),
             ["cams-8120fe-1", "cams-8120fe-4"]
         );
-        for sharing in [Sharing::Shares, Sharing::Slots] {
-            assert!(mk_parts("cams", []).devices(5, sharing).0.is_empty());
-            assert!(mk_parts("cams", []).devices(1, sharing).0.is_empty());
+        for has_shares in [true, false] {
+            assert!(mk_parts("cams", []).devices(5, has_shares).0.is_empty());
+            assert!(mk_parts("cams", []).devices(1, has_shares).0.is_empty());
         }
     }
 
@@ -313,8 +290,8 @@ mod tests {
                 .insert(format!("a{n:02}"), AttributeValue::Int(n));
         }
         parts.capacity.insert("memory".to_owned(), "8Gi".to_owned());
-        for sharing in [Sharing::Shares, Sharing::Slots] {
-            let (devices, left_out) = parts.devices(2, sharing);
+        for has_shares in [true, false] {
+            let (devices, left_out) = parts.devices(2, has_shares);
             for device in devices.values() {
                 let slots = usize::from(device.shares.is_some());
                 assert_eq!(
@@ -353,7 +330,7 @@ mod tests {
             parts.attributes.insert(name.to_owned(), text("x"));
         }
         parts.capacity.insert("slots".to_owned(), "1".to_owned());
-        let (devices, left_out) = parts.devices(1, Sharing::Shares);
+        let (devices, left_out) = parts.devices(1, true);
         let expected = ["instance", "m", "slot", "slots"].map(str::to_owned);
         assert_eq!(left_out, expected.into());
         let attributes = &devices["gpu-8120fe"].attributes;

@@ -46,6 +46,14 @@ pub enum DeviceUsage {
 pub struct InvalidUsage(pub String);
 
 impl DeviceUsage {
+    /// Returns the usage of a slot that a scheduler has chosen for a pod of that uid.
+    pub fn of_pod(uid: &str, node: &str) -> Self {
+        Self::Pod {
+            uid: uid.to_owned(),
+            node: node.to_owned(),
+        }
+    }
+
     /// Returns the node that holds the slot.
     pub fn node(&self) -> Option<&str> {
         match self {
@@ -121,10 +129,7 @@ impl FromStr for DeviceUsage {
             ["P", uid, node]
                 if crate::names::is_node_name(uid) && crate::names::is_node_name(node) =>
             {
-                Ok(Self::Pod {
-                    uid: (*uid).to_owned(),
-                    node: (*node).to_owned(),
-                })
+                Ok(Self::of_pod(uid, node))
             }
             ["R", parts @ ..] if parts.iter().all(|part| crate::names::is_node_name(part)) => {
                 let [namespace, name, uid, node] = parts else {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leafhost_core::device::Health;
 use leafhost_core::device_view::{DeviceSnapshot, DeviceView};
 use leafhost_core::fault::FaultReason;
-use leafhost_metrics::{Buckets, Count, Counts, Labels, labels, register};
+use leafhost_metrics::{Buckets, Count, Counts, Labels, labels, register, register_as};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -38,14 +38,12 @@ impl Metrics {
     pub fn new(all: &mut Registry) -> Self {
         let times = |buckets| Family::new_with_constructor(Buckets(buckets));
         Self {
-            devices: register(
+            devices: Counts::register(
                 all,
                 "leafhost_devices",
                 "Devices of Configurations by health",
-                Family::default(),
-            )
-            .into(),
-            response_time: register(
+            ),
+            response_time: register_as(
                 all,
                 "akri_discovery_response_time",
                 "Seconds until a handler answered",
@@ -55,27 +53,20 @@ impl Metrics {
                 all,
                 "akri_discovery_response_result",
                 "Calls of handlers by result",
-                Family::default(),
             ),
-            calls: register(
-                all,
-                "leafhost_handler_calls_total",
-                "Calls of handlers",
-                Family::default(),
-            ),
+            calls: register(all, "leafhost_handler_calls_total", "Calls of handlers"),
             faults: register(
                 all,
                 "leafhost_handler_faults_total",
                 "Calls of handlers that ended without an answer, by reason",
-                Family::default(),
             ),
-            call_time: register(
+            call_time: register_as(
                 all,
                 "leafhost_handler_call_seconds",
                 "Wall clock of calls of handlers",
                 times(&CALL_BUCKETS),
             ),
-            call_late: register(
+            call_late: register_as(
                 all,
                 "leafhost_handler_late_seconds",
                 "From when calls of handlers were due until the guest began",
@@ -85,7 +76,6 @@ impl Metrics {
                 all,
                 "leafhost_handler_denied_total",
                 "Capabilities handlers asked for and were denied",
-                Family::default(),
             ),
         }
     }

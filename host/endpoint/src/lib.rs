@@ -49,20 +49,19 @@ pub enum Listener {
     Tcp(TcpListener),
     /// TCP with TLS. Connections use the newest configuration, which has the certificate and the rules for clients, and
     /// are closed while there is none.
-    Tls(TcpListener, watch::Receiver<Option<Arc<ServerConfig>>>),
+    Tls(TcpListener, watch::Receiver<Tls>),
     /// Unix socket, open to every client with access to the file.
     Unix(UnixListener),
 }
 
-/// Connection from which nothing has been read.
-enum Accepted {
-    Tcp(TcpStream),
-    Tls(TcpStream, Option<Arc<ServerConfig>>),
-    Unix(UnixStream),
-}
+/// Configuration of TLS, if there is one yet.
+type Tls = Option<Arc<ServerConfig>>;
+
+/// Connection from which nothing has been read, and the configuration if TLS is used.
+type Accepted = (Either<TcpStream, UnixStream>, Option<Tls>);
 
 /// Connection that is ready for requests.
-type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<TcpStream>>;
+type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<Either<TcpStream, UnixStream>>>;
 
 impl Listener {
     /// Accepts the next connection. Uses a reserved file descriptor if no other is free, so that the status can be read
@@ -80,30 +79,25 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| Accepted::Tcp(stream)),
+                .map_ok(|(stream, _)| (Either::Left(stream), None)),
             Self::Tls(listener, tls) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| Accepted::Tls(stream, tls.borrow().clone())),
+                .map_ok(|(stream, _)| (Either::Left(stream), Some(tls.borrow().clone()))),
             Self::Unix(listener) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| Accepted::Unix(stream)),
+                .map_ok(|(stream, _)| (Either::Right(stream), None)),
         }
     }
 }
 
-impl Accepted {
-    /// Completes the TLS handshake, if any.
-    async fn ready(self) -> io::Result<Stream> {
-        match self {
-            Self::Tcp(stream) => Ok(Either::Left(Either::Left(stream))),
-            Self::Unix(stream) => Ok(Either::Left(Either::Right(stream))),
-            Self::Tls(stream, tls) => {
-                let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
-                let handshake = TlsAcceptor::from(tls).accept(stream);
-                Ok(Either::Right(timeout(HEAD_TIMEOUT, handshake).await??))
-            }
-        }
-    }
+/// Completes the TLS handshake, if any.
+async fn ready((stream, tls): Accepted) -> io::Result<Stream> {
+    let Some(tls) = tls else {
+        return Ok(Either::Left(stream));
+    };
+    let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
+    let handshake = TlsAcceptor::from(tls).accept(stream);
+    Ok(Either::Right(timeout(HEAD_TIMEOUT, handshake).await??))
 }
 
 /// Open connection.
@@ -161,7 +155,7 @@ pub async fn serve_up_to(
         let service = TowerToHyperService::new(routes.clone());
         let watcher = graceful.watcher();
         let connection = async move {
-            let stream = stream.ready().await?;
+            let stream = ready(stream).await?;
             if let Either::Right(_) = &stream {
                 is_known.cancel();
             }

@@ -23,7 +23,7 @@ use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
     AcceptedVersion, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler,
-    HandlerSource, LedgerError, LoadError, Loader, LoaderStore, Owner, ResourceLedger, SourceFile,
+    HandlerSource, LoadError, Loader, LoaderStore, Owner, ResourceLedger, SourceFile,
     SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::session::{
@@ -477,7 +477,7 @@ impl ResourceLedger for Ledger {
         self.names.lock().unwrap().clone()
     }
 
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), String> {
         self.names.lock().unwrap().extend(names);
         Ok(())
     }
@@ -486,7 +486,7 @@ impl ResourceLedger for Ledger {
         self.kubelet.lock().unwrap().clone()
     }
 
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
         *self.kubelet.lock().unwrap() = Some(kubelet);
         Ok(())
     }

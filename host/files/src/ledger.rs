@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use leafhost_core::ports::{LedgerError, ResourceLedger};
+use leafhost_core::ports::ResourceLedger;
 
 use crate::blocking::blocking;
 use leafhost_disk::atomic;
@@ -60,7 +60,7 @@ impl ResourceLedger for FileLedger {
             .clone()
     }
 
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), String> {
         let text = {
             let mut held = self.names.lock().unwrap_or_else(PoisonError::into_inner);
             held.extend(names);
@@ -75,19 +75,21 @@ impl ResourceLedger for FileLedger {
         self.kubelet.clone()
     }
 
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
         self.write(KUBELET, format!("{kubelet}\n")).await
     }
 }
 
 impl FileLedger {
-    async fn write(&self, name: &'static str, text: String) -> Result<(), LedgerError> {
+    async fn write(&self, name: &'static str, text: String) -> Result<(), String> {
         let folder = self.folder.clone();
         let written = blocking(move || atomic::write(&folder, name, text.as_bytes())).await;
         let path = self.folder.join(name);
-        written.map_err(|source| LedgerError {
-            message: format!("{}: {}", path.display(), atomic::remedy(&source)),
-            source: Some(Box::new(source)),
+        written.map_err(|error| {
+            let (path, remedy) = (path.display(), atomic::remedy(&error));
+            format!(
+                "cannot record which resources the kubelet was offered: {path}: {remedy}: {error}"
+            )
         })
     }
 }

@@ -278,10 +278,7 @@ mod tests {
             (r#"{"code":500}"#, "unknown"),
             (r#"{"code":504}"#, "unknown"),
         ];
-        let key = InstanceKey {
-            namespace: "default".into(),
-            name: "a-1".into(),
-        };
+        let key = InstanceKey::new("default", "a-1");
         for (text, label) in cases {
             assert_eq!(store_error(&failure(text), &key).label(), label, "{text}");
         }

@@ -57,10 +57,7 @@ pub async fn write<K: Clone + DeserializeOwned + Debug>(
 
 /// Returns the key of an Instance's object.
 pub fn key(object: &impl Resource) -> InstanceKey {
-    InstanceKey {
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
-    }
+    InstanceKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// Reads an object of a watch or list. Returns `None` if that is impossible, since then no agent wrote the object.

@@ -131,14 +131,14 @@ impl KubeScheduling {
 
 fn pod_error(failure: &Failure) -> PodError {
     match failure.kind {
-        Kind::Missing | Kind::NoNamespace => PodError::Gone,
+        Kind::Missing | Kind::NoNamespace => PodError::Failed("the pod is gone".to_owned()),
         Kind::Taken
         | Kind::Conflict
         | Kind::Mismatch
         | Kind::Denied
         | Kind::Refused
-        | Kind::Undefined => PodError::Refused(failure.message.clone()),
-        Kind::Busy | Kind::Unreachable => PodError::Unavailable(failure.describe()),
+        | Kind::Undefined => PodError::Failed(failure.message.clone()),
+        Kind::Busy | Kind::Unreachable => PodError::Failed(failure.describe()),
         Kind::Failed | Kind::Lost | Kind::Unreadable => PodError::Unknown(failure.describe()),
     }
 }

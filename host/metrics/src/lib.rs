@@ -80,13 +80,12 @@ impl MetricConstructor<Histogram> for Buckets {
 #[derive(Debug)]
 pub struct Counts(Family<Labels, Gauge>, Mutex<BTreeSet<Labels>>);
 
-impl From<Family<Labels, Gauge>> for Counts {
-    fn from(family: Family<Labels, Gauge>) -> Self {
-        Self(family, Mutex::default())
-    }
-}
-
 impl Counts {
+    /// Registers the gauges.
+    pub fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        Self(register(registry, name, help), Mutex::default())
+    }
+
     /// Sets all gauges to `counts` and removes those that are not in it.
     pub fn set(&self, counts: BTreeMap<Labels, i64>) {
         let now: BTreeSet<Labels> = counts.keys().cloned().collect();
@@ -101,8 +100,23 @@ impl Counts {
     }
 }
 
+/// Increments the counter of a label set.
+pub fn count<const N: usize>(family: &Family<Labels, Count>, pairs: [(&'static str, &str); N]) {
+    family.get_or_create(&labels(pairs)).0.inc();
+}
+
+/// Sets a gauge to a number of things.
+pub fn set(gauge: &Gauge, number: usize) {
+    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
+/// Registers a new metric and returns it.
+pub fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    register_as(registry, name, help, M::default())
+}
+
 /// Registers a metric and returns it.
-pub fn register<M: Metric + Clone>(
+pub fn register_as<M: Metric + Clone>(
     registry: &mut Registry,
     name: &str,
     help: &str,

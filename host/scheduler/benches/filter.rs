@@ -36,11 +36,11 @@ impl Cluster for Silent {
         _: &str,
         _: BTreeMap<String, String>,
     ) -> Result<(), PodError> {
-        Err(PodError::Gone)
+        Err(PodError::Failed(String::new()))
     }
 
     async fn annotate(&self, _: &PodKey, _: &str, _: &str, _: &str) -> Result<(), PodError> {
-        Err(PodError::Gone)
+        Err(PodError::Failed(String::new()))
     }
 
     async fn set_lock(

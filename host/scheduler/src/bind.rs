@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::allocation::give_back;
+use leafhost_core::allocation::{give_back, reserve};
 use leafhost_core::instance::{Edit, Instance, InstanceKey, Reserved, Use};
 use leafhost_core::ports::StoreError;
-use leafhost_core::scheduling::{ALLOCATED, PodError, PodKey};
+use leafhost_core::scheduling::{ALLOCATED, PodError};
 use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_select::ContainerRequest;
@@ -27,16 +27,6 @@ const FRESH: Duration = Duration::from_secs(15);
 
 /// Maximum number of Binds under way and events that wait.
 const MOST_TASKS: usize = 5_000;
-
-/// Pod to bind and its node.
-pub struct Target {
-    /// Namespace and name of the pod.
-    pub key: PodKey,
-    /// Uid of the pod.
-    pub uid: String,
-    /// Name of the node.
-    pub node: String,
-}
 
 /// Reason that a pod is not bound.
 struct NotBound {
@@ -59,15 +49,7 @@ type Wanted = (Arc<Instance>, String, Reserved);
 
 impl Scheduler {
     /// Binds a pod that has passed Filter. Refuses a pod that is being bound already.
-    pub(crate) async fn bind_once(&self, args: BindingArgs) -> Result<(), String> {
-        let target = Target {
-            key: PodKey {
-                namespace: args.pod_namespace,
-                name: args.pod_name,
-            },
-            uid: args.pod_uid,
-            node: args.node,
-        };
+    pub(crate) async fn bind_once(&self, target: BindingArgs) -> Result<(), String> {
         let asked = {
             let state = &mut *self.state();
             let asked = state.filtered.asked(&target.uid, Instant::now());
@@ -107,11 +89,11 @@ impl Scheduler {
 
     /// Writes an event for the pod in a background task. Events are written one at a time, so that a crowd of pods is bound before all its events are
     /// written, and are dropped if too many wait.
-    fn record_event(&self, target: &Target, reason: &'static str, message: String) {
+    fn record_event(&self, target: &BindingArgs, reason: &'static str, message: String) {
         if self.tasks.len() > MOST_TASKS {
             return;
         }
-        let (key, uid) = (target.key.clone(), target.uid.clone());
+        let (key, uid) = (target.key(), target.uid.clone());
         let (cluster, turn) = (Arc::clone(&self.cluster), Arc::clone(&self.event_turn));
         let is_warning = reason == "DevicesRefused";
         self.tasks.spawn(async move {
@@ -125,7 +107,7 @@ impl Scheduler {
 
     async fn reserve_and_bind(
         &self,
-        target: &Target,
+        target: &BindingArgs,
         asked: &[ContainerRequest],
     ) -> Result<(), NotBound> {
         self.replace(target).await?;
@@ -161,7 +143,7 @@ impl Scheduler {
     }
 
     /// Reads the Instances whose last write for the pod was not answered. Without them, the pod could get two reservations for one request.
-    async fn read_unanswered(&self, target: &Target) -> Result<(), String> {
+    async fn read_unanswered(&self, target: &BindingArgs) -> Result<(), String> {
         let unanswered = self.state().unanswered.clone();
         for one in unanswered.iter().filter(|(uid, _)| *uid == target.uid) {
             let (_, key) = one;
@@ -181,11 +163,11 @@ impl Scheduler {
 
     /// Releases what a former pod of the same name has on the node, because the agent could not tell the two pods apart. The former pod is gone, as
     /// the API server keeps one pod per name. Slots that a container still holds are left to the agent of the node.
-    async fn replace(&self, target: &Target) -> Result<(), String> {
+    async fn replace(&self, target: &BindingArgs) -> Result<(), String> {
         let is_before =
             |one: &Reservation| one.uid != target.uid && one.node == target.node && !one.is_held;
         let before = |state: &State| -> Vec<Reservation> {
-            let reserved = state.world.reserved_for_name(&target.key).into_iter();
+            let reserved = state.world.reserved_for_name(&target.key()).into_iter();
             reserved.filter(|one| is_before(one)).cloned().collect()
         };
         let now = Instant::now();
@@ -214,8 +196,8 @@ impl Scheduler {
     }
 
     /// Returns true if the pod is bound to the node already and the scheduler has not seen it yet. Fails if the pod is bound to another node.
-    async fn is_bound(&self, target: &Target) -> Result<bool, NotBound> {
-        let pod = match self.cluster.pod(&target.key).await {
+    async fn is_bound(&self, target: &BindingArgs) -> Result<bool, NotBound> {
+        let pod = match self.cluster.pod(&target.key()).await {
             Ok(pod) => pod.filter(|pod| pod.uid == target.uid),
             Err(error) => {
                 return Err(NotBound {
@@ -247,7 +229,7 @@ impl Scheduler {
     /// Returns the names of the Instances by container if the reservations `own` are exactly what the pod asks for now, all on the target's node.
     fn had(
         &self,
-        target: &Target,
+        target: &BindingArgs,
         asked: &[ContainerRequest],
         own: &[Reservation],
     ) -> Option<Given> {
@@ -271,7 +253,11 @@ impl Scheduler {
     }
 
     /// Chooses and reserves devices, and chooses again if another pod took one of them first. Returns the names of the Instances by container.
-    async fn reserve(&self, target: &Target, asked: &[ContainerRequest]) -> Result<Given, String> {
+    async fn reserve(
+        &self,
+        target: &BindingArgs,
+        asked: &[ContainerRequest],
+    ) -> Result<Given, String> {
         for attempt in 0..TRIES {
             if attempt > 0 {
                 sleep(AGAIN).await;
@@ -292,14 +278,9 @@ impl Scheduler {
                 state.writing.extend(slots.iter().cloned());
                 (wanted, given, slots)
             };
-            let edits = wanted.into_iter().map(|(instance, id, reserved)| {
-                let edit = Edit::Reserve {
-                    id,
-                    uid: target.uid.clone(),
-                    node: target.node.clone(),
-                    reserved,
-                };
-                (instance, vec![edit])
+            let usage = DeviceUsage::of_pod(&target.uid, &target.node);
+            let edits = wanted.into_iter().map(|(instance, slot, reserved)| {
+                (instance, vec![reserve(&slot, usage.clone(), reserved)])
             });
             let written = self.cluster.edit(edits.collect()).await;
             let mut errors = Vec::new();
@@ -343,19 +324,19 @@ impl Scheduler {
     }
 
     /// Writes the Binding with the annotation [`ALLOCATED`]. After an error, reads the pod to learn whether it was bound.
-    async fn bind_pod(&self, target: &Target, given: &Given) -> Result<(), NotBound> {
+    async fn bind_pod(&self, target: &BindingArgs, given: &Given) -> Result<(), NotBound> {
         let text = serde_json::to_string(given).unwrap_or_default();
         let annotations = BTreeMap::from([(ALLOCATED.to_owned(), text)]);
         let bound = self
             .cluster
-            .bind(&target.key, &target.uid, &target.node, annotations)
+            .bind(&target.key(), &target.uid, &target.node, annotations)
             .await;
         let error = match bound {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
         let why = format!("cannot bind the pod: {error}");
-        match self.cluster.pod(&target.key).await {
+        match self.cluster.pod(&target.key()).await {
             Ok(Some(pod)) if pod.uid == target.uid && pod.node == target.node => Ok(()),
             Ok(found) => {
                 let is_late = found.is_some_and(|pod| pod.uid == target.uid && pod.node.is_empty());
@@ -385,10 +366,7 @@ impl Scheduler {
                     let (_, edits) = edits
                         .entry(one.device.clone())
                         .or_insert_with(|| (Arc::clone(&device.instance), Vec::new()));
-                    let usage = DeviceUsage::Pod {
-                        uid: one.uid,
-                        node: one.node,
-                    };
+                    let usage = DeviceUsage::of_pod(&one.uid, &one.node);
                     edits.push(give_back(&one.slot, &usage));
                 }
             }
@@ -433,7 +411,7 @@ fn kept() -> String {
 /// Chooses devices on the target's node, if possible none that other pods are about to take.
 fn choice(
     state: &mut State,
-    target: &Target,
+    target: &BindingArgs,
     asked: &[ContainerRequest],
 ) -> Result<NodeDevices, String> {
     let now = Instant::now();
@@ -478,7 +456,7 @@ fn uses(asked: &[ContainerRequest], taken: &NodeDevices) -> Option<BTreeMap<Numb
 /// Returns the slots to reserve; `None` if every free slot of a chosen device is being written.
 fn wanted(
     state: &State,
-    target: &Target,
+    target: &BindingArgs,
     asked: &[ContainerRequest],
     taken: &NodeDevices,
 ) -> Option<Vec<Wanted>> {
@@ -489,7 +467,7 @@ fn wanted(
         let mut slots = device.free.iter();
         let slot = slots.find(|slot| !state.writing.contains(&(key.clone(), (*slot).clone())))?;
         let reserved = Reserved {
-            pod: target.key.to_string(),
+            pod: target.key().to_string(),
             places: asked.iter().map(|one| one.place).collect(),
             uses,
         };

@@ -94,9 +94,19 @@ pub struct BindingArgs {
     pub pod_namespace: String,
     /// Uid of the pod.
     #[serde(rename = "PodUID")]
-    pub pod_uid: String,
+    pub uid: String,
     /// Name of the node.
     pub node: String,
+}
+
+impl BindingArgs {
+    /// Returns the namespace and name of the pod.
+    pub fn key(&self) -> PodKey {
+        PodKey {
+            namespace: self.pod_namespace.clone(),
+            name: self.pod_name.clone(),
+        }
+    }
 }
 
 /// Answer to a Bind request.

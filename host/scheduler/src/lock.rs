@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use leafhost_core::scheduling::{NodeLock, Pod};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::bind::Target;
+use crate::extender::BindingArgs;
 use crate::release::UNBOUND;
 use crate::scheduler::{Scheduler, State};
 
@@ -85,7 +85,7 @@ impl Scheduler {
     }
 
     /// Locks the node for the pod, if the extender locks nodes.
-    pub(crate) async fn lock(&self, target: &Target) -> Result<(), String> {
+    pub(crate) async fn lock(&self, target: &BindingArgs) -> Result<(), String> {
         let Some(node_queues) = &self.locks else {
             return Ok(());
         };
@@ -146,10 +146,10 @@ impl Scheduler {
         }
     }
 
-    async fn write_lock(&self, target: &Target, version: &str) -> Result<bool, String> {
+    async fn write_lock(&self, target: &BindingArgs, version: &str) -> Result<bool, String> {
         let lock = NodeLock {
             since: Timestamp::now().strftime("%FT%TZ").to_string(),
-            pod: target.key.clone(),
+            pod: target.key(),
             uid: target.uid.clone(),
         };
         let node = &target.node;
@@ -164,7 +164,7 @@ impl Scheduler {
     }
 
     /// Unlocks the node if it is locked for the pod. If the write fails, others take the lock over once the pod no longer needs it.
-    pub(crate) async fn unlock(&self, target: &Target) {
+    pub(crate) async fn unlock(&self, target: &BindingArgs) {
         if self.locks.is_none() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leafhost_metrics::{Buckets, Count, Labels, labels, register};
+use leafhost_metrics::{Buckets, Count, Labels, count, labels, register, register_as, set};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -31,9 +31,8 @@ impl Default for Metrics {
                 &mut registry,
                 "leafhost_scheduler_calls_total",
                 "Calls of a scheduler, by verb and result",
-                Family::default(),
             ),
-            call_time: register(
+            call_time: register_as(
                 &mut registry,
                 "leafhost_scheduler_call_seconds",
                 "Seconds until a call of a scheduler was answered, by verb",
@@ -43,31 +42,26 @@ impl Default for Metrics {
                 &mut registry,
                 "leafhost_scheduler_reserved_slots",
                 "Slots that are reserved for pods",
-                Gauge::default(),
             ),
             conflicts: register(
                 &mut registry,
                 "leafhost_scheduler_conflicts_total",
                 "Reservations that failed because another process took the slot first",
-                Count::default(),
             ),
             releases: register(
                 &mut registry,
                 "leafhost_scheduler_releases_total",
                 "Reserved slots that were released, by reason",
-                Family::default(),
             ),
             waiting: register(
                 &mut registry,
                 "leafhost_scheduler_waiting_pods",
                 "Pods that wait for devices",
-                Gauge::default(),
             ),
             tried_again: register(
                 &mut registry,
                 "leafhost_scheduler_tried_again_total",
                 "Waiting pods that a scheduler was asked to try again",
-                Count::default(),
             ),
             registry,
         }
@@ -81,8 +75,7 @@ impl Metrics {
     }
 
     pub(crate) fn called(&self, verb: &'static str, result: &'static str, took: Duration) {
-        let by_result = labels([("verb", verb), ("result", result)]);
-        self.calls.get_or_create(&by_result).0.inc();
+        count(&self.calls, [("verb", verb), ("result", result)]);
         let by_verb = labels([("verb", verb)]);
         let histogram = self.call_time.get_or_create(&by_verb);
         histogram.observe(took.as_secs_f64());
@@ -93,8 +86,7 @@ impl Metrics {
     }
 
     pub(crate) fn released(&self, reason: &'static str) {
-        let reason = labels([("reason", reason)]);
-        self.releases.get_or_create(&reason).0.inc();
+        count(&self.releases, [("reason", reason)]);
     }
 
     pub(crate) fn tried_again(&self) {
@@ -102,8 +94,7 @@ impl Metrics {
     }
 
     pub(crate) fn seen(&self, reserved: usize, waiting: usize) {
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.reserved.set(count(reserved));
-        self.waiting.set(count(waiting));
+        set(&self.reserved, reserved);
+        set(&self.waiting, waiting);
     }
 }

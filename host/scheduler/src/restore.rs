@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::allocation::reserve;
 use leafhost_core::instance::{Edit, Instance, Reserved, Use};
 use leafhost_core::scheduling::Pod;
+use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use tokio::time::Instant;
 
@@ -65,12 +67,8 @@ impl Scheduler {
         }
         let mut all = state.world.short().filter_map(|(instance, pod, slot)| {
             let uids = (pod.uid.clone(), instance.metadata.uid.clone());
-            let edit = Edit::Reserve {
-                id: slot?,
-                uid: pod.uid.clone(),
-                node: pod.node.clone(),
-                reserved: reserved(pod, &instance.metadata.name),
-            };
+            let usage = DeviceUsage::of_pod(&pod.uid, &pod.node);
+            let edit = reserve(&slot?, usage, reserved(pod, &instance.metadata.name));
             (!tried.contains(&uids)).then(|| LostReservation {
                 instance: Arc::clone(instance),
                 pod: pod.key.to_string(),

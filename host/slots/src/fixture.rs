@@ -50,10 +50,7 @@ pub(crate) fn instance(
 }
 
 pub(crate) fn device_id(resource: &str, id: &str) -> DeviceId {
-    DeviceId {
-        resource: format!("akri.sh/{resource}"),
-        id: id.into(),
-    }
+    DeviceId::new(format!("akri.sh/{resource}"), id)
 }
 
 pub(crate) fn ids(ids: &[&str]) -> BTreeSet<String> {

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leafhost_core::ports::{LedgerError, ResourceLedger};
+use leafhost_core::ports::ResourceLedger;
 use leafhost_core::problem::Problem;
-use leafhost_core::text::chain;
 use leafhost_core::wait::SourceEnded;
 use leafhost_kubelet::KubeletRun;
 use tokio::task::{JoinError, JoinSet};
@@ -20,9 +19,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Write that has ended.
 pub(super) enum LedgerWrite {
     /// Names that are offered.
-    Names(BTreeSet<String>, Result<(), LedgerError>),
+    Names(BTreeSet<String>, Result<(), String>),
     /// Kubelet that has all slots in its records.
-    Kubelet(KubeletRun, Result<(), LedgerError>),
+    Kubelet(KubeletRun, Result<(), String>),
 }
 
 /// Running writes, at most one of each kind.
@@ -100,7 +99,6 @@ impl SlotTask {
                     }
                     Err(error) => {
                         self.ledger_writes.retry = Some(Instant::now() + AGAIN);
-                        let error = chain(&error);
                         Some(Problem::LedgerNotWritten { error })
                     }
                 };

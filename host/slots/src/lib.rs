@@ -24,7 +24,6 @@ mod ledger_writes;
 mod metrics;
 pub mod model;
 mod node_count;
-mod pending;
 mod publish;
 pub mod queue;
 mod record_reads;
@@ -38,7 +37,7 @@ mod unwritable;
 mod writes;
 
 pub use metrics::Metrics;
-pub use queue::{AllocateQueue, SlotHandle};
+pub use queue::{AllocateQueue, SlotHandle, TicketQueue};
 
 use adopt::Adoptions;
 use holder_queries::HolderQueries;
@@ -50,9 +49,8 @@ use model::offers::OfferBuilder;
 use model::slot_table::SlotTable;
 use model::warmup::Warmup;
 use node_count::NodeCount;
-use pending::Pending;
 use publish::Published;
-use queue::Request;
+use queue::{Pending, Request};
 use record_reads::RecordReads;
 use record_reads::{FIRST_READ, SOON};
 use records::Records;

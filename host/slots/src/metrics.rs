@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leafhost_metrics::{Count, Labels, labels, register};
+use leafhost_metrics::{Count, Labels, count, register, register_as, set};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -28,9 +28,8 @@ impl Metrics {
                 all,
                 "leafhost_allocations_total",
                 "Allocations the kubelet asked for, by result",
-                Family::default(),
             ),
-            allocation_time: register(
+            allocation_time: register_as(
                 all,
                 "leafhost_allocation_seconds",
                 "Seconds until an allocation was decided, its claim written",
@@ -40,34 +39,29 @@ impl Metrics {
                 all,
                 "leafhost_slot_releases_total",
                 "Slots that were released, by reason",
-                Family::default(),
             ),
             slot_conflicts: register(
                 all,
                 "leafhost_slot_conflicts",
                 "Slots that the kubelet has given to a pod and another node claims",
-                Gauge::default(),
             ),
         }
     }
 
     /// Counts an allocation that was decided.
     pub(crate) fn allocated(&self, result: &'static str, took: Duration) {
-        let result = labels([("result", result)]);
-        self.allocations.get_or_create(&result).0.inc();
+        count(&self.allocations, [("result", result)]);
         self.allocation_time.observe(took.as_secs_f64());
     }
 
     /// Counts a slot that was released.
     pub(crate) fn released(&self, reason: &'static str) {
-        let reason = labels([("reason", reason)]);
-        self.releases.get_or_create(&reason).0.inc();
+        count(&self.releases, [("reason", reason)]);
     }
 
     /// Sets the number of slots that pods of this node have and another node claims.
-    pub fn set_slot_conflicts(&self, count: usize) {
-        self.slot_conflicts
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    pub fn set_slot_conflicts(&self, conflicts: usize) {
+        set(&self.slot_conflicts, conflicts);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queue of the kubelet's Allocate calls for the slot task.
+//! Queues of the kubelet's Allocate calls: for the slot task, and for tickets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use leafhost_core::device_id::{DeviceId, resource_name};
 use leafhost_core::node_order::{first, place};
 use leafhost_core::ports::InstanceSet;
+use leafhost_core::scheduling::DEVICES;
 use leafhost_kubelet::{Allocation, Allocator, Health, Offers, Refusal, ResourceName};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -15,9 +16,11 @@ use tokio::time::{Instant, timeout};
 use super::report::SlotReport;
 
 /// Capacity of the queue; the kubelet admits pods one after the other.
-pub(super) const QUEUE: usize = 64;
+const QUEUE: usize = 64;
 /// Time limit of a decision, after which the allocation is refused: the kubelet itself has no time limit.
 const ALLOCATE: Duration = Duration::from_secs(8);
+/// Time limit of an Allocate for tickets, shorter than the endpoint's, whose error says less.
+const ALLOCATE_TICKETS: Duration = Duration::from_secs(9);
 /// Time during which an allocation through a Configuration is decided again after its slots could not be claimed. The kubelet starts no
 /// other pod during this time.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -42,10 +45,8 @@ pub(super) struct Request {
 
 impl Request {
     pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> {
-        self.ids.iter().map(|id| DeviceId {
-            resource: self.resource.clone(),
-            id: id.clone(),
-        })
+        let ids = self.ids.iter();
+        ids.map(|id| DeviceId::new(&self.resource, id))
     }
 
     /// Returns the time until which the request may be decided again; `None` if that time has passed.
@@ -74,28 +75,31 @@ impl Request {
     }
 }
 
-/// Sends a request to a task and returns the answer, or `late` as a refusal if none comes within the time limit.
-pub(super) async fn ask<R>(
-    requests: &mpsc::Sender<R>,
-    request: impl FnOnce(oneshot::Sender<Result<Allocation, Refusal>>) -> R,
-    (limit, late): (Duration, String),
-) -> Result<Allocation, Refusal> {
-    let (answer, answered) = oneshot::channel();
-    let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
-    let decided = timeout(limit, async {
-        let sent = requests.send(request(answer)).await;
-        sent.map_err(|_| stopping())?;
-        answered.await.map_err(|_| stopping())?
-    });
-    let late = Err(Refusal::Unavailable(late));
-    decided.await.unwrap_or(late)
+/// Allocations that are not decided yet, by what they wait for.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Requests with a device id that is being written or asked about.
+    pub busy: Vec<Request>,
+    /// Requests through a Configuration for which no slot is free at the moment.
+    pub waiting_for_slot: Vec<Request>,
 }
 
-/// Passes the kubelet's calls to the slot task.
+impl Pending {
+    /// Returns the first end of the time limits of `waiting_for_slot`.
+    pub fn until(&self) -> Option<Instant> {
+        let waiting = self.waiting_for_slot.iter();
+        waiting
+            .map(|request| request.again_until().unwrap_or(request.asked))
+            .min()
+    }
+}
+
+/// Passes the kubelet's calls to the slot task, and those for tickets to their task.
 #[derive(Clone)]
 pub struct SlotHandle {
     pub(super) node: Arc<str>,
     requests: mpsc::Sender<Request>,
+    tickets: mpsc::Sender<Request>,
     offers: watch::Receiver<Arc<Offers>>,
     report: watch::Receiver<Arc<SlotReport>>,
     instances: watch::Receiver<Arc<InstanceSet>>,
@@ -122,7 +126,18 @@ impl Allocator for SlotHandle {
         resource: &ResourceName,
         ids: BTreeSet<String>,
     ) -> Result<Allocation, Refusal> {
-        let request = |answer| Request {
+        let (requests, limit, late) = if resource.as_str() == DEVICES {
+            let late = "the kubelet's records were not read in time".to_owned();
+            (&self.tickets, ALLOCATE_TICKETS, late)
+        } else {
+            let late = format!(
+                "the claim was not written within {} seconds; see the agent's status",
+                ALLOCATE.as_secs()
+            );
+            (&self.requests, ALLOCATE, late)
+        };
+        let (answer, answered) = oneshot::channel();
+        let request = Request {
             resource: resource.as_str().to_owned(),
             ids,
             answer,
@@ -132,11 +147,14 @@ impl Allocator for SlotHandle {
             unwritten: None,
             losses: 0,
         };
-        let late = format!(
-            "the claim was not written within {} seconds; see the agent's status",
-            ALLOCATE.as_secs()
-        );
-        ask(&self.requests, request, (ALLOCATE, late)).await
+        let stopping = || Refusal::Unavailable("the agent is stopping".to_owned());
+        let decided = timeout(limit, async {
+            let sent = requests.send(request).await;
+            sent.map_err(|_| stopping())?;
+            answered.await.map_err(|_| stopping())?
+        });
+        let late = Err(Refusal::Unavailable(late));
+        decided.await.unwrap_or(late)
     }
 
     fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
@@ -164,6 +182,9 @@ impl Allocator for SlotHandle {
     }
 }
 
+/// Queue of the calls for tickets.
+pub struct TicketQueue(pub(super) mpsc::Receiver<Request>);
+
 /// Queue of calls. It is created before the task because the device plugins need it first.
 pub struct AllocateQueue {
     pub(super) handle: SlotHandle,
@@ -173,15 +194,17 @@ pub struct AllocateQueue {
 }
 
 impl AllocateQueue {
-    /// Creates an empty queue for `node`, with the Instances it knows.
-    pub fn new(node: &str, instances: watch::Receiver<Arc<InstanceSet>>) -> Self {
+    /// Creates empty queues for `node`, with the Instances it knows.
+    pub fn new(node: &str, instances: watch::Receiver<Arc<InstanceSet>>) -> (Self, TicketQueue) {
         let (sender, requests) = mpsc::channel(QUEUE);
+        let (tickets, of_tickets) = mpsc::channel(QUEUE);
         let (offers, offered) = watch::channel(Arc::default());
         let (report, reported) = watch::channel(Arc::default());
-        Self {
+        let queue = Self {
             handle: SlotHandle {
                 node: node.into(),
                 requests: sender,
+                tickets,
                 offers: offered,
                 report: reported,
                 instances,
@@ -189,7 +212,8 @@ impl AllocateQueue {
             requests,
             offers,
             report,
-        }
+        };
+        (queue, TicketQueue(of_tickets))
     }
 
     /// Returns the device lists that are offered to the kubelet.

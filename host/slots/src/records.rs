@@ -19,8 +19,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use super::model::admission::Admission;
-use super::model::snapshot::{Checked, Pod, SLOTS_ANNOTATION, Snapshot};
+use super::model::snapshot::{Admission, Checked, Pod, SLOTS_ANNOTATION, Snapshot};
 
 /// Registration socket of the kubelet, relative to its folder.
 const SOCKET: &str = "device-plugins/kubelet.sock";
@@ -372,10 +371,7 @@ fn digest(checkpoint: &Checkpoint, wanted: Wanted) -> Checked {
             .filter_map(|pair| pair.split_once('='))
             .collect();
         for id in &entry.ids {
-            let device_id = DeviceId {
-                resource: entry.resource.clone(),
-                id: id.clone(),
-            };
+            let device_id = DeviceId::new(&entry.resource, id);
             if let Some(slot) = slots.get(id.as_str()) {
                 let before = checked.slots.insert(device_id.clone(), (*slot).to_owned());
                 if before.is_some_and(|before| before != **slot) {

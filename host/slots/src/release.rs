@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use leafhost_core::allocation::release;
 use leafhost_core::device_id::DeviceId;
 use leafhost_core::ports::{Change, Written};
 use leafhost_core::text::chain;
 
 use super::SlotTask;
-use super::model::released;
 use super::model::slot_state::{Reason, SlotKey};
 use super::queue::Request;
 use super::writes::Purpose;
@@ -35,7 +35,7 @@ impl SlotTask {
             if self.writes.has_device_id(&device_id) || self.writes.has_slot_key(&slot_key) {
                 continue;
             }
-            let edits = released::edits(&self.node, instance, &state.slot, &state.usage);
+            let edits = release(&self.node, instance, &state.slot, &state.usage);
             changes.push(Change::edit(instance, edits));
             slots.push((device_id, slot_key, reason));
         }

@@ -1,7 +1,7 @@
 //! Tests of the slot task with a fake kubelet and a fake store, on paused time.
 
 use leafhost_core::instance::{Edit, Instance};
-use leafhost_core::ports::{Change, LedgerError};
+use leafhost_core::ports::Change;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_fakes::{Ledger, Store, idle, wait_for};
 use leafhost_kubelet::Offers;
@@ -60,7 +60,7 @@ impl Rig {
     ) -> Self {
         let seen = devices.subscribe();
         let (holding, held) = watch::channel(Arc::default());
-        let queue = AllocateQueue::new(NODE, store.subscribe());
+        let (queue, _) = AllocateQueue::new(NODE, store.subscribe());
         let (handle, offers) = (queue.handle(), queue.offers());
         let ports = SlotPorts {
             store: Arc::clone(&store) as Arc<dyn InstanceStore>,
@@ -472,21 +472,18 @@ impl ResourceLedger for Shaky {
         self.ledger.names()
     }
 
-    async fn add(&self, names: BTreeSet<String>) -> Result<(), LedgerError> {
+    async fn add(&self, names: BTreeSet<String>) -> Result<(), String> {
         if self.is_well.load(std::sync::atomic::Ordering::Relaxed) {
             return self.ledger.add(names).await;
         }
-        Err(LedgerError {
-            message: "the disk is full".into(),
-            source: None,
-        })
+        Err("the disk is full".to_owned())
     }
 
     fn kubelet(&self) -> Option<String> {
         self.ledger.kubelet()
     }
 
-    async fn set_kubelet(&self, kubelet: String) -> Result<(), LedgerError> {
+    async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
         self.ledger.set_kubelet(kubelet).await
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leafhost_core::allocation::release;
 use leafhost_core::backoff;
 use leafhost_core::device_id::DeviceId;
 use leafhost_core::device_view::DeviceSnapshot;
@@ -18,17 +19,15 @@ use leafhost_core::slot::DeviceUsage;
 use leafhost_core::text::chain;
 use leafhost_core::wait::{SourceEnded, publish, until};
 use leafhost_kubelet::{Allocation, Device, Health, KubeletRun, Offers, Refusal, ResourceName};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::model::admission::Served;
-use crate::model::released;
 use crate::model::slot_state::{RECORD_WAIT, Reason, SlotKey};
-use crate::model::snapshot::Snapshot;
-use crate::queue::ask;
+use crate::model::snapshot::{Served, Snapshot};
+use crate::queue::{Request, TicketQueue};
 use crate::record_reads::{EVERY, SILENT, SOON};
 use crate::records::{Admissions, Records};
 use crate::report::SlotView;
@@ -49,32 +48,6 @@ const UNSEEN: Duration = Duration::from_millis(500);
 const BLIND: Duration = Duration::from_secs(8);
 /// Longest wait of an Allocate for a device that no handler has reported since the agent started.
 const UNREPORTED: Duration = Duration::from_secs(5);
-/// Time limit of an Allocate, shorter than the endpoint's, whose error says less.
-const ALLOCATE: Duration = Duration::from_secs(9);
-
-/// Allocate call that waits for its answer.
-struct Request {
-    ids: BTreeSet<String>,
-    answer: oneshot::Sender<Result<Allocation, Refusal>>,
-    asked: Instant,
-}
-
-/// Handle for the kubelet's Allocate calls for tickets.
-#[derive(Clone)]
-pub struct TicketHandle(mpsc::Sender<Request>);
-
-impl TicketHandle {
-    /// Returns the allocation of the container that the kubelet asks for.
-    pub async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
-        let request = |answer| Request {
-            ids,
-            answer,
-            asked: Instant::now(),
-        };
-        let late = "the kubelet's records were not read in time".to_owned();
-        ask(&self.0, request, (ALLOCATE, late)).await
-    }
-}
 
 /// Returns `count` tickets, at most [`MAX_TICKETS`], as offers for the kubelet.
 pub fn offers(count: u32) -> Offers {
@@ -132,7 +105,7 @@ pub struct TicketTask {
     config: TicketConfig,
     ports: TicketPorts,
     instances: watch::Receiver<Arc<InstanceSet>>,
-    requests: mpsc::Receiver<Request>,
+    requests: TicketQueue,
     report: watch::Sender<Arc<TicketReport>>,
     metrics: Arc<Metrics>,
     history: TicketHistory,
@@ -158,14 +131,14 @@ struct Answered {
 }
 
 impl TicketTask {
-    /// Makes the task of a node, the handle for the kubelet's calls, and a receiver of the task's reports.
+    /// Makes the task of a node, and a receiver of the task's reports.
     pub fn new(
         node: &str,
         config: TicketConfig,
         ports: TicketPorts,
+        requests: TicketQueue,
         metrics: Arc<Metrics>,
-    ) -> (Self, TicketHandle, watch::Receiver<Arc<TicketReport>>) {
-        let (sender, requests) = mpsc::channel(crate::queue::QUEUE);
+    ) -> (Self, watch::Receiver<Arc<TicketReport>>) {
         let (report, reported) = watch::channel(Arc::default());
         let task = Self {
             node: node.into(),
@@ -184,7 +157,7 @@ impl TicketTask {
             uncertain_uids: BTreeSet::new(),
             admitted: BTreeSet::new(),
         };
-        (task, TicketHandle(sender), reported)
+        (task, reported)
     }
 
     /// Runs until `stop`. Fails if the Instances or the kubelet's folder can no longer be watched.
@@ -193,7 +166,7 @@ impl TicketTask {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                Some(request) = self.requests.recv() => self.answer(request).await,
+                Some(request) = self.requests.0.recv() => self.answer(request).await,
                 changed = self.instances.changed() => {
                     changed.map_err(|_| SourceEnded("Instances"))?;
                     self.publish(false);
@@ -289,10 +262,8 @@ impl TicketTask {
         let reserved = model::reserved_slots(&self.node, instances);
         self.uncertain_uids.clear();
         self.answered.retain(|answer| {
-            let device_ids = answer.ids.iter().map(|id| DeviceId {
-                resource: DEVICES.to_owned(),
-                id: id.clone(),
-            });
+            let ids = answer.ids.iter();
+            let device_ids = ids.map(|id| DeviceId::new(DEVICES, id));
             let (uid, container) = &answer.container;
             let pods = device_ids
                 .filter_map(|device_id| checked.entries.get(&device_id))
@@ -325,10 +296,7 @@ impl TicketTask {
         wrong: Vec<(SlotKey, String, String)>,
         back: Vec<(SlotKey, String, Reason)>,
     ) {
-        let usage = |uid: &str| DeviceUsage::Pod {
-            uid: uid.to_owned(),
-            node: self.node.to_string(),
-        };
+        let usage = |uid: &str| DeviceUsage::of_pod(uid, &self.node);
         let mut edits: BTreeMap<InstanceKey, Vec<Edit>> = BTreeMap::new();
         for ((key, slot), uid, found) in wrong {
             tracing::warn!(
@@ -341,13 +309,14 @@ impl TicketTask {
                 id: slot,
                 held: usage(&uid),
                 new: usage(&found),
+                reserved: None,
             });
         }
         for ((key, slot), uid, reason) in back {
             self.metrics.released(reason.as_str());
             tracing::info!(slot, reason = reason.as_str(), "released");
             if let Some(instance) = instances.instances.get(&key) {
-                let edits_of_slot = released::edits(&self.node, instance, &slot, &usage(&uid));
+                let edits_of_slot = release(&self.node, instance, &slot, &usage(&uid));
                 edits.entry(key).or_default().extend(edits_of_slot);
             }
         }
@@ -388,10 +357,7 @@ impl TicketTask {
             SlotView {
                 holder: holder.map(|reserved| reserved.pod.clone()),
                 is_named: true,
-                device_id: DeviceId {
-                    resource: DEVICES.to_owned(),
-                    id: uid,
-                },
+                device_id: DeviceId::new(DEVICES, uid),
                 instance: Some(key),
                 slot,
             }
@@ -406,7 +372,9 @@ impl TicketTask {
     }
 
     async fn answer(&mut self, request: Request) {
-        let Request { ids, answer, asked } = request;
+        let Request {
+            ids, answer, asked, ..
+        } = request;
         let (found, container) = match self.decide(asked).await {
             Ok((allocation, container)) => (submounts::cover(allocation), Some(container)),
             Err(refusal) => {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::SlotTask;
 use super::model::claim::Chosen;
 use super::model::slot_state::{Reason, SlotKey};
-use super::queue::Request;
+use super::queue::{Pending, Request};
 use super::unwritable::Transition;
 
 /// Time limit of writes that are made together. After it their outcome is unknown.
@@ -192,7 +192,7 @@ impl SlotTask {
     /// Waits for the running writes. The task decides nothing more.
     pub(super) async fn finish(&mut self) -> Result<(), SourceEnded> {
         self.requests.close();
-        self.pending.clear();
+        self.pending = Pending::default();
         while let Some(done) = self.writes.running.join_next().await {
             self.written(done).await?;
         }

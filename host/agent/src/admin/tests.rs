@@ -65,7 +65,14 @@ async fn start() -> Bench {
     let shutdown = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
     metrics.count_write("create", "ok");
-    let admin = Admin::new(board, versions, metrics, || 3, shutdown.clone());
+    let admin = Admin {
+        board,
+        version: versions,
+        metrics,
+        lost_log_lines: || 3,
+        making: Arc::new(Semaphore::new(1)),
+        shutdown: shutdown.clone(),
+    };
     let known = admin.clone();
     let listeners = [
         TcpListener::bind("127.0.0.1:0").await.unwrap(),

@@ -12,12 +12,12 @@ use leafhost_core::slices::DRIVER;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
 use leafhost_kubelet::dra::{DraConfig, DraTask};
+use leafhost_kubelet::records::PodResources;
 use tokio::sync::watch;
 
 use crate::claims::board::ClaimBoard;
 use crate::claims::offer::OfferTask;
 use crate::claims::specs::CdiClaimSpecs;
-use crate::claims::users::KubeletClaims;
 use crate::metrics::Metrics;
 
 /// Ports to the cluster for claims.
@@ -51,13 +51,14 @@ pub(super) fn add(
 ) -> ClaimBoard {
     let stop = tasks.stop.clone();
     let instances = store.instances();
+    let pod_resources = folders.kubelet_dir.join("pod-resources/kubelet.sock");
     let ports = ClaimPorts {
         reader: home.reader,
         store,
         devices: devices.clone(),
         specs: Arc::new(CdiClaimSpecs::new(folders.specs)),
         records: home.records,
-        users: Arc::new(KubeletClaims::new(&folders.kubelet_dir)),
+        users: Arc::new(PodResources::new(pod_resources)),
     };
     let (claims, claims_report) = Claims::new(node, ports, Arc::clone(&metrics.claims));
     let (health, healths) = watch::channel(Arc::default());

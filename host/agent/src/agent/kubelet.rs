@@ -1,23 +1,17 @@
 //! Builds the tasks for the kubelet: device-plugin sockets, its records, and the slot task between them.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use async_trait::async_trait;
-use leafhost_core::scheduling::{DEVICES, LockPort};
+use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait::changed;
 use leafhost_kubelet::records::PodsFolder;
-use leafhost_kubelet::{
-    Allocation, Allocator, DevicePluginsTask, Offers, PluginConfig, Refusal, Report, ResourceName,
-};
+use leafhost_kubelet::{DevicePluginsTask, Offers, PluginConfig, Report};
 use leafhost_slots::holders::HoldersTask;
 use leafhost_slots::records::{KubeletRecords, is_of_slots, is_of_tickets};
-use leafhost_slots::tickets::{
-    self, TicketConfig, TicketHandle, TicketPorts, TicketReport, TicketTask,
-};
-use leafhost_slots::{AllocateQueue, SlotConfig, SlotHandle, SlotPorts, SlotTask};
+use leafhost_slots::tickets::{self, TicketConfig, TicketPorts, TicketReport, TicketTask};
+use leafhost_slots::{AllocateQueue, SlotConfig, SlotPorts, SlotTask};
 use tokio::sync::watch;
 
 use crate::document::KubeletBoard;
@@ -54,13 +48,12 @@ pub(super) fn add(
         lock,
     } = config;
     let stop = tasks.stop.clone();
-    let queue = AllocateQueue::new(node, ports.store.instances());
+    let (queue, ticket_queue) = AllocateQueue::new(node, ports.store.instances());
     let folder = PluginConfig::new(root.join("device-plugins"), SOCKET_PREFIX);
     let (events, changes) = watch::channel(0);
     let store = Arc::clone(&ports.store);
     let (offers, offered) = watch::channel(Arc::default());
-    let (router, given) = Router::new(queue.handle());
-    let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(router));
+    let (plugins, handle) = DevicePluginsTask::new(folder, offered, Arc::new(queue.handle()));
     let report = handle.report();
     let ticket_records = {
         let (plugins, changes) = (handle.clone(), changes.clone());
@@ -80,10 +73,13 @@ pub(super) fn add(
         grace: slots.grace,
         is_offered: tickets > 0,
     };
-    let (task, ticket_handle, ticket_report) =
-        TicketTask::new(node, ticket_config, ticket_ports, slots_metrics);
-    // Set only once.
-    drop(given.set(ticket_handle));
+    let (task, ticket_report) = TicketTask::new(
+        node,
+        ticket_config,
+        ticket_ports,
+        ticket_queue,
+        slots_metrics,
+    );
     tasks.add("tickets", task.run(stop.clone()));
     let joining = join_offers(queue.offers(), ticket_report.clone(), tickets, offers);
     tasks.add_loop("offers", joining);
@@ -106,39 +102,6 @@ pub(super) fn add(
         root,
         plugins: report,
         slots: slots_report,
-    }
-}
-
-/// Routes the kubelet's calls for tickets and for slots.
-struct Router {
-    slots: SlotHandle,
-    tickets: Arc<OnceLock<TicketHandle>>,
-}
-
-impl Router {
-    /// Creates a router, and the cell for the handle of the ticket task.
-    fn new(slots: SlotHandle) -> (Self, Arc<OnceLock<TicketHandle>>) {
-        let tickets = Arc::<OnceLock<TicketHandle>>::default();
-        let given = Arc::clone(&tickets);
-        (Self { slots, tickets }, given)
-    }
-}
-
-#[async_trait]
-impl Allocator for Router {
-    async fn allocate(
-        &self,
-        resource: &ResourceName,
-        ids: BTreeSet<String>,
-    ) -> Result<Allocation, Refusal> {
-        match self.tickets.get() {
-            Some(tickets) if resource.as_str() == DEVICES => tickets.allocate(ids).await,
-            _ => self.slots.allocate(resource, ids).await,
-        }
-    }
-
-    fn prefer(&self, resource: &ResourceName, available: &BTreeSet<String>) -> Vec<String> {
-        self.slots.prefer(resource, available)
     }
 }
 

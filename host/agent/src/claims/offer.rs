@@ -11,7 +11,7 @@ use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::slice_device::{Sharing, offered};
+use leafhost_core::slice_device::offered;
 use leafhost_core::slices::{Devices, MISSING, Taint, UNHEALTHY};
 use leafhost_core::usable::{Unusable, usable};
 use leafhost_core::wait::{changed, publish};
@@ -34,8 +34,8 @@ pub struct OfferReport {
     pub problem: Option<String>,
     /// Number of local devices offered, by Configuration with backend `Dra`.
     pub offered: BTreeMap<ConfigurationKey, usize>,
-    /// Sharing of a device with several slots among claims, once it is known.
-    pub sharing: Option<Sharing>,
+    /// Once it is known: true if claims share a device with several slots, false if each slot is a device.
+    pub has_shares: Option<bool>,
     /// Attributes and capacities that do not fit into a slice, as `<instance>: <name>`.
     pub left_out: BTreeSet<String>,
 }
@@ -43,14 +43,11 @@ pub struct OfferReport {
 impl OfferReport {
     /// Returns how the devices of a Configuration are offered to the scheduler, if they are.
     pub fn view(&self, key: &ConfigurationKey) -> Option<AllocationView> {
-        let sharing = self.sharing.map(|sharing| match sharing {
-            Sharing::Shares => "shares",
-            Sharing::Slots => "slots",
-        });
+        let sharing = |has_shares| if has_shares { "shares" } else { "slots" };
         self.offered.get(key).map(|offered| AllocationView {
             by: "dra".to_owned(),
             local_devices: *offered,
-            sharing: sharing.map(str::to_owned),
+            sharing: self.has_shares.map(|has| sharing(has).to_owned()),
         })
     }
 }
@@ -164,7 +161,7 @@ impl OfferTask {
         let mut report = OfferReport {
             problem: problem.filter(|_| !wanted.is_empty()),
             offered: wanted.iter().map(|key| (key.clone(), 0)).collect(),
-            sharing: features.map(Sharing::of),
+            has_shares: features.map(|features| features.shares),
             left_out: BTreeSet::new(),
         };
         let offered = match features.filter(|_| is_known) {
@@ -203,7 +200,6 @@ fn offers(
     report: &mut OfferReport,
 ) -> Devices {
     let name_index = NameIndex::new(node, view, instances);
-    let sharing = Sharing::of(features);
     let mut all = Devices::new();
     for instance in instances.instances.values() {
         let is_here = !instance.spec.shared && instance.is_seen_by(node);
@@ -231,7 +227,7 @@ fn offers(
             evicts: configuration.evicts && key == UNHEALTHY,
         };
         let taints = reason.map(taint).into_iter().collect();
-        let (devices, over) = offered(&key, instance, &taints, sharing);
+        let (devices, over) = offered(&key, instance, &taints, features.shares);
         let count = report.offered.entry(key).or_default();
         *count = count.saturating_add(usize::from(!devices.is_empty()));
         all.extend(devices);

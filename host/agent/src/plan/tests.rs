@@ -115,7 +115,6 @@ fn shown(changes: &[Change]) -> Vec<String> {
         Edit::Status { node, .. } => format!("status of {node}"),
         Edit::Holders { node, .. } => format!("holders of {node}"),
         Edit::Slot { id, new, .. } => format!("{id}={new}"),
-        Edit::Reserve { id, uid, .. } => format!("{id}=P:{uid}"),
     };
     changes
         .iter()
@@ -465,10 +464,7 @@ fn an_instance_whose_name_does_not_stand_for_its_device_takes_nothing_from_the_o
 #[test]
 fn a_name_that_another_node_has_is_evaded() {
     let hash = |length| device_hash("foo0", Some(NODE), length);
-    let taken = InstanceKey {
-        namespace: "default".into(),
-        name: instance_name("cams", &hash(DigestLength::Three)),
-    };
+    let taken = InstanceKey::new("default", instance_name("cams", &hash(DigestLength::Three)));
     let changes = plan(
         NODE,
         &cams([local("foo0")]),
@@ -489,10 +485,7 @@ fn a_name_that_another_node_has_is_evaded() {
 #[test]
 fn a_device_for_which_no_name_is_left_is_told() {
     let name = |length| instance_name("cams", &device_hash("foo0", None, length));
-    let taken = DigestLength::ALL.map(|length| InstanceKey {
-        namespace: "default".into(),
-        name: name(length),
-    });
+    let taken = DigestLength::ALL.map(|length| InstanceKey::new("default", name(length)));
     let reservations = Reservations {
         taken: taken.into(),
         ..Reservations::default()
@@ -565,10 +558,7 @@ fn held_slots_of_an_instance_are_not_those_of_its_namesake() {
         view(configured("cams", "udev", ""), [shared("foo0")]),
         view(edge, [shared("foo0")]),
     ]);
-    let key = InstanceKey {
-        namespace: "default".into(),
-        name: "cams-8120fe".into(),
-    };
+    let key = InstanceKey::new("default", "cams-8120fe");
     let usage = leafhost_core::slot::DeviceUsage::Node(NODE.into());
     let slots = BTreeMap::from([("cams-8120fe-0".to_owned(), usage)]);
     let held = HeldSlots::from([(key, slots)]);

@@ -74,8 +74,8 @@ pub async fn agent(
         claims: home.claims.clone(),
     };
     let mut agent = Agent::build(config, ports)?;
-    if let Some(reports) = &home.reports {
-        agent.report_to(Arc::clone(reports));
+    if let Some(writer) = home.reports.take() {
+        agent.report_to(|reports, problem| writer.keep(reports, problem));
     }
     Ok((agent, bound))
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use leafhost_agent::{CdiReaders, ClaimHome};
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ReportSink, ResourceLedger,
-    SourceProblem,
+    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
 };
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
@@ -35,8 +34,8 @@ pub struct Home {
     pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
     pub ledger: Arc<dyn ResourceLedger>,
-    /// Sink of the agent's reports; `None` if operators look on the node.
-    pub reports: Option<Arc<dyn ReportSink>>,
+    /// Writer of the agent's reports; `None` if operators look on the node.
+    pub reports: Option<KubeReport>,
     /// Ports for the scheduler's claims; `None` without a scheduler.
     pub claims: Option<ClaimHome>,
     /// Lock of the node, if schedulers lock it.
@@ -143,7 +142,7 @@ impl Home {
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),
             ledger: state.ledger.clone(),
-            reports: Some(Arc::new(reports)),
+            reports: Some(reports),
             claims: Some(claims),
             lock,
             node,

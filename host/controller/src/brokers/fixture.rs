@@ -104,10 +104,7 @@ impl Site {
     }
 
     pub fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Instance)) {
-        let key = InstanceKey {
-            namespace: "n".into(),
-            name: name.into(),
-        };
+        let key = InstanceKey::new("n", name);
         edit(Arc::make_mut(self.instances.get_mut(&key).unwrap()));
     }
 

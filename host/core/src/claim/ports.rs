@@ -1,6 +1,6 @@
 //! Ports of claims: reading allocations, writing container specs, keeping records, and publishing slices.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -25,13 +25,6 @@ pub struct ReadError {
 pub trait ClaimReader: Send + Sync {
     /// Returns a claim, or `None` if it does not exist or is not allocated. Ends in bounded time.
     async fn read(&self, namespace: &str, name: &str) -> Result<Option<AllocatedClaim>, ReadError>;
-}
-
-/// Source of the claims that are in use.
-#[async_trait]
-pub trait ClaimUsers: Send + Sync {
-    /// Returns the claims that containers of this node use, as (namespace, name), or `None` while they are unknown.
-    async fn used(&self) -> Option<BTreeSet<(String, String)>>;
 }
 
 /// Store of the container specs of claims, read by container runtimes.

@@ -65,10 +65,7 @@ pub struct Slot {
 impl Slot {
     /// Returns the key of the slot's Instance.
     pub fn key(&self) -> InstanceKey {
-        InstanceKey {
-            namespace: self.namespace.clone(),
-            name: self.instance.clone(),
-        }
+        InstanceKey::new(&self.namespace, &self.instance)
     }
 }
 

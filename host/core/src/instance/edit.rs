@@ -45,19 +45,8 @@ pub enum Edit {
         /// Holders by slot id.
         holders: BTreeMap<String, String>,
     },
-    /// Assigns a free slot to the pod that a scheduler has chosen it for. A compare-and-swap, as [`Edit::Slot`].
-    Reserve {
-        /// Slot id: `<instance>-<slot>`.
-        id: String,
-        /// Uid of the pod.
-        uid: String,
-        /// Node to which the pod is bound.
-        node: String,
-        /// New entry of the slot in `spec.leafhost.reserved`.
-        reserved: Reserved,
-    },
     /// Changes the holder of a slot: a compare-and-swap of one value of `spec.deviceUsage`, without effect on other
-    /// slots. Removes the reservation of the slot unless a pod gets it.
+    /// slots.
     Slot {
         /// Slot id: `<instance>-<slot>`.
         id: String,
@@ -65,6 +54,8 @@ pub enum Edit {
         held: DeviceUsage,
         /// New holder.
         new: DeviceUsage,
+        /// New entry of the slot in `spec.leafhost.reserved`. `None` removes the entry unless the new holder is a pod.
+        reserved: Option<Reserved>,
     },
 }
 
@@ -94,14 +85,6 @@ fn swap(
         usage.insert(id.to_owned(), new.to_string());
     }
     Ok(())
-}
-
-/// Returns the usage of a slot that is reserved for a pod.
-fn reserved_for(uid: &str, node: &str) -> DeviceUsage {
-    DeviceUsage::Pod {
-        uid: uid.to_owned(),
-        node: node.to_owned(),
-    }
 }
 
 impl Edit {
@@ -168,21 +151,18 @@ impl Edit {
                 }
                 instance.status.used = Some(instance.used());
             }
-            Self::Reserve {
+            Self::Slot {
                 id,
-                uid,
-                node,
+                held,
+                new,
                 reserved,
             } => {
-                swap(instance, id, &DeviceUsage::Unused, &reserved_for(uid, node))?;
-                let leafhost = instance.spec.leafhost.get_or_insert_default();
-                leafhost.reserved.insert(id.clone(), reserved.clone());
-            }
-            Self::Slot { id, held, new } => {
                 swap(instance, id, held, new)?;
-                if let Some(leafhost) = &mut instance.spec.leafhost
-                    && new.pod().is_none()
-                {
+                let leafhost = &mut instance.spec.leafhost;
+                if let Some(reserved) = reserved {
+                    let leafhost = leafhost.get_or_insert_default();
+                    leafhost.reserved.insert(id.clone(), reserved.clone());
+                } else if let Some(leafhost) = leafhost.as_mut().filter(|_| new.pod().is_none()) {
                     leafhost.reserved.remove(id);
                 }
             }
@@ -194,15 +174,11 @@ impl Edit {
     pub fn is_made(&self, instance: &Instance) -> bool {
         let mut again = instance.clone();
         match self {
-            Self::Slot { id, new, .. } => instance.usage(id) == new.to_string(),
-            Self::Reserve {
-                id,
-                uid,
-                node,
-                reserved,
+            Self::Slot {
+                id, new, reserved, ..
             } => {
-                let new = reserved_for(uid, node).to_string();
-                instance.usage(id) == new && instance.reserved(id) == Some(reserved)
+                instance.usage(id) == new.to_string()
+                    && (reserved.is_none() || instance.reserved(id) == reserved.as_ref())
             }
             Self::Common {
                 generation,

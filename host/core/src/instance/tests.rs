@@ -64,6 +64,7 @@ fn a_slot_goes_only_from_whom_the_edit_names() {
             id: id.into(),
             held,
             new,
+            reserved: None,
         }
         .apply(&mut edited);
         match usage {

@@ -71,7 +71,7 @@ fn read(uid: String, allocation: AllocationResult) -> Result<AllocatedClaim, Str
         let requests = config.requests.unwrap_or_default();
         if let Some(opaque) = config.opaque {
             let read = Parameters::read(&opaque.driver, &requests, &opaque.parameters.0);
-            parameters.extend(read.map_err(|error| error.to_string())?);
+            parameters.extend(read?);
         }
     }
     Ok(AllocatedClaim {

@@ -5,11 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use kube::{Api, Client};
 use leafhost_core::names::label_value;
 use leafhost_core::node_report::NodeReport;
-use leafhost_core::ports::ReportSink;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -51,12 +49,10 @@ impl KubeReport {
             given,
         }
     }
-}
 
-#[async_trait]
-impl ReportSink for KubeReport {
-    async fn keep(
-        &self,
+    /// Publishes the newest report in place of earlier ones until the sender is dropped. Keeps the reason in `problem` while publishing fails.
+    pub async fn keep(
+        self,
         mut reports: watch::Receiver<Arc<NodeReport>>,
         problem: watch::Sender<Option<String>>,
     ) {
@@ -64,8 +60,7 @@ impl ReportSink for KubeReport {
         if reports.wait_for(|report| report.complete).await.is_err() {
             return;
         }
-        let (client, given) = (self.client.clone(), self.given.clone());
-        let mut task = Task::new(self.owner.clone(), client, given);
+        let mut task = Task::new(self.owner, self.client, self.given);
         task.run(reports, problem).await;
     }
 }

@@ -12,10 +12,10 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::claim::ports::SliceFeatures;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::pools::{PoolRules, Pools, pools};
+use leafhost_core::pools::{Pools, pools};
 use leafhost_core::ports::InstanceSet;
 use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
-use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
+use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -157,13 +157,10 @@ impl PoolTask {
         }
     }
 
-    /// Returns the Configurations whose devices the scheduler allocates, or `None` while they are unknown.
-    fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, PoolRules>> {
+    /// Returns the Configurations whose devices the scheduler allocates, each true if it evicts pods, or `None` while they are unknown.
+    fn wanted(&mut self) -> Option<BTreeMap<ConfigurationKey, bool>> {
         let known = self.views.configurations.borrow_and_update();
-        let rules = |state: &ConfigurationState| PoolRules {
-            evicts: state.evicts,
-        };
-        let all = known.dra().map(|(key, state)| (key.clone(), rules(state)));
+        let all = known.dra().map(|(key, state)| (key.clone(), state.evicts));
         known.complete.then(|| all.collect())
     }
 
@@ -211,7 +208,7 @@ impl PoolTask {
     }
 
     /// Returns the pools to offer, or `None` while they are unknown.
-    fn plan(&mut self, wanted: Option<BTreeMap<ConfigurationKey, PoolRules>>) -> Option<Pools> {
+    fn plan(&mut self, wanted: Option<BTreeMap<ConfigurationKey, bool>>) -> Option<Pools> {
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let hostnames = self.views.hostnames.borrow_and_update().clone()?;
         let is_known = instances.is_known() && self.nodes.borrow().is_some();

@@ -283,6 +283,7 @@ fn whatever_the_definition_of_instances_allows_is_read_and_its_slots_can_be_clai
             id: format!("{NAME}-0"),
             held: DeviceUsage::Unused,
             new: DeviceUsage::Node(NODE.to_owned()),
+            reserved: None,
         };
         let status = NodeStatus::new(Health::Unhealthy("hot".into()));
         let node = NODE.to_owned();

@@ -35,9 +35,9 @@ fn operations(base: &Instance, edits: &[Edit], mut patch: Operations) -> Option<
         // No other writer changes the object before the patch, so the count is right.
         let used = now.used();
         // A scheduler may not write the status; an agent counts the slots that it has reserved.
-        let is_reserved = edits
-            .iter()
-            .any(|edit| matches!(edit, Edit::Reserve { .. }));
+        let reserves =
+            |edit: &Edit| matches!(edit, Edit::Slot { reserved, .. } if reserved.is_some());
+        let is_reserved = edits.iter().any(reserves);
         if !is_reserved && base.status.used.is_some() && now.status.used != Some(used) {
             patch.add("/status/used", &json!(used));
         }
@@ -180,7 +180,7 @@ impl Operations {
                 }
                 self.add("/status/used", &json!(now.status.used));
             }
-            Edit::Slot { id, .. } | Edit::Reserve { id, .. } => {
+            Edit::Slot { id, .. } => {
                 self.add_reserved(id, before, now);
                 let (old, new) = (&before.spec.device_usage, &now.spec.device_usage);
                 if old.is_empty() {
@@ -250,6 +250,7 @@ fn token(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use leafhost_core::allocation;
     use leafhost_core::device::Health;
     use leafhost_core::instance::{Leafhost, NodeStatus, OwnerReference, Reserved};
     use leafhost_core::slot::DeviceUsage;
@@ -273,6 +274,7 @@ mod tests {
             id: id.into(),
             held,
             new,
+            reserved: None,
         }
     }
 
@@ -312,16 +314,9 @@ mod tests {
         bare.spec.nodes.clear();
         bare.spec.device_usage.clear();
         bare.status.nodes.clear();
-        let reserve = |id: &str| Edit::Reserve {
-            id: id.into(),
-            uid: "5f".into(),
-            node: "n".into(),
-            reserved: reserved(),
-        };
-        let pod = DeviceUsage::Pod {
-            uid: "4e".into(),
-            node: "n".into(),
-        };
+        let reserve =
+            |id: &str| allocation::reserve(id, DeviceUsage::of_pod("5f", "n"), reserved());
+        let pod = DeviceUsage::of_pod("4e", "n");
         let edits = [
             reserve("a-1-0"),
             reserve("a-1-1"),
@@ -465,12 +460,7 @@ mod tests {
 
     #[test]
     fn a_reservation_writes_nothing_but_the_slot_and_for_whom_it_is() {
-        let edit = Edit::Reserve {
-            id: "a-1-0".into(),
-            uid: "5f".into(),
-            node: "n".into(),
-            reserved: reserved(),
-        };
+        let edit = allocation::reserve("a-1-0", DeviceUsage::of_pod("5f", "n"), reserved());
         let mut base = base();
         base.status.used = Some(0);
         base.spec.leafhost = Some(Leafhost::default());

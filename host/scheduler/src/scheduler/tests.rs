@@ -132,7 +132,7 @@ impl Bench {
         let args = BindingArgs {
             pod_name: pod.key.name.clone(),
             pod_namespace: pod.key.namespace.clone(),
-            pod_uid: pod.uid.clone(),
+            uid: pod.uid.clone(),
             node: node.to_owned(),
         };
         Arc::clone(&self.scheduler).bind(args).await.error

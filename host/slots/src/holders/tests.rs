@@ -13,10 +13,7 @@ struct Bench {
 }
 
 fn key() -> InstanceKey {
-    InstanceKey {
-        namespace: "default".into(),
-        name: "a-1".into(),
-    }
+    InstanceKey::new("default", "a-1")
 }
 
 /// Starts the task of node n, with an Instance that m and n see and of which each has a slot.
@@ -64,10 +61,7 @@ impl Bench {
         let slots = held.iter().map(|(slot, pod)| SlotView {
             slot: (*slot).into(),
             instance: Some(key()),
-            device_id: DeviceId {
-                resource: "akri.sh/a-1".into(),
-                id: (*slot).into(),
-            },
+            device_id: DeviceId::new("akri.sh/a-1", *slot),
             holder: pod.map(str::to_owned),
             is_named: pod.is_some_and(|pod| pod.contains('/')),
         });

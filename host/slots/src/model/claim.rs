@@ -60,10 +60,7 @@ impl SlotContext<'_> {
         // Slots that this node has already determine which Instances remain for the other ids.
         let (again, new): (Vec<_>, Vec<_>) = ids
             .iter()
-            .map(|id| DeviceId {
-                resource: resource.to_owned(),
-                id: id.clone(),
-            })
+            .map(|id| DeviceId::new(resource, id))
             .partition(|device_id| {
                 let state = self.slot_table.by_device_id.get(device_id);
                 state.is_some_and(|state| state.stored.is_some())

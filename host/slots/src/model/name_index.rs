@@ -121,10 +121,7 @@ impl NameIndex {
         let made = || {
             let (configuration, _) = instance.rsplit_once('-')?;
             let configuration = self.configurations.get(configuration)?;
-            Some(InstanceKey {
-                namespace: configuration.namespace().to_owned(),
-                name: instance.to_owned(),
-            })
+            Some(InstanceKey::new(configuration.namespace(), instance))
         };
         self.instances.get(instance).cloned().or_else(made)
     }

@@ -396,10 +396,7 @@ fn behind(state: Option<&SlotState>, name_index: &NameIndex, claims: &[Claim]) -
 
 /// Returns a device id that no kubelet can name.
 fn duplicate_id(claim: &Claim) -> DeviceId {
-    DeviceId {
-        resource: String::new(),
-        id: format!("{}/{}", claim.key.namespace, claim.slot),
-    }
+    DeviceId::new("", format!("{}/{}", claim.key.namespace, claim.slot))
 }
 
 /// Returns the name of the Instance in a slot id.

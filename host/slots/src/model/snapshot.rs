@@ -68,6 +68,18 @@ pub struct Checked {
     pub rewritten: bool,
 }
 
+/// State of the kubelet while it admits a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Admitted pods and the pod being admitted, as `namespace/name`.
+    pub active: BTreeSet<String>,
+    /// Containers that have tickets by the kubelet's checkpoint, each with the uid of its pod.
+    pub served: BTreeSet<Served>,
+}
+
+/// Container, as the uid of its pod and its own name.
+pub type Served = (String, String);
+
 /// State of one device id in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
@@ -193,10 +205,7 @@ mod tests {
     use super::*;
 
     fn mk_device_id(id: &str) -> DeviceId {
-        DeviceId {
-            resource: "akri.sh/cams".into(),
-            id: id.into(),
-        }
+        DeviceId::new("akri.sh/cams", id)
     }
 
     fn mk_pod(name: Option<&str>, uid: Option<&str>) -> BTreeSet<Pod> {

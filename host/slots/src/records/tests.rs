@@ -19,7 +19,7 @@ const TO_C: &str = "IioKF3Nsb3RzLmxlYWZob3N0LmRldi9jYW1zEg9jYW1zLTE9Y2Ftcy1jLTA=
 fn records(root: &TempDir) -> KubeletRecords {
     let config = PluginConfig::new(root.path().join("device-plugins"), "leafhost");
     let (_, offers) = watch::channel(Arc::default());
-    let queue = AllocateQueue::new("node-a", watch::channel(Arc::default()).1);
+    let (queue, _) = AllocateQueue::new("node-a", watch::channel(Arc::default()).1);
     let (_, plugins) = DevicePluginsTask::new(config, offers, Arc::new(queue.handle()));
     let (_, changes) = watch::channel(0);
     KubeletRecords::new(is_of_slots, root.path().to_owned(), plugins, changes)

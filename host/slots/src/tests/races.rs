@@ -190,6 +190,7 @@ impl World {
             id,
             held: from.parse().unwrap(),
             new: to.parse().unwrap(),
+            reserved: None,
         }];
         drop(
             self.rig

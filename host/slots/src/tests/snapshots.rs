@@ -188,6 +188,7 @@ async fn a_slot_that_a_person_frees_while_a_pod_has_it_is_claimed_again() {
             id: "cams-a-0".into(),
             held: DeviceUsage::Node(NODE.into()),
             new: DeviceUsage::Unused,
+            reserved: None,
         }],
     };
     assert!(rig.store.apply(vec![free.clone()]).await[0].is_ok());

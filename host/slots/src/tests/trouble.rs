@@ -150,13 +150,13 @@ async fn a_hanging_disk_delays_no_offer_and_no_allocation() {
         fn names(&self) -> BTreeSet<String> {
             BTreeSet::new()
         }
-        async fn add(&self, _: BTreeSet<String>) -> Result<(), LedgerError> {
+        async fn add(&self, _: BTreeSet<String>) -> Result<(), String> {
             std::future::pending().await
         }
         fn kubelet(&self) -> Option<String> {
             None
         }
-        async fn set_kubelet(&self, _: String) -> Result<(), LedgerError> {
+        async fn set_kubelet(&self, _: String) -> Result<(), String> {
             std::future::pending().await
         }
     }

@@ -127,7 +127,7 @@ fn as_many_nodes_as_an_instance_has_free_slots_prefer_different_ones() {
         let name = ResourceName::new("akri.sh/cams-a").unwrap();
         let mut nodes_of: BTreeMap<String, usize> = BTreeMap::new();
         for node in &nodes {
-            let handle = AllocateQueue::new(node, instances.clone()).handle;
+            let handle = AllocateQueue::new(node, instances.clone()).0.handle;
             let first = handle.prefer(&name, &free).swap_remove(0);
             *nodes_of.entry(first).or_default() += 1;
         }

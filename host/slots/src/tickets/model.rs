@@ -11,9 +11,8 @@ use leafhost_core::ports::InstanceSet;
 use leafhost_core::slot::DeviceUsage;
 use leafhost_kubelet::KubeletRun;
 
-use crate::model::admission::{Admission, Served};
 use crate::model::slot_state::{Absence, Reason, SlotKey};
-use crate::model::snapshot::{Pod, Presence, Snapshot};
+use crate::model::snapshot::{Admission, Pod, Presence, Served, Snapshot};
 
 /// Devices that a scheduler has reserved for the containers of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

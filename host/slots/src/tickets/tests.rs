@@ -8,11 +8,13 @@ use leafhost_core::device::Health;
 use leafhost_core::instance::{Instance, NodeStatus, Reserved, Use};
 use leafhost_core::scheduling::NodeLock;
 use leafhost_fakes::Store;
+use leafhost_kubelet::Allocator as _;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::fixture::{Fixture, Kubelet, NODE, device_id, instance, kubelet, snapshot};
-use crate::model::admission::Admission;
+use crate::model::snapshot::Admission;
+use crate::{AllocateQueue, SlotHandle};
 use model::{Reservation, Reservations, ReservedDevices};
 
 /// Admitted pods, and pods with tickets in the kubelet's records.
@@ -56,17 +58,26 @@ fn one_use(container: &str, place: u32, number: u32, of: u32) -> Use {
 
 /// Reserves slot 0 of an Instance for a pod.
 fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
-    let edit = Edit::Reserve {
-        id: format!("{}-0", instance.metadata.name),
-        uid: format!("uid-{pod}"),
-        node: NODE.to_owned(),
-        reserved: Reserved {
-            pod: format!("default/{pod}"),
-            places: uses.iter().map(|one| one.place).collect(),
-            uses: uses.to_vec(),
-        },
+    let slot = format!("{}-0", instance.metadata.name);
+    let usage = DeviceUsage::of_pod(&format!("uid-{pod}"), NODE);
+    let reserved = Reserved {
+        pod: format!("default/{pod}"),
+        places: uses.iter().map(|one| one.place).collect(),
+        uses: uses.to_vec(),
     };
+    let edit = leafhost_core::allocation::reserve(&slot, usage, reserved);
     edit.apply(instance).unwrap();
+}
+
+/// Sends the kubelet's calls for tickets.
+#[derive(Clone)]
+struct TicketHandle(SlotHandle);
+
+impl TicketHandle {
+    async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
+        let resource = ResourceName::new(DEVICES).unwrap();
+        self.0.allocate(&resource, ids).await
+    }
 }
 
 struct World {
@@ -106,8 +117,12 @@ impl World {
             grace: Duration::from_mins(5),
             is_offered: self.is_offered,
         };
-        let (task, handle, _) = TicketTask::new(NODE, config, ports, Arc::default());
-        (handle, tokio::spawn(task.run(CancellationToken::new())))
+        let (queue, requests) = AllocateQueue::new(NODE, self.store.subscribe());
+        let (task, _) = TicketTask::new(NODE, config, ports, requests, Arc::default());
+        (
+            TicketHandle(queue.handle()),
+            tokio::spawn(task.run(CancellationToken::new())),
+        )
     }
 
     fn usage(&self, instance: &str) -> String {
@@ -130,10 +145,7 @@ fn ids(numbers: &[u32]) -> BTreeSet<String> {
 }
 
 fn ticket(number: u32) -> DeviceId {
-    DeviceId {
-        resource: DEVICES.to_owned(),
-        id: format!("ticket-{number:04}"),
-    }
+    DeviceId::new(DEVICES, format!("ticket-{number:04}"))
 }
 
 fn gpu(hash: &str) -> Instance {

@@ -54,7 +54,7 @@ impl Bench {
         let args = BindingArgs {
             pod_name: pod.key.name.clone(),
             pod_namespace: pod.key.namespace.clone(),
-            pod_uid: pod.uid.clone(),
+            uid: pod.uid.clone(),
             node: "a".to_owned(),
         };
         let scheduler = Arc::clone(&self.scheduler);

@@ -99,14 +99,14 @@ impl Cluster for Played {
     ) -> Result<(), PodError> {
         let ends = *self.ends.lock().unwrap();
         if ends == Ends::Refused {
-            return Err(PodError::Refused("it is bound already".to_owned()));
+            return Err(PodError::Failed("it is bound already".to_owned()));
         }
         if ends == Ends::Lost {
             return Err(PodError::Unknown("no answer".to_owned()));
         }
         let mut pods = self.pods.lock().unwrap();
         let found = pods.get_mut(pod).filter(|found| found.uid == uid);
-        let found = found.ok_or(PodError::Gone)?;
+        let found = found.ok_or(PodError::Failed("the pod is gone".to_owned()))?;
         found.node = node.to_owned();
         found.bound_at = "2026-11-26T12:00:00Z".to_owned();
         let allocated = annotations
@@ -139,7 +139,9 @@ impl Cluster for Played {
     ) -> Result<Option<NodeSeen>, PodError> {
         let next = self.version.fetch_add(1, Ordering::Relaxed);
         let mut nodes = self.nodes.lock().unwrap();
-        let found = nodes.get_mut(node).ok_or(PodError::Gone)?;
+        let found = nodes
+            .get_mut(node)
+            .ok_or(PodError::Failed("the pod is gone".to_owned()))?;
         if found.version != version {
             return Ok(None);
         }

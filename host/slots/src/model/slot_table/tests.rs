@@ -323,10 +323,7 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
     let (known, unknown) = (device_id("cams", "cams-0"), device_id("cams", "cams-1"));
     let (odd, foreign) = (
         device_id("cams-a", "elsewhere"),
-        DeviceId {
-            resource: "vendor.example/gpu".into(),
-            id: "cams-a-0".into(),
-        },
+        DeviceId::new("vendor.example/gpu", "cams-a-0"),
     );
     let mut snapshot = snapshot(
         1,
