@@ -5,7 +5,7 @@ use leafhost_core::status_store::ConfigurationState;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::Fake;
+use crate::tests::fakes::Fake;
 
 const GRACE: Duration = Duration::from_hours(1);
 

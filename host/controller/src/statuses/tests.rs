@@ -5,7 +5,7 @@ use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, denied, unanswered};
+use crate::tests::fakes::{Fake, denied, unanswered};
 
 fn key(number: usize) -> ConfigurationKey {
     ConfigurationKey::new("default", &format!("c{number:03}")).unwrap()

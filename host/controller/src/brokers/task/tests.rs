@@ -5,14 +5,14 @@ use leafhost_core::brokers::{Kind, ObjectKey};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::fixture::{Site, instance, instance_in, key};
 use super::*;
+use crate::brokers::tests::fixture::{Site, instance, instance_in, key};
 
 /// A cluster in which writes are seen at once, unless they fail.
 struct Fake {
     site: Mutex<Site>,
     /// Nodes, Instances and names.
-    cluster: Arc<crate::fakes::Fake>,
+    cluster: Arc<crate::tests::fakes::Fake>,
     manifests: watch::Sender<Arc<ManifestSet>>,
     objects: watch::Sender<Arc<ObjectSet>>,
     /// Answer to the creation of a pod.
@@ -59,7 +59,7 @@ impl Fake {
         site.add(instance("cams-1", false, &["a"], 1));
         let fake = Arc::new(Self {
             site: Mutex::new(site),
-            cluster: crate::fakes::Fake::new(0),
+            cluster: crate::tests::fakes::Fake::new(0),
             manifests: watch::Sender::default(),
             objects: watch::Sender::default(),
             answer: Mutex::new(Ok(())),

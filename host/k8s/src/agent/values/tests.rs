@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use leafhost_core::properties::Lookup;
 
 use super::*;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 
 fn mk_object(kind: ValueKind, namespace: &str, name: &str) -> Object {
     Object {

@@ -223,7 +223,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub};
+    use crate::tests::stub::{Answer, Stub};
 
     #[test]
     fn annotations_that_cannot_be_read_change_nothing() {

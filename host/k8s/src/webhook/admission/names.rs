@@ -97,7 +97,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
     use crate::webhook::admission::Review;
 
     fn review(operation: &str, name: &str) -> Review {
