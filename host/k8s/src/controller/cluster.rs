@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
 use kube::{Client, Resource as _, ResourceExt as _};
+use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
     Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
@@ -150,6 +151,11 @@ impl KubeCluster {
             names,
             statuses,
         }
+    }
+
+    /// Returns a receiver of the manifests of Configurations, for brokers.
+    pub fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
+        self.statuses.manifests.clone()
     }
 }
 

@@ -8,8 +8,9 @@ use kube::api::{Api, DynamicObject};
 use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
+use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::read_allocation;
+use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -35,11 +36,14 @@ const REPORTS: u32 = 50;
 /// Maximum size of an Event's text, in bytes; the API server refuses more than a kilobyte.
 const MAX_NOTE: usize = 1_000;
 
-/// State of a Configuration, and of its deletion.
-type Read = (
-    (ConfigurationKey, Arc<ConfigurationState>),
-    Option<Deleting>,
-);
+/// A Configuration as it was read.
+struct Read {
+    key: ConfigurationKey,
+    state: Arc<ConfigurationState>,
+    deleting: Option<Deleting>,
+    /// Last valid version, for brokers.
+    manifest: Option<Arc<Manifest>>,
+}
 
 /// A report of a node on a handler.
 struct Report {
@@ -74,6 +78,7 @@ impl ObjectMap<String, Report> for BoundedStore<Report> {
 pub struct Statuses {
     pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
     pub(super) reports: watch::Receiver<Arc<ReportSet>>,
+    pub(super) manifests: watch::Receiver<Arc<ManifestSet>>,
     recorder: Recorder,
 }
 
@@ -81,9 +86,15 @@ impl Statuses {
     /// Watches Configurations and reports. Events name `holder` as their reporter.
     pub fn watch(client: &Client, holder: &str, finalizers: Finalizers, tasks: &mut Tasks) -> Self {
         let (sender, configurations) = watch::channel(Arc::default());
+        let (manifest_sender, manifests) = watch::channel(Arc::default());
         let publish = move |all: &BTreeMap<_, Read>| {
-            finalizers.show(DeletingKind::Configuration, all.values().map(|one| &one.1));
-            let configurations = all.values().map(|one| one.0.clone()).collect();
+            let all = all.values();
+            let deleting = all.clone().map(|one| &one.deleting);
+            finalizers.show(DeletingKind::Configuration, deleting);
+            let states = all.clone().map(|one| (one.key.clone(), one.state.clone()));
+            let configurations = states.collect();
+            let manifests = all.filter_map(|one| Some((one.key.clone(), one.manifest.clone()?)));
+            let manifests = manifests.collect();
             let complete = true;
             crate::publish(
                 &sender,
@@ -92,13 +103,27 @@ impl Statuses {
                     configurations,
                 },
             );
+            crate::publish(
+                &manifest_sender,
+                ManifestSet {
+                    complete,
+                    manifests,
+                },
+            );
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
         let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
         let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-            let before = before.map(|((_, before), _)| &**before);
-            Some((state(&object, before)?, deleting))
+            let earlier = before.and_then(|before| before.manifest.as_ref());
+            let before = before.map(|before| &*before.state);
+            let (key, state) = state(&object, before)?;
+            Some(Read {
+                key,
+                state,
+                deleting,
+                manifest: manifest(&object, earlier),
+            })
         };
         let what = ("Configurations", TRIES_AGAIN);
         let following = follow(watch, what, name, read, publish);
@@ -131,6 +156,7 @@ impl Statuses {
         Self {
             configurations,
             reports,
+            manifests,
             recorder: Recorder::new(client.clone(), reporter),
         }
     }
@@ -215,6 +241,27 @@ fn state(
     Some((key, Arc::new(state)))
 }
 
+/// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
+fn manifest(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
+    let read = manifest::read(object).ok();
+    let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
+    let mut manifest = if let Some(mut manifest) = usable {
+        // The discovery fields are long, and brokers do not depend on them.
+        manifest.spec.discovery_handler.discovery_details.clear();
+        manifest.spec.discovery_handler.discovery_properties = None;
+        Arc::new(manifest)
+    } else {
+        let uid = object.metadata.uid.as_ref();
+        Arc::clone(before.filter(|before| before.metadata.uid.as_ref() == uid)?)
+    };
+    let deleted = object.metadata.deletion_timestamp.as_ref();
+    if deleted.is_some() && manifest.metadata.deletion_timestamp.is_none() {
+        let deleted = deleted.map(|time| time.0.to_string());
+        Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
+    }
+    Some(manifest)
+}
+
 #[cfg(test)]
 mod tests {
     use leafhost_core::configuration::Backend;
@@ -246,6 +293,7 @@ mod tests {
         let statuses = Statuses {
             configurations: watch::channel(Arc::default()).1,
             reports: watch::channel(Arc::default()).1,
+            manifests: watch::channel(Arc::default()).1,
             recorder: Recorder::new(stub.client.clone(), NAME.into()),
         };
         let key = ConfigurationKey::new("plant", "cams").unwrap();
