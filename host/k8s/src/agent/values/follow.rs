@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until};
 
-use super::found::{Known, Outcome};
+use super::found::Known;
 use super::{Keys, Message, Object, WatchTarget};
 use crate::answers::{self, Failure};
 use crate::watch::{Event, Watch};
@@ -113,13 +113,13 @@ pub async fn follow<K: Holder>(
                 None => answers::within(REQUEST, api.get_opt(name)).await,
             };
             let outcome = match failure {
-                Ok(None) => Outcome::Known(Known::Missing),
-                Ok(Some(held)) => Outcome::Known(Known::Keys(wanted(held, keys))),
+                Ok(None) => Ok(Known::Missing),
+                Ok(Some(held)) => Ok(Known::Keys(wanted(held, keys))),
                 Err(Failure {
                     code: Some(403),
                     message,
                     ..
-                }) => Outcome::Known(Known::Unreadable(format!(
+                }) => Ok(Known::Unreadable(format!(
                     "the agent may not read {object}: {message}; allow its service account to get, list and watch it"
                 ))),
                 Err(failure) => {
@@ -128,10 +128,10 @@ pub async fn follow<K: Holder>(
                         failure.message
                     );
                     is_away = Some(failure);
-                    Outcome::Failed(why)
+                    Err(why)
                 }
             };
-            if matches!(outcome, Outcome::Known(Known::Keys(_) | Known::Missing)) {
+            if matches!(outcome, Ok(Known::Keys(_) | Known::Missing)) {
                 due.remove(name);
             }
             if messages
