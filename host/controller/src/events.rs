@@ -42,7 +42,7 @@ pub async fn run(
     cluster: &dyn Cluster,
     mut problems: watch::Receiver<Problems>,
 ) -> Result<(), SourceEnded> {
-    let mut leads = cluster.leads();
+    let mut leads = cluster.views().leads;
     let mut task = EventWriter {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),

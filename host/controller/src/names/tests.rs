@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::status_store::ConfigurationState;
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;

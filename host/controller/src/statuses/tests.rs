@@ -1,6 +1,6 @@
 use leafhost_core::cluster::NodeState;
 use leafhost_core::node_report::{ReportedConfiguration, ReportedHandler, ReportedProblem};
-use leafhost_core::status_store::ConfigurationState;
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio_util::task::AbortOnDropHandle;
 

@@ -15,7 +15,6 @@ mod writes;
 /// Brokers of a cluster.
 pub struct KubeBrokers {
     client: Client,
-    manifests: watch::Receiver<Arc<ManifestSet>>,
     objects: watch::Receiver<Arc<ObjectSet>>,
 }
 
@@ -27,11 +26,10 @@ impl KubeBrokers {
         tasks: &mut Tasks,
     ) -> Self {
         let (sender, objects) = watch::channel(Arc::default());
-        let following = objects::follow(client.clone(), sender, manifests.clone());
+        let following = objects::follow(client.clone(), sender, manifests);
         tasks.add_loop("watch of brokers", following);
         Self {
             client: client.clone(),
-            manifests,
             objects,
         }
     }
@@ -39,10 +37,6 @@ impl KubeBrokers {
 
 #[async_trait]
 impl Brokers for KubeBrokers {
-    fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
-        self.manifests.clone()
-    }
-
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.clone()
     }

@@ -9,14 +9,13 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
 use kube::{Client, Resource as _, ResourceExt as _};
-use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
-    Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+    Cluster, ClusterViews, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet};
-use leafhost_core::resource_names::{NameSet, ResourceNames};
+use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::slot::{claim_key, pod_key};
 use leafhost_core::status_store::WriteError;
@@ -26,7 +25,6 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
-use crate::controller::pools::PoolViews;
 use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch};
@@ -54,12 +52,7 @@ type Read = (Arc<Instance>, Option<Deleting>);
 /// Watched cluster.
 pub struct KubeCluster {
     client: Client,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
-    deleting: watch::Receiver<Vec<Deleting>>,
-    device_classes: watch::Receiver<Arc<Classes>>,
-    names: watch::Receiver<Arc<NameSet>>,
+    views: ClusterViews,
     statuses: Statuses,
 }
 
@@ -126,59 +119,34 @@ impl KubeCluster {
         let remembered = ResourceNames::default();
         let following = crate::names::follow(client.clone(), remembered, sender);
         tasks.add_loop("watch of names", following);
-        let configurations = statuses.configurations.clone();
         let (sender, device_classes) = watch::channel(Arc::default());
-        let by = (configurations.clone(), names.clone());
-        let keeping = classes::keep(client.clone(), leads.clone(), by, sender);
-        tasks.add_loop("DeviceClasses", keeping);
-        let views = PoolViews {
-            leads: leads.clone(),
-            configurations,
-            instances: instances.clone(),
-            hostnames,
-        };
-        tasks.add_loop(
-            "slices of shared devices",
-            pools::keep(client.clone(), views),
-        );
-        Self {
-            client: client.clone(),
+        let views = ClusterViews {
             leads,
             nodes,
             instances,
-            deleting,
-            device_classes,
+            configurations: statuses.configurations.clone(),
+            manifests: statuses.manifests.clone(),
+            reports: statuses.reports.clone(),
             names,
+            classes: device_classes,
+            deleting,
+        };
+        let keeping = classes::keep(client.clone(), views.clone(), sender);
+        tasks.add_loop("DeviceClasses", keeping);
+        let keeping = pools::keep(client.clone(), views.clone(), hostnames);
+        tasks.add_loop("slices of shared devices", keeping);
+        Self {
+            client: client.clone(),
+            views,
             statuses,
         }
-    }
-
-    /// Returns a receiver of the manifests of Configurations, for brokers.
-    pub fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
-        self.statuses.manifests.clone()
     }
 }
 
 #[async_trait]
 impl Cluster for KubeCluster {
-    fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.clone()
-    }
-
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.clone()
-    }
-
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.clone()
-    }
-
-    fn classes(&self) -> watch::Receiver<Arc<Classes>> {
-        self.device_classes.clone()
-    }
-
-    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
-        self.deleting.clone()
+    fn views(&self) -> ClusterViews {
+        self.views.clone()
     }
 
     async fn set_finalizers(

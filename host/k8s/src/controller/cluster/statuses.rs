@@ -189,14 +189,6 @@ impl Statuses {
 
 #[async_trait]
 impl StatusStore for KubeCluster {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>> {
-        self.statuses.configurations.clone()
-    }
-
-    fn reports(&self) -> watch::Receiver<Arc<ReportSet>> {
-        self.statuses.reports.clone()
-    }
-
     async fn show(
         &self,
         key: &ConfigurationKey,
