@@ -191,9 +191,10 @@ async fn validate(
     let mut problems = asked.problems;
     let mut warnings = Vec::new();
     if let Some(names) = &shared.names {
-        let name = names.check(asked.created.as_ref()).await;
-        problems.extend(name.problem);
-        warnings.extend(name.warning);
+        match names.check(asked.created.as_ref()).await {
+            Ok(problem) => problems.extend(problem),
+            Err(warning) => warnings.push(warning),
+        }
     }
     if let Some((name, details)) = &asked.details {
         let set = Arc::clone(&shared.handlers.borrow());

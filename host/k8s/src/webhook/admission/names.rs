@@ -15,48 +15,32 @@ const REQUEST: Duration = Duration::from_secs(3);
 /// Lookup of the reservations of names.
 pub struct NameCheck(Api<ResourceName>);
 
-/// Result of checking a name.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct NameAnswer {
-    /// Reason to refuse the name.
-    pub problem: Option<String>,
-    /// Reason why the name was not checked.
-    pub warning: Option<String>,
-}
-
 impl NameCheck {
     /// Creates a check that uses this client.
     pub fn new(client: Client) -> Self {
         Self(Api::all(client))
     }
 
-    /// Checks the name of a Configuration to be created, with at most two requests.
-    pub async fn check(&self, created: Option<&ConfigurationKey>) -> NameAnswer {
+    /// Checks the name of a Configuration to be created, with at most two requests. Returns the reason to refuse the name, if any; the error
+    /// says why the name was not checked.
+    pub async fn check(
+        &self,
+        created: Option<&ConfigurationKey>,
+    ) -> Result<Option<String>, String> {
         let Some(key) = created else {
-            return NameAnswer::default();
+            return Ok(None);
         };
         let (namespace, name) = (key.namespace(), key.name());
         let covering = configuration_of(name);
         let mut names = ResourceNames::default();
         for one in std::iter::once(name).chain(covering) {
-            match self.reservation(one).await {
-                Ok(found) => {
-                    if let Some(found) = found {
-                        names.insert(one.to_owned(), found);
-                    }
-                }
-                Err(error) => {
-                    return NameAnswer {
-                        problem: None,
-                        warning: Some(format!("metadata.name: not checked: {error}")),
-                    };
-                }
+            let found = self.reservation(one).await;
+            let found = found.map_err(|error| format!("metadata.name: not checked: {error}"))?;
+            if let Some(found) = found {
+                names.insert(one.to_owned(), found);
             }
         }
-        NameAnswer {
-            problem: judge(&names, namespace, name),
-            warning: None,
-        }
+        Ok(judge(&names, namespace, name))
     }
 
     async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
@@ -163,8 +147,7 @@ mod tests {
             ("other-8120fe", "Instances of another namespace"),
         ] {
             let answer = check.check(review("CREATE", name).created().as_ref()).await;
-            assert_eq!(answer.warning, None);
-            let problem = answer.problem.unwrap_or_default();
+            let problem = answer.unwrap().unwrap_or_default();
             assert_eq!(problem.is_empty(), words.is_empty(), "{name}: {problem}");
             assert!(problem.contains(words), "{name}: {problem}");
             assert!(!problem.contains("namespace b"), "{problem}");
@@ -173,7 +156,7 @@ mod tests {
         let answer = check
             .check(review("UPDATE", "other").created().as_ref())
             .await;
-        assert_eq!((answer, stub.requests("")), (NameAnswer::default(), before));
+        assert_eq!((answer, stub.requests("")), (Ok(None), before));
     }
 
     #[tokio::test]
@@ -183,8 +166,7 @@ mod tests {
         let answer = check
             .check(review("CREATE", "new-a19705").created().as_ref())
             .await;
-        assert_eq!(answer.problem, None);
-        let warning = answer.warning.unwrap();
+        let warning = answer.unwrap_err();
         assert!(
             warning.starts_with("metadata.name: not checked: "),
             "{warning}"
