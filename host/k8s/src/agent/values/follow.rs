@@ -84,19 +84,27 @@ pub async fn follow<K: Holder>(
     let mut backoff = DefaultBackoff::default();
     let mut again = Instant::now();
     loop {
-        tokio::select! {
-            event = watch.next(), if target.is_watched => match event {
-                Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => continue,
-                Ok(Event::InitDone) | Err(_) => due = all(),
-                Ok(Event::Apply(object) | Event::Delete(object)) => {
-                    let name = object.name_any();
-                    if !target.names.contains_key(&name) {
-                        continue;
-                    }
+        let (is_waiting, mut is_due) = (!due.is_empty(), false);
+        // Several changes of an object that come together are one read.
+        let take = |event: Result<Event<PartialObjectMeta<K>>, Failure>| match event {
+            Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => {}
+            Ok(Event::InitDone) | Err(_) => {
+                due = all();
+                is_due = true;
+            }
+            Ok(Event::Apply(object) | Event::Delete(object)) => {
+                let name = object.name_any();
+                if target.names.contains_key(&name) {
                     due.insert(name);
+                    is_due = true;
                 }
+            }
+        };
+        tokio::select! {
+            () = watch.take(take), if target.is_watched => if !is_due {
+                continue;
             },
-            () = sleep_until(again), if !due.is_empty() => {}
+            () = sleep_until(again), if is_waiting => {}
         }
         let mut is_away = None;
         for (name, keys) in &target.names {
