@@ -134,11 +134,19 @@ impl Task {
         let given_up = Instant::now() + START;
         let mut complete = false;
         loop {
+            let mut events = Vec::new();
             tokio::select! {
-                event = self.watch.next() => self.take(event).await,
+                () = self.watch.take(|event| events.push(event)) => {}
                 Some(Ok(answer)) = self.requests.join_next() => self.answered(answer).await,
                 () = until(self.objects.next()), if self.requests.len() < AT_ONCE => self.request(),
                 () = sleep_until(given_up), if !complete => complete = true,
+            }
+            let mut is_less = false;
+            for event in events {
+                is_less |= self.take(event).await;
+            }
+            if is_less {
+                self.clean().await;
             }
             complete |= self.objects.is_settled();
             if complete {
@@ -147,12 +155,13 @@ impl Task {
         }
     }
 
-    async fn take(&mut self, event: Result<Event<PartialObjectMeta<ConfigMap>>, Failure>) {
+    /// Applies an event. Returns true if objects may be gone.
+    async fn take(&mut self, event: Result<Event<PartialObjectMeta<ConfigMap>>, Failure>) -> bool {
         let event = match event {
             Ok(event) => event,
             Err(failure) => {
                 self.objects.failure = Some(describe(&failure));
-                return;
+                return false;
             }
         };
         match event {
@@ -167,7 +176,7 @@ impl Task {
                 }
                 let spread = self.spread;
                 self.objects.list_end(|| soon(spread));
-                self.clean().await;
+                return true;
             }
             Event::Apply(object) => {
                 let spread = self.spread;
@@ -175,10 +184,11 @@ impl Task {
             }
             Event::Delete(object) => {
                 self.objects.gone(&object.metadata);
-                self.clean().await;
+                return true;
             }
             Event::Resumed => self.objects.failure = None,
         }
+        false
     }
 
     fn request(&mut self) {
