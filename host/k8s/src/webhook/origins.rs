@@ -10,10 +10,10 @@ use crate::answers::Failure;
 use crate::instance::{self, InstanceObject};
 use crate::manifest;
 
-/// Lookup of Configurations and Instances.
+/// Lookup of Configurations, Instances and reservations of names.
 #[derive(Clone)]
 pub struct Origins {
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl Origins {

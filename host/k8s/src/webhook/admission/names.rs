@@ -2,28 +2,21 @@
 
 use std::time::Duration;
 
-use kube::{Api, Client};
+use kube::Api;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, configuration_of};
 
 use crate::answers;
 use crate::crd::ResourceName;
+use crate::webhook::origins::Origins;
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Lookup of the reservations of names.
-pub struct NameCheck(Api<ResourceName>);
-
-impl NameCheck {
-    /// Creates a check that uses this client.
-    pub fn new(client: Client) -> Self {
-        Self(Api::all(client))
-    }
-
+impl Origins {
     /// Checks the name of a Configuration to be created, with at most two requests. Returns the reason to refuse the name, if any; the error
     /// says why the name was not checked.
-    pub async fn check(
+    pub async fn check_name(
         &self,
         created: Option<&ConfigurationKey>,
     ) -> Result<Option<String>, String> {
@@ -44,7 +37,8 @@ impl NameCheck {
     }
 
     async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
-        let found = answers::within(REQUEST, self.0.get_opt(name)).await;
+        let names: Api<ResourceName> = Api::all(self.client.clone());
+        let found = answers::within(REQUEST, names.get_opt(name)).await;
         let found = found.map_err(|failure| failure.describe())?;
         Ok(found.map(|found| Reservation {
             namespace: found.spec.namespace,
@@ -128,7 +122,7 @@ mod tests {
             ("other-8120fe", "a", LATE),
         ])
         .await;
-        let check = NameCheck::new(stub.client.clone());
+        let check = Origins::new(stub.client.clone());
         for (name, words) in [
             ("new", ""),
             ("new-a19705", ""),
@@ -146,7 +140,9 @@ mod tests {
             ),
             ("other-8120fe", "Instances of another namespace"),
         ] {
-            let answer = check.check(review("CREATE", name).created().as_ref()).await;
+            let answer = check
+                .check_name(review("CREATE", name).created().as_ref())
+                .await;
             let problem = answer.unwrap().unwrap_or_default();
             assert_eq!(problem.is_empty(), words.is_empty(), "{name}: {problem}");
             assert!(problem.contains(words), "{name}: {problem}");
@@ -154,7 +150,7 @@ mod tests {
         }
         let before = stub.requests("");
         let answer = check
-            .check(review("UPDATE", "other").created().as_ref())
+            .check_name(review("UPDATE", "other").created().as_ref())
             .await;
         assert_eq!((answer, stub.requests("")), (Ok(None), before));
     }
@@ -162,9 +158,9 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_cannot_be_looked_up_is_a_warning() {
         let stub = Stub::start(|_| failure(403, "no right")).await;
-        let check = NameCheck::new(stub.client.clone());
+        let check = Origins::new(stub.client.clone());
         let answer = check
-            .check(review("CREATE", "new-a19705").created().as_ref())
+            .check_name(review("CREATE", "new-a19705").created().as_ref())
             .await;
         let warning = answer.unwrap_err();
         assert!(
