@@ -8,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
+use kube::runtime::events::Recorder;
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
     Cluster, ClusterViews, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
@@ -53,7 +54,7 @@ type Read = (Arc<Instance>, Option<Deleting>);
 pub struct KubeCluster {
     client: Client,
     views: ClusterViews,
-    statuses: Statuses,
+    recorder: Recorder,
 }
 
 impl KubeCluster {
@@ -110,10 +111,15 @@ impl KubeCluster {
             publish,
         );
         tasks.add_loop("watch of Instances", following);
-        let mut statuses = Statuses::watch(client, &holder_name, finalizers, tasks);
+        let Statuses {
+            configurations,
+            mut reports,
+            manifests,
+            recorder,
+        } = Statuses::watch(client, &holder_name, finalizers, tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());
-            statuses.reports = agents::watch(client, place, statuses.reports, leading, tasks);
+            reports = agents::watch(client, place, reports, leading, tasks);
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
@@ -124,9 +130,9 @@ impl KubeCluster {
             leads,
             nodes,
             instances,
-            configurations: statuses.configurations.clone(),
-            manifests: statuses.manifests.clone(),
-            reports: statuses.reports.clone(),
+            configurations,
+            manifests,
+            reports,
             names,
             classes: device_classes,
             deleting,
@@ -138,7 +144,7 @@ impl KubeCluster {
         Self {
             client: client.clone(),
             views,
-            statuses,
+            recorder,
         }
     }
 }

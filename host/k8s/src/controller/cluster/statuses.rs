@@ -79,7 +79,7 @@ pub struct Statuses {
     pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
     pub(super) reports: watch::Receiver<Arc<ReportSet>>,
     pub(super) manifests: watch::Receiver<Arc<ManifestSet>>,
-    recorder: Recorder,
+    pub(super) recorder: Recorder,
 }
 
 impl Statuses {
@@ -122,7 +122,7 @@ impl Statuses {
                 key,
                 state,
                 deleting,
-                manifest: manifest(&object, earlier),
+                manifest: manifest_of(&object, earlier),
             })
         };
         let what = ("Configurations", TRIES_AGAIN);
@@ -160,31 +160,31 @@ impl Statuses {
             recorder: Recorder::new(client.clone(), reporter),
         }
     }
+}
 
-    async fn publish(&self, event: &Event) -> Result<(), WriteError> {
-        let (action, regarding) = match &event.regarding {
-            Regarding::Configuration(key, uid) => {
-                let place = (key.namespace(), key.name());
-                let regarding = reference(API_VERSION, "Configuration", place, uid);
-                ("Discover", regarding)
-            }
-            Regarding::ConfigMap(object) => {
-                let place = (&*object.namespace, &*object.name);
-                (
-                    "LoadHandler",
-                    reference("v1", "ConfigMap", place, &object.uid),
-                )
-            }
-        };
-        let event = events::Event {
-            type_: EventType::Warning,
-            reason: event.reason.clone(),
-            note: Some(text::abridge(&event.message, MAX_NOTE)),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        written(self.recorder.publish(&event, &regarding)).await
-    }
+async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
+    let (action, regarding) = match &event.regarding {
+        Regarding::Configuration(key, uid) => {
+            let place = (key.namespace(), key.name());
+            let regarding = reference(API_VERSION, "Configuration", place, uid);
+            ("Discover", regarding)
+        }
+        Regarding::ConfigMap(object) => {
+            let place = (&*object.namespace, &*object.name);
+            (
+                "LoadHandler",
+                reference("v1", "ConfigMap", place, &object.uid),
+            )
+        }
+    };
+    let event = events::Event {
+        type_: EventType::Warning,
+        reason: event.reason.clone(),
+        note: Some(text::abridge(&event.message, MAX_NOTE)),
+        action: action.to_owned(),
+        secondary: None,
+    };
+    written(recorder.publish(&event, &regarding)).await
 }
 
 #[async_trait]
@@ -203,7 +203,7 @@ impl StatusStore for KubeCluster {
     }
 
     async fn publish(&self, event: &Event) -> Result<(), WriteError> {
-        self.statuses.publish(event).await
+        publish(&self.recorder, event).await
     }
 }
 
@@ -234,7 +234,7 @@ fn state(
 }
 
 /// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
-fn manifest(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
+fn manifest_of(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
     let mut manifest = if let Some(mut manifest) = usable {
@@ -282,12 +282,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_of_the_same_object_and_reason_counts_on_whatever_its_text() {
         let stub = Stub::start(|_| Answer::Object(200, json!({"metadata": {"name": "e"}}))).await;
-        let statuses = Statuses {
-            configurations: watch::channel(Arc::default()).1,
-            reports: watch::channel(Arc::default()).1,
-            manifests: watch::channel(Arc::default()).1,
-            recorder: Recorder::new(stub.client.clone(), NAME.into()),
-        };
+        let recorder = Recorder::new(stub.client.clone(), NAME.into());
         let key = ConfigurationKey::new("plant", "cams").unwrap();
         let object = ObjectName {
             namespace: "leafhost".into(),
@@ -299,11 +294,11 @@ mod tests {
             reason: "DiscoveryFailed".into(),
             message: "x".repeat(9_000),
         };
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         event.message = "another text".into();
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         event.regarding = Regarding::ConfigMap(object);
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         let events = |verb: &str, namespace: &str| {
             stub.requests(&format!(
                 "{verb} /apis/events.k8s.io/v1/namespaces/{namespace}/events"
