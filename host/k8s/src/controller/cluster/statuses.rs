@@ -38,11 +38,10 @@ const MAX_NOTE: usize = 1_000;
 
 /// A Configuration as it was read.
 struct Read {
-    key: ConfigurationKey,
-    state: Arc<ConfigurationState>,
+    state: Option<(ConfigurationKey, Arc<ConfigurationState>)>,
     deleting: Option<Deleting>,
     /// Last valid version, for brokers.
-    manifest: Option<Arc<Manifest>>,
+    manifest: Option<(ConfigurationKey, Arc<Manifest>)>,
 }
 
 /// A report of a node on a handler.
@@ -91,10 +90,8 @@ impl Statuses {
             let all = all.values();
             let deleting = all.clone().map(|one| &one.deleting);
             finalizers.show(DeletingKind::Configuration, deleting);
-            let states = all.clone().map(|one| (one.key.clone(), one.state.clone()));
-            let configurations = states.collect();
-            let manifests = all.filter_map(|one| Some((one.key.clone(), one.manifest.clone()?)));
-            let manifests = manifests.collect();
+            let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
+            let manifests = all.filter_map(|one| one.manifest.clone()).collect();
             let complete = true;
             crate::publish(
                 &sender,
@@ -115,14 +112,14 @@ impl Statuses {
         let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
         let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
+            let earlier = before.and_then(|before| before.state.as_ref());
+            let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
             let earlier = before.and_then(|before| before.manifest.as_ref());
-            let before = before.map(|before| &*before.state);
-            let (key, state) = state(&object, before)?;
-            Some(Read {
-                key,
+            let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
+            (state.is_some() || manifest.is_some()).then(|| Read {
+                deleting: deleting.filter(|_| state.is_some()),
                 state,
-                deleting,
-                manifest: manifest_of(&object, earlier),
+                manifest,
             })
         };
         let what = ("Configurations", TRIES_AGAIN);
@@ -234,7 +231,12 @@ fn state(
 }
 
 /// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
-fn manifest_of(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option<Arc<Manifest>> {
+fn manifest_of(
+    object: &DynamicObject,
+    before: Option<&Arc<Manifest>>,
+) -> Option<(ConfigurationKey, Arc<Manifest>)> {
+    let meta = object.meta();
+    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
     let read = manifest::read(object).ok();
     let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
     let mut manifest = if let Some(mut manifest) = usable {
@@ -243,15 +245,15 @@ fn manifest_of(object: &DynamicObject, before: Option<&Arc<Manifest>>) -> Option
         manifest.spec.discovery_handler.discovery_properties = None;
         Arc::new(manifest)
     } else {
-        let uid = object.metadata.uid.as_ref();
+        let uid = meta.uid.as_ref();
         Arc::clone(before.filter(|before| before.metadata.uid.as_ref() == uid)?)
     };
-    let deleted = object.metadata.deletion_timestamp.as_ref();
+    let deleted = meta.deletion_timestamp.as_ref();
     if deleted.is_some() && manifest.metadata.deletion_timestamp.is_none() {
         let deleted = deleted.map(|time| time.0.to_string());
         Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
     }
-    Some(manifest)
+    Some((key, manifest))
 }
 
 #[cfg(test)]
