@@ -70,9 +70,15 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
     let cluster = KubeCluster::watch(&client, namespace, holder, agents, &mut tasks);
     let shutdown = CancellationToken::new();
     let problems = watch::Sender::default();
-    let brokers = (!args.no_brokers).then(|| Arc::new(KubeBrokers::watch(&client, &mut tasks)));
+    let brokers = (!args.no_brokers).then(|| {
+        Arc::new(KubeBrokers::watch(
+            &client,
+            cluster.views().manifests,
+            &mut tasks,
+        ))
+    });
     let objects = brokers.as_ref().map(|brokers| brokers.objects());
-    let metrics = Metrics::new(cluster.leads(), objects);
+    let metrics = Metrics::new(cluster.views().leads, objects);
     for (listener, name, routes) in [
         (listener, "metrics endpoint", routes(&metrics)),
         (

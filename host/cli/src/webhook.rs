@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result};
 use leafhost_core::tasks::Tasks;
 use leafhost_discovery::loader::LoaderTask;
 use leafhost_files::FileLoaderStore;
-use leafhost_k8s::admission::NameCheck;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_k8s::{KubeHandlers, Origins};
 use leafhost_wasm::{Runtime, RuntimeConfig};
@@ -41,7 +40,6 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         namespace: args.namespace.unwrap_or_else(|| own.clone()),
         secret: args.secret,
         service: args.service,
-        webhook: args.webhook_configuration,
     };
     let why = || "a webhook discovers nothing".to_owned();
     let loader = Runtime::new(RuntimeConfig {
@@ -82,11 +80,10 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         certificate,
         handlers,
         Origins::new(client.clone()),
-        NameCheck::new(client.clone()),
     )?;
     tracing::info!(namespace = names.namespace, service = names.service, address = %args.listen, "webhook starts");
     tasks.add("loader of handlers", loading.run(stop.clone()));
-    let certificate = serving::keep(client, names, sender);
+    let certificate = serving::keep(client, names, args.webhook_configuration, sender);
     tasks.add_loop("keeper of the certificate", certificate);
     tasks.add("server", listener.run(routes, stop));
     let ended = tokio::select! {

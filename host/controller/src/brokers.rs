@@ -12,13 +12,15 @@
 
 mod body;
 mod failed;
-#[cfg(test)]
-mod fixture;
 mod plan;
 mod restarts;
 mod review;
 mod task;
 mod template;
+#[cfg(test)]
+mod tests {
+    pub mod fixture;
+}
 
 pub use plan::{Plan, World, plan};
 pub use restarts::Restarts;

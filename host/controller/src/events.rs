@@ -42,11 +42,11 @@ pub async fn run(
     cluster: &dyn Cluster,
     mut problems: watch::Receiver<Problems>,
 ) -> Result<(), SourceEnded> {
-    let mut leads = cluster.leads();
+    let mut leads = cluster.views().leads;
     let mut task = EventWriter {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
-        published: PublishedEvents::default(),
+        published: BTreeMap::new(),
     };
     let mut pace = PassSchedule::new(SOON);
     loop {
@@ -75,7 +75,8 @@ pub async fn run(
 struct EventWriter<'a> {
     writes: Writes<'a, Key, String>,
     attempts: Attempts<Key, (), ()>,
-    published: PublishedEvents,
+    /// Time of the last Event of each problem that lasts. Of a problem that recurs, `attempts` spaces the Events.
+    published: BTreeMap<Key, Instant>,
 }
 
 impl<'a> EventWriter<'a> {
@@ -87,13 +88,13 @@ impl<'a> EventWriter<'a> {
             return None;
         }
         let now = Instant::now();
-        self.published.forget(problems, now);
+        self.published.retain(|key, _| problems.contains_key(key));
         self.attempts.forget(|key| problems.contains_key(key), now);
         let mut next = Earliest::default();
         let mut due = Vec::new();
         for (key, message) in parts(problems) {
-            let at = self.published.due(key);
-            match self.attempts.later(key, &(), &(), now).or(at) {
+            let again = self.published.get(key).map(|at| *at + AGAIN);
+            match self.attempts.later(key, &(), &(), now).or(again) {
                 Some(at) if at > now => next.by(at),
                 _ => due.push((key.0.namespace().to_owned(), key.clone(), message.clone())),
             }
@@ -121,7 +122,7 @@ impl<'a> EventWriter<'a> {
     /// Records the outcome of a publication.
     fn note(&mut self, done: Done<Key, String>) {
         match &done.answer {
-            Ok(()) => self.published.made(done.key.clone(), done.at),
+            Ok(()) => drop(self.published.insert(done.key.clone(), done.at)),
             Err(error) => {
                 let reason = &done.key.1;
                 tracing::warn!(%error, reason, "cannot make an Event");
@@ -136,37 +137,6 @@ impl<'a> EventWriter<'a> {
 fn parts(problems: &Problems) -> impl Iterator<Item = (&Key, &String)> {
     let ranked = round_robin(&**problems, |(key, _)| key.0.namespace());
     ranked.into_iter().take(MOST)
-}
-
-/// Time at which each Event was last published.
-#[derive(Debug, Default)]
-struct PublishedEvents(BTreeMap<Key, Publication>);
-
-#[derive(Debug)]
-struct Publication {
-    at: Instant,
-    /// True while the problem has lasted since `at`.
-    lasts: bool,
-}
-
-impl PublishedEvents {
-    /// Forgets the Events of ended problems once [`AGAIN`] has passed.
-    fn forget(&mut self, problems: &Problems, now: Instant) {
-        self.0.retain(|key, made| {
-            made.lasts &= problems.contains_key(key);
-            made.lasts || made.at + AGAIN > now
-        });
-    }
-
-    /// Returns the time at which the next Event is due, or `None` if none was published.
-    fn due(&self, key: &Key) -> Option<Instant> {
-        let made = self.0.get(key)?;
-        Some(made.at + if made.lasts { AGAIN } else { SPACING })
-    }
-
-    fn made(&mut self, key: Key, at: Instant) {
-        self.0.insert(key, Publication { at, lasts: true });
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leafhost_core::cluster::{Cluster, Deleting, is_of_akri};
+use leafhost_core::cluster::{Cluster, ClusterViews, Deleting, is_of_akri};
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::SourceEnded;
 use tokio::time::Instant;
@@ -27,7 +27,11 @@ type Job = (Deleting, Vec<String>);
 
 /// Removes the finalizers while this controller leads; returns only if a source ends.
 pub async fn run(cluster: &dyn Cluster) -> Result<(), SourceEnded> {
-    let (mut leads, mut deleting) = (cluster.leads(), cluster.deleting());
+    let ClusterViews {
+        mut leads,
+        mut deleting,
+        ..
+    } = cluster.views();
     let mut task = FinalizerRemover {
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),

@@ -7,8 +7,6 @@
 mod attempts;
 pub mod brokers;
 mod events;
-#[cfg(test)]
-mod fakes;
 mod finalizers;
 mod fold;
 mod metrics;
@@ -19,6 +17,10 @@ mod releasing;
 mod round_robin;
 mod statuses;
 mod task;
+#[cfg(test)]
+mod tests {
+    pub mod fakes;
+}
 mod writes;
 
 pub use metrics::Metrics;

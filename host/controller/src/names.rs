@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::cluster::Cluster;
+use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::resource_names::NameSet;
-use leafhost_core::status_store::{ConfigurationStates, WriteError};
+use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::SourceEnded;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
@@ -47,17 +46,15 @@ pub async fn run(
     let mut task = NameReserver {
         cluster,
         metrics,
+        views: cluster.views(),
         grace,
-        leads: cluster.leads(),
-        configurations: cluster.configurations(),
-        names: cluster.names(),
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
     };
     let mut pace = PassSchedule::new(SOON);
     let mut logged = None;
     loop {
-        let problem = task.names.borrow().problem.clone();
+        let problem = task.views.names.borrow().problem.clone();
         if logged != problem {
             if let Some(problem) = &problem {
                 tracing::warn!("ResourceNames {problem}");
@@ -65,13 +62,13 @@ pub async fn run(
             logged = problem;
         }
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
-            changed = task.configurations.changed() => {
+            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = task.views.configurations.changed() => {
                 changed.map_err(|_| SourceEnded("Configurations"))?;
                 // The plan is outdated: a user may just have applied a Configuration again whose name is to be freed.
                 task.writes.plan([]);
             }
-            changed = task.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
+            changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -93,10 +90,8 @@ pub async fn run(
 struct NameReserver<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
+    views: ClusterViews,
     grace: Duration,
-    leads: watch::Receiver<bool>,
-    configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    names: watch::Receiver<Arc<NameSet>>,
     /// Writes by name.
     writes: Writes<'a, String, Job>,
     attempts: Attempts<String, Change, ()>,
@@ -105,9 +100,9 @@ struct NameReserver<'a> {
 impl NameReserver<'_> {
     /// Plans the writes that are due. Returns the time of the next pass if nothing changes.
     fn look(&mut self) -> Option<Instant> {
-        let states = Arc::clone(&self.configurations.borrow_and_update());
-        let set = Arc::clone(&self.names.borrow_and_update());
-        let is_leader = *self.leads.borrow_and_update();
+        let states = Arc::clone(&self.views.configurations.borrow_and_update());
+        let set = Arc::clone(&self.views.names.borrow_and_update());
+        let is_leader = *self.views.leads.borrow_and_update();
         if !is_leader {
             // The next leader starts without this state, too.
             self.attempts = Attempts::default();
@@ -145,7 +140,7 @@ impl NameReserver<'_> {
 
     /// Begins planned writes, unless the plan is outdated.
     fn begin(&mut self) {
-        if !*self.leads.borrow() || self.configurations.has_changed().unwrap_or(true) {
+        if !*self.views.leads.borrow() || self.views.configurations.has_changed().unwrap_or(true) {
             return;
         }
         let cluster = self.cluster;

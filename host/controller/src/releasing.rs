@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::cluster::{Cluster, NodeSet, ReadError};
+use leafhost_core::cluster::{Cluster, ClusterViews, NodeSet, ReadError};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::ports::{Change, InstanceSet};
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::SourceEnded;
 use leafhost_core::write_limiter::WriteLimiter;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::attempts::Attempts;
@@ -35,9 +34,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
     let mut task = SlotReleaser {
         cluster,
         metrics,
-        leads: cluster.leads(),
-        nodes: cluster.nodes(),
-        instances: cluster.instances(),
+        views: cluster.views(),
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
         released: WriteLimiter::new(1),
@@ -46,14 +43,14 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
-            changed = task.nodes.changed() => {
+            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = task.views.nodes.changed() => {
                 changed.map_err(|_| SourceEnded("nodes"))?;
                 task.kept.clear();
                 // The plan is outdated.
                 task.writes.plan([]);
             }
-            changed = task.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -75,9 +72,7 @@ pub async fn run(cluster: &dyn Cluster, metrics: &Metrics) -> Result<(), SourceE
 struct SlotReleaser<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
+    views: ClusterViews,
     writes: Writes<'a, InstanceKey, Job>,
     /// Attempts by version of the Instance.
     attempts: Attempts<InstanceKey, (), String>,
@@ -90,9 +85,9 @@ struct SlotReleaser<'a> {
 impl SlotReleaser<'_> {
     /// Plans the release of what absent nodes left behind. Returns the time of the next pass if nothing changes.
     async fn look(&mut self) -> Option<Instant> {
-        let nodes = Arc::clone(&self.nodes.borrow_and_update());
-        let instances = Arc::clone(&self.instances.borrow_and_update());
-        let is_leader = *self.leads.borrow_and_update();
+        let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
+        let instances = Arc::clone(&self.views.instances.borrow_and_update());
+        let is_leader = *self.views.leads.borrow_and_update();
         self.writes.plan([]);
         if !is_leader {
             // The next leader starts without this state, too.
@@ -146,7 +141,7 @@ impl SlotReleaser<'_> {
 
     /// Begins planned writes, unless nodes have changed since the plan was made.
     fn begin(&mut self) {
-        if !*self.leads.borrow() || self.nodes.has_changed().unwrap_or(true) {
+        if !*self.views.leads.borrow() || self.views.nodes.has_changed().unwrap_or(true) {
             return;
         }
         let cluster = self.cluster;

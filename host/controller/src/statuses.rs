@@ -5,14 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{Timestamp, Unit};
-use leafhost_core::cluster::{Classes, Cluster, NodeSet};
+use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::resource_names::NameSet;
-use leafhost_core::status_store::{
-    ConfigurationState, ConfigurationStates, ConfigurationStatus, Regarding, ReportSet, WriteError,
-};
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStatus, Regarding, WriteError};
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -47,14 +43,8 @@ pub async fn run(
     let mut task = StatusWriter {
         cluster,
         metrics,
-        leads: cluster.leads(),
-        nodes: cluster.nodes(),
-        instances: cluster.instances(),
-        configurations: cluster.configurations(),
-        reports: cluster.reports(),
-        names: cluster.names(),
+        views: cluster.views(),
         brokers,
-        classes: cluster.classes(),
         problems,
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
@@ -63,13 +53,13 @@ pub async fn run(
     let mut pace = PassSchedule::new(SOON);
     loop {
         tokio::select! {
-            changed = task.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
-            changed = task.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-            changed = task.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-            changed = task.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
-            changed = task.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
-            changed = task.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
-            changed = task.classes.changed() => changed.map_err(|_| SourceEnded("DeviceClasses"))?,
+            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
+            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
+            changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
+            changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
+            changed = task.views.classes.changed() => changed.map_err(|_| SourceEnded("DeviceClasses"))?,
             changed = task.brokers.changed() => changed.map_err(|_| SourceEnded("the brokers' problems"))?,
             done = task.writes.done() => {
                 for one in done {
@@ -92,14 +82,8 @@ pub async fn run(
 struct StatusWriter<'a> {
     cluster: &'a dyn Cluster,
     metrics: &'a Metrics,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
-    configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    reports: watch::Receiver<Arc<ReportSet>>,
-    names: watch::Receiver<Arc<NameSet>>,
+    views: ClusterViews,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
-    classes: watch::Receiver<Arc<Classes>>,
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job>,
     attempts: Attempts<ConfigurationKey, (), ()>,
@@ -110,14 +94,14 @@ struct StatusWriter<'a> {
 impl StatusWriter<'_> {
     /// Plans the statuses that differ and may be written now. Returns the time of the next pass if nothing changes.
     fn look(&mut self) -> Option<Instant> {
-        let nodes = Arc::clone(&self.nodes.borrow_and_update());
-        let instances = Arc::clone(&self.instances.borrow_and_update());
-        let configurations = Arc::clone(&self.configurations.borrow_and_update());
-        let reports = Arc::clone(&self.reports.borrow_and_update());
-        let names = Arc::clone(&self.names.borrow_and_update());
+        let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
+        let instances = Arc::clone(&self.views.instances.borrow_and_update());
+        let configurations = Arc::clone(&self.views.configurations.borrow_and_update());
+        let reports = Arc::clone(&self.views.reports.borrow_and_update());
+        let names = Arc::clone(&self.views.names.borrow_and_update());
         let brokers = Arc::clone(&self.brokers.borrow_and_update());
-        let classes = Arc::clone(&self.classes.borrow_and_update());
-        let leads = *self.leads.borrow_and_update();
+        let classes = Arc::clone(&self.views.classes.borrow_and_update());
+        let leads = *self.views.leads.borrow_and_update();
         let is_read = nodes.complete
             && instances.complete
             && configurations.complete
@@ -172,7 +156,7 @@ impl StatusWriter<'_> {
     }
 
     fn begin(&mut self) {
-        if !*self.leads.borrow() {
+        if !*self.views.leads.borrow() {
             return;
         }
         let cluster = self.cluster;

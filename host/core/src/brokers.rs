@@ -157,8 +157,6 @@ impl Change {
 /// Access to the objects of brokers for the controller, besides its [`Cluster`](crate::cluster::Cluster).
 #[async_trait]
 pub trait Brokers: Send + Sync {
-    /// Returns a watch of the Configurations.
-    fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>>;
     /// Returns a watch of the pods, jobs and services.
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>>;
     /// Writes a change to the cluster.

@@ -7,12 +7,13 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use crate::brokers::ManifestSet;
 use crate::instance::Instance;
 use crate::names::ConfigurationKey;
 use crate::ports::{Change, InstanceSet};
 use crate::problem::Problem;
-use crate::resource_names::NameStore;
-use crate::status_store::{StatusStore, WriteError};
+use crate::resource_names::{NameSet, NameStore};
+use crate::status_store::{ConfigurationStates, ReportSet, StatusStore, WriteError};
 
 /// All nodes of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,19 +87,34 @@ pub struct ReadError {
     pub why: String,
 }
 
+/// Watches of the cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterViews {
+    /// True while this process leads.
+    pub leads: watch::Receiver<bool>,
+    /// Nodes.
+    pub nodes: watch::Receiver<Arc<NodeSet>>,
+    /// Instances of all nodes.
+    pub instances: watch::Receiver<Arc<InstanceSet>>,
+    /// Configurations.
+    pub configurations: watch::Receiver<Arc<ConfigurationStates>>,
+    /// Configurations as written, for brokers.
+    pub manifests: watch::Receiver<Arc<ManifestSet>>,
+    /// Reports of all agents.
+    pub reports: watch::Receiver<Arc<ReportSet>>,
+    /// Reservations of names.
+    pub names: watch::Receiver<Arc<NameSet>>,
+    /// Device classes of Configurations whose devices the scheduler allocates.
+    pub classes: watch::Receiver<Arc<Classes>>,
+    /// Our objects that are being deleted.
+    pub deleting: watch::Receiver<Vec<Deleting>>,
+}
+
 /// Access to the cluster for the controller.
 #[async_trait]
 pub trait Cluster: StatusStore + NameStore {
-    /// Returns a watch that is true while this process leads.
-    fn leads(&self) -> watch::Receiver<bool>;
-    /// Returns a watch of the nodes.
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>>;
-    /// Returns a watch of the Instances of all nodes.
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>>;
-    /// Returns a watch of the device classes of Configurations whose devices the scheduler allocates.
-    fn classes(&self) -> watch::Receiver<Arc<Classes>>;
-    /// Returns a watch of our objects that are being deleted.
-    fn deleting(&self) -> watch::Receiver<Vec<Deleting>>;
+    /// Returns the watches of the cluster.
+    fn views(&self) -> ClusterViews;
     /// Replaces the finalizers of an object if its version is still the one seen.
     async fn set_finalizers(
         &self,

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 use crate::names::{ConfigurationKey, DigestLength};
 use crate::status_store::WriteError;
@@ -175,8 +174,6 @@ impl NameSet {
 /// Store of the reservations of a cluster, which only its controller writes.
 #[async_trait]
 pub trait NameStore: Send + Sync {
-    /// Returns a watch of the reservations.
-    fn names(&self) -> watch::Receiver<Arc<NameSet>>;
     /// Reserves a Configuration name for a namespace if it is free.
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError>;
     /// Records since when the name is unused, or `None` if it is used. Fails if the object differs from `seen`.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 use crate::configuration::Backend;
 use crate::names::ConfigurationKey;
@@ -191,13 +190,9 @@ pub enum WriteError {
     },
 }
 
-/// Store that reads and publishes the state of Configurations.
+/// Store that publishes the state of Configurations.
 #[async_trait]
 pub trait StatusStore: Send + Sync {
-    /// Returns a watch of the Configurations.
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>>;
-    /// Returns a watch of the reports of all agents.
-    fn reports(&self) -> watch::Receiver<Arc<ReportSet>>;
     /// Writes `status` of a Configuration if the object still is as in `seen`.
     async fn show(
         &self,

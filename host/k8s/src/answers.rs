@@ -216,21 +216,6 @@ pub async fn within<T, E: Into<Failure>>(
 }
 
 #[cfg(test)]
-impl Failure {
-    /// Creates a failure from a status and a message, or from a message alone.
-    pub fn answered(code: Option<u16>, message: &str) -> Self {
-        let Some(code) = code else {
-            return Self::new(Kind::Lost, message.to_owned());
-        };
-        Self::from(&Status {
-            code,
-            message: message.to_owned(),
-            ..Status::default()
-        })
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use leafhost_core::instance::InstanceKey;
 
@@ -238,6 +223,20 @@ mod tests {
     use crate::instance::store_error;
 
     const LIMIT: Duration = Duration::from_secs(3);
+
+    impl Failure {
+        /// Creates a failure from a status and a message, or from a message alone.
+        pub fn answered(code: Option<u16>, message: &str) -> Self {
+            let Some(code) = code else {
+                return Self::new(Kind::Lost, message.to_owned());
+            };
+            Self::from(&Status {
+                code,
+                message: message.to_owned(),
+                ..Status::default()
+            })
+        }
+    }
 
     fn failure(text: &str) -> Failure {
         Failure::from(&serde_json::from_str::<Status>(text).unwrap())

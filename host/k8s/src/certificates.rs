@@ -13,6 +13,24 @@ use rustls::sign::CertifiedKey;
 
 use crate::answers::Failure;
 
+/// Names of the objects of a server.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Namespace of the Secret and the Service.
+    pub namespace: String,
+    /// Name of the Secret.
+    pub secret: String,
+    /// Name of the Service, by which clients call the server.
+    pub service: String,
+}
+
+impl Names {
+    /// Returns the DNS name that the certificate is for.
+    pub fn dns(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+}
+
 /// Key of the certificate chain in a Secret of type `kubernetes.io/tls`.
 pub const CHAIN: &str = "tls.crt";
 /// Key of the private key.

@@ -23,6 +23,4 @@ pub fn definitions() -> Result<Vec<CustomResourceDefinition>, String> {
 }
 
 #[cfg(test)]
-mod generated;
-#[cfg(test)]
 mod tests;

@@ -205,7 +205,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
 
     /// Starts a stub server with one Lease.
     async fn server(lease: Option<Value>) -> (Stub, Arc<Mutex<Option<Value>>>) {

@@ -27,7 +27,9 @@ mod requests;
 mod scheduler;
 mod slices;
 #[cfg(test)]
-mod stub;
+mod tests {
+    pub mod stub;
+}
 mod watch;
 mod watched_object;
 mod webhook;

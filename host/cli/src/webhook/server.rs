@@ -15,7 +15,7 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::text;
 use leafhost_discovery::loader::HandlerSet;
 use leafhost_k8s::Origins;
-use leafhost_k8s::admission::{NameCheck, Review};
+use leafhost_k8s::admission::Review;
 use leafhost_k8s::serving::Serving;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -52,7 +52,8 @@ const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 struct Shared {
     certificate: watch::Receiver<Option<Serving>>,
     handlers: watch::Receiver<Arc<HandlerSet>>,
-    names: Option<NameCheck>,
+    /// Lookup of the reservations of names.
+    names: Option<Origins>,
     parsing: Semaphore,
     details: Arc<FairQueue>,
 }
@@ -65,12 +66,11 @@ pub fn open(
     certificate: watch::Receiver<Option<Serving>>,
     handlers: watch::Receiver<Arc<HandlerSet>>,
     origins: Origins,
-    names: NameCheck,
 ) -> Result<(Listener, Router)> {
     let connections = Connections::new(CONNECTIONS, ALL_BYTES);
     let listener = Listener::new(socket, connections, certificate.clone(), client_ca)
         .context("cannot set up TLS")?;
-    let shared = Shared::new(certificate, handlers, Some(names));
+    let shared = Shared::new(certificate, handlers, Some(origins.clone()));
     let routes = routes(&shared).merge(controller::routes(shared, origins));
     Ok((listener, routes))
 }
@@ -99,7 +99,7 @@ impl Shared {
     fn new(
         certificate: watch::Receiver<Option<Serving>>,
         handlers: watch::Receiver<Arc<HandlerSet>>,
-        names: Option<NameCheck>,
+        names: Option<Origins>,
     ) -> Arc<Self> {
         Arc::new(Self {
             certificate,
@@ -191,9 +191,10 @@ async fn validate(
     let mut problems = asked.problems;
     let mut warnings = Vec::new();
     if let Some(names) = &shared.names {
-        let name = names.check(asked.created.as_ref()).await;
-        problems.extend(name.problem);
-        warnings.extend(name.warning);
+        match names.check_name(asked.created.as_ref()).await {
+            Ok(problem) => problems.extend(problem),
+            Err(warning) => warnings.push(warning),
+        }
     }
     if let Some((name, details)) = &asked.details {
         let set = Arc::clone(&shared.handlers.borrow());

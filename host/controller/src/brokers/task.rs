@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use leafhost_core::brokers::{Brokers, Change, ManifestSet, Object, ObjectKey, ObjectSet};
-use leafhost_core::cluster::{Cluster, NodeSet};
+use leafhost_core::brokers::{Brokers, Change, Object, ObjectKey, ObjectSet};
+use leafhost_core::cluster::{Cluster, ClusterViews};
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::InstanceSet;
 use leafhost_core::problem::Problem;
-use leafhost_core::resource_names::NameSet;
 use leafhost_core::status_store::WriteError;
 use leafhost_core::wait::{SourceEnded, publish};
 use tokio::sync::watch;
@@ -34,12 +32,8 @@ const SEEN: Duration = Duration::from_secs(10);
 /// Creates the brokers of a cluster while this controller leads.
 pub struct BrokerTask {
     brokers: Arc<dyn Brokers>,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    manifests: watch::Receiver<Arc<ManifestSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
+    views: ClusterViews,
     objects: watch::Receiver<Arc<ObjectSet>>,
-    names: watch::Receiver<Arc<NameSet>>,
     problems: watch::Sender<Arc<Vec<Problem>>>,
     metrics: Arc<Metrics>,
     writes: Writes<'static, ObjectKey, Job>,
@@ -77,12 +71,8 @@ impl BrokerTask {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            leads: cluster.leads(),
-            nodes: cluster.nodes(),
-            manifests: brokers.manifests(),
-            instances: cluster.instances(),
+            views: cluster.views(),
             objects: brokers.objects(),
-            names: cluster.names(),
             brokers,
             problems,
             metrics,
@@ -99,15 +89,15 @@ impl BrokerTask {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
-                changed = self.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
-                changed = self.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
-                changed = self.manifests.changed() => {
+                changed = self.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+                changed = self.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
+                changed = self.views.manifests.changed() => {
                     changed.map_err(|_| SourceEnded("Configurations"))?;
                     // The plan is outdated.
                     self.writes.plan([]);
                 }
-                changed = self.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
-                changed = self.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
+                changed = self.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+                changed = self.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
                 changed = self.objects.changed() => changed.map_err(|_| SourceEnded("pods, jobs and services"))?,
                 done = self.writes.done() => {
                     for one in done {
@@ -129,12 +119,12 @@ impl BrokerTask {
 
     /// Plans the writes. Returns the time of the next pass if nothing changes.
     fn look(&mut self) -> Option<Instant> {
-        let nodes = Arc::clone(&self.nodes.borrow_and_update());
-        let manifests = Arc::clone(&self.manifests.borrow_and_update());
-        let instances = Arc::clone(&self.instances.borrow_and_update());
+        let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
+        let manifests = Arc::clone(&self.views.manifests.borrow_and_update());
+        let instances = Arc::clone(&self.views.instances.borrow_and_update());
         let objects = Arc::clone(&self.objects.borrow_and_update());
-        let names = Arc::clone(&self.names.borrow_and_update());
-        let is_leader = *self.leads.borrow_and_update();
+        let names = Arc::clone(&self.views.names.borrow_and_update());
+        let is_leader = *self.views.leads.borrow_and_update();
         let is_read = nodes.complete
             && manifests.complete
             && instances.complete
@@ -197,7 +187,7 @@ impl BrokerTask {
 
     /// Begins planned writes, unless the plan is outdated.
     fn begin(&mut self) {
-        if !*self.leads.borrow() || self.manifests.has_changed().unwrap_or(true) {
+        if !*self.views.leads.borrow() || self.views.manifests.has_changed().unwrap_or(true) {
             return;
         }
         let brokers = &self.brokers;

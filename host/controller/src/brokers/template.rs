@@ -98,8 +98,8 @@ fn number(amount: &Value) -> Option<usize> {
 mod tests {
     use leafhost_core::configuration::ALLOCATION_ANNOTATION;
 
-    use super::super::fixture::manifest;
     use super::*;
+    use crate::brokers::tests::fixture::manifest;
 
     fn mk_manifest(broker: &Value, properties: &Value) -> Manifest {
         manifest(&json!({"brokerSpec": broker, "brokerProperties": properties}))

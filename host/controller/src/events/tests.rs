@@ -4,7 +4,7 @@ use leafhost_core::names::ConfigurationKey;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, unanswered};
+use crate::tests::fakes::{Fake, unanswered};
 
 struct Bench {
     fake: Arc<Fake>,

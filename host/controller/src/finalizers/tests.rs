@@ -4,7 +4,7 @@ use leafhost_core::cluster::DeletingKind;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, denied};
+use crate::tests::fakes::{Fake, denied};
 
 fn deleting(name: &str, finalizers: &[&str]) -> Deleting {
     Deleting {

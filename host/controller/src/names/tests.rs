@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::status_store::ConfigurationState;
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::Fake;
+use crate::tests::fakes::Fake;
 
 const GRACE: Duration = Duration::from_hours(1);
 

@@ -2,7 +2,7 @@ use leafhost_core::cluster::NodeState;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, Meanwhile, WITHOUT_END, denied, unanswered};
+use crate::tests::fakes::{Fake, Meanwhile, WITHOUT_END, denied, unanswered};
 
 fn start_with(count: usize) -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     start_on(Fake::new(count))

@@ -1,11 +1,11 @@
 use leafhost_core::cluster::NodeState;
 use leafhost_core::node_report::{ReportedConfiguration, ReportedHandler, ReportedProblem};
-use leafhost_core::status_store::ConfigurationState;
+use leafhost_core::status_store::{ConfigurationState, ConfigurationStates};
 use leafhost_core::timeouts::BACKOFF_LAST;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::fakes::{Fake, denied, unanswered};
+use crate::tests::fakes::{Fake, denied, unanswered};
 
 fn key(number: usize) -> ConfigurationKey {
     ConfigurationKey::new("default", &format!("c{number:03}")).unwrap()

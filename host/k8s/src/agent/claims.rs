@@ -110,7 +110,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
 
     #[tokio::test]
     async fn a_claim_is_read_as_far_as_it_is_ours() {

@@ -77,22 +77,21 @@ impl ConfigurationSource for KubeConfigurations {
 async fn run(
     client: Client,
     namespaces: BTreeSet<String>,
-    (mut index, values): (ConfigurationIndex, Values),
+    (mut index, mut values): (ConfigurationIndex, Values),
     mut names: watch::Receiver<Arc<NameSet>>,
     sender: watch::Sender<Arc<ConfigurationSet>>,
     keep: watch::Sender<Option<Vec<DynamicObject>>>,
 ) {
     let api: Api<DynamicObject> = Api::all_with(client, &manifest::resource());
     let mut watch = Watch::new(api);
-    let mut found = values.found();
     let mut trouble = None;
     let mut wanted = Wanted::default();
     let mut not_before = Instant::now();
     let mut list_at = None;
     loop {
         wanted = Wanted::of(index.references(&namespaces), &wanted);
-        values.want(wanted.clone());
-        let looked_up = found.borrow_and_update().clone();
+        crate::publish(&values.wanted, wanted.clone());
+        let looked_up = values.found.borrow_and_update().clone();
         let known = Arc::clone(&names.borrow_and_update());
         let looked_up = (&wanted, &*looked_up);
         let mut next = index.set(&namespaces, looked_up, &known, &sender.borrow());
@@ -113,7 +112,7 @@ async fn run(
                 not_before = Instant::now() + LIST_AGAIN;
                 watch.restart();
             }
-            changed = found.changed() => if changed.is_err() {
+            changed = values.found.changed() => if changed.is_err() {
                 return;
             },
             changed = names.changed() => if changed.is_err() {

@@ -115,14 +115,7 @@ async fn run(
 }
 
 /// Name of a requested object, with the answer.
-type Answer = (String, Result<ConfigMap, Refusal>);
-
-/// Reason why an object was not fetched.
-struct Refusal {
-    message: String,
-    /// Time for which the API server asks for no requests.
-    wait: Duration,
-}
+type Answer = (String, Result<ConfigMap, Failure>);
 
 struct Task {
     watch: Watch<PartialObjectMeta<ConfigMap>>,
@@ -141,11 +134,19 @@ impl Task {
         let given_up = Instant::now() + START;
         let mut complete = false;
         loop {
+            let mut events = Vec::new();
             tokio::select! {
-                event = self.watch.next() => self.take(event).await,
+                () = self.watch.take(|event| events.push(event)) => {}
                 Some(Ok(answer)) = self.requests.join_next() => self.answered(answer).await,
                 () = until(self.objects.next()), if self.requests.len() < AT_ONCE => self.request(),
                 () = sleep_until(given_up), if !complete => complete = true,
+            }
+            let mut is_less = false;
+            for event in events {
+                is_less |= self.take(event).await;
+            }
+            if is_less {
+                self.clean().await;
             }
             complete |= self.objects.is_settled();
             if complete {
@@ -154,12 +155,13 @@ impl Task {
         }
     }
 
-    async fn take(&mut self, event: Result<Event<PartialObjectMeta<ConfigMap>>, Failure>) {
+    /// Applies an event. Returns true if objects may be gone.
+    async fn take(&mut self, event: Result<Event<PartialObjectMeta<ConfigMap>>, Failure>) -> bool {
         let event = match event {
             Ok(event) => event,
             Err(failure) => {
                 self.objects.failure = Some(describe(&failure));
-                return;
+                return false;
             }
         };
         match event {
@@ -174,7 +176,7 @@ impl Task {
                 }
                 let spread = self.spread;
                 self.objects.list_end(|| soon(spread));
-                self.clean().await;
+                return true;
             }
             Event::Apply(object) => {
                 let spread = self.spread;
@@ -182,10 +184,11 @@ impl Task {
             }
             Event::Delete(object) => {
                 self.objects.gone(&object.metadata);
-                self.clean().await;
+                return true;
             }
             Event::Resumed => self.objects.failure = None,
         }
+        false
     }
 
     fn request(&mut self) {
@@ -194,38 +197,37 @@ impl Task {
             let whole = self.whole.clone();
             self.requests.spawn(async move {
                 let answer = answers::within(REQUEST, whole.get(&name)).await;
-                (name, answer.map_err(Refusal::from))
+                (name, answer)
             });
         }
     }
 
     async fn answered(&mut self, (name, answer): Answer) {
-        let held = match answer {
-            Ok(object) => self.keep(object).await,
-            Err(refusal) => Err(refusal),
+        let object = match answer {
+            Ok(object) => object,
+            Err(failure) => {
+                let wait = failure.retry_after.unwrap_or_default();
+                return self.objects.failed(&name, describe(&failure), wait);
+            }
         };
-        match held {
+        match self.keep(object).await {
             Ok(held) => {
                 self.objects.fetched(&name, held);
                 self.clean().await;
             }
-            Err(refusal) => {
-                self.objects.failed(&name, refusal.message, refusal.wait);
+            Err(error) => {
+                let message =
+                    format!("cannot be kept in the state folder: {error}; free or repair the disk");
+                self.objects.failed(&name, message, Duration::ZERO);
             }
         }
     }
 
-    async fn keep(&mut self, mut object: ConfigMap) -> Result<Held, Refusal> {
+    async fn keep(&mut self, mut object: ConfigMap) -> io::Result<Held> {
         let disk = Arc::clone(&self.disk);
         object.metadata.managed_fields = None;
         let kept = spawn_blocking(move || disk.keep(&object).map(|()| Held::of(&object))).await;
-        let kept = kept.unwrap_or_else(|error| Err(io::Error::other(error)));
-        kept.map_err(|error| Refusal {
-            message: format!(
-                "cannot be kept in the state folder: {error}; free or repair the disk"
-            ),
-            wait: Duration::ZERO,
-        })
+        kept.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     /// Removes the files that are no longer needed from disk.
@@ -233,15 +235,6 @@ impl Task {
         let (disk, held) = (Arc::clone(&self.disk), self.objects.held());
         if spawn_blocking(move || disk.keep_only(&held)).await.is_err() {
             tracing::error!("cleaning the folder of ConfigMaps panicked; this is a bug");
-        }
-    }
-}
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
-        Self {
-            message: describe(&failure),
-            wait: failure.retry_after.unwrap_or_default(),
         }
     }
 }

@@ -218,7 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
 
     const POD: (&str, Option<(&str, &str)>) = (
         "system:serviceaccount:leafhost:leafhost-agent",

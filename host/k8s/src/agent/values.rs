@@ -63,8 +63,10 @@ pub type Keys = BTreeMap<String, Arc<[u8]>>;
 
 /// Reader of the wanted values.
 pub struct Values {
-    wanted: watch::Sender<Wanted>,
-    found: watch::Receiver<Arc<Found>>,
+    /// Wanted values.
+    pub wanted: watch::Sender<Wanted>,
+    /// Values read so far.
+    pub found: watch::Receiver<Arc<Found>>,
 }
 
 impl Values {
@@ -77,16 +79,6 @@ impl Values {
             run(client, wishes, sender),
         );
         Self { wanted, found }
-    }
-
-    /// Replaces the wanted values.
-    pub fn want(&self, wanted: Wanted) {
-        crate::publish(&self.wanted, wanted);
-    }
-
-    /// Returns a receiver of the values read so far.
-    pub fn found(&self) -> watch::Receiver<Arc<Found>> {
-        self.found.clone()
     }
 }
 

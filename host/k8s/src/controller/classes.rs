@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
-use leafhost_core::cluster::Classes;
+use leafhost_core::cluster::{Classes, ClusterViews};
 use leafhost_core::device_id::resource;
 use leafhost_core::names::{ConfigurationKey, class_name, label_value};
 use leafhost_core::problem::Problem;
@@ -36,11 +36,12 @@ const MAX_NAME: usize = 253;
 /// Keeps the classes forever. Writes nothing while this process does not lead.
 pub async fn keep(
     client: Client,
-    mut leads: watch::Receiver<bool>,
-    (mut configurations, mut names): (
-        watch::Receiver<Arc<ConfigurationStates>>,
-        watch::Receiver<Arc<NameSet>>,
-    ),
+    ClusterViews {
+        mut leads,
+        mut configurations,
+        mut names,
+        ..
+    }: ClusterViews,
     states: watch::Sender<Arc<Classes>>,
 ) {
     let api: Api<DeviceClass> = Api::all(client);

@@ -8,14 +8,15 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use kube::api::{Api, ListParams, Patch};
 use kube::core::DeserializeGuard;
+use kube::runtime::events::Recorder;
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
-    Classes, Cluster, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+    Cluster, ClusterViews, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
 use leafhost_core::ports::{Change, InstanceSet};
-use leafhost_core::resource_names::{NameSet, ResourceNames};
+use leafhost_core::resource_names::ResourceNames;
 use leafhost_core::scheduling::DEVICES;
 use leafhost_core::slot::{claim_key, pod_key};
 use leafhost_core::status_store::WriteError;
@@ -25,7 +26,6 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::answers::{self, Failure, Kind};
-use crate::controller::pools::PoolViews;
 use crate::controller::{classes, pools};
 use crate::index::{TRIES_AGAIN, follow};
 use crate::instance::{self, InstanceObject, REQUEST, api_resource, patch};
@@ -53,13 +53,8 @@ type Read = (Arc<Instance>, Option<Deleting>);
 /// Watched cluster.
 pub struct KubeCluster {
     client: Client,
-    leads: watch::Receiver<bool>,
-    nodes: watch::Receiver<Arc<NodeSet>>,
-    instances: watch::Receiver<Arc<InstanceSet>>,
-    deleting: watch::Receiver<Vec<Deleting>>,
-    device_classes: watch::Receiver<Arc<Classes>>,
-    names: watch::Receiver<Arc<NameSet>>,
-    statuses: Statuses,
+    views: ClusterViews,
+    recorder: Recorder,
 }
 
 impl KubeCluster {
@@ -116,63 +111,48 @@ impl KubeCluster {
             publish,
         );
         tasks.add_loop("watch of Instances", following);
-        let mut statuses = Statuses::watch(client, &holder_name, finalizers, tasks);
+        let Statuses {
+            configurations,
+            mut reports,
+            manifests,
+            recorder,
+        } = Statuses::watch(client, &holder_name, finalizers, tasks);
         if let Some(selector) = agents {
             let (place, leading) = ((namespace, selector), leads.clone());
-            statuses.reports = agents::watch(client, place, statuses.reports, leading, tasks);
+            reports = agents::watch(client, place, reports, leading, tasks);
         }
         let (sender, names) = watch::channel(Arc::default());
         let remembered = ResourceNames::default();
         let following = crate::names::follow(client.clone(), remembered, sender);
         tasks.add_loop("watch of names", following);
-        let configurations = statuses.configurations.clone();
         let (sender, device_classes) = watch::channel(Arc::default());
-        let by = (configurations.clone(), names.clone());
-        let keeping = classes::keep(client.clone(), leads.clone(), by, sender);
-        tasks.add_loop("DeviceClasses", keeping);
-        let views = PoolViews {
-            leads: leads.clone(),
-            configurations,
-            instances: instances.clone(),
-            hostnames,
-        };
-        tasks.add_loop(
-            "slices of shared devices",
-            pools::keep(client.clone(), views),
-        );
-        Self {
-            client: client.clone(),
+        let views = ClusterViews {
             leads,
             nodes,
             instances,
-            deleting,
-            device_classes,
+            configurations,
+            manifests,
+            reports,
             names,
-            statuses,
+            classes: device_classes,
+            deleting,
+        };
+        let keeping = classes::keep(client.clone(), views.clone(), sender);
+        tasks.add_loop("DeviceClasses", keeping);
+        let keeping = pools::keep(client.clone(), views.clone(), hostnames);
+        tasks.add_loop("slices of shared devices", keeping);
+        Self {
+            client: client.clone(),
+            views,
+            recorder,
         }
     }
 }
 
 #[async_trait]
 impl Cluster for KubeCluster {
-    fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.clone()
-    }
-
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.clone()
-    }
-
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.clone()
-    }
-
-    fn classes(&self) -> watch::Receiver<Arc<Classes>> {
-        self.device_classes.clone()
-    }
-
-    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
-        self.deleting.clone()
+    fn views(&self) -> ClusterViews {
+        self.views.clone()
     }
 
     async fn set_finalizers(

@@ -11,9 +11,9 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use leafhost_core::claim::ports::SliceFeatures;
+use leafhost_core::cluster::ClusterViews;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::pools::{Pools, pools};
-use leafhost_core::ports::InstanceSet;
 use leafhost_core::slices::{DRIVER, Reach, Slice, pack};
 use leafhost_core::status_store::ConfigurationStates;
 use leafhost_core::text::few;
@@ -35,23 +35,11 @@ const ASK_AGAIN: Duration = Duration::from_hours(1);
 /// Maximum number of attribute names in a log line.
 const NAMED: usize = 5;
 
-/// Receivers of the cluster's state.
-pub struct PoolViews {
-    /// True while this process leads.
-    pub leads: watch::Receiver<bool>,
-    /// Configurations, each with the backend that allocates its devices.
-    pub configurations: watch::Receiver<Arc<ConfigurationStates>>,
-    /// All devices.
-    pub instances: watch::Receiver<Arc<InstanceSet>>,
-    /// Values of the label `kubernetes.io/hostname` by node; `None` until the nodes were listed.
-    pub hostnames: watch::Receiver<Hostnames>,
-}
-
-/// Values of a label by node.
+/// Values of the label `kubernetes.io/hostname` by node; `None` until the nodes were listed.
 pub type Hostnames = Option<Arc<BTreeMap<String, String>>>;
 
 /// Keeps the slices forever. Writes nothing while this process does not lead.
-pub async fn keep(client: Client, views: PoolViews) {
+pub async fn keep(client: Client, views: ClusterViews, hostnames: watch::Receiver<Hostnames>) {
     let (sender, nodes) = watch::channel(None);
     let mut configurations = views.configurations.clone();
     // A cluster whose Configurations never use DRA may lack the API.
@@ -74,6 +62,7 @@ pub async fn keep(client: Client, views: PoolViews) {
     let task = PoolTask {
         client,
         views,
+        hostnames,
         nodes,
         able: BTreeMap::new(),
         reconciler: Reconciler::new(SharedSlices, api, shared),
@@ -87,7 +76,8 @@ pub async fn keep(client: Client, views: PoolViews) {
 
 struct PoolTask {
     client: Client,
-    views: PoolViews,
+    views: ClusterViews,
+    hostnames: watch::Receiver<Hostnames>,
     /// Nodes that have a slice; `None` until the slices were listed.
     nodes: watch::Receiver<Option<Arc<BTreeSet<String>>>>,
     /// Nodes that count, each with the time at which it ceases to count if it has no slice now.
@@ -144,7 +134,7 @@ impl PoolTask {
                 }
                 changed = self.views.configurations.changed() => changed.is_ok(),
                 changed = self.views.instances.changed() => changed.is_ok(),
-                changed = self.views.hostnames.changed() => changed.is_ok(),
+                changed = self.hostnames.changed() => changed.is_ok(),
                 changed = self.views.leads.changed() => changed.is_ok(),
                 changed = self.nodes.changed() => changed.is_ok(),
                 () = until(next) => true,
@@ -210,7 +200,7 @@ impl PoolTask {
     /// Returns the pools to offer, or `None` while they are unknown.
     fn plan(&mut self, wanted: Option<BTreeMap<ConfigurationKey, bool>>) -> Option<Pools> {
         let instances = Arc::clone(&self.views.instances.borrow_and_update());
-        let hostnames = self.views.hostnames.borrow_and_update().clone()?;
+        let hostnames = self.hostnames.borrow_and_update().clone()?;
         let is_known = instances.is_known() && self.nodes.borrow().is_some();
         let wanted = wanted.filter(|_| is_known)?;
         // Without wanted Configurations the features do not matter.

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod generated;
+
 fn schema(kind: &str) -> Value {
     let definitions = definitions().unwrap();
     let definition = definitions

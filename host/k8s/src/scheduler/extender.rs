@@ -19,6 +19,7 @@ use tokio::time::Instant;
 mod authority;
 mod entry;
 
+pub use crate::certificates::Names;
 use authority::{Found, look};
 pub use entry::{EntryError, entry};
 
@@ -30,24 +31,6 @@ use crate::{backoff, certificates, until};
 const REQUEST: Duration = Duration::from_secs(10);
 /// Interval between two checks of whether the certificate ends soon.
 const LOOK: Duration = Duration::from_hours(1);
-
-/// Names of an extender's objects.
-#[derive(Debug, Clone)]
-pub struct Names {
-    /// Namespace of the Secret and the Service.
-    pub namespace: String,
-    /// Name of the Secret.
-    pub secret: String,
-    /// Name of the Service, which is part of the extender's DNS name.
-    pub service: String,
-}
-
-impl Names {
-    /// Returns the DNS name that the certificate is for.
-    pub fn dns(&self) -> String {
-        format!("{}.{}.svc", self.service, self.namespace)
-    }
-}
 
 /// Keeps the Secret complete and sends the TLS configuration to serve with, without end.
 pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Arc<ServerConfig>>>) {

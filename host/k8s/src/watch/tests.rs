@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 
 /// Starts a stub without objects that answers each watch with the next of `answers`, and further ones with silence.
 async fn server(answers: impl IntoIterator<Item = Answer>) -> Stub {

@@ -16,7 +16,6 @@ mod parameters;
 mod reservations;
 
 use crate::manifest::embedded::{self, MOST};
-pub use names::{NameAnswer, NameCheck};
 pub use reservations::Reserved;
 
 /// Reason why the posted body is not a review.

@@ -10,10 +10,10 @@ use crate::answers::Failure;
 use crate::instance::{self, InstanceObject};
 use crate::manifest;
 
-/// Lookup of Configurations and Instances.
+/// Lookup of Configurations, Instances and reservations of names.
 #[derive(Clone)]
 pub struct Origins {
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl Origins {
@@ -88,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub};
+    use crate::tests::stub::{Answer, Stub};
 
     #[tokio::test]
     async fn what_is_there_is_read_whatever_its_status_says_and_what_is_not_is_none() {

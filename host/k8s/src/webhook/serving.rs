@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 mod certificate;
 
+pub use crate::certificates::Names;
 use certificate::Certificate;
 
 use crate::answers::{self, Failure, Kind};
@@ -34,25 +35,6 @@ const PROPAGATION: Duration = Duration::from_secs(10);
 /// Interval between two checks whether the certificate expires soon.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// Names of a webhook's objects.
-#[derive(Debug, Clone)]
-pub struct Names {
-    /// Namespace of the Secret and the Service.
-    pub namespace: String,
-    /// Name of the Secret.
-    pub secret: String,
-    /// Name of the Service, by which the API server calls the webhook.
-    pub service: String,
-    /// Name of the `ValidatingWebhookConfiguration`.
-    pub webhook: String,
-}
-
-impl Names {
-    fn dns(&self) -> String {
-        format!("{}.{}.svc", self.service, self.namespace)
-    }
-}
-
 /// Certificate that the webhook serves with.
 #[derive(Debug, Clone)]
 pub struct Serving {
@@ -62,15 +44,21 @@ pub struct Serving {
     pub is_published: bool,
 }
 
-/// Keeps the certificate forever.
-pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Serving>>) {
+/// Keeps the certificate forever. `webhook` is the name of the `ValidatingWebhookConfiguration`.
+pub async fn keep(
+    client: Client,
+    names: Names,
+    webhook: String,
+    serving: watch::Sender<Option<Serving>>,
+) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &names.namespace);
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client);
     let mut task = CertificateTask {
         secret: WatchedObject::new(secrets.clone(), &names.secret, "the webhook's Secret"),
+        webhook_name: webhook.clone(),
         webhook: WatchedObject::new(
             webhooks.clone(),
-            &names.webhook,
+            &webhook,
             "the webhook's ValidatingWebhookConfiguration",
         ),
         secrets,
@@ -98,7 +86,7 @@ pub async fn keep(client: Client, names: Names, serving: watch::Sender<Option<Se
                 tracing::warn!(
                     error,
                     secret = task.names.secret,
-                    webhook = task.names.webhook,
+                    webhook,
                     "cannot keep the webhook's certificate; retrying"
                 );
                 Some(Instant::now() + backoff(failures))
@@ -113,6 +101,7 @@ struct CertificateTask {
     webhooks: Api<ValidatingWebhookConfiguration>,
     secret: WatchedObject<Secret>,
     webhook: WatchedObject<ValidatingWebhookConfiguration>,
+    webhook_name: String,
     serving: watch::Sender<Option<Serving>>,
     /// Certificates last published to the API server, and the time.
     published: Option<(Vec<u8>, Instant)>,
@@ -197,7 +186,7 @@ impl CertificateTask {
             let edits = serde_json::from_value(edits.into());
             let patch: Patch<()> = Patch::Json(edits.map_err(kube::Error::SerdeError)?);
             self.webhooks
-                .patch(&self.names.webhook, &PatchParams::default(), &patch)
+                .patch(&self.webhook_name, &PatchParams::default(), &patch)
                 .await?;
         }
         if self

@@ -1,6 +1,6 @@
-use super::super::fixture::{instance, manifest};
 use super::super::template::TemplateKind;
 use super::*;
+use crate::brokers::tests::fixture::{instance, manifest};
 
 fn created(wanted: Wanted) -> (String, Value) {
     (wanted.key.to_string(), wanted.body)

@@ -3,9 +3,9 @@ use std::time::Duration;
 use leafhost_core::resource_names::Reservation;
 use serde_json::json;
 
-use super::super::fixture::{Site, instance, key, pod_spec};
 use super::super::template::PLACEHOLDER;
 use super::*;
+use crate::brokers::tests::fixture::{Site, instance, key, pod_spec};
 
 const NOTHING: [&str; 0] = [];
 

@@ -1,8 +1,8 @@
 use serde_json::json;
 
-use super::super::fixture::{instance, manifest};
 use super::super::template::PLACEHOLDER;
 use super::*;
+use crate::brokers::tests::fixture::{instance, manifest};
 
 mod attacks;
 

@@ -1,19 +1,20 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use leafhost_core::brokers::{Kind, ObjectKey};
+use leafhost_core::brokers::{Kind, ManifestSet, ObjectKey};
+use leafhost_core::cluster::NodeSet;
+use leafhost_core::ports::InstanceSet;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::fixture::{Site, instance, instance_in, key};
 use super::*;
+use crate::brokers::tests::fixture::{Site, instance, instance_in, key};
 
 /// A cluster in which writes are seen at once, unless they fail.
 struct Fake {
     site: Mutex<Site>,
-    /// Nodes, Instances and names.
-    cluster: Arc<crate::fakes::Fake>,
-    manifests: watch::Sender<Arc<ManifestSet>>,
+    /// Nodes, Configurations, Instances and names.
+    cluster: Arc<crate::tests::fakes::Fake>,
     objects: watch::Sender<Arc<ObjectSet>>,
     /// Answer to the creation of a pod.
     answer: Mutex<Result<(), WriteError>>,
@@ -26,10 +27,6 @@ struct Fake {
 
 #[async_trait]
 impl Brokers for Fake {
-    fn manifests(&self) -> watch::Receiver<Arc<ManifestSet>> {
-        self.manifests.subscribe()
-    }
-
     fn objects(&self) -> watch::Receiver<Arc<ObjectSet>> {
         self.objects.subscribe()
     }
@@ -59,8 +56,7 @@ impl Fake {
         site.add(instance("cams-1", false, &["a"], 1));
         let fake = Arc::new(Self {
             site: Mutex::new(site),
-            cluster: crate::fakes::Fake::new(0),
-            manifests: watch::Sender::default(),
+            cluster: crate::tests::fakes::Fake::new(0),
             objects: watch::Sender::default(),
             answer: Mutex::new(Ok(())),
             is_seen: Mutex::new(true),
@@ -68,7 +64,7 @@ impl Fake {
             writes: watch::Sender::default(),
         });
         fake.show();
-        let metrics = Metrics::new(fake.cluster.leads(), Some(fake.objects()));
+        let metrics = Metrics::new(fake.cluster.views().leads, Some(fake.objects()));
         let task = BrokerTask::new(
             &*fake.cluster,
             fake.clone(),
@@ -84,7 +80,7 @@ impl Fake {
             complete: true,
             nodes: site.nodes.clone(),
         }));
-        self.manifests.send_if_modified(|shown| {
+        self.cluster.manifests.send_if_modified(|shown| {
             let differs = !shown.complete || shown.manifests != site.manifests;
             *shown = Arc::new(ManifestSet {
                 complete: true,

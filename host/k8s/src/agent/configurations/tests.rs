@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::*;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 
 fn mk_object(name: &str, version: &str) -> Value {
     json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::reconciler::Write;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 use crate::watch::{Event, UNDEFINED};
 
 const CREATE: &str = "POST /apis/leafhost.dev";

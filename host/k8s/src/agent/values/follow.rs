@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until};
 
-use super::found::{Known, Outcome};
+use super::found::Known;
 use super::{Keys, Message, Object, WatchTarget};
 use crate::answers::{self, Failure};
 use crate::watch::{Event, Watch};
@@ -84,19 +84,27 @@ pub async fn follow<K: Holder>(
     let mut backoff = DefaultBackoff::default();
     let mut again = Instant::now();
     loop {
-        tokio::select! {
-            event = watch.next(), if target.is_watched => match event {
-                Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => continue,
-                Ok(Event::InitDone) | Err(_) => due = all(),
-                Ok(Event::Apply(object) | Event::Delete(object)) => {
-                    let name = object.name_any();
-                    if !target.names.contains_key(&name) {
-                        continue;
-                    }
+        let (is_waiting, mut is_due) = (!due.is_empty(), false);
+        // Several changes of an object that come together are one read.
+        let take = |event: Result<Event<PartialObjectMeta<K>>, Failure>| match event {
+            Ok(Event::Init | Event::InitApply(_) | Event::Resumed) => {}
+            Ok(Event::InitDone) | Err(_) => {
+                due = all();
+                is_due = true;
+            }
+            Ok(Event::Apply(object) | Event::Delete(object)) => {
+                let name = object.name_any();
+                if target.names.contains_key(&name) {
                     due.insert(name);
+                    is_due = true;
                 }
+            }
+        };
+        tokio::select! {
+            () = watch.take(take), if target.is_watched => if !is_due {
+                continue;
             },
-            () = sleep_until(again), if !due.is_empty() => {}
+            () = sleep_until(again), if is_waiting => {}
         }
         let mut is_away = None;
         for (name, keys) in &target.names {
@@ -113,13 +121,13 @@ pub async fn follow<K: Holder>(
                 None => answers::within(REQUEST, api.get_opt(name)).await,
             };
             let outcome = match failure {
-                Ok(None) => Outcome::Known(Known::Missing),
-                Ok(Some(held)) => Outcome::Known(Known::Keys(wanted(held, keys))),
+                Ok(None) => Ok(Known::Missing),
+                Ok(Some(held)) => Ok(Known::Keys(wanted(held, keys))),
                 Err(Failure {
                     code: Some(403),
                     message,
                     ..
-                }) => Outcome::Known(Known::Unreadable(format!(
+                }) => Ok(Known::Unreadable(format!(
                     "the agent may not read {object}: {message}; allow its service account to get, list and watch it"
                 ))),
                 Err(failure) => {
@@ -128,10 +136,10 @@ pub async fn follow<K: Holder>(
                         failure.message
                     );
                     is_away = Some(failure);
-                    Outcome::Failed(why)
+                    Err(why)
                 }
             };
-            if matches!(outcome, Outcome::Known(Known::Keys(_) | Known::Missing)) {
+            if matches!(outcome, Ok(Known::Keys(_) | Known::Missing)) {
                 due.remove(name);
             }
             if messages

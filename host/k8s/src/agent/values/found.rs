@@ -23,14 +23,8 @@ pub enum Known {
     Unreadable(String),
 }
 
-/// Outcome of reading an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The object's state is known.
-    Known(Known),
-    /// The API server did not answer; the text is the reason.
-    Failed(String),
-}
+/// Outcome of reading an object; the error tells why the API server did not answer.
+pub type Outcome = Result<Known, String>;
 
 /// State of each wanted object, with the keys it was read for. Objects not read yet are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,10 +65,10 @@ impl Found {
     /// Records the outcome of reading an object. An object that is unreachable at the moment keeps its last state.
     pub fn insert(&mut self, object: Object, want: &Want, outcome: Outcome) {
         let known = match outcome {
-            Outcome::Known(Known::Keys(keys)) => self.fit(&object, want, keys),
-            Outcome::Known(known) => known,
-            Outcome::Failed(_) if self.is_read(&object) => return,
-            Outcome::Failed(why) => Known::Unreadable(why),
+            Ok(Known::Keys(keys)) => self.fit(&object, want, keys),
+            Ok(known) => known,
+            Err(_) if self.is_read(&object) => return,
+            Err(why) => Known::Unreadable(why),
         };
         self.0.insert(object, (want.clone(), known));
     }
@@ -169,7 +163,7 @@ mod tests {
     }
 
     fn mk_keys(value: &[u8]) -> Outcome {
-        Outcome::Known(Known::Keys([("password".to_owned(), value.into())].into()))
+        Ok(Known::Keys([("password".to_owned(), value.into())].into()))
     }
 
     fn looked_up(found: &Found, name: &str) -> Lookup {
@@ -183,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reached_stays_as_it_was_read_and_what_is_forbidden_does_not() {
-        let failed = || Outcome::Failed("away".into());
+        let failed = || Err("away".into());
         let want = mk_want("site", 0);
         let mut found = Found::default();
         found.insert(secret("a"), &want, failed());
@@ -194,16 +188,16 @@ mod tests {
             looked_up(&found, "a"),
             Lookup::Value(b"x".as_slice().into())
         );
-        let forbidden = Outcome::Known(Known::Unreadable("forbidden".into()));
+        let forbidden = Ok(Known::Unreadable("forbidden".into()));
         found.insert(secret("a"), &want, forbidden);
         assert_eq!(
             looked_up(&found, "a"),
             Lookup::Unavailable("forbidden".into())
         );
-        found.insert(secret("a"), &want, Outcome::Known(Known::Missing));
+        found.insert(secret("a"), &want, Ok(Known::Missing));
         let missing = Lookup::Missing("Secret site/a does not exist; create it".into());
         assert_eq!(looked_up(&found, "a"), missing);
-        found.insert(secret("a"), &want, Outcome::Known(Known::Keys(Keys::new())));
+        found.insert(secret("a"), &want, Ok(Known::Keys(Keys::new())));
         let missing = Lookup::Missing("Secret site/a has no key \"password\"; add it".into());
         assert_eq!(looked_up(&found, "a"), missing);
     }

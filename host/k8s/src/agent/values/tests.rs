@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use leafhost_core::properties::Lookup;
 
 use super::*;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 
 fn mk_object(kind: ValueKind, namespace: &str, name: &str) -> Object {
     Object {
@@ -130,7 +130,7 @@ async fn start(server: Server) -> (Arc<Mutex<Server>>, Stub) {
 }
 
 async fn until(values: &Values, what: &str, is_so: impl Fn(Lookup) -> bool) {
-    let mut found = values.found();
+    let mut found = values.found.clone();
     let wait = found.wait_for(|found| is_so(looked_up(found, "a")));
     let found = timeout(Duration::from_mins(1), wait).await;
     drop(found.unwrap_or_else(|_| panic!("never: {what}")).unwrap());
@@ -150,9 +150,9 @@ async fn a_rotated_secret_is_read_again_and_only_the_named_one_is_watched() {
     })
     .await;
     let values = Values::new(stub.client.clone(), &mut stub.tasks);
-    values.want(mk_wanted([secret("a")]));
+    values.wanted.send_replace(mk_wanted([secret("a")]));
     until(&values, "the first value", |found| is_value(&found, b"one")).await;
-    let keys = values.found().borrow().keys(&secret("a"));
+    let keys = values.found.borrow().keys(&secret("a"));
     assert_eq!(keys, Some(1), "a key that nobody wants is not held");
     timeout(Duration::from_secs(10), async {
         while server.lock().unwrap().watches.is_empty() {
@@ -187,14 +187,14 @@ async fn where_it_may_not_be_watched_it_is_read_and_a_right_that_is_granted_late
     })
     .await;
     let values = Values::new(stub.client.clone(), &mut stub.tasks);
-    values.want(mk_wanted([secret("a")]));
+    values.wanted.send_replace(mk_wanted([secret("a")]));
     until(&values, "the refusal", |found| {
         matches!(found, Lookup::Unavailable(why) if why.contains("allow its service account"))
     })
     .await;
     server.lock().unwrap().may_get = true;
     until(&values, "the value", |found| is_value(&found, b"one")).await;
-    values.want(Wanted::default());
+    values.wanted.send_replace(Wanted::default());
     until(
         &values,
         "nothing",

@@ -13,17 +13,20 @@ use kube::api::{ApiResource, ListParams, NotUsed, PartialObjectMeta};
 use kube::core::Object as KubeObject;
 use kube::{Api, Client, Resource};
 use leafhost_core::brokers::{
-    CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION, Object,
-    ObjectKey, ObjectSet, Phase, TARGET_NODE_LABEL,
+    CONFIGURATION_LABEL, CONTROLLER_LABEL, INSTANCE_LABEL, Kind, MADE_OF_ANNOTATION, ManifestSet,
+    Object, ObjectKey, ObjectSet, Phase, TARGET_NODE_LABEL,
 };
+use leafhost_core::configuration::{Backend, Manifest};
 use leafhost_core::names::GROUP;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::MAKES_NONE;
 use crate::controller::left_over::has_some;
 use crate::index;
 use crate::watch::Watch;
+
+/// Behavior of the controller while a watch fails, as told in the log.
+const MAKES_NONE: &str = "the controller tries again, and makes no brokers before";
 
 /// A pod without its spec.
 type PodObject = KubeObject<NotUsed, PodStatus>;
@@ -36,11 +39,11 @@ type Parts = Mutex<BTreeMap<Kind, BTreeMap<ObjectKey, Arc<Object>>>>;
 
 /// Follows the objects forever.
 ///
-/// Claim templates are followed once `claims` is true or some exist: a cluster whose brokers use no claims may lack the API.
+/// Claim templates are followed once a broker gets its device through a claim or some exist: a cluster without either may lack the API.
 pub async fn follow(
     client: Client,
     sender: watch::Sender<Arc<ObjectSet>>,
-    mut claims: watch::Receiver<bool>,
+    mut manifests: watch::Receiver<Arc<ManifestSet>>,
 ) {
     let pods: Api<PodObject> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     // Pods of jobs have no other label of this API group.
@@ -57,7 +60,9 @@ pub async fn follow(
     let templates = async {
         if !has_some(&all_templates, &ListParams::default().labels(&made)).await {
             show(Kind::ClaimTemplate, &BTreeMap::new(), &shown);
-            if claims.wait_for(|are_wanted| *are_wanted).await.is_err() {
+            let uses_claims =
+                |set: &Arc<ManifestSet>| set.manifests.values().any(|one| has_claims(one));
+            if manifests.wait_for(uses_claims).await.is_err() {
                 return std::future::pending().await;
             }
         }
@@ -69,6 +74,11 @@ pub async fn follow(
         follow_kind(Kind::Service, services, |_| Phase::Pending, &shown),
         templates,
     );
+}
+
+fn has_claims(manifest: &Manifest) -> bool {
+    let backend = Backend::of(&manifest.metadata.annotations);
+    backend == Backend::Dra && manifest.spec.broker_spec.is_some()
 }
 
 async fn follow_kind<K>(

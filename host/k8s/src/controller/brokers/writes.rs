@@ -141,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub};
+    use crate::tests::stub::{Answer, Stub};
 
     fn key(kind: Kind) -> ObjectKey {
         ObjectKey {

@@ -94,7 +94,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
 
     fn configuration(name: &str, status: &Value) -> Value {
         json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",

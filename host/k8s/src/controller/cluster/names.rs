@@ -1,15 +1,12 @@
 //! Writes the reservations of names: `resourcenames.leafhost.dev`.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::Patch;
-use leafhost_core::resource_names::{NameRecord, NameSet, NameStore};
+use leafhost_core::resource_names::{NameRecord, NameStore};
 use leafhost_core::status_store::WriteError;
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::{KubeCluster, NAME, written};
 use crate::crd::{ResourceName, ResourceNameSpec};
@@ -18,10 +15,6 @@ use crate::requests::{delete_only, patch_by, put_by};
 
 #[async_trait]
 impl NameStore for KubeCluster {
-    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
-        self.names.clone()
-    }
-
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError> {
         let namespace = namespace.to_owned();
         let object = ResourceName::new(name, ResourceNameSpec { namespace });

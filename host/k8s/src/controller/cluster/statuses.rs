@@ -8,8 +8,9 @@ use kube::api::{Api, DynamicObject};
 use kube::core::DeserializeGuard;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
+use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::read_allocation;
+use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -35,11 +36,13 @@ const REPORTS: u32 = 50;
 /// Maximum size of an Event's text, in bytes; the API server refuses more than a kilobyte.
 const MAX_NOTE: usize = 1_000;
 
-/// State of a Configuration, and of its deletion.
-type Read = (
-    (ConfigurationKey, Arc<ConfigurationState>),
-    Option<Deleting>,
-);
+/// A Configuration as it was read.
+struct Read {
+    state: Option<(ConfigurationKey, Arc<ConfigurationState>)>,
+    deleting: Option<Deleting>,
+    /// Last valid version, for brokers.
+    manifest: Option<(ConfigurationKey, Arc<Manifest>)>,
+}
 
 /// A report of a node on a handler.
 struct Report {
@@ -74,16 +77,21 @@ impl ObjectMap<String, Report> for BoundedStore<Report> {
 pub struct Statuses {
     pub(super) configurations: watch::Receiver<Arc<ConfigurationStates>>,
     pub(super) reports: watch::Receiver<Arc<ReportSet>>,
-    recorder: Recorder,
+    pub(super) manifests: watch::Receiver<Arc<ManifestSet>>,
+    pub(super) recorder: Recorder,
 }
 
 impl Statuses {
     /// Watches Configurations and reports. Events name `holder` as their reporter.
     pub fn watch(client: &Client, holder: &str, finalizers: Finalizers, tasks: &mut Tasks) -> Self {
         let (sender, configurations) = watch::channel(Arc::default());
+        let (manifest_sender, manifests) = watch::channel(Arc::default());
         let publish = move |all: &BTreeMap<_, Read>| {
-            finalizers.show(DeletingKind::Configuration, all.values().map(|one| &one.1));
-            let configurations = all.values().map(|one| one.0.clone()).collect();
+            let all = all.values();
+            let deleting = all.clone().map(|one| &one.deleting);
+            finalizers.show(DeletingKind::Configuration, deleting);
+            let configurations = all.clone().filter_map(|one| one.state.clone()).collect();
+            let manifests = all.filter_map(|one| one.manifest.clone()).collect();
             let complete = true;
             crate::publish(
                 &sender,
@@ -92,13 +100,27 @@ impl Statuses {
                     configurations,
                 },
             );
+            crate::publish(
+                &manifest_sender,
+                ManifestSet {
+                    complete,
+                    manifests,
+                },
+            );
         };
         let name = |object: &DynamicObject| (object.namespace(), object.name_any());
         let watch = Watch::new(Api::all_with(client.clone(), &manifest::resource()));
         let read = |object: DynamicObject, before: Option<&Read>| {
             let deleting = finalizers::deleting(DeletingKind::Configuration, object.meta());
-            let before = before.map(|((_, before), _)| &**before);
-            Some((state(&object, before)?, deleting))
+            let earlier = before.and_then(|before| before.state.as_ref());
+            let state = state(&object, earlier.map(|(_, earlier)| &**earlier));
+            let earlier = before.and_then(|before| before.manifest.as_ref());
+            let manifest = manifest_of(&object, earlier.map(|(_, earlier)| earlier));
+            (state.is_some() || manifest.is_some()).then(|| Read {
+                deleting: deleting.filter(|_| state.is_some()),
+                state,
+                manifest,
+            })
         };
         let what = ("Configurations", TRIES_AGAIN);
         let following = follow(watch, what, name, read, publish);
@@ -131,46 +153,39 @@ impl Statuses {
         Self {
             configurations,
             reports,
+            manifests,
             recorder: Recorder::new(client.clone(), reporter),
         }
     }
+}
 
-    async fn publish(&self, event: &Event) -> Result<(), WriteError> {
-        let (action, regarding) = match &event.regarding {
-            Regarding::Configuration(key, uid) => {
-                let place = (key.namespace(), key.name());
-                let regarding = reference(API_VERSION, "Configuration", place, uid);
-                ("Discover", regarding)
-            }
-            Regarding::ConfigMap(object) => {
-                let place = (&*object.namespace, &*object.name);
-                (
-                    "LoadHandler",
-                    reference("v1", "ConfigMap", place, &object.uid),
-                )
-            }
-        };
-        let event = events::Event {
-            type_: EventType::Warning,
-            reason: event.reason.clone(),
-            note: Some(text::abridge(&event.message, MAX_NOTE)),
-            action: action.to_owned(),
-            secondary: None,
-        };
-        written(self.recorder.publish(&event, &regarding)).await
-    }
+async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
+    let (action, regarding) = match &event.regarding {
+        Regarding::Configuration(key, uid) => {
+            let place = (key.namespace(), key.name());
+            let regarding = reference(API_VERSION, "Configuration", place, uid);
+            ("Discover", regarding)
+        }
+        Regarding::ConfigMap(object) => {
+            let place = (&*object.namespace, &*object.name);
+            (
+                "LoadHandler",
+                reference("v1", "ConfigMap", place, &object.uid),
+            )
+        }
+    };
+    let event = events::Event {
+        type_: EventType::Warning,
+        reason: event.reason.clone(),
+        note: Some(text::abridge(&event.message, MAX_NOTE)),
+        action: action.to_owned(),
+        secondary: None,
+    };
+    written(recorder.publish(&event, &regarding)).await
 }
 
 #[async_trait]
 impl StatusStore for KubeCluster {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>> {
-        self.statuses.configurations.clone()
-    }
-
-    fn reports(&self) -> watch::Receiver<Arc<ReportSet>> {
-        self.statuses.reports.clone()
-    }
-
     async fn show(
         &self,
         key: &ConfigurationKey,
@@ -185,7 +200,7 @@ impl StatusStore for KubeCluster {
     }
 
     async fn publish(&self, event: &Event) -> Result<(), WriteError> {
-        self.statuses.publish(event).await
+        publish(&self.recorder, event).await
     }
 }
 
@@ -215,6 +230,32 @@ fn state(
     Some((key, Arc::new(state)))
 }
 
+/// Reads the manifest of a Configuration. If it is invalid, keeps the version before, as the agents do.
+fn manifest_of(
+    object: &DynamicObject,
+    before: Option<&Arc<Manifest>>,
+) -> Option<(ConfigurationKey, Arc<Manifest>)> {
+    let meta = object.meta();
+    let key = ConfigurationKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?).ok()?;
+    let read = manifest::read(object).ok();
+    let usable = read.filter(|read| Configuration::try_from(read.clone()).is_ok());
+    let mut manifest = if let Some(mut manifest) = usable {
+        // The discovery fields are long, and brokers do not depend on them.
+        manifest.spec.discovery_handler.discovery_details.clear();
+        manifest.spec.discovery_handler.discovery_properties = None;
+        Arc::new(manifest)
+    } else {
+        let uid = meta.uid.as_ref();
+        Arc::clone(before.filter(|before| before.metadata.uid.as_ref() == uid)?)
+    };
+    let deleted = meta.deletion_timestamp.as_ref();
+    if deleted.is_some() && manifest.metadata.deletion_timestamp.is_none() {
+        let deleted = deleted.map(|time| time.0.to_string());
+        Arc::make_mut(&mut manifest).metadata.deletion_timestamp = deleted;
+    }
+    Some((key, manifest))
+}
+
 #[cfg(test)]
 mod tests {
     use leafhost_core::configuration::Backend;
@@ -223,7 +264,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub};
+    use crate::tests::stub::{Answer, Stub};
 
     #[test]
     fn annotations_that_cannot_be_read_change_nothing() {
@@ -243,11 +284,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_of_the_same_object_and_reason_counts_on_whatever_its_text() {
         let stub = Stub::start(|_| Answer::Object(200, json!({"metadata": {"name": "e"}}))).await;
-        let statuses = Statuses {
-            configurations: watch::channel(Arc::default()).1,
-            reports: watch::channel(Arc::default()).1,
-            recorder: Recorder::new(stub.client.clone(), NAME.into()),
-        };
+        let recorder = Recorder::new(stub.client.clone(), NAME.into());
         let key = ConfigurationKey::new("plant", "cams").unwrap();
         let object = ObjectName {
             namespace: "leafhost".into(),
@@ -259,11 +296,11 @@ mod tests {
             reason: "DiscoveryFailed".into(),
             message: "x".repeat(9_000),
         };
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         event.message = "another text".into();
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         event.regarding = Regarding::ConfigMap(object);
-        statuses.publish(&event).await.unwrap();
+        publish(&recorder, &event).await.unwrap();
         let events = |verb: &str, namespace: &str| {
             stub.requests(&format!(
                 "{verb} /apis/events.k8s.io/v1/namespaces/{namespace}/events"

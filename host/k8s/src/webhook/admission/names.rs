@@ -2,65 +2,43 @@
 
 use std::time::Duration;
 
-use kube::{Api, Client};
+use kube::Api;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::{NameOwners, Reservation, ResourceNames, configuration_of};
 
 use crate::answers;
 use crate::crd::ResourceName;
+use crate::webhook::origins::Origins;
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(3);
 
-/// Lookup of the reservations of names.
-pub struct NameCheck(Api<ResourceName>);
-
-/// Result of checking a name.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct NameAnswer {
-    /// Reason to refuse the name.
-    pub problem: Option<String>,
-    /// Reason why the name was not checked.
-    pub warning: Option<String>,
-}
-
-impl NameCheck {
-    /// Creates a check that uses this client.
-    pub fn new(client: Client) -> Self {
-        Self(Api::all(client))
-    }
-
-    /// Checks the name of a Configuration to be created, with at most two requests.
-    pub async fn check(&self, created: Option<&ConfigurationKey>) -> NameAnswer {
+impl Origins {
+    /// Checks the name of a Configuration to be created, with at most two requests. Returns the reason to refuse the name, if any; the error
+    /// says why the name was not checked.
+    pub async fn check_name(
+        &self,
+        created: Option<&ConfigurationKey>,
+    ) -> Result<Option<String>, String> {
         let Some(key) = created else {
-            return NameAnswer::default();
+            return Ok(None);
         };
         let (namespace, name) = (key.namespace(), key.name());
         let covering = configuration_of(name);
         let mut names = ResourceNames::default();
         for one in std::iter::once(name).chain(covering) {
-            match self.reservation(one).await {
-                Ok(found) => {
-                    if let Some(found) = found {
-                        names.insert(one.to_owned(), found);
-                    }
-                }
-                Err(error) => {
-                    return NameAnswer {
-                        problem: None,
-                        warning: Some(format!("metadata.name: not checked: {error}")),
-                    };
-                }
+            let found = self.reservation(one).await;
+            let found = found.map_err(|error| format!("metadata.name: not checked: {error}"))?;
+            if let Some(found) = found {
+                names.insert(one.to_owned(), found);
             }
         }
-        NameAnswer {
-            problem: judge(&names, namespace, name),
-            warning: None,
-        }
+        Ok(judge(&names, namespace, name))
     }
 
     async fn reservation(&self, name: &str) -> Result<Option<Reservation>, String> {
-        let found = answers::within(REQUEST, self.0.get_opt(name)).await;
+        let names: Api<ResourceName> = Api::all(self.client.clone());
+        let found = answers::within(REQUEST, names.get_opt(name)).await;
         let found = found.map_err(|failure| failure.describe())?;
         Ok(found.map(|found| Reservation {
             namespace: found.spec.namespace,
@@ -97,7 +75,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
     use crate::webhook::admission::Review;
 
     fn review(operation: &str, name: &str) -> Review {
@@ -144,7 +122,7 @@ mod tests {
             ("other-8120fe", "a", LATE),
         ])
         .await;
-        let check = NameCheck::new(stub.client.clone());
+        let check = Origins::new(stub.client.clone());
         for (name, words) in [
             ("new", ""),
             ("new-a19705", ""),
@@ -162,29 +140,29 @@ mod tests {
             ),
             ("other-8120fe", "Instances of another namespace"),
         ] {
-            let answer = check.check(review("CREATE", name).created().as_ref()).await;
-            assert_eq!(answer.warning, None);
-            let problem = answer.problem.unwrap_or_default();
+            let answer = check
+                .check_name(review("CREATE", name).created().as_ref())
+                .await;
+            let problem = answer.unwrap().unwrap_or_default();
             assert_eq!(problem.is_empty(), words.is_empty(), "{name}: {problem}");
             assert!(problem.contains(words), "{name}: {problem}");
             assert!(!problem.contains("namespace b"), "{problem}");
         }
         let before = stub.requests("");
         let answer = check
-            .check(review("UPDATE", "other").created().as_ref())
+            .check_name(review("UPDATE", "other").created().as_ref())
             .await;
-        assert_eq!((answer, stub.requests("")), (NameAnswer::default(), before));
+        assert_eq!((answer, stub.requests("")), (Ok(None), before));
     }
 
     #[tokio::test]
     async fn a_name_that_cannot_be_looked_up_is_a_warning() {
         let stub = Stub::start(|_| failure(403, "no right")).await;
-        let check = NameCheck::new(stub.client.clone());
+        let check = Origins::new(stub.client.clone());
         let answer = check
-            .check(review("CREATE", "new-a19705").created().as_ref())
+            .check_name(review("CREATE", "new-a19705").created().as_ref())
             .await;
-        assert_eq!(answer.problem, None);
-        let warning = answer.warning.unwrap();
+        let warning = answer.unwrap_err();
         assert!(
             warning.starts_with("metadata.name: not checked: "),
             "{warning}"

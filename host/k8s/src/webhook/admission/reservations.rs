@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{Answer, Stub, failure};
+    use crate::tests::stub::{Answer, Stub, failure};
 
     fn reserved(operation: &str, kind: &str, name: &str, namespace: &str) -> Option<Reserved> {
         let object = json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": {"namespace": namespace}});

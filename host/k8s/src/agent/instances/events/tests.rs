@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::agent::instances::KubeInstances;
-use crate::stub::{Answer, Stub, failure, list};
+use crate::tests::stub::{Answer, Stub, failure, list};
 
 #[tokio::test]
 async fn watches_are_interrupted_until_the_api_server_has_answered() {

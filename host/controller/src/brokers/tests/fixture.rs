@@ -12,9 +12,9 @@ use leafhost_core::names::ConfigurationKey;
 use leafhost_core::resource_names::ResourceNames;
 use serde_json::{Value, json};
 
-use super::plan::{Plan, World, plan};
-use super::restarts::Restarts;
-use super::template::PLACEHOLDER;
+use crate::brokers::plan::{Plan, World, plan};
+use crate::brokers::restarts::Restarts;
+use crate::brokers::template::PLACEHOLDER;
 
 /// The Configuration `cams` in namespace `n`, with its Instances and objects.
 #[derive(Default)]

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use leafhost_core::cluster::{Classes, Cluster, Deleting, NodeSet, NodeState, ReadError};
+use leafhost_core::brokers::ManifestSet;
+use leafhost_core::cluster::{
+    Classes, Cluster, ClusterViews, Deleting, NodeSet, NodeState, ReadError,
+};
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{Change, InstanceSet};
@@ -42,6 +45,7 @@ pub struct Fake {
     pub classes: watch::Sender<Arc<Classes>>,
     pub deleting: watch::Sender<Vec<Deleting>>,
     pub configurations: watch::Sender<Arc<ConfigurationStates>>,
+    pub manifests: watch::Sender<Arc<ManifestSet>>,
     pub reports: watch::Sender<Arc<ReportSet>>,
     /// Statuses that were shown, with their times.
     pub shown: Mutex<Vec<(Instant, ConfigurationKey)>>,
@@ -74,24 +78,18 @@ pub fn unanswered() -> WriteError {
 
 #[async_trait]
 impl Cluster for Fake {
-    fn leads(&self) -> watch::Receiver<bool> {
-        self.leads.subscribe()
-    }
-
-    fn nodes(&self) -> watch::Receiver<Arc<NodeSet>> {
-        self.nodes.subscribe()
-    }
-
-    fn instances(&self) -> watch::Receiver<Arc<InstanceSet>> {
-        self.instances.subscribe()
-    }
-
-    fn classes(&self) -> watch::Receiver<Arc<Classes>> {
-        self.classes.subscribe()
-    }
-
-    fn deleting(&self) -> watch::Receiver<Vec<Deleting>> {
-        self.deleting.subscribe()
+    fn views(&self) -> ClusterViews {
+        ClusterViews {
+            leads: self.leads.subscribe(),
+            nodes: self.nodes.subscribe(),
+            instances: self.instances.subscribe(),
+            configurations: self.configurations.subscribe(),
+            manifests: self.manifests.subscribe(),
+            reports: self.reports.subscribe(),
+            names: self.names.subscribe(),
+            classes: self.classes.subscribe(),
+            deleting: self.deleting.subscribe(),
+        }
     }
 
     async fn set_finalizers(
@@ -161,14 +159,6 @@ impl Cluster for Fake {
 
 #[async_trait]
 impl StatusStore for Fake {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationStates>> {
-        self.configurations.subscribe()
-    }
-
-    fn reports(&self) -> watch::Receiver<Arc<ReportSet>> {
-        self.reports.subscribe()
-    }
-
     async fn show(
         &self,
         key: &ConfigurationKey,
@@ -212,10 +202,6 @@ impl StatusStore for Fake {
 
 #[async_trait]
 impl NameStore for Fake {
-    fn names(&self) -> watch::Receiver<Arc<NameSet>> {
-        self.names.subscribe()
-    }
-
     async fn reserve(&self, name: &str, namespace: &str) -> Result<(), WriteError> {
         self.name(name, format!("{name} for {namespace}"), |records| {
             let record = NameRecord {
@@ -313,6 +299,7 @@ impl Fake {
             classes: watch::Sender::default(),
             deleting: watch::Sender::default(),
             configurations: watch::Sender::new(Arc::new(configurations)),
+            manifests: watch::Sender::default(),
             reports: watch::Sender::new(Arc::new(reports)),
             shown: Mutex::default(),
             events: Mutex::default(),
