@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures::{Stream, TryStreamExt as _};
 use leafhost_uds::authority::Localhost;
 use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
+use tokio::io::{Join, join};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -140,9 +142,13 @@ fn current(mut call: Request<Body>) -> Request<Body> {
 /// Returns the connections of clients that send the socket's path as the host, as the kubelet does.
 fn localhost(
     listener: UnixListener,
-) -> impl Stream<Item = Result<Connection<Localhost<UnixStream>, ()>, Infallible>> {
+) -> impl Stream<Item = Result<Connection<Join<Localhost<OwnedReadHalf>, OwnedWriteHalf>, ()>, Infallible>>
+{
     let connections = Accepting::new(listener, "the kubelet").connections();
-    connections.map_ok(|stream| Connection::new(Localhost::new(stream), ()))
+    connections.map_ok(|stream| {
+        let (read, write) = stream.into_split();
+        Connection::new(join(Localhost::new(read), write), ())
+    })
 }
 
 /// Returns connections that `state` counts while they are open.
