@@ -12,7 +12,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::names::{class_problem, vendor_problem};
-use crate::spec::{InvalidSpec, Spec};
+use crate::spec::{InvalidSpec, Spec, check};
 
 mod lock;
 
@@ -32,17 +32,9 @@ const EMFILE: i32 = 24;
 /// Error of writing, reading or removing a spec.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A runtime would reject the spec.
+    /// A runtime would reject the spec, or it does not fit into the folder.
     #[error(transparent)]
     Invalid(#[from] InvalidSpec),
-    /// The spec has another vendor than the folder.
-    #[error("kind {kind} is not of vendor {vendor}")]
-    OtherVendor {
-        /// Kind of the spec.
-        kind: String,
-        /// Vendor of the folder.
-        vendor: String,
-    },
     /// The file name would be longer than file systems allow.
     #[error(
         "cannot write a CDI spec for class {class}: the name of its file would be {length} bytes long, {MAX_NAME} are possible; choose a shorter name"
@@ -76,15 +68,6 @@ pub enum Error {
         /// Underlying error.
         #[source]
         source: io::Error,
-    },
-    /// The spec cannot be encoded as JSON.
-    #[error("cannot encode the spec of kind {kind}")]
-    Encode {
-        /// Kind of the spec.
-        kind: String,
-        /// Underlying error.
-        #[source]
-        source: serde_json::Error,
     },
 }
 
@@ -136,17 +119,10 @@ impl SpecDir {
         owner: &str,
         readers: Readers,
     ) -> Result<Self, InvalidSpec> {
-        let invalid = |part, text: &str, problem| InvalidSpec::Name {
-            part,
-            text: text.to_owned(),
-            problem,
-        };
-        if let Some(problem) = vendor_problem(vendor) {
-            return Err(invalid("vendor", vendor, problem));
-        }
-        if owner.is_empty() || !owner.chars().all(|c| c.is_ascii_alphanumeric()) {
-            return Err(invalid("owner", owner, "is not letters and digits"));
-        }
+        check("vendor", vendor, vendor_problem(vendor))?;
+        let is_plain = !owner.is_empty() && owner.chars().all(|c| c.is_ascii_alphanumeric());
+        let problem = (!is_plain).then_some("is not letters and digits");
+        check("owner", owner, problem)?;
         Ok(Self {
             directory: directory.into(),
             vendor: vendor.to_owned(),
@@ -162,13 +138,9 @@ impl SpecDir {
 
     /// Returns the path of a class's file.
     pub fn path(&self, class: &str) -> PathBuf {
-        let Self {
-            directory,
-            vendor,
-            owner,
-            readers: _,
-        } = self;
-        directory.join(format!("{vendor}-{class}_{owner}.json"))
+        let (vendor, owner) = (&self.vendor, &self.owner);
+        self.directory
+            .join(format!("{vendor}-{class}_{owner}.json"))
     }
 
     /// Creates the folder if missing.
@@ -217,10 +189,8 @@ impl SpecDir {
         spec.validate()?;
         let (vendor, class) = spec.vendor_and_class()?;
         if vendor != self.vendor {
-            return Err(Error::OtherVendor {
-                kind: spec.kind.clone(),
-                vendor: self.vendor.clone(),
-            });
+            let (kind, vendor) = (&spec.kind, &self.vendor);
+            return Err(InvalidSpec(format!("kind {kind} is not of vendor {vendor}")).into());
         }
         let path = self.path(class);
         let length = path.file_name().map_or(0, OsStr::len);
@@ -300,14 +270,9 @@ impl SpecDir {
     fn replace(&self, spec: &Spec, path: &Path) -> Result<(), Error> {
         let mut file = self.temporary()?;
         let mut writer = BufWriter::with_capacity(PIECE, file.as_file_mut());
-        spec.write_json(&mut writer).map_err(|source| {
-            if source.is_io() {
-                failed("write", path, source.into())
-            } else {
-                let kind = spec.kind.clone();
-                Error::Encode { kind, source }
-            }
-        })?;
+        // Strings and lists can always be encoded: any error is that of the file.
+        spec.write_json(&mut writer)
+            .map_err(|error| failed("write", path, error.into()))?;
         let mode = fs::Permissions::from_mode(self.readers.mode());
         let flushed = writer.flush();
         drop(writer);

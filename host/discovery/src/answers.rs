@@ -127,6 +127,7 @@ impl DiscoveryTask {
 
 impl SourceSession {
     fn generation(&self) -> Option<u64> {
-        self.running.as_ref().map(|running| running.generation)
+        let orders = self.running.as_ref()?;
+        Some(orders.borrow().generation)
     }
 }

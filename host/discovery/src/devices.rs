@@ -237,15 +237,15 @@ impl SessionDevices {
 pub struct UnconfirmedDevices(BTreeMap<DeviceKey, Option<Timestamp>>);
 
 impl UnconfirmedDevices {
-    /// Creates the set from devices and the time since which they are missing, if they are.
-    pub fn new(devices: BTreeMap<DeviceKey, Option<Timestamp>>) -> Self {
-        Self(devices)
+    /// Adds a device, with the time since which it is missing, if it is.
+    pub fn insert(&mut self, key: DeviceKey, missing_since: Option<Timestamp>) {
+        self.0.insert(key, missing_since);
     }
 
     /// Adds the devices of a session that has ended.
     pub fn adopt(&mut self, devices: &SessionDevices) {
         for (key, tracked) in &devices.tracked {
-            self.0.insert(key.clone(), tracked.missing_since);
+            self.insert(key.clone(), tracked.missing_since);
         }
     }
 

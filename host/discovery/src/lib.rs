@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leafhost_core::clock::{Clock, later};
-use leafhost_core::device::DeviceKey;
 use leafhost_core::device_view::DeviceSnapshot;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{ConfigurationSet, Handler, InstanceSet};
@@ -350,8 +349,7 @@ fn known(
     node: &str,
     clock: &Clock,
 ) -> BTreeMap<ConfigurationKey, UnconfirmedDevices> {
-    let mut known: BTreeMap<ConfigurationKey, BTreeMap<DeviceKey, Option<Timestamp>>> =
-        BTreeMap::new();
+    let mut known: BTreeMap<ConfigurationKey, UnconfirmedDevices> = BTreeMap::new();
     for instance in instances.instances.values() {
         if let (Some(key), Some(device)) = (instance.configuration(), instance.device_key())
             && instance.is_seen_by(node)
@@ -362,9 +360,6 @@ fn known(
         }
     }
     known
-        .into_iter()
-        .map(|(key, devices)| (key, UnconfirmedDevices::new(devices)))
-        .collect()
 }
 
 #[cfg(test)]

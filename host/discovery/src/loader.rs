@@ -162,7 +162,11 @@ impl LoaderTask {
                     let (id, result) = match ended {
                         Ok((id, result)) => (id, Some(result)),
                         Err(error) if error.is_cancelled() => (error.id(), None),
-                        Err(error) => (error.id(), Some(Err(self.broken(error.id())))),
+                        Err(error) => {
+                            let job = self.jobs.get(&error.id());
+                            let name = job.map_or("", |(job, _)| &job.name);
+                            (error.id(), Some(Err(broken(name))))
+                        }
                     };
                     if let (Some((job, _)), Some(result)) = (self.jobs.remove(&id), result) {
                         self.loaded(job, result);
@@ -543,10 +547,6 @@ impl LoaderTask {
             problems,
         };
         publish(&self.handlers, Arc::new(set));
-    }
-
-    fn broken(&self, id: Id) -> LoadError {
-        broken(self.jobs.get(&id).map_or("", |(job, _)| &job.name))
     }
 }
 

@@ -93,10 +93,7 @@ impl Metrics {
         let result = match call.result {
             CallResult::Ok => success,
             CallResult::Partial => partial,
-            CallResult::None
-            | CallResult::InvalidDetails
-            | CallResult::Unavailable
-            | CallResult::Faulted(_) => fail,
+            _ => fail,
         };
         self.response_result
             .get_or_create(&labels([

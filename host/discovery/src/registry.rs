@@ -47,11 +47,8 @@ pub enum Phase {
     Active,
     /// Failing in every session since this time, or without a source. Becomes Active with an answer; removed after five minutes.
     Offline(Timestamp),
-    /// Removed from the registry for a time; the source still exists.
-    Removed {
-        /// Time of the next attempt.
-        retry: Timestamp,
-    },
+    /// Removed from the registry until the next attempt at this time; the source still exists.
+    Removed(Timestamp),
 }
 
 impl Phase {
@@ -116,7 +113,7 @@ impl Registry {
                 *fare = SessionOutcome::Pending;
             }
         }
-        if matches!(entry.phase, Phase::Offline(_) | Phase::Removed { .. }) {
+        if matches!(entry.phase, Phase::Offline(_) | Phase::Removed(_)) {
             entry.enter(Phase::Waiting, now);
         }
     }
@@ -126,7 +123,7 @@ impl Registry {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if matches!(entry.phase, Phase::Removed { .. }) {
+        if matches!(entry.phase, Phase::Removed(_)) {
             self.entries.remove(key);
             return;
         }
@@ -192,7 +189,7 @@ impl Registry {
                 let entry = self.entries.get_mut(&key)?;
                 entry.since = now;
                 match entry.phase {
-                    Phase::Removed { .. } => {
+                    Phase::Removed(_) => {
                         entry.phase = Phase::Waiting;
                         Some(Event::Returned(key))
                     }
@@ -202,9 +199,7 @@ impl Registry {
                     }
                     _ => {
                         entry.sessions.clear();
-                        entry.phase = Phase::Removed {
-                            retry: later(now, timeouts::HANDLER_RETRY),
-                        };
+                        entry.phase = Phase::Removed(later(now, timeouts::HANDLER_RETRY));
                         Some(Event::Removed(key))
                     }
                 }
@@ -230,7 +225,7 @@ impl Registry {
     /// Returns true if the handler is in the registry.
     pub fn is_registered(&self, key: &HandlerKey) -> bool {
         let phase = self.phase(key);
-        phase.is_some_and(|(phase, _)| !matches!(phase, Phase::Removed { .. }))
+        phase.is_some_and(|(phase, _)| !matches!(phase, Phase::Removed(_)))
     }
 
     /// Returns true if a source of that handler is in the registry.
@@ -248,7 +243,7 @@ impl Registry {
 impl Entry {
     fn settle(&mut self, now: Timestamp) {
         let offline = match self.phase {
-            Phase::Removed { .. } => return,
+            Phase::Removed(_) => return,
             Phase::Offline(_) => self.phase,
             Phase::Waiting | Phase::Active => Phase::Offline(now),
         };
@@ -277,7 +272,7 @@ impl Entry {
     /// Returns the time of the next transition. Removal waits for sessions that have not answered yet.
     fn deadline(&self, eviction: Duration) -> Option<Timestamp> {
         match self.phase {
-            Phase::Removed { retry } => Some(retry),
+            Phase::Removed(retry) => Some(retry),
             Phase::Offline(since)
                 if !self
                     .sessions

@@ -1,5 +1,6 @@
 //! Builds the report on discovery for the status document.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leafhost_core::configuration::FieldProblem;
@@ -53,13 +54,9 @@ impl DiscoveryTask {
     }
 
     fn configuration_report(&self, served: &ServedConfiguration) -> ConfigurationReport {
-        let mut invalid: Vec<FieldProblem> = served
-            .sessions
-            .values()
-            .flat_map(|session| session.invalid.iter().cloned())
-            .collect();
-        invalid.sort();
-        invalid.dedup();
+        let sessions = served.sessions.values();
+        let invalid: BTreeSet<&FieldProblem> =
+            sessions.flat_map(|session| &session.invalid).collect();
         let key = &served.configured.configuration.key;
         let mut problems = Vec::new();
         if let Err(field) = &served.configured.properties
@@ -79,7 +76,7 @@ impl DiscoveryTask {
         ConfigurationReport {
             handler: served.handler().to_owned(),
             problems,
-            invalid_details: invalid,
+            invalid_details: invalid.into_iter().cloned().collect(),
             sessions: served
                 .sessions
                 .values()
@@ -105,7 +102,7 @@ impl DiscoveryTask {
         let retry = entries
             .iter()
             .find_map(|key| match self.registry.phase(key) {
-                Some((Phase::Removed { retry }, _)) => Some(retry),
+                Some((Phase::Removed(retry), _)) => Some(retry),
                 _ => None,
             });
         if !entries.is_empty() {

@@ -60,7 +60,8 @@ pub(super) struct ServedConfiguration {
 pub(super) struct SourceSession {
     pub rank: SourceRank,
     pub devices: SessionDevices,
-    pub running: Option<Running>,
+    /// Orders of the running task, which ends when this is dropped.
+    pub running: Option<watch::Sender<Arc<SessionCommand>>>,
     /// True if its devices count.
     counted: bool,
     /// Digest of the bytes that were opened last.
@@ -99,28 +100,6 @@ fn fitting(explained: &[Explanation], most: usize) -> (usize, u64) {
     let fitting = explained.iter().take_while(fits).count();
     let more = explained.len() - fitting;
     (fitting, u64::try_from(more).unwrap_or(u64::MAX))
-}
-
-/// Task of a session; it ends when this is dropped.
-#[derive(Debug)]
-pub(super) struct Running {
-    pub generation: u64,
-    pub orders: watch::Sender<Arc<SessionCommand>>,
-}
-
-impl Running {
-    /// Returns true if the task already runs this handler with these details and properties.
-    pub fn is_on(
-        &self,
-        handler: &Arc<dyn Handler>,
-        details: &str,
-        properties: &[Property],
-    ) -> bool {
-        let order = self.orders.borrow();
-        Arc::ptr_eq(&order.handler, handler)
-            && order.spec.details == details
-            && order.spec.properties == properties
-    }
 }
 
 impl ServedConfiguration {
@@ -338,6 +317,21 @@ impl ServedConfiguration {
 }
 
 impl SourceSession {
+    /// Returns true if the task already runs this handler with these details and properties.
+    pub fn is_on(
+        &self,
+        handler: &Arc<dyn Handler>,
+        details: &str,
+        properties: &[Property],
+    ) -> bool {
+        self.running.as_ref().is_some_and(|orders| {
+            let order = orders.borrow();
+            Arc::ptr_eq(&order.handler, handler)
+                && order.spec.details == details
+                && order.spec.properties == properties
+        })
+    }
+
     /// Returns the reason of opening that the handler is told.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
         if self.digest.as_ref() == Some(handler.digest()) {

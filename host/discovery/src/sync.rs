@@ -11,7 +11,7 @@ use leafhost_core::session::SessionSpec;
 use tokio::sync::watch;
 
 use super::DiscoveryTask;
-use super::served::{Running, ServedConfiguration};
+use super::served::ServedConfiguration;
 use super::session::{self, SessionCommand, SessionId};
 use crate::devices::{Bucket, SourceRank};
 use crate::loader::HandlerSet;
@@ -144,8 +144,7 @@ impl DiscoveryTask {
                 properties.as_slice()
             };
             let details = &configured.configuration.details;
-            let on = |running: &Running| running.is_on(component, details, properties);
-            if session.running.as_ref().is_some_and(on)
+            if session.is_on(component, details, properties)
                 || session.restart.is_some_and(|then| then > now)
             {
                 continue;
@@ -169,25 +168,14 @@ impl DiscoveryTask {
             session.reopened(component);
             // A new session may be stable.
             served.bucket = Bucket::default();
-            let running = match session.running.take() {
-                Some(running) if running.orders.send(Arc::clone(&order)).is_ok() => Running {
-                    generation: self.generation,
-                    ..running
-                },
-                _ => {
-                    let (orders, receiver) = watch::channel(order);
-                    let answers = self.answers.0.clone();
-                    let task = self
-                        .tasks
-                        .spawn(session::run(id.clone(), receiver, answers));
-                    self.ids.insert(task.id(), id);
-                    Running {
-                        generation: self.generation,
-                        orders,
-                    }
-                }
-            };
-            session.running = Some(running);
+            let sent = |orders: &watch::Sender<_>| orders.send(Arc::clone(&order)).is_ok();
+            if !session.running.as_ref().is_some_and(sent) {
+                let (orders, receiver) = watch::channel(order);
+                let answers = self.answers.0.clone();
+                let running = session::run(id.clone(), receiver, answers);
+                self.ids.insert(self.tasks.spawn(running).id(), id);
+                session.running = Some(orders);
+            }
             self.registry.open(handler, key, now);
         }
     }

@@ -39,14 +39,11 @@ pub enum Error {
         /// Error of the connection attempt.
         source: io::Error,
     },
-    /// The connection that was made at registration no longer holds.
+    /// The connection that was made to this endpoint at registration no longer holds.
     #[error(
-        "the connection that was made to {at} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
+        "the connection that was made to {0} when it registered has ended, and another pod may have that address by now: it gets no discoveryProperties; let the handler register again, for which it may have to be restarted"
     )]
-    NotTheFirst {
-        /// Display form of the endpoint.
-        at: String,
-    },
+    NotTheFirst(String),
 }
 
 /// Endpoint at which a handler serves.

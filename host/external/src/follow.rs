@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use leafhost_core::grants_file;
-use leafhost_core::ports::{SourceSet, SourceVersion};
+use leafhost_core::ports::{SourceProblem, SourceSet, SourceVersion};
 use leafhost_core::wait::{self, until};
 use leafhost_grants::Grants;
 use tokio::sync::watch;
@@ -13,7 +12,7 @@ use tokio::time::Instant;
 use crate::endpoint::Error;
 use crate::handler::Target;
 use crate::registrations::Registered;
-use crate::{Shared, keep, of_socket};
+use crate::{Shared, keep};
 
 /// Runs until the publisher of components is dropped.
 pub async fn run(
@@ -54,16 +53,11 @@ fn step(
         (registrations.take_looks(now), registrations.deadline(now))
     });
     for (source, registered) in due {
-        let grants = components.grants.get(&grants_name(&registered));
+        let grants = components.grants.get(&registered.grants_file());
         let grants = grants.map(|grants| Arc::clone(&grants.text));
         looks.spawn(look(Arc::clone(shared), source, registered, grants));
     }
     deadline
-}
-
-/// Returns the name of a handler's grants file.
-fn grants_name(registered: &Registered) -> String {
-    format!("{}{}", registered.name, grants_file::SUFFIX)
 }
 
 /// Probes a handler. The loader and the sessions report what is not allowed.
@@ -76,7 +70,7 @@ async fn look(
     let grants = Grants::read(grants.as_deref()).unwrap_or_default();
     let target = Target::new(shared, source, registered, &grants);
     let reached = match target.reach().await {
-        Err(Error::NotTheFirst { .. }) => target.connect().await.map(drop),
+        Err(Error::NotTheFirst(_)) => target.connect().await.map(drop),
         reached => reached.map(drop),
     };
     let is_gone = matches!(reached, Err(Error::Unreachable { .. }));
@@ -104,7 +98,7 @@ fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
         registrations.sources(now)
     });
     for (name, source) in sources {
-        let grants = components.grants.get(&grants_name(&source.registered));
+        let grants = components.grants.get(&source.registered.grants_file());
         // Grants that fit no component may be an external handler's.
         let orphaned = grants.and_then(|grants| grants.orphaned.as_ref());
         set.problems.retain(|problem| Some(problem) != orphaned);
@@ -115,8 +109,10 @@ fn joined(shared: &Shared, components: &SourceSet) -> SourceSet {
         set.files.insert(name, Some(version));
     }
     let problem = shared.socket_problem.borrow().clone();
-    set.problems
-        .extend(problem.map(|problem| of_socket(shared, &problem)));
+    set.problems.extend(problem.map(|problem| {
+        let subject = format!("external handlers in {}", shared.folder.path().display());
+        SourceProblem::new(subject, format!("cannot register: {problem}"))
+    }));
     set.problems.sort();
     set
 }

@@ -1,23 +1,27 @@
-//! A registered handler: its grants and its connection.
+//! A registered handler, as the port `Handler`: its grants and its connection.
 
 use std::sync::Arc;
 
-use leafhost_core::grants_file;
+use async_trait::async_trait;
+use leafhost_core::configuration::FieldProblem;
+use leafhost_core::fault::Fault;
 use leafhost_core::handler::{Description, Digest};
-use leafhost_core::ports::{LoadError, SourceFile};
+use leafhost_core::ports::{Handler, LoadError, SourceFile};
+use leafhost_core::session::{Session, SessionSpec};
 use leafhost_grants::Grants;
 use leafhost_net::Policy;
 use tonic::transport::Channel;
 
 use crate::Shared;
 use crate::endpoint::{Connection, Error};
-use crate::first_connection::FirstConnection;
-use crate::paced::Paced;
-use crate::registrations::{First, Registered, SessionEvent, Source};
+use crate::paced::paced;
+use crate::registrations::{First, FirstConnection, Registered, SessionEvent, Source};
+use crate::session::ExternalSession;
 use crate::threads::Quota;
 use crate::wire;
 
 /// A handler that is registered.
+#[derive(Debug, Clone)]
 pub struct ExternalHandler {
     pub target: Target,
     /// Display form of the endpoint.
@@ -28,15 +32,6 @@ pub struct ExternalHandler {
     pub warnings: Vec<String>,
 }
 
-impl std::fmt::Debug for ExternalHandler {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExternalHandler")
-            .field("source", &self.target.source)
-            .field("digest", &self.digest.short())
-            .finish_non_exhaustive()
-    }
-}
-
 impl ExternalHandler {
     /// Loads the handler with the grants of its file. Blocks.
     pub fn load(
@@ -45,7 +40,7 @@ impl ExternalHandler {
         file: &SourceFile,
     ) -> Result<Self, LoadError> {
         let registered = source.registered.clone();
-        let grants_file = format!("{}{}", registered.name, grants_file::SUFFIX);
+        let grants_file = registered.grants_file();
         let refused = |message, missing_grants| LoadError {
             source_name: file.name.clone(),
             message,
@@ -103,7 +98,44 @@ impl ExternalHandler {
     }
 }
 
+#[async_trait]
+impl Handler for ExternalHandler {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        Some(&self.endpoint)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn is_named(&self) -> bool {
+        self.grants.name.is_some()
+    }
+
+    fn most_devices(&self) -> usize {
+        usize::try_from(self.grants.limits.devices).unwrap_or(usize::MAX)
+    }
+
+    async fn validate(&self, _details: &str) -> Result<Vec<FieldProblem>, Fault> {
+        // Akri's handlers report invalid details only when they are asked for devices.
+        Ok(Vec::new())
+    }
+
+    fn open(&self, spec: SessionSpec) -> Box<dyn Session> {
+        Box::new(ExternalSession::new(Arc::new(self.clone()), spec))
+    }
+}
+
 /// Target of the agent's connections.
+#[derive(Debug, Clone)]
 pub struct Target {
     pub shared: Arc<Shared>,
     pub source: String,
@@ -149,11 +181,11 @@ impl Target {
             .registrations(|registrations, now| registrations.first_connection(&self.source, now));
         match first {
             First::Holds(first) => return Ok(first.channel),
-            First::Ended => return Err(Error::NotTheFirst { at: at() }),
+            First::Ended => return Err(Error::NotTheFirst(at())),
             First::ToCome => {}
         }
-        let connection = Paced::new(self.connect().await?);
-        let ended = connection.ended();
+        let connection = paced(self.connect().await?);
+        let ended = connection.reader().ended();
         let channel = wire::channel(connection)
             .await
             .map_err(|error| Error::Unreachable {
@@ -164,7 +196,7 @@ impl Target {
         let kept = self
             .shared
             .registrations(|registrations, _| registrations.connected(&self.source, first));
-        let kept = kept.ok_or_else(|| Error::NotTheFirst { at: at() })?;
+        let kept = kept.ok_or_else(|| Error::NotTheFirst(at()))?;
         Ok(kept.channel)
     }
 }

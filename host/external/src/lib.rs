@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use leafhost_core::ports::{
-    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceProblem, SourceSet, SourceVersion,
+    Handler, HandlerSource, LoadError, Loader, SourceFile, SourceSet, SourceVersion,
 };
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait;
@@ -28,12 +28,10 @@ use tokio::time::Instant;
 
 mod answer;
 mod endpoint;
-mod first_connection;
 mod folder;
 mod follow;
 mod handler;
 mod keep;
-mod loaded;
 mod paced;
 pub mod proto;
 mod registration;
@@ -49,8 +47,7 @@ mod wire;
 
 use folder::Folder;
 use handler::ExternalHandler;
-use loaded::Loaded;
-use registrations::{Registered, Registrations, Source};
+use registrations::{Registrations, Source};
 use threads::Threads;
 
 /// Name of the agent's socket in the folder.
@@ -117,16 +114,6 @@ impl Shared {
         let edited = self.registrations(edit);
         self.changed.notify_one();
         edited
-    }
-
-    fn register(&self, registered: Registered) -> Result<(), String> {
-        tracing::debug!(handler = registered.name, endpoint = %registered.endpoint, "external handler registers");
-        self.edit(|registrations, now| {
-            let name = registered.name.clone();
-            registrations.register(registered, self.folder.path(), now)?;
-            registrations.accepted(&name);
-            Ok(())
-        })
     }
 
     fn source(&self, name: &str) -> Option<Source> {
@@ -231,7 +218,7 @@ impl Loader for External {
         let loaded =
             tokio::task::spawn_blocking(move || ExternalHandler::load(shared, &source, &file));
         let loaded = loaded.await.unwrap_or_else(|_| Err(changed(&name)))?;
-        Ok(Arc::new(Loaded(Arc::new(loaded))))
+        Ok(Arc::new(loaded))
     }
 }
 
@@ -242,12 +229,4 @@ fn changed(name: &str) -> LoadError {
         missing_grants: Vec::new(),
         transient: true,
     }
-}
-
-/// Creates a problem of the registration socket.
-fn of_socket(shared: &Shared, message: &str) -> SourceProblem {
-    SourceProblem::new(
-        format!("external handlers in {}", shared.folder.path().display()),
-        format!("cannot register: {message}"),
-    )
 }

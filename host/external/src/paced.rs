@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Join, ReadBuf, ReadHalf, WriteHalf, join, split};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -21,7 +21,16 @@ const HEADER: u8 = 9;
 /// Size of the length in a frame header, in bytes.
 const LENGTH: u8 = 3;
 
-/// A connection that is read at a bounded pace.
+/// A connection whose receiving half is read at a bounded pace.
+pub type PacedConnection<S> = Join<Paced<ReadHalf<S>>, WriteHalf<S>>;
+
+/// Reads a connection to a server at a bounded pace.
+pub fn paced<S: AsyncRead + AsyncWrite>(connection: S) -> PacedConnection<S> {
+    let (read, write) = split(connection);
+    join(Paced::new(read), write)
+}
+
+/// The receiving half of a connection, read at a bounded pace.
 pub struct Paced<S> {
     inner: S,
     frames: Frames,
@@ -32,8 +41,7 @@ pub struct Paced<S> {
 }
 
 impl<S> Paced<S> {
-    /// Reads a connection to a server.
-    pub fn new(inner: S) -> Self {
+    fn new(inner: S) -> Self {
         Self::after(inner, 0)
     }
 
@@ -77,24 +85,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             this.pause = Some(Box::pin(sleep_until(this.until - AHEAD)));
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
     }
 }
 

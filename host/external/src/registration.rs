@@ -10,7 +10,9 @@ use leafhost_core::ports::SourceProblem;
 use leafhost_core::text::clean;
 use leafhost_uds::authority::{Localhost, PREFACE};
 use leafhost_uds::{Accepting, Connection};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{Join, join};
+use tokio::net::UnixListener;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tonic::transport::Server;
@@ -130,12 +132,18 @@ impl Service {
         let shared = &self.shared;
         let endpoint = Endpoint::parse(kind, &endpoint, &shared.folder, &shared.socket(), user);
         let endpoint = endpoint.map_err(|error| error.to_string())?;
-        shared.register(Registered {
-            name,
+        let registered = Registered {
+            name: name.clone(),
             mark: endpoint.is_network().then(rand::random),
             endpoint,
             shared: is_shared,
             user,
+        };
+        tracing::debug!(handler = name, endpoint = %registered.endpoint, "external handler registers");
+        shared.edit(|registrations, now| {
+            registrations.register(registered, shared.folder.path(), now)?;
+            registrations.accepted(&name);
+            Ok(())
         })
     }
 }
@@ -149,7 +157,7 @@ struct Client {
 }
 
 /// Connection of a handler.
-type Incoming = Connection<Localhost<Paced<UnixStream>>, Client>;
+type Incoming = Connection<Join<Localhost<Paced<OwnedReadHalf>>, OwnedWriteHalf>, Client>;
 
 /// Returns the connections made to the socket, at most [`CONNECTIONS`] at a time.
 fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, Infallible>> {
@@ -163,7 +171,8 @@ fn connections(listener: UnixListener) -> impl Stream<Item = Result<Incoming, In
             user,
             _place: Arc::new(place),
         };
-        let stream = Localhost::new(Paced::after(stream, PREFACE));
+        let (read, write) = stream.into_split();
+        let stream = join(Localhost::new(Paced::after(read, PREFACE)), write);
         Some((Ok(Connection::new(stream, client)), (accepting, places)))
     })
 }

@@ -15,14 +15,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use leafhost_core::grants_file;
 use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 use crate::endpoint::Endpoint;
-use crate::first_connection::FirstConnection;
 use crate::timeouts::{FIRST_CONNECTION, FORGET, LOOK, REFUSED, REGISTER_SPACING, UNUSED};
 
 /// Maximum number of external handlers: a third of all handlers.
@@ -61,6 +63,11 @@ impl Registered {
             self.endpoint.file_name(folder),
             mark.unwrap_or_default()
         )
+    }
+
+    /// Returns the name of the handler's grants file.
+    pub fn grants_file(&self) -> String {
+        format!("{}{}", self.name, grants_file::SUFFIX)
     }
 
     /// Returns true if name and endpoint are equal, so that both may be one handler.
@@ -402,7 +409,29 @@ impl Registrations {
     }
 }
 
-/// State of the connection that is made to a handler in the network when it registers.
+/// The connection that is made to a handler in the network when it registers. An address does not tell who has it later, but while this
+/// connection holds, its peer is the same process. So properties, which may be credentials, are sent only over it.
+#[derive(Debug, Clone)]
+pub struct FirstConnection {
+    /// Channel over this connection alone; it never reconnects.
+    pub channel: Channel,
+    pub ended: CancellationToken,
+}
+
+impl FirstConnection {
+    /// Returns true until the connection ends.
+    pub fn holds(&self) -> bool {
+        !self.ended.is_cancelled()
+    }
+
+    #[cfg(test)]
+    pub fn mk(ended: CancellationToken) -> Self {
+        let channel = tonic::transport::Endpoint::from_static("http://localhost").connect_lazy();
+        Self { channel, ended }
+    }
+}
+
+/// State of the first connection.
 #[derive(Debug, Clone)]
 pub enum First {
     /// Not made yet, but still allowed.

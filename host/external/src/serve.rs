@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::paced::Paced;
+use crate::paced::paced;
 use crate::proto::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerServer};
 use crate::proto::register_discovery_handler_request::EndpointType;
 use crate::proto::registration_client::RegistrationClient;
@@ -146,7 +146,7 @@ async fn tried(agent: &Path, request: RegisterDiscoveryHandlerRequest) -> Result
     let calling = async {
         let stream = UnixStream::connect(agent).await;
         let stream = stream.map_err(|error| error.to_string())?;
-        let channel = wire::channel(Paced::new(stream))
+        let channel = wire::channel(paced(stream))
             .await
             .map_err(|error| chain(&error))?;
         let called = RegistrationClient::new(channel)
@@ -171,39 +171,6 @@ struct Served {
 pub(crate) struct Ended {
     pub by_agent: Notify,
     pub by_itself: Notify,
-}
-
-/// Reports on drop how a stream ended.
-struct Ends {
-    ended: Arc<Ended>,
-    by_itself: bool,
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if self.by_itself {
-            self.ended.by_itself.notify_one();
-        } else {
-            self.ended.by_agent.notify_one();
-        }
-    }
-}
-
-/// Returns the sets of a stream; reports its end to `ended` when it is dropped.
-pub(crate) fn until_dropped(
-    sets: Discovering,
-    ended: Arc<Ended>,
-) -> BoxStream<'static, Result<DiscoverResponse, Status>> {
-    let ends = Ends {
-        ended,
-        by_itself: false,
-    };
-    futures::stream::unfold((sets, ends), async |(mut sets, mut ends)| {
-        let next = sets.next().await;
-        ends.by_itself = !matches!(next, Some(Ok(_)));
-        Some((next?, (sets, ends)))
-    })
-    .boxed()
 }
 
 #[tonic::async_trait]
@@ -234,7 +201,12 @@ impl DiscoveryHandler for Served {
             properties: properties.collect(),
             opening: Opening::First,
         });
-        let sets = Discovering::new(session, self.config.is_available.clone());
-        Ok(Response::new(until_dropped(sets, Arc::clone(&self.ended))))
+        let is_available = self.config.is_available.clone();
+        let sets = Discovering::new(session, is_available, Arc::clone(&self.ended));
+        let sets = futures::stream::unfold(sets, async |mut sets| {
+            let next = sets.next().await?;
+            Some((next, sets))
+        });
+        Ok(Response::new(sets.boxed()))
     }
 }

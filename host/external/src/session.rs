@@ -25,7 +25,7 @@ use tonic::{Code, Status, Streaming};
 use crate::answer::discovery;
 use crate::endpoint::Error;
 use crate::handler::{ExternalHandler, Target};
-use crate::paced::Paced;
+use crate::paced::paced;
 use crate::proto::{ByteData, DiscoverRequest, DiscoverResponse};
 use crate::registrations::SessionEvent;
 use crate::timeouts::{CALM, FLOOD_SPACING};
@@ -337,13 +337,13 @@ async fn connect(target: &Target, has_properties: bool) -> Result<Channel, End> 
     if target.registered.endpoint.is_network() {
         match target.reach().await {
             Ok(channel) => return Ok(channel),
-            Err(Error::NotTheFirst { .. }) if !has_properties => {}
+            Err(Error::NotTheFirst(_)) if !has_properties => {}
             Err(error) => return Err(End::Lost(error.to_string())),
         }
     }
     let connection = target.connect().await;
     let connection = connection.map_err(|error| End::Lost(error.to_string()))?;
-    channel(Paced::new(connection))
+    channel(paced(connection))
         .await
         .map_err(|error| End::Lost(format!("cannot speak to the handler: {}", chain(&error))))
 }

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use leafhost_core::fault::FaultReason;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::GrantsFile;
+use leafhost_core::ports::{GrantsFile, SourceProblem};
 use leafhost_core::session::{
     Devices, Discovery, Opening, Outcome, Property, Report, Session, SessionSpec,
 };

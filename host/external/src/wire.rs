@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstEncoder;
 
-use crate::paced::Paced;
+use crate::paced::PacedConnection;
 use crate::proto::DiscoverRequest;
 
 /// Maximum size of one message, in bytes. A set of devices may have 8 MiB of text, and each text takes some bytes more.
@@ -29,7 +29,7 @@ const FIELD: usize = 100;
 const DEPTH: u8 = 2;
 
 /// Opens a channel over one connection; the caller decides what happens after its end.
-pub async fn channel<S>(connection: Paced<S>) -> Result<Channel, tonic::transport::Error>
+pub async fn channel<S>(connection: PacedConnection<S>) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {

@@ -285,14 +285,9 @@ impl Grants {
 
     /// Returns warnings for the operator about grants without effect.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.devices.udev_nodes && self.udev.is_none() {
-            warnings.push(
-                "`devices.nodes` has `udev`, but there is no grant `udev`; it names no node"
-                    .to_owned(),
-            );
-        }
-        warnings
+        let is_vain = self.devices.udev_nodes && self.udev.is_none();
+        let warning = "`devices.nodes` has `udev`, but there is no grant `udev`; it names no node";
+        is_vain.then(|| warning.to_owned()).into_iter().collect()
     }
 }
 

@@ -5,40 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 
 use crate::ResourceName;
+pub use crate::proto::device_plugin::{DeviceSpec, Mount};
 
 /// Resources that a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// Environment variables.
     pub envs: BTreeMap<String, String>,
-    /// Files and folders of the node.
+    /// Files and folders of the node that are mounted into the container, by absolute paths.
     pub mounts: Vec<Mount>,
-    /// Device nodes.
+    /// Device nodes, by absolute paths; the permissions are some of `r`, `w`, `m`.
     pub devices: Vec<DeviceSpec>,
     /// Annotations for the container runtime; the kubelet's checkpoint keeps them.
     pub annotations: BTreeMap<String, String>,
-}
-
-/// File or folder of the node that is mounted into the container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// Absolute path in the container.
-    pub container_path: String,
-    /// Absolute path on the node.
-    pub host_path: String,
-    /// True if the container may not write.
-    pub read_only: bool,
-}
-
-/// Device node that the container gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceSpec {
-    /// Absolute path in the container.
-    pub container_path: String,
-    /// Absolute path on the node.
-    pub host_path: String,
-    /// Subset of `r`, `w`, `m`.
-    pub permissions: String,
 }
 
 /// Reason why an allocation is refused. The text is shown in the pod's status.

@@ -2,7 +2,7 @@
 //!
 //! Each resource has one task, which makes one step after the other, so that attempts never overlap.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::PluginConfig;
 use crate::folder::FolderState;
-use crate::offered::Offered;
+use crate::offered::{Offered, locked};
 use crate::registration::{Backoff, Error, Registrar};
 use crate::service::{self, Service};
 use crate::serving::{MAX_LIST, Serving};
@@ -25,6 +25,7 @@ use crate::{Allocator, KubeletRun, State};
 pub(crate) struct Shared {
     pub config: PluginConfig,
     pub allocator: Arc<dyn Allocator>,
+    /// Tasks of allocations, which outlive the call and the session.
     pub allocations: TaskTracker,
     pub registrar: Registrar,
 }
@@ -152,13 +153,11 @@ impl Endpoint {
         &self,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
     ) -> Option<KubeletRun> {
-        loop {
-            if let Some(kubelet) = folder_state.borrow_and_update().kubelet {
-                return Some(kubelet);
-            }
+        if folder_state.borrow().kubelet.is_none() {
             self.set_state(State::Waiting, None);
-            folder_state.changed().await.ok()?;
         }
+        let state = folder_state.wait_for(|state| state.kubelet.is_some());
+        state.await.ok()?.kubelet
     }
 
     /// Serves and registers the resource; returns when the attempt has ended.
@@ -172,7 +171,7 @@ impl Endpoint {
         if let Some(problem) = self.too_long() {
             return Error::Other(problem).into();
         }
-        let quiet = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = *locked(&self.quiet);
         if let Some(quiet) = quiet.filter(|quiet| quiet.kubelet.is_none_or(|of| of == kubelet)) {
             tokio::select! {
                 () = tokio::time::sleep_until(quiet.until) => {}
@@ -212,9 +211,7 @@ impl Endpoint {
         let served = self.serve().await.map_err(Error::Other)?;
         let (session, endpoint) = (Arc::clone(&served.session), served.socket.session.clone());
         *serving = Some((served, kubelet));
-        let sending = || {
-            session.await_stream();
-        };
+        let sending = || session.await_stream();
         let registered = tokio::select! {
             registered = self.shared.registrar.register((kubelet, channel), &self.offered.name, endpoint, sending) => registered,
             () = another(folder_state, kubelet) => return Err(Attempt::Replaced),
@@ -250,9 +247,7 @@ impl Endpoint {
         let service = Service {
             offered: Arc::clone(&self.offered),
             session: Session::new(),
-            allocator: Arc::clone(&self.shared.allocator),
-            allocations: self.shared.allocations.clone(),
-            limit: self.shared.config.times.allocate,
+            shared: Arc::clone(&self.shared),
         };
         let drain = self.shared.config.times.drain;
         Ok(Serving::start(listener, socket, service, drain))
@@ -270,7 +265,7 @@ impl Endpoint {
             until: Instant::now() + self.shared.config.times.quiet,
             kubelet: (!ended_by_us).then_some(kubelet),
         };
-        *self.quiet.lock().unwrap_or_else(PoisonError::into_inner) = Some(quiet);
+        *locked(&self.quiet) = Some(quiet);
     }
 
     fn too_long(&self) -> Option<String> {

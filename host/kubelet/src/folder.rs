@@ -12,6 +12,7 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watch
 use nix::unistd::AccessFlags;
 use tokio::sync::watch;
 
+use crate::offered::publish;
 use crate::records::Stamp;
 use crate::{KubeletRun, sockets};
 
@@ -59,13 +60,7 @@ impl Folder {
                 self.checkpoints
                     .send_modify(|count| *count = count.saturating_add(1));
             }
-            self.state.send_if_modified(|published| {
-                let differs = **published != state;
-                if differs {
-                    *published = Arc::new(state);
-                }
-                differs
-            });
+            publish(&self.state, Arc::new(state));
             let pause = if watcher.problem.is_some() {
                 UNWATCHED_POLL.min(self.backstop)
             } else {
@@ -81,26 +76,21 @@ impl Folder {
     fn read(&self) -> FolderState {
         let path = self.path.display();
         let mut state = FolderState::default();
-        match std::fs::metadata(&self.path) {
-            Ok(found) if found.is_dir() => {}
-            Ok(_) => {
-                state.problems.push(format!(
-                    "{path} is not a folder: name the kubelet's folder of device plugins"
-                ));
-                return state;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                state.problems.push(format!(
-                    "no kubelet here: {path} is missing; it is used as soon as a kubelet makes it, or name the kubelet's folder of device plugins"
-                ));
-                return state;
-            }
-            Err(error) => {
-                state.problems.push(format!(
-                    "cannot read {path} ({error}): run as root, or mount the folder"
-                ));
-                return state;
-            }
+        let problem = match std::fs::metadata(&self.path) {
+            Ok(found) if found.is_dir() => None,
+            Ok(_) => Some(format!(
+                "{path} is not a folder: name the kubelet's folder of device plugins"
+            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
+                "no kubelet here: {path} is missing; it is used as soon as a kubelet makes it, or name the kubelet's folder of device plugins"
+            )),
+            Err(error) => Some(format!(
+                "cannot read {path} ({error}): run as root, or mount the folder"
+            )),
+        };
+        if let Some(problem) = problem {
+            state.problems.push(problem);
+            return state;
         }
         let access = AccessFlags::W_OK | AccessFlags::X_OK;
         if let Err(error) = nix::unistd::access(&self.path, access) {

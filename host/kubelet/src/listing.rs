@@ -29,11 +29,8 @@ impl List {
 
 /// Ids that an Allocate names and that are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the agent does not offer {}", first(.ids))]
-pub struct NotListed {
-    /// Ids that are not listed.
-    pub ids: BTreeSet<String>,
-}
+#[error("the agent does not offer {}", first(.0))]
+pub struct NotListed(BTreeSet<String>);
 
 /// Formats the first few ids, to keep the text short.
 fn first(ids: &BTreeSet<String>) -> String {
@@ -156,7 +153,7 @@ impl Listing {
             |id: &String| !ended && (self.wanted.contains_key(id) || self.traces.contains_key(id));
         let unknown: BTreeSet<String> = ids.iter().filter(|id| !is_listed(id)).cloned().collect();
         if !unknown.is_empty() {
-            return Err(NotListed { ids: unknown });
+            return Err(NotListed(unknown));
         }
         for id in ids {
             let numa = self.wanted.get(id).and_then(|device| device.numa);

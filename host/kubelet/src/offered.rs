@@ -113,13 +113,7 @@ impl Offered {
         if listing.next() != next || list.is_none() {
             self.retimed.notify_one();
         }
-        self.lists.send_if_modified(|sent| {
-            let differs = *sent != list;
-            if differs {
-                *sent = list;
-            }
-            differs
-        });
+        publish(&self.lists, list);
         result
     }
 }
@@ -144,6 +138,15 @@ pub(crate) async fn until(time: Option<Instant>) {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
     }
+}
+
+/// Sends a value if it differs from the last one.
+pub(crate) fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|sent| {
+        let differs = *sent != value;
+        *sent = value;
+        differs
+    });
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -12,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::PluginConfig;
 use crate::endpoint::{Endpoint, Shared};
 use crate::folder::{Folder, FolderState, KUBELET};
-use crate::offered::{Offered, locked, until};
+use crate::offered::{Offered, locked, publish, until};
 use crate::registration::Registrar;
 use crate::{Allocator, Devices, Offers, Report, ResourceName, State, sockets};
 
@@ -24,15 +25,9 @@ pub enum Error {
         "cannot name sockets after the prefix {0:?}: it must have 1 to 32 letters, digits, '-' and '_'"
     )]
     Prefix(String),
-    /// A task panicked.
-    #[error("task {task} of the device plugins panicked; this is a bug, see the log")]
-    Broken {
-        /// Name of the task.
-        task: &'static str,
-        /// Panic of the task.
-        #[source]
-        source: JoinError,
-    },
+    /// The task of this name panicked.
+    #[error("task {0} of the device plugins panicked; this is a bug, see the log")]
+    Broken(&'static str, #[source] JoinError),
 }
 
 /// Result of this module.
@@ -131,14 +126,13 @@ impl DevicePluginsTask {
             checkpoints: self.checkpoints,
         };
         let mut folder = tokio::spawn(folder.run());
-        let reporter = Reporter {
-            resources: Arc::clone(&self.resources),
-            folder_state: folder_state.subscribe(),
-            reports: Arc::clone(&reports),
-            report: self.report,
-            spacing: shared.config.times.report,
-        };
-        let mut reporter = tokio::spawn(reporter.run());
+        let mut reporter = tokio::spawn(keep_report(
+            Arc::clone(&self.resources),
+            folder_state.subscribe(),
+            Arc::clone(&reports),
+            self.report,
+            shared.config.times.report,
+        ));
         let allocate = shared.config.times.allocate;
         let mut plugins = Plugins {
             shared,
@@ -151,7 +145,7 @@ impl DevicePluginsTask {
             taken: BTreeSet::new(),
         };
         let follow = plugins.follow_offers(self.offers);
-        let broken = |task| move |source| Error::Broken { task, source };
+        let broken = |task| move |error| Error::Broken(task, error);
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
             result = follow => result,
@@ -289,10 +283,7 @@ impl Plugins {
     }
 
     fn ended(&mut self, ended: Result<ResourceName, JoinError>) -> Result<()> {
-        let name = ended.map_err(|source| Error::Broken {
-            task: "resource",
-            source,
-        })?;
+        let name = ended.map_err(|error| Error::Broken("resource", error))?;
         if let Some(known) = self.known.get_mut(&name) {
             known.task = None;
         }
@@ -334,43 +325,32 @@ impl Plugins {
     }
 }
 
-struct Reporter {
+/// Publishes the report after each change, at most once in `spacing`.
+async fn keep_report(
     resources: Resources,
-    folder_state: watch::Receiver<Arc<FolderState>>,
-    reports: Arc<Notify>,
+    mut folder_state: watch::Receiver<Arc<FolderState>>,
+    changes: Arc<Notify>,
     report: watch::Sender<Arc<Report>>,
-    spacing: std::time::Duration,
-}
-
-impl Reporter {
-    async fn run(mut self) {
-        loop {
-            let folder_state = Arc::clone(&self.folder_state.borrow_and_update());
-            let resources = locked(&self.resources)
-                .iter()
-                .map(|(name, offered)| (name.clone(), offered.report()))
-                .collect();
-            let report = Report {
-                kubelet: folder_state.kubelet,
-                problems: folder_state.problems.clone(),
-                resources,
-            };
-            self.report.send_if_modified(|published| {
-                let differs = **published != report;
-                if differs {
-                    *published = Arc::new(report);
-                }
-                differs
-            });
-            tokio::time::sleep(self.spacing).await;
-            tokio::select! {
-                () = self.reports.notified() => {}
-                changed = self.folder_state.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                }
-            }
+    spacing: Duration,
+) {
+    loop {
+        let folder = Arc::clone(&folder_state.borrow_and_update());
+        let resources = locked(&resources)
+            .iter()
+            .map(|(name, offered)| (name.clone(), offered.report()))
+            .collect();
+        let current = Report {
+            kubelet: folder.kubelet,
+            problems: folder.problems.clone(),
+            resources,
+        };
+        publish(&report, Arc::new(current));
+        tokio::time::sleep(spacing).await;
+        tokio::select! {
+            () = changes.notified() => {}
+            changed = folder_state.changed() => if changed.is_err() {
+                return;
+            },
         }
     }
 }

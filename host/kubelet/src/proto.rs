@@ -32,20 +32,7 @@ pub mod dra {
     ));
 }
 
-/// Dynamic Resource Allocation, v1beta1: only the service, with the messages of v1.
-pub mod dra_v1beta1 {
-    include!(concat!(
-        env!("OUT_DIR"),
-        "/dra-k8s.io.kubelet.pkg.apis.dra.v1beta1/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs"
-    ));
-}
-
 /// Health of the devices of claims, v1.
 pub mod dra_health {
     include!(concat!(env!("OUT_DIR"), "/dra_health/v1.rs"));
-}
-
-/// Health of the devices of claims, v1alpha1: only the service, with the messages of v1.
-pub mod dra_health_v1alpha1 {
-    include!(concat!(env!("OUT_DIR"), "/dra_health-v1alpha1/v1alpha1.rs"));
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leafhost_uds::{MORE_FILES, lacks_files};
@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::causes::{causes, io_cause};
+use crate::offered::locked;
 use crate::proto::device_plugin as proto;
 use crate::service;
 use crate::{KubeletRun, ResourceName};
@@ -124,7 +125,7 @@ impl Registrar {
     }
 
     fn connection(&self, kubelet: KubeletRun) -> Connection {
-        let mut held = self.locked();
+        let mut held = locked(&self.connection);
         match held.as_ref() {
             Some((known, connection)) if *known == kubelet => Arc::clone(connection),
             _ => {
@@ -137,13 +138,7 @@ impl Registrar {
 
     /// Drops a broken connection, so that a resource connects again before it serves anything for that kubelet.
     fn forget(&self, kubelet: KubeletRun) {
-        self.locked().take_if(|(known, _)| *known == kubelet);
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<(KubeletRun, Connection)>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.connection).take_if(|(known, _)| *known == kubelet);
     }
 }
 

@@ -3,19 +3,17 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::Stream;
-use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
+use crate::endpoint::Shared;
 use crate::listing::List;
 use crate::offered::{InFlight, Offered};
 use crate::proto::device_plugin as proto;
-use crate::session::{OpenStream, Session};
-use crate::{Allocation, Allocator, Refusal};
+use crate::session::Session;
+use crate::{Allocation, Refusal};
 
 /// Maximum number of ids for one container.
 const MAX_IDS: usize = 4096;
@@ -26,10 +24,7 @@ const MAX_CONTAINERS: usize = 16;
 pub(crate) struct Service {
     pub offered: Arc<Offered>,
     pub session: Arc<Session>,
-    pub allocator: Arc<dyn Allocator>,
-    /// Tasks of allocations, which outlive the call and the session.
-    pub allocations: TaskTracker,
-    pub limit: Duration,
+    pub shared: Arc<Shared>,
 }
 
 #[async_trait]
@@ -50,12 +45,17 @@ impl proto::device_plugin_server::DevicePlugin for Service {
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let mut lists = self.offered.lists();
         lists.mark_changed();
-        let following = Following {
-            lists,
-            session: Arc::clone(&self.session),
-            _open: self.session.open(),
-        };
-        let stream = futures::stream::unfold(following, Following::next);
+        let following = (lists, Arc::clone(&self.session), self.session.open());
+        // Holds only the latest list, however slowly the client reads.
+        let stream = futures::stream::unfold(following, async |(mut lists, session, open)| {
+            tokio::select! {
+                biased;
+                () = session.end.cancelled() => return None,
+                changed = lists.changed() => changed.ok()?,
+            }
+            let message = lists.borrow_and_update().as_ref().map(message)?;
+            Some((Ok(message), (lists, session, open)))
+        });
         Ok(Response::new(Box::pin(stream)))
     }
 
@@ -75,6 +75,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
         &self,
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
+        let limit = self.shared.config.times.allocate;
         let containers = checked(request.into_inner())?;
         // All ids are checked before the allocator gets the first, so that one unknown id refuses the whole call.
         let flights = containers
@@ -84,7 +85,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
             .map_err(|error| Status::not_found(error.to_string()))?;
         let flights = Arc::new(flights);
         let work = {
-            let (allocator, flights) = (Arc::clone(&self.allocator), Arc::clone(&flights));
+            let (allocator, flights) = (Arc::clone(&self.shared.allocator), Arc::clone(&flights));
             let offered = Arc::clone(&self.offered);
             async move {
                 let mut answers = Vec::with_capacity(containers.len());
@@ -96,8 +97,8 @@ impl proto::device_plugin_server::DevicePlugin for Service {
                 Ok::<_, Refusal>(answers)
             }
         };
-        let work = self.allocations.spawn(work);
-        let answers = match tokio::time::timeout(self.limit, work).await {
+        let work = self.shared.allocations.spawn(work);
+        let answers = match tokio::time::timeout(limit, work).await {
             Ok(Ok(Ok(answers))) => answers,
             Ok(Ok(Err(refusal))) => return Err(refused(&refusal)),
             Ok(Err(_)) => {
@@ -106,7 +107,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
             Err(_) => {
                 return Err(Status::deadline_exceeded(format!(
                     "the allocation has not ended within {} s",
-                    self.limit.as_secs()
+                    limit.as_secs()
                 )));
             }
         };
@@ -132,7 +133,7 @@ impl Service {
     ) -> proto::ContainerPreferredAllocationResponse {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let available: BTreeSet<String> = request.available_device_i_ds.into_iter().collect();
-        let preferred = self.allocator.prefer(&self.offered.name, &available);
+        let preferred = self.shared.allocator.prefer(&self.offered.name, &available);
         let preferred = preferred.into_iter().filter(|id| available.contains(id));
         let mut chosen = BTreeSet::new();
         let device_i_ds = request
@@ -198,43 +199,11 @@ fn refused(refusal: &Refusal) -> Status {
 }
 
 fn response(allocation: Allocation) -> proto::ContainerAllocateResponse {
-    let mounts = allocation.mounts.into_iter().map(|mount| proto::Mount {
-        container_path: mount.container_path,
-        host_path: mount.host_path,
-        read_only: mount.read_only,
-    });
-    let devices = allocation
-        .devices
-        .into_iter()
-        .map(|device| proto::DeviceSpec {
-            container_path: device.container_path,
-            host_path: device.host_path,
-            permissions: device.permissions,
-        });
     proto::ContainerAllocateResponse {
         envs: allocation.envs,
-        mounts: mounts.collect(),
-        devices: devices.collect(),
+        mounts: allocation.mounts,
+        devices: allocation.devices,
         annotations: allocation.annotations,
         cdi_devices: Vec::new(),
-    }
-}
-
-/// Stream of lists. It holds only the latest, however slowly the client reads.
-struct Following {
-    lists: watch::Receiver<Option<List>>,
-    session: Arc<Session>,
-    _open: Option<OpenStream>,
-}
-
-impl Following {
-    async fn next(mut self) -> Option<(Result<proto::ListAndWatchResponse, Status>, Self)> {
-        tokio::select! {
-            biased;
-            () = self.session.end.cancelled() => return None,
-            changed = self.lists.changed() => changed.ok()?,
-        }
-        let message = self.lists.borrow_and_update().as_ref().map(message)?;
-        Some((Ok(message), self))
     }
 }

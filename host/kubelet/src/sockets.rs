@@ -112,7 +112,10 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_str();
-        let is_ours = name.is_some_and(|name| has_our_name(name, &begin));
+        let is_ours = name.is_some_and(|name| {
+            let end = name.strip_prefix(&begin);
+            end.is_some_and(|end| end.ends_with(".sock"))
+        });
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_ours && is_socket {
             let socket = entry.path();
@@ -120,9 +123,4 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
             tracing::debug!(socket = %socket.display(), ?removed, "looked whether a process serves a socket");
         }
     }
-}
-
-fn has_our_name(name: &str, begin: &str) -> bool {
-    let end = name.strip_prefix(begin);
-    end.is_some_and(|name| name.strip_suffix(".sock").is_some())
 }

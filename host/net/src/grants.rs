@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
+use crate::policy::is_host;
+
 /// Network access granted to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkGrants {
@@ -81,19 +83,12 @@ impl FromStr for Tls {
 }
 
 fn digest_of(text: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u32> = text
-        .chars()
-        .filter(|c| *c != ':')
-        .map(|c| c.to_digit(16))
-        .collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => u8::try_from(high * 16 + low).ok(),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
-    bytes.try_into().ok()
+    let digits = text.chars().filter(|c| *c != ':');
+    let digits = digits.map(|c| u8::try_from(c.to_digit(16)?).ok());
+    let digits = digits.collect::<Option<Vec<u8>>>()?;
+    let (pairs, rest) = digits.as_chunks();
+    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high * 16 + low).collect();
+    bytes.try_into().ok().filter(|_| rest.is_empty())
 }
 
 impl FromStr for Ports {
@@ -208,17 +203,8 @@ impl FromStr for HostPorts {
         let (host, ports) = text.rsplit_once(':').ok_or(
             "must be HOST:PORTS, CIDR:PORTS or lan:PORTS, such as \"api.example.com:443\"",
         )?;
-        let label = |label: &str| {
-            !label.is_empty()
-                && label.len() <= 63
-                && label
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
         let numeric = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        if host != "lan" && !numeric && host.len() <= 253 && host.split('.').all(label) {
+        if host != "lan" && !numeric && is_host(host) && !host.contains('_') {
             return Ok(Self::Name(host.to_ascii_lowercase(), ports.parse()?));
         }
         text.parse().map(Self::Net)

@@ -10,7 +10,6 @@
 mod body;
 mod budget;
 mod connect;
-mod driver;
 mod error;
 mod exchange;
 mod head;
@@ -20,7 +19,6 @@ mod tls;
 mod until;
 mod wire;
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +38,7 @@ use budget::BudgetGuard;
 use target::Target;
 use tls::Roots;
 use until::Until;
-use wire::{Meter, Wire};
+use wire::{AbruptEnd, Meter, Wire};
 
 /// Maximum size of a request's body, in bytes.
 pub const MAX_REQUEST_BODY: usize = 1024 * 1024;
@@ -52,6 +50,9 @@ pub const MAX_HEADERS: usize = 256;
 pub const MAX_INTERIM: u32 = 8;
 /// Default limit of an answer's body, in bytes.
 pub const MAX_BODY: u64 = 1024 * 1024;
+
+/// Error of the body of a request.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Decides what requests may reach; asked right before each use.
 pub trait RequestPolicy: Sync {
@@ -66,9 +67,9 @@ pub trait RequestPolicy: Sync {
     fn tls(&self) -> &Tls;
 }
 
-/// Time limits of the parts of a request; `total` bounds all of it.
+/// Limits of one request: of time for its parts, and of size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct Limits {
     /// Limit of look-up, connection and TLS, together.
     pub connect: Duration,
     /// Limit from the connection to the end of the answer's head.
@@ -77,13 +78,6 @@ pub struct Timeouts {
     pub between_bytes: Duration,
     /// Limit from the start to the last byte of the answer, including the time that the caller takes to read it.
     pub total: Duration,
-}
-
-/// Limits of one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Time limits.
-    pub timeouts: Timeouts,
     /// Maximum size of the answer's body, in bytes; a larger one is [`HttpError::TooLarge`], never a truncated body.
     pub max_body: u64,
 }
@@ -97,53 +91,47 @@ pub struct Limits {
 ///
 /// # Errors
 /// Returns an error if the gate denies the request, a limit is exceeded, or the exchange fails.
-pub async fn send<G, B>(
-    gate: &G,
+pub async fn send(
+    gate: &impl RequestPolicy,
     names: &Names,
     budget: &Arc<Budget>,
-    request: Request<B>,
+    request: Request<impl http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send>,
     limits: Limits,
-) -> Result<Response<Body>, HttpError>
-where
-    G: RequestPolicy,
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    send_trusting(Roots::machine(), gate, names, budget, request, limits).await
+) -> Result<Response<Body>, HttpError> {
+    send_trusting(&tls::MACHINE, gate, names, budget, request, limits).await
 }
 
-async fn send_trusting<G, B>(
+async fn send_trusting(
     roots: &Roots,
-    gate: &G,
+    gate: &impl RequestPolicy,
     names: &Names,
     budget: &Arc<Budget>,
-    request: Request<B>,
+    request: Request<impl http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send>,
     limits: Limits,
-) -> Result<Response<Body>, HttpError>
-where
-    G: RequestPolicy,
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) -> Result<Response<Body>, HttpError> {
     let permit = budget.enter()?;
-    let total = Until::after(limits.timeouts.total);
+    let total = Until::after(limits.total);
     let target = Target::of(request.uri())?;
     let mut kept = BudgetGuard::new(budget);
     let request = head::collect(&target, request, total, &mut kept).await?;
     let body = http_body::Body::size_hint(request.body()).lower();
 
-    let connecting = Until::after(limits.timeouts.connect).or(total);
+    let connecting = Until::after(limits.connect).or(total);
     let (stream, address) = connect::connect(gate, names, &target, connecting).await?;
     let meter = Meter::new(address, limits.max_body, body, Arc::clone(budget));
     let meter = Arc::new(meter);
     let stream = wire::Metered::new(stream, Arc::clone(&meter));
-    let wire = if target.tls {
-        let handshake = tls::handshake(stream, &target, gate.tls(), roots);
-        let done = connecting.run(Stage::Tls, handshake).await?;
-        let stream = done.map_err(|failure| failure.into_error(&meter))?;
-        Wire::tls(stream, *gate.tls() == Tls::Insecure)
+    let wire: Box<dyn Wire> = if target.tls {
+        let handshake = tls::handshake(stream, &meter, &target, gate.tls(), roots);
+        let stream = connecting.run(Stage::Tls, handshake).await??;
+        if *gate.tls() == Tls::Insecure {
+            let (read, write) = tokio::io::split(stream);
+            Box::new(tokio::io::join(AbruptEnd(read), write))
+        } else {
+            Box::new(stream)
+        }
     } else {
-        Wire::Plain(stream)
+        Box::new(stream)
     };
     exchange::exchange(wire, request, meter, permit, limits, total).await
 }

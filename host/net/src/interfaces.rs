@@ -2,9 +2,7 @@
 
 mod kernel;
 #[cfg(test)]
-pub(crate) mod namespace;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::net::IpAddr;
@@ -15,6 +13,7 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::kernel::Events;
 use crate::multicast::Groups;
@@ -76,19 +75,9 @@ pub enum NetworkError {
 #[derive(Debug, Clone)]
 pub struct Network {
     interfaces: watch::Receiver<Arc<Interfaces>>,
-    /// Task that follows the interfaces; `None` if the caller follows them.
-    follower: Option<Arc<Follower>>,
+    /// Task that follows the interfaces and holds the sender of snapshots; `None` if the caller follows them.
+    follower: Option<Arc<AbortOnDropHandle<()>>>,
     groups: Arc<Groups>,
-}
-
-/// Task that follows the interfaces and holds the sender of snapshots. Aborted on drop.
-#[derive(Debug)]
-struct Follower(JoinHandle<()>);
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Network {
@@ -112,7 +101,7 @@ impl Network {
         follower: JoinHandle<()>,
     ) -> Self {
         Self {
-            follower: Some(Arc::new(Follower(follower))),
+            follower: Some(Arc::new(AbortOnDropHandle::new(follower))),
             ..Self::fixed(interfaces)
         }
     }

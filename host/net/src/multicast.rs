@@ -30,14 +30,8 @@ const MEMBERSHIPS: usize = 128;
 /// Pause before a failed join is retried, unless the interfaces change before: another program may hold the port.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// A multicast group and a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Group {
-    /// Address of the group.
-    pub address: IpAddr,
-    /// UDP port.
-    pub port: u16,
-}
+/// Address of a multicast group and a UDP port; an IPv6 one has no scope.
+pub type Group = SocketAddr;
 
 /// A datagram of a group, from another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +108,7 @@ impl Listener {
             let address = entry.net?.addr();
             let port = entry.ports.first;
             policy.listen(address, port).ok()?;
-            Some(Group { address, port })
+            Some(Group::new(address, port))
         });
         let (sender, datagrams) = mpsc::channel(QUEUE);
         let lost = Notify::new();
@@ -173,7 +167,7 @@ impl Listener {
             .groups
             .iter()
             .flat_map(|group| {
-                let fits = |interface: &&Interface| is_of_family(interface, group.address);
+                let fits = |interface: &&Interface| is_of_family(interface, group.ip());
                 let fitting = interfaces.iter().filter(fits);
                 fitting.map(|interface| ((*group, interface.index), interface))
             })
@@ -200,9 +194,8 @@ impl Listener {
             match joined {
                 Ok(subscription) => drop(self.joined.insert(membership, subscription)),
                 Err(error) => {
-                    let (Group { address, port }, _) = membership;
-                    let group = SocketAddr::new(address, port);
-                    let name = &interface.name;
+                    let (group, _) = membership;
+                    let (port, name) = (group.port(), &interface.name);
                     let why = match error.kind() {
                         io::ErrorKind::AddrInUse => {
                             format!("another program of this node uses port {port} exclusively")

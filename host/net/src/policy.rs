@@ -275,7 +275,7 @@ impl Policy {
         &self,
         what: &str,
         grant: &str,
-        entries: impl Iterator<Item = &'a NetPorts>,
+        mut entries: impl Iterator<Item = &'a NetPorts>,
         address: SocketAddr,
     ) -> Result<(), Denied> {
         let denied = |why: String| Err(Denied(format!("{what} {address}: {why}")));
@@ -296,7 +296,6 @@ impl Policy {
             };
             fits && entry.ports.contain(address.port())
         };
-        let mut entries = entries;
         if !entries.any(has) {
             // The narrowest range is the most specific reason.
             let narrowest = specials
@@ -362,4 +361,10 @@ fn is_name(text: &str) -> bool {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     text.len() <= 253 && text.split('.').all(is_label)
+}
+
+/// Returns true for such a name none of whose labels begins or ends with `-`.
+pub(crate) fn is_host(text: &str) -> bool {
+    let is_good = |label: &str| !label.starts_with('-') && !label.ends_with('-');
+    is_name(text) && text.split('.').all(is_good)
 }

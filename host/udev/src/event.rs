@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::tree::kernel_of;
 
 /// An event of a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
     /// Action as the kernel names it: `add`, `remove`, `change`, `move`, `bind`, `unbind`, `online`, `offline`. Empty if events were lost, see
     /// [`Event::is_lost`].
@@ -27,12 +27,8 @@ impl Event {
     /// Creates the event for lost ones: events came faster than they were read, so everything must be looked at.
     pub fn lost(settle: Option<Duration>) -> Self {
         Self {
-            action: String::new(),
-            devpath: String::new(),
-            subsystem: None,
-            devnode: None,
-            properties: BTreeMap::new(),
             settle,
+            ..Self::default()
         }
     }
 

@@ -10,7 +10,7 @@ use crate::rule::Rule;
 use crate::subsystems::Subsystems;
 use crate::sysfs;
 use crate::tree::{self, Node};
-use crate::verdict::{Chain, Verdict, judge};
+use crate::verdict::{Verdict, judge};
 use crate::{Error, Result};
 
 mod notes;
@@ -74,7 +74,7 @@ pub struct Note {
 pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
     sysfs::require_sysfs()?;
     let started = Instant::now();
-    let listing = Listing::read().map_err(|source| Error::List { source })?;
+    let listing = Listing::read().map_err(Error::List)?;
     let walk = Walk::start(&listing, allowed);
     let mut rules = rules.to_vec();
     let globs = walk.readings(&listing, &rules, started)?.settle(&mut rules);
@@ -98,15 +98,11 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             .filter(|node| node.is_allowed())
             .map(|node| node as &dyn DeviceInfo)
             .collect();
-        let chain = Chain {
-            own: node,
-            ancestors: &ancestors,
-        };
         let mut held = Vec::new();
         let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
             in_time(started)?;
-            match judge(rule, &chain) {
+            match judge(rule, node, &ancestors) {
                 // A device that is gone since it was listed is skipped.
                 Verdict::Holds { .. } if node.device().is_none() => {}
                 Verdict::Holds { as_regex } => {
@@ -148,8 +144,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
 
 fn in_time(started: Instant) -> Result<()> {
     if started.elapsed() > TIMEOUT {
-        let seconds = TIMEOUT.as_secs();
-        return Err(Error::TooSlow { seconds });
+        return Err(Error::TooSlow(TIMEOUT.as_secs()));
     }
     Ok(())
 }

@@ -27,32 +27,22 @@ pub use monitor::{Group, Monitor, MonitorError};
 pub use rule::{Field, InvalidRule, MAX_TERMS, MAX_VALUE, Rule, Term};
 pub use subsystems::Subsystems;
 
-use std::path::PathBuf;
-
 /// Reason why sysfs could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no sysfs.
-    #[error("cannot see devices: {path} does not exist; mount sysfs, or give the container the node's /sys", path = .path.display())]
-    NoSysfs {
-        /// Path that was looked for.
-        path: PathBuf,
-    },
+    #[error(
+        "cannot see devices: /sys/devices does not exist; mount sysfs, or give the container the node's /sys"
+    )]
+    NoSysfs,
     /// The folders of sysfs could not be read.
     #[error("cannot list the devices in /sys")]
-    List {
-        /// Operating system error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The comparison of the rules takes too long.
+    List(#[source] std::io::Error),
+    /// The comparison of the rules takes longer than so many seconds.
     #[error(
-        "cannot compare the rules with all devices within {seconds} s; use fewer rules or simpler patterns"
+        "cannot compare the rules with all devices within {0} s; use fewer rules or simpler patterns"
     )]
-    TooSlow {
-        /// Time limit, in seconds.
-        seconds: u64,
-    },
+    TooSlow(u64),
 }
 
 /// Result of reading sysfs.

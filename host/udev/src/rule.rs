@@ -14,7 +14,8 @@ pub const MAX_VALUE: usize = 1 << 10;
 const MAX_KEY: usize = 256;
 
 /// Field that a term compares. The plural ones of a rule hold if all of them hold for the device, or all for one of its ancestors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Field {
     /// A sysfs attribute of the device.
     Attr,
@@ -59,25 +60,6 @@ impl Field {
             self,
             Self::Attrs | Self::Drivers | Self::Kernels | Self::Subsystems | Self::Tags
         )
-    }
-}
-
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Attr => "ATTR",
-            Self::Attrs => "ATTRS",
-            Self::Devpath => "DEVPATH",
-            Self::Driver => "DRIVER",
-            Self::Drivers => "DRIVERS",
-            Self::Kernel => "KERNEL",
-            Self::Kernels => "KERNELS",
-            Self::Env => "ENV",
-            Self::Subsystem => "SUBSYSTEM",
-            Self::Subsystems => "SUBSYSTEMS",
-            Self::Tag => "TAG",
-            Self::Tags => "TAGS",
-        })
     }
 }
 

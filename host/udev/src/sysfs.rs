@@ -11,12 +11,8 @@ pub(crate) const SYS: &str = "/sys";
 
 /// Returns an error if there is no sysfs.
 pub(crate) fn require_sysfs() -> Result<()> {
-    let path = Path::new(SYS).join("devices");
-    if path.is_dir() {
-        Ok(())
-    } else {
-        Err(Error::NoSysfs { path })
-    }
+    let is_there = Path::new(SYS).join("devices").is_dir();
+    is_there.then_some(()).ok_or(Error::NoSysfs)
 }
 
 /// Returns the device that the folder belongs to; only below `/sys/devices`.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::attribute::compared;
@@ -145,12 +145,6 @@ pub(crate) fn properties(device: &udev::Device) -> BTreeMap<String, String> {
 
 /// Splits tags as udev writes them into a property, `:systemd:uaccess:`; sorted.
 fn split_tags(text: &str) -> Vec<String> {
-    let mut tags: Vec<String> = text
-        .split(':')
-        .filter(|tag| !tag.is_empty())
-        .map(str::to_owned)
-        .collect();
-    tags.sort();
-    tags.dedup();
-    tags
+    let tags: BTreeSet<&str> = text.split(':').filter(|tag| !tag.is_empty()).collect();
+    tags.into_iter().map(str::to_owned).collect()
 }

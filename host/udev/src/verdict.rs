@@ -34,25 +34,13 @@ pub(crate) struct Miss {
     pub(crate) at: Option<String>,
 }
 
-/// A device and the ancestors that may be looked at, nearest first.
-pub(crate) struct Chain<'a> {
-    /// Information about the device.
-    pub(crate) own: &'a dyn DeviceInfo,
-    /// Information about its ancestors.
-    pub(crate) ancestors: &'a [&'a dyn DeviceInfo],
-}
-
-/// Evaluates `rule` for a device.
-pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
+/// Evaluates `rule` for a device. `ancestors` are those that may be looked at, nearest first.
+pub(crate) fn judge(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceInfo]) -> Verdict {
     let mut partial = Partial::default();
-    partial.add(rule, false, chain.own);
-    if partial.failed.is_none()
-        && rule
-            .compiled()
-            .iter()
-            .any(|term| term.term.field.is_plural())
-    {
-        partial = at_nearest_ancestor(&partial, rule, chain);
+    partial.add(rule, false, own);
+    let has_plural = rule.terms().any(|term| term.field.is_plural());
+    if partial.failed.is_none() && has_plural {
+        partial = at_nearest_ancestor(&partial, rule, own, ancestors);
     }
     let Partial {
         held,
@@ -71,10 +59,15 @@ pub(crate) fn judge(rule: &Rule, chain: &Chain<'_>) -> Verdict {
 
 /// Evaluates the terms on ancestors at the device and each ancestor. Returns the result of the first at which all hold, else of the
 /// nearest at which most hold.
-fn at_nearest_ancestor(partial: &Partial, rule: &Rule, chain: &Chain<'_>) -> Partial {
+fn at_nearest_ancestor(
+    partial: &Partial,
+    rule: &Rule,
+    own: &dyn DeviceInfo,
+    ancestors: &[&dyn DeviceInfo],
+) -> Partial {
     let mut best: Option<Partial> = None;
-    let ancestors = chain.ancestors.iter().map(|device| (*device, true));
-    for (device, is_above) in std::iter::once((chain.own, false)).chain(ancestors) {
+    let ancestors = ancestors.iter().map(|device| (*device, true));
+    for (device, is_above) in std::iter::once((own, false)).chain(ancestors) {
         let mut here = partial.clone();
         here.add(rule, true, device);
         let Some(failed) = &mut here.failed else {

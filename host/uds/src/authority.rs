@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use loona_hpack::Decoder;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// Length of the HTTP/2 connection preface, in bytes.
 pub const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
@@ -31,14 +31,14 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Connection that replaces the client's `:authority` by `localhost`.
+/// Receiving half of a connection, which replaces the client's `:authority` by `localhost`.
 pub struct Localhost<S> {
     inner: S,
     frames: Frames,
 }
 
 impl<S> Localhost<S> {
-    /// Wraps a connection from which nothing has been read.
+    /// Wraps a half from which nothing has been read.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -67,24 +67,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for Localhost<S> {
         let fits = ready.len().min(buffer.remaining());
         buffer.put_slice(&ready.split_to(fits));
         Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Localhost<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
     }
 }
 

@@ -7,13 +7,13 @@ mod accept;
 pub mod authority;
 mod codec;
 mod connection;
-mod files;
 mod socket;
 mod watch;
 
 pub use accept::Accepting;
 pub use codec::Codec;
 pub use connection::Connection;
-pub use files::{MORE_FILES, lacks_files};
-pub use socket::{Error, MAX_PATH, RemovedOnDrop, SocketFile, bind, remove_stale};
+pub use socket::{
+    Error, MAX_PATH, MORE_FILES, RemovedOnDrop, SocketFile, bind, lacks_files, remove_stale,
+};
 pub use watch::{Events, events, names_of};

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
+use nix::errno::Errno;
 use nix::sys::stat::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::files::lacks_files;
 use crate::watch::names_of;
 
 /// Maximum length of a socket path, in bytes: the size in `sockaddr_un` without the terminating NUL.
@@ -21,6 +21,16 @@ pub const MAX_PATH: usize = 107;
 const PROBE: Duration = Duration::from_secs(1);
 /// Length of the queue of connections that wait to be accepted.
 const WAITING: i32 = 128;
+
+/// Remedy for errors that [`lacks_files`] detects.
+pub const MORE_FILES: &str =
+    "raise the limit of open files, in a unit LimitNOFILE=, in a shell ulimit -n";
+
+/// Returns true if the error means that no file descriptor is free.
+pub fn lacks_files(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    matches!(code, Some(Errno::EMFILE | Errno::ENFILE))
+}
 
 /// Error of creating a socket. The remedy depends on its use, so callers add it.
 #[derive(Debug, thiserror::Error)]

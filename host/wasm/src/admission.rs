@@ -9,30 +9,6 @@ pub(crate) const OF_HANDLER: usize = 4;
 /// Maximum number of concurrent calls of all handlers, besides one per handler; further calls wait.
 const OF_ALL: usize = 12;
 
-/// Admits the calls of all handlers.
-#[derive(Debug, Clone)]
-pub(crate) struct Admission {
-    shared: Arc<Semaphore>,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        let shared = Arc::new(Semaphore::new(OF_ALL));
-        Self { shared }
-    }
-}
-
-impl Admission {
-    /// Returns the quota of a new handler.
-    pub(crate) fn of_handler(&self) -> HandlerQuota {
-        HandlerQuota {
-            calls: Arc::new(Semaphore::new(OF_HANDLER)),
-            own: Arc::new(Semaphore::new(1)),
-            shared: Arc::clone(&self.shared),
-        }
-    }
-}
-
 /// Admits the calls of one handler.
 #[derive(Debug)]
 pub(crate) struct HandlerQuota {
@@ -40,6 +16,11 @@ pub(crate) struct HandlerQuota {
     /// One call at a time needs no shared permit, so that the calls of other handlers cannot block this handler.
     own: Arc<Semaphore>,
     shared: Arc<Semaphore>,
+}
+
+/// Creates the permits that all handlers share.
+pub(crate) fn shared() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(OF_ALL))
 }
 
 /// Permits of an admitted call; released on drop.
@@ -50,6 +31,15 @@ pub(crate) struct Admitted {
 }
 
 impl HandlerQuota {
+    /// Creates the quota of a new handler, besides the permits of [`shared`].
+    pub(crate) fn new(shared: &Arc<Semaphore>) -> Self {
+        Self {
+            calls: Arc::new(Semaphore::new(OF_HANDLER)),
+            own: Arc::new(Semaphore::new(1)),
+            shared: Arc::clone(shared),
+        }
+    }
+
     /// Waits until a call may run.
     pub(crate) async fn admit(&self) -> Admitted {
         // The semaphores are never closed.
@@ -87,12 +77,12 @@ mod tests {
 
     #[test]
     fn a_handler_is_admitted_once_whatever_others_do() {
-        let admission = Admission::default();
-        let busy: Vec<_> = (0..4).map(|_| admission.of_handler()).collect();
+        let shared = shared();
+        let busy: Vec<_> = (0..4).map(|_| HandlerQuota::new(&shared)).collect();
         let mut running: Vec<_> = busy.iter().map(as_many_as_may).collect();
         let counts: Vec<_> = running.iter().map(Vec::len).collect();
         assert_eq!(counts, [4, 4, 4, 4]);
-        let other = admission.of_handler();
+        let other = HandlerQuota::new(&shared);
         let first = now(&other);
         assert!(first.is_some());
         assert!(now(&other).is_none(), "the shared permits are in use");

@@ -36,7 +36,6 @@ const KEY_FILE: &str = "key";
 const SUFFIX: &str = ".native";
 
 /// Folder of native code.
-#[derive(Debug)]
 pub(crate) struct Cache {
     folder: PathBuf,
     fingerprint: String,
@@ -49,8 +48,13 @@ impl Cache {
     /// Opens `folder`, creates it if it is missing, and removes entries that are out of use. If nothing can be written, existing entries are
     /// used and none is added. Blocks.
     pub(crate) fn open(folder: &Path, fingerprint: String) -> std::io::Result<Self> {
-        let (key, unkept) = prepare(folder)?;
-        let unkept = unkept.map(|error| {
+        // Entries sealed with a key that is not on disk fail verification later.
+        let mut key = rand::random();
+        let mut failed = restrict(folder, &mut key).err();
+        if let Some(error) = failed.take_if(|error| !is_of_the_disk(error)) {
+            return Err(error);
+        }
+        let unkept = failed.map(|error| {
             let message = format!(
                 "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in it",
                 restart_remedy(&error)
@@ -193,18 +197,13 @@ fn unusable(error: &wasmtime::Error) -> Refusal {
     }
 }
 
-/// Prepares the folder. Returns the key, and the reason if nothing can be written.
-fn prepare(folder: &Path) -> std::io::Result<([u8; KEY], Option<std::io::Error>)> {
+/// Returns true if existing entries can be used although nothing can be written.
+fn is_of_the_disk(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    // Entries sealed with a key that is not on disk fail verification later.
-    let mut key: [u8; KEY] = rand::random();
-    match restrict(folder, &mut key) {
-        Ok(()) => Ok((key, None)),
-        Err(error) => match error.kind() {
-            ReadOnlyFilesystem | StorageFull | QuotaExceeded => Ok((key, Some(error))),
-            _ => Err(error),
-        },
-    }
+    matches!(
+        error.kind(),
+        QuotaExceeded | ReadOnlyFilesystem | StorageFull
+    )
 }
 
 /// Restricts the folder to this user. Replaces `key` by the one of the folder, or writes it there.

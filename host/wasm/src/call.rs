@@ -11,15 +11,16 @@ use std::time::Duration;
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::text::clean;
 use leafhost_grants::Limits;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use crate::admission::{Admission, Admitted};
+use crate::admission::{self, Admitted};
 use crate::backtrace::location;
 use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
 use crate::capabilities::CallState;
-use crate::cpu::Metered;
+use crate::cpu::metered;
 use crate::cursor::Cursors;
 use crate::limits::{HANDLES, HOSTCALL_FUEL, TABLE_ELEMENTS};
 use crate::record::Record;
@@ -35,7 +36,8 @@ pub(crate) struct Host {
     pub(crate) engine: Engine,
     ticker: Ticker,
     pub(crate) threads: Arc<Threads>,
-    pub(crate) admission: Admission,
+    /// Permits of calls that all handlers share.
+    pub(crate) admission: Arc<Semaphore>,
     /// Counter of the cursors of all handlers.
     pub(crate) cursors: Arc<Cursors>,
 }
@@ -55,7 +57,7 @@ impl Host {
             ticker: Ticker::start(threads.runtime(), tick),
             engine,
             threads: Arc::new(threads),
-            admission: Admission::default(),
+            admission: admission::shared(),
             cursors: Arc::default(),
         })
     }
@@ -109,8 +111,8 @@ impl Host {
         let record = call.record.clone();
         // Only the engine is passed on: a guest must not keep a dropped host alive, nor drop it.
         let engine = self.engine.clone();
-        let run = async move { run(&engine, call, finish).await };
-        let run = Metered::new(record.cpu.clone(), self.ticker.clone(), run);
+        let ticker = self.ticker.clone();
+        let run = async move { metered(&record.cpu, &ticker, run(&engine, call, finish)).await };
         let stop = CancellationToken::new();
         // Stops the guest if the caller drops the future.
         let _end = stop.clone().drop_guard();
@@ -136,18 +138,9 @@ async fn run<T, U>(
     call: Call<T>,
     finish: impl FnOnce(T, &Record) -> Result<U, Fault>,
 ) -> Finished<U> {
-    let Call {
-        pre,
-        state,
-        limits,
-        loading,
-        record,
-        work,
-        admitted,
-        asked,
-    } = call;
+    let (limits, loading, record) = (call.limits, call.loading, call.record);
     let begin = tokio::time::Instant::now();
-    let mut store = Store::new(engine, state);
+    let mut store = Store::new(engine, call.state);
     store.limiter(CallState::limiter);
     store.set_hostcall_fuel(HOSTCALL_FUEL);
     store.set_max_component_handles(HANDLES);
@@ -162,8 +155,8 @@ async fn run<T, U>(
     let answer = tokio::time::timeout(limits.wall, async {
         // Set only here: the time that the call waited does not count against the guest.
         store.set_epoch_deadline(1);
-        let handler = pre.instantiate_async(&mut store).await?;
-        work(&handler, &mut store).await
+        let handler = call.pre.instantiate_async(&mut store).await?;
+        (call.work)(&handler, &mut store).await
     })
     .await;
     let wall = begin.elapsed();
@@ -176,14 +169,14 @@ async fn run<T, U>(
         Err(_) => Err(too_long(limits.wall, loading)),
     };
     // Only here: the paths of an answer may lie on a file system that hangs.
-    drop(admitted);
+    drop(call.admitted);
     let answer = answer.map_err(|fault| Fault {
         message: record.secrets.clean(&fault.message, MAX_TEXT),
         ..fault
     });
     Finished {
         answer,
-        queued: begin.duration_since(asked),
+        queued: begin.duration_since(call.asked),
         wall,
     }
 }
@@ -232,27 +225,21 @@ fn fault(
         tail => format!("; it said: {tail}"),
     };
     if record.memory.refused() {
-        return Fault::new(
-            FaultReason::Memory,
-            format!(
-                "the guest needed more than {} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}",
-                limits.memory >> 20
-            ),
+        let most = limits.memory >> 20;
+        let message = format!(
+            "the guest needed more than {most} MiB of memory, with what the host keeps for it; `limits.memoryMiB` in the grants raises that{stderr}{location}"
         );
+        return Fault::new(FaultReason::Memory, message);
     }
     if record.memory.tables_refused() {
-        return Fault::new(
-            FaultReason::Memory,
-            format!(
-                "the guest needed more than {TABLE_ELEMENTS} elements of tables{stderr}{location}"
-            ),
+        let message = format!(
+            "the guest needed more than {TABLE_ELEMENTS} elements of tables{stderr}{location}"
         );
+        return Fault::new(FaultReason::Memory, message);
     }
     if let Some(I32Exit(status)) = error.downcast_ref::<I32Exit>() {
-        return Fault::new(
-            FaultReason::Exit,
-            format!("the guest exited with status {status}; a handler returns{stderr}"),
-        );
+        let message = format!("the guest exited with status {status}; a handler returns{stderr}");
+        return Fault::new(FaultReason::Exit, message);
     }
     let cause = error.root_cause().to_string();
     let held_too_much = matches!(
@@ -261,13 +248,11 @@ fn fault(
     ) || cause.contains("fuel allocated for hostcalls")
         || cause.contains("handle limit exceeded");
     if held_too_much {
-        return Fault::new(
-            FaultReason::HostResources,
-            format!(
-                "the guest made the host hold more than {} MiB or {HANDLES} handles{location}",
-                HOSTCALL_FUEL >> 20
-            ),
+        let most = HOSTCALL_FUEL >> 20;
+        let message = format!(
+            "the guest made the host hold more than {most} MiB or {HANDLES} handles{location}"
         );
+        return Fault::new(FaultReason::HostResources, message);
     }
     let what = match error.downcast_ref::<Trap>() {
         Some(Trap::UnreachableCodeReached) => "the guest aborted, as after a panic".to_owned(),

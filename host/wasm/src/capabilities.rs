@@ -41,7 +41,7 @@ pub(crate) struct CallState {
 }
 
 /// Capabilities of a call, besides `log`, which every call has.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Capabilities {
     /// Subsystems whose devices the call may see, or the reason why it may see none.
     pub(crate) udev: Result<Arc<leafhost_udev::Subsystems>, &'static str>,

@@ -3,6 +3,7 @@
 //! Does not know the engine. All input is untrusted: everything is bounded, and nothing panics.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::Read as _;
 
 use flate2::read::MultiGzDecoder;
@@ -71,25 +72,16 @@ pub struct Inspection {
     pub handler: String,
 }
 
-/// Bytes that passed the checks, with the result of the inspection.
-#[derive(Debug)]
-pub(crate) struct Checked<'a> {
-    /// Unpacked component.
-    pub(crate) bytes: Cow<'a, [u8]>,
-    /// Result of the inspection.
-    pub(crate) inspection: Inspection,
-}
-
 /// Inspects a handler's bytes, `.wasm` or `.wasm.gz`.
 ///
 /// # Errors
 /// Returns what the bytes are instead if they are not a handler.
 pub fn inspect(bytes: &[u8]) -> Result<Inspection, ComponentError> {
-    check(bytes).map(|checked| checked.inspection)
+    check(bytes).map(|(_, inspection)| inspection)
 }
 
-/// Unpacks and checks a handler's bytes.
-pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
+/// Unpacks and checks a handler's bytes; returns them unpacked, with the result of the inspection.
+pub(crate) fn check(packed: &[u8]) -> Result<(Cow<'_, [u8]>, Inspection), ComponentError> {
     let bytes = unpack(packed)?;
     let digest = Digest(hex(&Sha256::digest(&bytes)));
     let (imports, exports) = surface(&bytes)?;
@@ -128,25 +120,23 @@ pub(crate) fn check(packed: &[u8]) -> Result<Checked<'_>, ComponentError> {
             unknown.join(", ")
         )));
     }
-    let mut grants: Vec<String> = imports
+    let grants: BTreeSet<&str> = imports
         .iter()
         .filter_map(|name| {
             let interface = split_version(name).0;
             let (_, grant) = GRANTED.iter().find(|(needs, _)| *needs == interface)?;
-            Some((*grant).to_owned())
+            Some(*grant)
         })
         .collect();
-    grants.sort();
-    grants.dedup();
     let inspection = Inspection {
         digest,
         size: bytes.len(),
         packed_size: matches!(bytes, Cow::Owned(_)).then_some(packed.len()),
+        grants: grants.into_iter().map(str::to_owned).collect(),
         imports,
-        grants,
         handler,
     };
-    Ok(Checked { bytes, inspection })
+    Ok((bytes, inspection))
 }
 
 fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ComponentError> {

@@ -2,11 +2,8 @@
 //!
 //! Epoch ticks alone would bill a guest for the time in which the kernel let others run.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -44,37 +41,15 @@ impl CpuMeter {
     }
 }
 
-/// Future whose CPU time is measured, and during whose polls the epoch ticks.
-pub(crate) struct Metered<F> {
-    meter: Arc<CpuMeter>,
-    ticker: Ticker,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Metered<F> {
-    /// Measures `future` on `meter`.
-    pub(crate) fn new(meter: Arc<CpuMeter>, ticker: Ticker, future: F) -> Self {
-        Self {
-            meter,
-            ticker,
-            future: Box::pin(future),
-        }
-    }
-}
-
-impl<F: Future> Future for Metered<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let ticker = self.ticker.clone();
+/// Runs the future; measures the CPU time of its polls on `meter`, and lets the epoch tick during them.
+pub(crate) async fn metered<F: Future>(meter: &CpuMeter, ticker: &Ticker, future: F) -> F::Output {
+    let mut future = Box::pin(future);
+    poll_fn(|context| {
         let _computing = ticker.compute();
-        let begin = thread_nanos();
-        self.meter.since.store(begin, Ordering::Relaxed);
-        let poll = self.future.as_mut().poll(context);
-        let took = thread_nanos().saturating_sub(begin);
-        self.meter.used.fetch_add(took, Ordering::Relaxed);
-        poll
-    }
+        meter.since.store(thread_nanos(), Ordering::Relaxed);
+        meter.bill(|| future.as_mut().poll(context))
+    })
+    .await
 }
 
 /// Returns the CPU time of this thread, or 0 if the kernel does not report it; then nothing is billed.
@@ -92,12 +67,12 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_costs_nothing_and_computing_does() {
-        let meter = Arc::new(CpuMeter::default());
+        let meter = CpuMeter::default();
         let ticker = Ticker::default();
         let sleep = tokio::time::sleep(Duration::from_millis(400));
-        Metered::new(meter.clone(), ticker.clone(), sleep).await;
+        metered(&meter, &ticker, sleep).await;
         assert!(meter.used() < Duration::from_millis(200), "{meter:?}");
-        Metered::new(meter.clone(), ticker.clone(), async {
+        metered(&meter, &ticker, async {
             let begin = thread_nanos();
             while thread_nanos() - begin < 60_000_000 {}
             assert!(meter.used_within_poll() >= Duration::from_millis(60));

@@ -77,7 +77,7 @@ impl Guest {
             }
         };
         Self {
-            quota: host.admission.of_handler(),
+            quota: HandlerQuota::new(&host.admission),
             blocking: BlockingQuota::new(&host.threads, OF_HANDLER),
             host,
             pre,
@@ -98,18 +98,8 @@ impl Guest {
         self.ask(name, Some("describe"), work).await.0
     }
 
-    /// Returns the problems of the handler's own example, checked while the handler is loaded.
-    pub(crate) async fn check_example(
-        &self,
-        description: &Description,
-    ) -> Result<Vec<FieldProblem>, Fault> {
-        let loading = Some("validate");
-        let looked = self.look_at(&description.name, &description.example, loading);
-        Ok(looked.await?.0)
-    }
-
-    /// Calls `validate`; returns the problems of `details` and the explanations about them.
-    async fn look_at(
+    /// Calls `validate`; returns the problems of `details` and the explanations about them. `loading` is as in [`Call`].
+    pub(crate) async fn look_at(
         &self,
         name: &str,
         details: &str,

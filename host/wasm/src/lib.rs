@@ -71,16 +71,9 @@ pub enum Error {
     /// The capabilities could not be linked.
     #[error("cannot link the capabilities")]
     Link(#[source] wasmtime::Error),
-    /// The cache cannot be used.
-    #[error(
-        "cannot use {path} for native code: {source}; make it this user's own or choose another folder"
-    )]
-    Cache {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Operating system error.
-        source: std::io::Error,
-    },
+    /// This folder cannot be used as the cache.
+    #[error("cannot use {path} for native code: {1}; make it this user's own or choose another folder", path = .0.display())]
+    Cache(PathBuf, #[source] std::io::Error),
     /// The threads of the guests could not be started.
     #[error("cannot start the threads that guests run on ({0}); {MORE_THREADS}")]
     Threads(std::io::Error),
@@ -98,15 +91,6 @@ pub struct Runtime {
     own_folders: Arc<[String]>,
 }
 
-impl std::fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime")
-            .field("cache", &self.cache)
-            .field("compiler", &self.compiler)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Runtime {
     /// Starts the runtime of the guests and opens the cache. Blocks for a moment.
     ///
@@ -117,7 +101,7 @@ impl Runtime {
         let linker = capabilities::link(&engine).map_err(Error::Link)?;
         let path = config.cache_dir;
         let cache = cache::Cache::open(&path, engine::fingerprint()?)
-            .map_err(|source| Error::Cache { path, source })?;
+            .map_err(|error| Error::Cache(path, error))?;
         let host = call::Host::start(engine).map_err(Error::Threads)?;
         Ok(Arc::new(Self {
             host: Arc::new(host),

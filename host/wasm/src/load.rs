@@ -44,12 +44,12 @@ impl Runtime {
     async fn load_file(&self, file: &SourceFile) -> Result<LoadedHandler, Refusal> {
         let (source, never) = (file.clone(), self.own_folders.clone());
         let (wasm, inspection, grants) = tokio::task::spawn_blocking(move || {
-            let checked = component::check(&source.bytes)
+            let (wasm, inspection) = component::check(&source.bytes)
                 .map_err(|error| Refusal::of_file(error.to_string()))?;
             let mut grants = read_grants(&source)?;
             grants.devices.never = never;
-            check_grants(&source, &checked.inspection, &grants)?;
-            Ok::<_, Refusal>((checked.bytes.into_owned(), checked.inspection, grants))
+            check_grants(&source, &inspection, &grants)?;
+            Ok::<_, Refusal>((wasm.into_owned(), inspection, grants))
         })
         .await??;
         let component = self.native(wasm, inspection.digest.clone()).await?;
@@ -86,8 +86,9 @@ impl Runtime {
                 grants_file::names(&file.name)
             )));
         }
-        match guest.check_example(&description).await {
-            Ok(problems) => {
+        let (name, example) = (&description.name, &description.example);
+        match guest.look_at(name, example, Some("validate")).await {
+            Ok((problems, _)) => {
                 if let Some(problem) = problems.first() {
                     warnings.push(format!(
                         "the handler refuses its own example: {}{}{}",

@@ -2,8 +2,8 @@
 //!
 //! A device that breaks a rule is left out and the others stay; an answer over a limit is refused as a whole. Does not know the store.
 
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leafhost_core::attribute::AttributeValue;
 use leafhost_core::device::{self, Device, DeviceNode, Health, Mount};
@@ -134,12 +134,7 @@ impl Reported for types::Device {
         let mut device = Device::new(self.id, self.shared.unwrap_or(shared));
         device.physical_id = self.physical_id;
         for (name, value) in self.properties {
-            match device.properties.entry(name) {
-                Entry::Vacant(place) => drop(place.insert(value)),
-                Entry::Occupied(there) => {
-                    return Err(format!("property {:?} is specified twice", there.key()));
-                }
-            }
+            add("property", &mut device.properties, name, value)?;
         }
         device.mounts = self
             .mounts
@@ -166,19 +161,13 @@ impl Reported for types::Device {
                 types::AttributeValue::Boolean(truth) => AttributeValue::Bool(truth),
                 types::AttributeValue::Version(version) => AttributeValue::Version(version),
             };
-            match device.attributes.entry(attribute.name) {
-                Entry::Vacant(place) => drop(place.insert(value)),
-                Entry::Occupied(there) => {
-                    return Err(format!("attribute {:?} is specified twice", there.key()));
-                }
-            }
+            add("attribute", &mut device.attributes, attribute.name, value)?;
         }
         for (name, quantity) in self.capacity {
-            let again = device.attributes.contains_key(&name)
-                || device.capacity.insert(name.clone(), quantity).is_some();
-            if again {
+            if device.attributes.contains_key(&name) {
                 return Err(format!("capacity {name:?} is specified twice"));
             }
+            add("capacity", &mut device.capacity, name, quantity)?;
         }
         device.health = match self.health {
             types::Health::Healthy => Health::Healthy,
@@ -187,6 +176,17 @@ impl Reported for types::Device {
         };
         Ok(device)
     }
+}
+
+/// Adds a value under a new name.
+fn add<T>(what: &str, map: &mut BTreeMap<String, T>, name: String, value: T) -> Result<(), String> {
+    match map.entry(name) {
+        Entry::Vacant(place) => drop(place.insert(value)),
+        Entry::Occupied(there) => {
+            return Err(format!("{what} {:?} is specified twice", there.key()));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an error that exceeds a limit.

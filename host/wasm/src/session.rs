@@ -19,7 +19,6 @@ use crate::cpu::thread_time;
 use crate::cursor::{Cursor, Cursors};
 use crate::timeouts::{COMPARING, INSTEAD_OF_EVENTS};
 
-mod backoff;
 mod pace;
 mod subscriptions;
 mod wakes;
@@ -48,8 +47,9 @@ pub(crate) struct CallInput {
     pub(crate) cursor: Option<Arc<Cursor>>,
 }
 
-/// Reason for a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Reason for a call. Its text is the name of the variant in lower case, as in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum CallReason {
     /// The session is new.
     First,
@@ -63,20 +63,6 @@ pub(crate) enum CallReason {
     Network,
     /// A datagram, with the group as the wake spells it.
     Multicast(Arc<str>, Arc<Datagram>),
-}
-
-impl CallReason {
-    /// Returns the name of the reason in `status`.
-    fn label(&self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Changed => "changed",
-            Self::Timer => "timer",
-            Self::Udev(_) => "udev",
-            Self::Network => "network",
-            Self::Multicast(..) => "multicast",
-        }
-    }
 }
 
 /// Result of a call.
@@ -232,12 +218,6 @@ impl WakingSession {
         for event in events {
             match event {
                 SessionEvent::Device(event) => self.device(event),
-                SessionEvent::DevicesLost => {
-                    let subscribed = self.subscriptions.devices.is_some();
-                    if subscribed && !self.wakes.udev.is_empty() {
-                        self.pending.lose();
-                    }
-                }
                 SessionEvent::Network if self.wakes.network => {
                     self.pending.push(CallReason::Network);
                 }
@@ -296,7 +276,7 @@ impl WakingSession {
         self.phase = Phase::Waiting;
         let CallResult { mut report, next } = called;
         let stats = &mut report.call;
-        stats.events = delivered.events().iter().map(CallReason::label).collect();
+        stats.events = delivered.events().iter().map(Into::into).collect();
         if delivered.lost() {
             stats.events.push("lost");
         }
@@ -355,7 +335,7 @@ impl WakingSession {
     /// Counts a failure; returns the pause after it.
     fn failed(&mut self, cpu: Duration) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        backoff::delay(self.failures, cpu)
+        pace::after_failure(self.failures, cpu)
     }
 }
 

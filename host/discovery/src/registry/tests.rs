@@ -50,7 +50,7 @@ fn play(steps: &[(i64, Do)]) -> String {
     }
     match registry.phase(&key) {
         None => "unknown".into(),
-        Some((Phase::Removed { retry }, _)) => format!("removed until {}", retry.as_second()),
+        Some((Phase::Removed(retry), _)) => format!("removed until {}", retry.as_second()),
         Some((Phase::Offline(since), _)) => {
             format!("Offline since {}", since.as_second())
         }

@@ -1,13 +1,15 @@
 //! Turns the reports of a session into the full sets that the protocol sends.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::device::{self, Device};
+use leafhost_core::device::Device;
 use leafhost_core::session::{Devices, Discovery, Outcome, Session};
 use tokio::sync::watch;
 use tonic::Status;
 
+use super::Ended;
 use crate::proto::{self, DeviceSpec, DiscoverResponse, Mount};
 
 /// A stream of sets.
@@ -18,17 +20,35 @@ pub struct Discovering {
     /// True once the session has reported its devices.
     known: bool,
     ended: bool,
+    /// Notified when the stream is dropped.
+    ends: Arc<Ended>,
+}
+
+impl Drop for Discovering {
+    fn drop(&mut self) {
+        let ends = if self.ended {
+            &self.ends.by_itself
+        } else {
+            &self.ends.by_agent
+        };
+        ends.notify_one();
+    }
 }
 
 impl Discovering {
     /// Creates the stream of a session; the sets are empty while `is_available` is false.
-    pub fn new(session: Box<dyn Session>, is_available: watch::Receiver<bool>) -> Self {
+    pub fn new(
+        session: Box<dyn Session>,
+        is_available: watch::Receiver<bool>,
+        ends: Arc<Ended>,
+    ) -> Self {
         Self {
             session,
             is_available,
             devices: BTreeMap::new(),
             known: false,
             ended: false,
+            ends,
         }
     }
 
@@ -119,26 +139,20 @@ pub fn lines(problems: &[FieldProblem]) -> String {
 }
 
 fn raw(device: Device) -> proto::Device {
-    proto::Device {
-        id: device.id,
-        properties: device.properties,
-        mounts: device.mounts.into_iter().map(mount).collect(),
-        device_specs: device.nodes.into_iter().map(node).collect(),
-    }
-}
-
-fn mount(mount: device::Mount) -> Mount {
-    Mount {
+    let mounts = device.mounts.into_iter().map(|mount| Mount {
         container_path: mount.container_path,
         host_path: mount.host_path,
         read_only: mount.read_only,
-    }
-}
-
-fn node(node: device::DeviceNode) -> DeviceSpec {
-    DeviceSpec {
+    });
+    let nodes = device.nodes.into_iter().map(|node| DeviceSpec {
         container_path: node.container_path,
         host_path: node.host_path,
         permissions: node.permissions,
+    });
+    proto::Device {
+        id: device.id,
+        properties: device.properties,
+        mounts: mounts.collect(),
+        device_specs: nodes.collect(),
     }
 }

@@ -248,8 +248,8 @@ async fn it_is_told_whether_the_agent_has_ended_a_stream_or_it_has_ended_by_itse
         say.send(outcome).unwrap();
         let (_is_available, available) = watch::channel(true);
         let ended = Arc::new(serve::Ended::default());
-        let sets = Discovering::new(Box::new(Script(Some(outcomes))), available);
-        let mut sets = serve::until_dropped(sets, Arc::clone(&ended));
+        let script = Box::new(Script(Some(outcomes)));
+        let mut sets = Discovering::new(script, available, Arc::clone(&ended));
         assert_eq!(sets.next().await.unwrap().is_ok(), is_agents);
         drop(sets);
         let is_told = |told: &Notify| told.notified().now_or_never().is_some();

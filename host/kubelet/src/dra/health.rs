@@ -1,4 +1,4 @@
-//! Streams the health of devices to the kubelet, in the current version of the service and the one before. Both have the same messages.
+//! Streams the health of devices to the kubelet.
 //!
 //! Each message has all devices: the kubelet treats a device that no message has had for 30 seconds as unknown.
 
@@ -14,7 +14,6 @@ use tonic::{Request, Response, Status};
 
 use super::{DeviceHealth, DeviceName, HealthList};
 use crate::proto::dra_health as proto;
-use crate::proto::dra_health_v1alpha1 as earlier;
 
 /// Longest pause between two messages.
 const REPEAT: Duration = Duration::from_secs(10);
@@ -22,7 +21,6 @@ const REPEAT: Duration = Duration::from_secs(10);
 const MAX_TEXT: usize = 1024;
 
 /// Health service on the driver's socket.
-#[derive(Clone)]
 pub struct Service {
     pub health: watch::Receiver<Arc<HealthList>>,
     /// Ends all streams.
@@ -31,24 +29,6 @@ pub struct Service {
 
 type Messages =
     Pin<Box<dyn Stream<Item = Result<proto::NodeWatchResourcesResponse, Status>> + Send>>;
-
-impl Service {
-    fn messages(&self) -> Messages {
-        let (mut health, end) = (self.health.clone(), self.end.clone());
-        health.mark_changed();
-        let next =
-            async |(mut health, end): (watch::Receiver<Arc<HealthList>>, CancellationToken)| {
-                tokio::select! {
-                    () = end.cancelled() => return None,
-                    changed = health.changed() => changed.ok()?,
-                    () = tokio::time::sleep(REPEAT) => {}
-                }
-                let message = message(&health.borrow_and_update().clone());
-                Some((Ok(message), (health, end)))
-            };
-        Box::pin(futures::stream::unfold((health, end), next))
-    }
-}
 
 fn message(list: &HealthList) -> proto::NodeWatchResourcesResponse {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -91,18 +71,19 @@ impl proto::dra_resource_health_server::DraResourceHealth for Service {
         &self,
         _request: Request<proto::NodeWatchResourcesRequest>,
     ) -> Result<Response<Messages>, Status> {
-        Ok(Response::new(self.messages()))
-    }
-}
-
-#[async_trait]
-impl earlier::dra_resource_health_server::DraResourceHealth for Service {
-    type NodeWatchResourcesStream = Messages;
-
-    async fn node_watch_resources(
-        &self,
-        _request: Request<proto::NodeWatchResourcesRequest>,
-    ) -> Result<Response<Messages>, Status> {
-        Ok(Response::new(self.messages()))
+        let (mut health, end) = (self.health.clone(), self.end.clone());
+        health.mark_changed();
+        let next =
+            async |(mut health, end): (watch::Receiver<Arc<HealthList>>, CancellationToken)| {
+                tokio::select! {
+                    () = end.cancelled() => return None,
+                    changed = health.changed() => changed.ok()?,
+                    () = tokio::time::sleep(REPEAT) => {}
+                }
+                let message = message(&health.borrow_and_update().clone());
+                Some((Ok(message), (health, end)))
+            };
+        let messages = futures::stream::unfold((health, end), next);
+        Ok(Response::new(Box::pin(messages)))
     }
 }

@@ -3,13 +3,14 @@
 //! From 1.34 on, the kubelet keeps one connection to a driver open. A restart of the kubelet ends it, and the new kubelet registers the
 //! driver again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{DraReport, Registration};
+use crate::offered::{locked, publish};
 use crate::proto::plugin_registration as proto;
 
 /// Supported services, the best first: the kubelet uses the first of each kind that it knows.
@@ -58,17 +59,13 @@ impl RegistrationState {
     }
 
     fn edit(&self, edit: impl FnOnce(&mut Known)) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         edit(&mut known);
         let report = DraReport {
             registration: known.registration(),
             problem: known.problem.clone(),
         };
-        self.report.send_if_modified(|before| {
-            let differs = *before != report;
-            *before = report;
-            differs
-        });
+        publish(&self.report, report);
     }
 
     /// Records the problem that keeps the sockets from being served.

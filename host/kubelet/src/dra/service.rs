@@ -1,4 +1,4 @@
-//! Serves the kubelet's calls for claims, in the current version of the service and the one before. Both have the same messages.
+//! Serves the kubelet's calls for claims.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use tonic::{Request, Response, Status};
 
 use super::{ClaimPreparer, ClaimRef, PreparedDevice};
 use crate::proto::dra as proto;
-use crate::proto::{dra::dra_plugin_server, dra_v1beta1};
+use crate::proto::dra::dra_plugin_server::DraPlugin;
 
 /// Maximum number of claims in one call: a pod has at most a few dozen.
 const MAX_CLAIMS: usize = 1_000;
 
 /// Claim service on the driver's socket.
-#[derive(Clone)]
 pub struct Service {
     pub preparer: Arc<dyn ClaimPreparer>,
     /// Tasks of calls, which continue if the kubelet hangs up.
@@ -24,43 +23,6 @@ pub struct Service {
 }
 
 impl Service {
-    async fn prepare(
-        &self,
-        request: proto::NodePrepareResourcesRequest,
-    ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
-        let answers = self.each(request.claims, |preparer, claim| async move {
-            preparer.prepare(claim).await
-        });
-        let claims = answers.await?.into_iter().map(|(uid, answer)| {
-            let (devices, error) = match answer {
-                Ok(devices) => (devices.into_iter().map(device).collect(), String::new()),
-                Err(error) => (Vec::new(), not_empty(error)),
-            };
-            (uid, proto::NodePrepareResourceResponse { devices, error })
-        });
-        let claims = claims.collect();
-        Ok(Response::new(proto::NodePrepareResourcesResponse {
-            claims,
-        }))
-    }
-
-    async fn unprepare(
-        &self,
-        request: proto::NodeUnprepareResourcesRequest,
-    ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
-        let answers = self.each(request.claims, |preparer, claim| async move {
-            preparer.unprepare(claim).await
-        });
-        let claims = answers.await?.into_iter().map(|(uid, answer)| {
-            let error = answer.err().map(not_empty).unwrap_or_default();
-            (uid, proto::NodeUnprepareResourceResponse { error })
-        });
-        let claims = claims.collect();
-        Ok(Response::new(proto::NodeUnprepareResourcesResponse {
-            claims,
-        }))
-    }
-
     /// Calls `call` for all claims at once; returns the results by uid.
     async fn each<T, F>(
         &self,
@@ -119,35 +81,41 @@ fn device(device: PreparedDevice) -> proto::Device {
 }
 
 #[async_trait]
-impl dra_plugin_server::DraPlugin for Service {
+impl DraPlugin for Service {
     async fn node_prepare_resources(
         &self,
         request: Request<proto::NodePrepareResourcesRequest>,
     ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
-        self.prepare(request.into_inner()).await
+        let answers = self.each(request.into_inner().claims, |preparer, claim| async move {
+            preparer.prepare(claim).await
+        });
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
+            let (devices, error) = match answer {
+                Ok(devices) => (devices.into_iter().map(device).collect(), String::new()),
+                Err(error) => (Vec::new(), not_empty(error)),
+            };
+            (uid, proto::NodePrepareResourceResponse { devices, error })
+        });
+        let claims = claims.collect();
+        Ok(Response::new(proto::NodePrepareResourcesResponse {
+            claims,
+        }))
     }
 
     async fn node_unprepare_resources(
         &self,
         request: Request<proto::NodeUnprepareResourcesRequest>,
     ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
-        self.unprepare(request.into_inner()).await
-    }
-}
-
-#[async_trait]
-impl dra_v1beta1::dra_plugin_server::DraPlugin for Service {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<proto::NodePrepareResourcesRequest>,
-    ) -> Result<Response<proto::NodePrepareResourcesResponse>, Status> {
-        self.prepare(request.into_inner()).await
-    }
-
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<proto::NodeUnprepareResourcesRequest>,
-    ) -> Result<Response<proto::NodeUnprepareResourcesResponse>, Status> {
-        self.unprepare(request.into_inner()).await
+        let answers = self.each(request.into_inner().claims, |preparer, claim| async move {
+            preparer.unprepare(claim).await
+        });
+        let claims = answers.await?.into_iter().map(|(uid, answer)| {
+            let error = answer.err().map(not_empty).unwrap_or_default();
+            (uid, proto::NodeUnprepareResourceResponse { error })
+        });
+        let claims = claims.collect();
+        Ok(Response::new(proto::NodeUnprepareResourcesResponse {
+            claims,
+        }))
     }
 }

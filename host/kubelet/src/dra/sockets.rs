@@ -9,21 +9,33 @@ use std::time::Duration;
 use futures::{Stream, TryStreamExt as _};
 use leafhost_uds::authority::Localhost;
 use leafhost_uds::{Accepting, Connection, RemovedOnDrop};
+use tokio::io::{Join, join};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
 use tonic::transport::{self, Server};
+use tower::util::MapRequestLayer;
 
 use super::registration::{self, Open, RegistrationState};
 use super::{DraTask, health, service};
 use crate::proto::dra::dra_plugin_server::DraPluginServer;
 use crate::proto::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use crate::proto::plugin_registration::registration_server::RegistrationServer;
-use crate::proto::{dra_health_v1alpha1, dra_v1beta1};
 use crate::sockets::listen;
 
 /// Maximum number of concurrent calls of one connection. The kubelet prepares pods in parallel.
 const MAX_CALLS: u32 = 256;
+/// Paths of the services in the version before, and in the current one. Both have the same messages.
+const EARLIER: [(&str, &str); 2] = [
+    (
+        "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/",
+        "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/",
+    ),
+    ("/v1alpha1.DRAResourceHealth/", "/v1.DRAResourceHealth/"),
+];
 
 /// Servers of both sockets.
 pub struct Serving {
@@ -69,16 +81,9 @@ impl Serving {
         let mut servers = JoinSet::new();
         let server = Server::builder()
             .max_concurrent_streams(MAX_CALLS)
-            .add_service(DraPluginServer::new(service.clone()))
-            .add_service(dra_v1beta1::dra_plugin_server::DraPluginServer::new(
-                service,
-            ))
-            .add_service(DraResourceHealthServer::new(health.clone()))
-            .add_service(
-                dra_health_v1alpha1::dra_resource_health_server::DraResourceHealthServer::new(
-                    health,
-                ),
-            )
+            .layer(MapRequestLayer::new(current))
+            .add_service(DraPluginServer::new(service))
+            .add_service(DraResourceHealthServer::new(health))
             .serve_with_incoming_shutdown(
                 counted(called, Arc::clone(&task.state)),
                 end.clone().cancelled_owned(),
@@ -121,12 +126,29 @@ impl Serving {
     }
 }
 
+/// Turns a call of the version before into one of the current version.
+fn current(mut call: Request<Body>) -> Request<Body> {
+    let path = call.uri().path();
+    let renamed = EARLIER.iter().find_map(|(earlier, current)| {
+        let method = path.strip_prefix(earlier)?;
+        format!("{current}{method}").parse().ok()
+    });
+    if let Some(path) = renamed {
+        *call.uri_mut() = path;
+    }
+    call
+}
+
 /// Returns the connections of clients that send the socket's path as the host, as the kubelet does.
 fn localhost(
     listener: UnixListener,
-) -> impl Stream<Item = Result<Connection<Localhost<UnixStream>, ()>, Infallible>> {
+) -> impl Stream<Item = Result<Connection<Join<Localhost<OwnedReadHalf>, OwnedWriteHalf>, ()>, Infallible>>
+{
     let connections = Accepting::new(listener, "the kubelet").connections();
-    connections.map_ok(|stream| Connection::new(Localhost::new(stream), ()))
+    connections.map_ok(|stream| {
+        let (read, write) = stream.into_split();
+        Connection::new(join(Localhost::new(read), write), ())
+    })
 }
 
 /// Returns connections that `state` counts while they are open.

@@ -4,10 +4,11 @@
 //! work without it.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use base64::Engine as _;
@@ -26,37 +27,11 @@ const LARGEST_FILE: u64 = 64 << 20;
 
 /// Reason why the checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// The file system returned an error.
-    #[error("cannot read the kubelet's checkpoint {}", path.display())]
-    Unreadable {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the file system.
-        #[source]
-        source: io::Error,
-    },
-    /// The path is not a file.
-    #[error("the kubelet's checkpoint {} is not a file: remove it and restart the kubelet", path.display())]
-    NoFile {
-        /// Path of the checkpoint.
-        path: PathBuf,
-    },
-    /// The file is larger than any kubelet writes.
-    #[error("the kubelet's checkpoint {} is larger than {} MiB: refused", path.display(), LARGEST_FILE >> 20)]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The file is malformed, or of a future version.
-    #[error("the kubelet's checkpoint {} is not in the form kubelets from 1.20 to 1.37 write", path.display())]
-    Malformed {
-        /// Path of the file.
-        path: PathBuf,
-        /// Position and cause.
-        #[source]
-        source: serde_json::Error,
-    },
+#[error("{what}")]
+pub struct CheckpointError {
+    what: String,
+    #[source]
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 /// Identity of a file under a path: the kubelet replaces its checkpoint, and never changes it.
@@ -64,7 +39,8 @@ pub enum CheckpointError {
 pub struct Stamp {
     /// Inode of the file.
     pub inode: u64,
-    /// Time of writing, by the clock of the file system.
+    /// Time of writing, by the clock of the file system, which may be some milliseconds behind, never ahead. The kubelet collects the
+    /// content shortly before it writes it, so a fact of that time itself may be missing.
     pub modified: SystemTime,
 }
 
@@ -87,14 +63,6 @@ impl Stamp {
             Err(error) => Err(error),
         }
     }
-
-    /// Returns true if the file was written after `moment`. The clock of a file system may be some milliseconds behind, never ahead, so a
-    /// file of the same instant counts as written before.
-    ///
-    /// The kubelet collects the content shortly before it writes it, so a fact of `moment` itself may be missing.
-    pub fn is_after(&self, moment: SystemTime) -> bool {
-        self.modified > moment
-    }
 }
 
 impl From<&Metadata> for Stamp {
@@ -112,9 +80,14 @@ impl From<&Metadata> for Stamp {
 /// The checksum is not verified: it is a hash over Go's printed form of the kubelet's own structures, including names of types and
 /// packages, which no other program can compute for every version. It guards against partial files, which parsing detects.
 pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
-    let unreadable = |source| CheckpointError::Unreadable {
-        path: path.to_owned(),
-        source,
+    let name = path.display();
+    let unreadable = |error: io::Error| CheckpointError {
+        what: format!("cannot read the kubelet's checkpoint {name}"),
+        source: Some(error.into()),
+    };
+    let refused = |why: String| CheckpointError {
+        what: format!("the kubelet's checkpoint {name} {why}"),
+        source: None,
     };
     // Checked before opening: opening a pipe waits for its other end.
     let opened = fs::metadata(path).and_then(|metadata| {
@@ -124,9 +97,8 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
     let file = match opened {
         Ok(Some(file)) => file,
         Ok(None) => {
-            return Err(CheckpointError::NoFile {
-                path: path.to_owned(),
-            });
+            let why = "is not a file: remove it and restart the kubelet";
+            return Err(refused(why.to_owned()));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
@@ -138,15 +110,13 @@ pub fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, CheckpointErro
         .read_to_end(&mut text)
         .map_err(unreadable)?;
     if u64::try_from(read).is_ok_and(|read| read > LARGEST_FILE) {
-        return Err(CheckpointError::TooLarge {
-            path: path.to_owned(),
-        });
+        let most = LARGEST_FILE >> 20;
+        return Err(refused(format!("is larger than {most} MiB: refused")));
     }
-    let written: Written =
-        serde_json::from_slice(&text).map_err(|source| CheckpointError::Malformed {
-            path: path.to_owned(),
-            source,
-        })?;
+    let written: Written = serde_json::from_slice(&text).map_err(|error| CheckpointError {
+        source: Some(error.into()),
+        ..refused("is not in the form kubelets from 1.20 to 1.37 write".to_owned())
+    })?;
     let entries = written.data.entries.unwrap_or_default();
     Ok(Some(Checkpoint {
         entries: entries.into_iter().map(CheckpointEntry::from).collect(),

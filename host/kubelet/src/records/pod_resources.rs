@@ -29,76 +29,27 @@ const MOST_IDS: usize = 500_000;
 /// Maximum number of claims in one answer, over all containers.
 const MOST_CLAIMS: usize = 100_000;
 
-/// Reason why there is no answer. No variant implies that an id is free.
+/// Reason why there is no answer. No reason implies that an id is free.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No process listens on the socket.
-    #[error(
-        "cannot reach PodResources at {}: the kubelet is not running or uses another folder; set --kubelet-dir", socket.display()
-    )]
-    NotThere {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Error of the connection attempt.
-        #[source]
-        source: io::Error,
-    },
-    /// Access to the socket is denied.
-    #[error("cannot open the PodResources socket {}: run as root", socket.display())]
-    Denied {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Error of the connection attempt.
-        #[source]
-        source: io::Error,
-    },
-    /// The connection failed for another reason.
-    #[error("cannot connect to PodResources at {}", socket.display())]
-    Unreachable {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Error of the connection attempt.
-        #[source]
-        source: io::Error,
-    },
-    /// The kubelet does not serve v1.
-    #[error("the kubelet at {} serves no v1.PodResourcesLister: it must be 1.28 or newer", socket.display())]
-    Unimplemented {
-        /// Path of the socket.
-        socket: PathBuf,
-    },
     /// Too many requests, by this or other clients.
-    #[error("the kubelet at {} limits how often PodResources is asked: ask again in a second", socket.display())]
-    Limited {
-        /// Path of the socket.
-        socket: PathBuf,
-    },
-    /// The kubelet did not answer in time.
-    #[error("the kubelet at {} did not answer PodResources within {} s: it may be overloaded", socket.display(), ANSWER_TIMEOUT.as_secs())]
-    Slow {
-        /// Path of the socket.
-        socket: PathBuf,
-    },
-    /// The answer has more items than a node can have.
-    #[error("the kubelet at {} listed {what}; at most {limit} are accepted", socket.display())]
-    TooMuch {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Kind and number of items.
-        what: String,
-        /// Maximum number of items.
-        limit: usize,
-    },
-    /// The kubelet returned another error.
-    #[error("the kubelet at {} refused PodResources List: {code:?}: {message}", socket.display())]
+    #[error("the kubelet at {} limits how often PodResources is asked: ask again in a second", .0.display())]
+    Limited(PathBuf),
+    /// Any other reason.
+    #[error("{what}")]
     Failed {
-        /// Path of the socket.
-        socket: PathBuf,
-        /// Status code.
-        code: Code,
-        /// Message of the kubelet, cut at 512 characters.
-        message: String,
+        /// Reason for the operator.
+        what: String,
+        /// Error of the connection attempt.
+        #[source]
+        source: Option<io::Error>,
     },
+}
+
+impl Error {
+    fn failed(what: String) -> Self {
+        Self::Failed { what, source: None }
+    }
 }
 
 /// Client of the kubelet's PodResources API, v1.
@@ -124,11 +75,15 @@ impl PodResources {
     ///
     /// The request makes the kubelet drop its records of pods that have ended.
     pub async fn list(&self) -> Result<Listed, Error> {
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask())
-            .await
-            .map_err(|_| Error::Slow {
-                socket: self.socket.clone(),
-            })??;
+        let late = |_| {
+            Error::failed(format!(
+                "the kubelet at {} did not answer PodResources within {} s: it may be overloaded",
+                self.socket.display(),
+                ANSWER_TIMEOUT.as_secs()
+            ))
+        };
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask()).await;
+        let answer = answer.map_err(late)??;
         self.fold(answer)
     }
 
@@ -152,9 +107,12 @@ impl PodResources {
         if let Some(channel) = self.channel.get() {
             return Ok(channel.clone());
         }
-        let unreachable = |source| Error::Unreachable {
-            socket: self.socket.clone(),
-            source,
+        let unreachable = |source| Error::Failed {
+            what: format!(
+                "cannot connect to PodResources at {}",
+                self.socket.display()
+            ),
+            source: Some(source),
         };
         let path = self.socket.to_str().ok_or_else(|| {
             unreachable(io::Error::new(
@@ -168,27 +126,28 @@ impl PodResources {
     }
 
     fn fold(&self, answer: ListPodResourcesResponse) -> Result<Listed, Error> {
-        let too_much = |count: usize, what: &str, limit| {
-            (count > limit).then(|| Error::TooMuch {
-                socket: self.socket.clone(),
-                what: format!("{count} {what}"),
-                limit,
-            })
-        };
         let ids = answer
             .pod_resources
             .iter()
             .flat_map(|pod| &pod.containers)
             .flat_map(|container| &container.devices)
             .map(|devices| devices.device_ids.len())
-            .sum();
+            .sum::<usize>();
         let containers = answer.pod_resources.iter().flat_map(|pod| &pod.containers);
-        let claims = containers.map(|one| one.dynamic_resources.len()).sum();
-        if let Some(error) = too_much(answer.pod_resources.len(), "pods", MOST_PODS)
-            .or_else(|| too_much(ids, "device ids", MOST_IDS))
-            .or_else(|| too_much(claims, "claims", MOST_CLAIMS))
-        {
-            return Err(error);
+        let claims = containers
+            .map(|one| one.dynamic_resources.len())
+            .sum::<usize>();
+        for (count, what, most) in [
+            (answer.pod_resources.len(), "pods", MOST_PODS),
+            (ids, "device ids", MOST_IDS),
+            (claims, "claims", MOST_CLAIMS),
+        ] {
+            if count > most {
+                return Err(Error::failed(format!(
+                    "the kubelet at {} listed {count} {what}; at most {most} are accepted",
+                    self.socket.display()
+                )));
+            }
         }
         Ok(fold(answer))
     }
@@ -240,23 +199,30 @@ fn connect_error(status: &Status) -> Option<io::Error> {
 }
 
 fn refusal(socket: &Path, status: &Status) -> Error {
-    let socket = socket.to_owned();
+    let at = socket.display();
     if let Some(source) = connect_error(status) {
-        return match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Error::NotThere { socket, source }
+        let what = match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
+                "cannot reach PodResources at {at}: the kubelet is not running or uses another folder; set --kubelet-dir"
+            ),
+            io::ErrorKind::PermissionDenied => {
+                format!("cannot open the PodResources socket {at}: run as root")
             }
-            io::ErrorKind::PermissionDenied => Error::Denied { socket, source },
-            _ => Error::Unreachable { socket, source },
+            _ => format!("cannot connect to PodResources at {at}"),
         };
+        let source = Some(source);
+        return Error::Failed { what, source };
     }
     match status.code() {
-        Code::Unimplemented => Error::Unimplemented { socket },
-        Code::ResourceExhausted => Error::Limited { socket },
-        code => Error::Failed {
-            socket,
-            code,
-            message: status.message().chars().take(512).collect(),
-        },
+        Code::Unimplemented => Error::failed(format!(
+            "the kubelet at {at} serves no v1.PodResourcesLister: it must be 1.28 or newer"
+        )),
+        Code::ResourceExhausted => Error::Limited(socket.to_owned()),
+        code => {
+            let said: String = status.message().chars().take(512).collect();
+            Error::failed(format!(
+                "the kubelet at {at} refused PodResources List: {code:?}: {said}"
+            ))
+        }
     }
 }

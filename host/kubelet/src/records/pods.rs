@@ -93,7 +93,7 @@ impl PodsFolder {
 
     async fn watch(&self) {
         loop {
-            match Watcher::new() {
+            match Watcher::new(&self.path) {
                 Ok(mut watcher) => self.follow(&mut watcher).await,
                 Err(error) => warn!(
                     %error,
@@ -109,7 +109,7 @@ impl PodsFolder {
     /// Counts changes until inotify fails.
     async fn follow(&self, watcher: &mut Watcher) {
         loop {
-            if watcher.watch(&self.path) {
+            if watcher.watch() {
                 self.count();
             }
             let again = Instant::now() + BACKSTOP;
@@ -151,14 +151,9 @@ struct Watcher {
     watches: Watches,
     watched: Option<WatchDescriptor>,
     /// Folder of all pods.
-    pods: Option<PathBuf>,
-    below: HashMap<WatchDescriptor, PodFolder>,
-}
-
-/// Folder below that of all pods.
-struct PodFolder {
-    path: PathBuf,
-    level: FolderLevel,
+    pods: PathBuf,
+    /// Folders below that of all pods.
+    below: HashMap<WatchDescriptor, (PathBuf, FolderLevel)>,
 }
 
 /// Level of a folder.
@@ -184,20 +179,20 @@ impl FolderLevel {
 }
 
 impl Watcher {
-    fn new() -> io::Result<Self> {
+    fn new(pods: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
         Ok(Self {
             stream: inotify.into_event_stream([0; 1024])?,
             watches,
             watched: None,
-            pods: None,
+            pods: pods.to_owned(),
             below: HashMap::new(),
         })
     }
 
-    /// Watches the folder at `path`. Returns true if it is another folder than before, or if there is none and there was one.
-    fn watch(&mut self, path: &Path) -> bool {
+    /// Watches the folder of all pods. Returns true if it is another folder than before, or if there is none and there was one.
+    fn watch(&mut self) -> bool {
         let mask = WatchMask::ONLYDIR
             | WatchMask::CREATE
             | WatchMask::DELETE
@@ -206,13 +201,10 @@ impl Watcher {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
         // Watching the same folder again returns the same descriptor.
-        let now = match self.watches.add(path, mask) {
-            Ok(now) => Some(now),
-            Err(error) => {
-                debug!(%error, path = %path.display(), "cannot watch the pods' folders");
-                None
-            }
-        };
+        let now = self.watches.add(&self.pods, mask).inspect_err(
+            |error| debug!(%error, path = %self.pods.display(), "cannot watch the pods' folders"),
+        );
+        let now = now.ok();
         if now == self.watched {
             return false;
         }
@@ -223,10 +215,9 @@ impl Watcher {
         for (before, _) in self.below.drain() {
             drop(self.watches.remove(before));
         }
-        self.pods = Some(path.to_owned());
-        for name in folders(path) {
+        for name in folders(&self.pods) {
             if name.to_str().is_some_and(is_uid) {
-                self.enter(path.join(name), FolderLevel::Pod);
+                self.enter(self.pods.join(name), FolderLevel::Pod);
             }
         }
         true
@@ -252,7 +243,7 @@ impl Watcher {
                 self.enter(path.join(name), level);
             }
         }
-        self.below.insert(watch, PodFolder { path, level });
+        self.below.insert(watch, (path, level));
     }
 
     /// Returns the next change. Cancel-safe.
@@ -271,17 +262,16 @@ impl Watcher {
         let (mask, name) = (event.mask, event.name);
         let goes = mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM);
         let folder = name.filter(|_| mask.contains(EventMask::ISDIR));
-        if let Some(below) = self.below.get(&event.wd) {
-            let level = below.level;
+        if let Some((path, level)) = self.below.get(&event.wd) {
             if mask.contains(EventMask::IGNORED) {
                 self.below.remove(&event.wd);
-            } else if goes && folder.is_some() && level == FolderLevel::Kind {
+            } else if goes && folder.is_some() && *level == FolderLevel::Kind {
                 return Change::Pod;
             } else if !goes
                 && let Some(name) = folder
                 && let Some(level) = level.below(&name)
             {
-                let path = below.path.join(name);
+                let path = path.join(name);
                 self.enter(path, level);
             }
             return Change::Nothing;
@@ -297,9 +287,8 @@ impl Watcher {
         let Some(uid) = folder.filter(|name| name.to_str().is_some_and(is_uid)) else {
             return Change::Nothing;
         };
-        if !goes && let Some(pods) = &self.pods {
-            let path = pods.join(uid);
-            self.enter(path, FolderLevel::Pod);
+        if !goes {
+            self.enter(self.pods.join(uid), FolderLevel::Pod);
         }
         Change::Pod
     }

@@ -18,12 +18,14 @@ use leafhost_kubelet::proto::dra_health::dra_resource_health_client::DraResource
 use leafhost_kubelet::proto::dra_health::{HealthStatus, NodeWatchResourcesRequest};
 use leafhost_kubelet::proto::plugin_registration::registration_client::RegistrationClient;
 use leafhost_kubelet::proto::plugin_registration::{InfoRequest, RegistrationStatus};
-use leafhost_kubelet::proto::{dra_health_v1alpha1, dra_v1beta1};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Uri};
 use tonic::transport::{Channel, Endpoint};
+use tower::util::MapRequest;
 
 const DRIVER: &str = "devices.example.com";
 
@@ -117,6 +119,22 @@ async fn connect(socket: &Path) -> Channel {
         .expect("nobody serves the socket")
 }
 
+/// Calls the services in the versions before the current ones.
+fn before(
+    channel: Channel,
+) -> MapRequest<Channel, impl FnMut(Request<Body>) -> Request<Body> + Clone> {
+    MapRequest::new(channel, |mut call: Request<Body>| {
+        let path = call.uri().path();
+        let path = path
+            .replace("/v1.", "/v1alpha1.")
+            .replace(".v1.", ".v1beta1.");
+        let mut parts = call.uri().clone().into_parts();
+        parts.path_and_query = Some(path.parse().unwrap());
+        *call.uri_mut() = Uri::from_parts(parts).unwrap();
+        call
+    })
+}
+
 fn mk_kubelet() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("plugins_registry")).unwrap();
@@ -173,7 +191,7 @@ async fn a_driver_is_registered_and_called_in_both_versions() {
 
     let channel = connect(Path::new(&info.endpoint)).await;
     let mut today = DraPluginClient::new(channel.clone());
-    let mut before = dra_v1beta1::dra_plugin_client::DraPluginClient::new(channel.clone());
+    let mut before = DraPluginClient::new(before(channel.clone()));
     let asked = NodePrepareResourcesRequest {
         claims: vec![mk_claim("one"), mk_claim("bad")],
     };
@@ -263,8 +281,7 @@ async fn the_health_of_all_devices_is_told_at_once_and_with_each_change() {
     driver.health.send_replace(list(true, ""));
     let channel = connect(&driver.config.plugin_socket()).await;
     let mut today = DraResourceHealthClient::new(channel.clone());
-    let mut before =
-        dra_health_v1alpha1::dra_resource_health_client::DraResourceHealthClient::new(channel);
+    let mut before = DraResourceHealthClient::new(before(channel));
     let today = today.node_watch_resources(NodeWatchResourcesRequest {});
     let before = before.node_watch_resources(NodeWatchResourcesRequest {});
     for mut stream in [

@@ -11,10 +11,23 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep_until};
 
-use super::driver::Driver;
 use super::until::Until;
 use super::wire::Meter;
 use super::{HttpError, Limits, Stage};
+
+/// Holds the connection of a request until it has ended. It makes progress only while a caller polls the answer or its body.
+pub(super) struct Driver(pub Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>);
+
+impl Driver {
+    /// Reads and writes. Errors are returned to the caller that awaits the answer or the body.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        if let Some(connection) = &mut self.0
+            && connection.as_mut().poll(cx).is_ready()
+        {
+            self.0 = None;
+        }
+    }
+}
 
 /// The body of an answer, read from the connection on demand. The connection closes at its end, at its first error, and when it is
 /// dropped. The bytes are as the peer sent them: nothing is decompressed.
@@ -54,7 +67,7 @@ impl Body {
         if http_body::Body::is_end_stream(&incoming) {
             return Self { open: None };
         }
-        let pause = Until::after(limits.timeouts.between_bytes).or(total);
+        let pause = Until::after(limits.between_bytes).or(total);
         let timer = Box::pin(sleep_until(pause.at));
         let open = Open {
             incoming,
@@ -134,12 +147,10 @@ impl Open {
 
     fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
         let size = frame.data_ref().map_or(0, Bytes::len);
-        let too_large = HttpError::TooLarge {
-            limit: self.limits.max_body,
-        };
+        let too_large = HttpError::TooLarge(self.limits.max_body);
         let size = u64::try_from(size).unwrap_or(u64::MAX);
         self.left = self.left.checked_sub(size).ok_or(too_large)?;
-        self.pause = Until::after(self.limits.timeouts.between_bytes).or(self.total);
+        self.pause = Until::after(self.limits.between_bytes).or(self.total);
         self.timer.as_mut().reset(self.pause.at);
         Ok(frame)
     }

@@ -58,9 +58,7 @@ impl Budget {
         }
         Arc::clone(&self.permits)
             .try_acquire_owned()
-            .map_err(|_| HttpError::Busy {
-                at_once: self.at_once,
-            })
+            .map_err(|_| HttpError::Busy(self.at_once))
     }
 
     /// Subtracts bytes. Returns false, and leaves none, if there were not that many.
@@ -73,7 +71,7 @@ impl Budget {
     }
 
     pub(super) fn spent(&self) -> HttpError {
-        HttpError::Spent { bytes: self.bytes }
+        HttpError::Spent(self.bytes)
     }
 }
 

@@ -15,8 +15,8 @@ const MAX_TRIED: usize = 4;
 /// Maximum number of denials per name that are reported.
 const MAX_TOLD: usize = 8;
 
-pub(super) async fn connect<G: RequestPolicy>(
-    gate: &G,
+pub(super) async fn connect(
+    gate: &impl RequestPolicy,
     names: &Names,
     target: &Target,
     until: Until,
@@ -73,7 +73,7 @@ async fn one_of(
 
 fn failed(address: SocketAddr, source: io::Error) -> HttpError {
     match source.kind() {
-        io::ErrorKind::ConnectionRefused => HttpError::Refused { address },
+        io::ErrorKind::ConnectionRefused => HttpError::Refused(address),
         _ => HttpError::Unreachable { address, source },
     }
 }

@@ -18,18 +18,12 @@ pub enum HttpError {
     /// The request is invalid.
     #[error("cannot send the request: {0}")]
     Request(String),
-    /// Too many requests of the call are in progress.
-    #[error("cannot send the request: {at_once} requests are already in progress")]
-    Busy {
-        /// Maximum number of concurrent requests of the call.
-        at_once: usize,
-    },
-    /// The call has used up its bytes.
-    #[error("the requests of this call have used up their {bytes} bytes")]
-    Spent {
-        /// Byte budget of the call.
-        bytes: u64,
-    },
+    /// So many requests of the call are in progress, the maximum.
+    #[error("cannot send the request: {0} requests are already in progress")]
+    Busy(usize),
+    /// The call has used up its bytes, so many.
+    #[error("the requests of this call have used up their {0} bytes")]
+    Spent(u64),
     /// The name has no address.
     #[error("look up {name:?}")]
     LookUp {
@@ -39,12 +33,9 @@ pub enum HttpError {
         #[source]
         source: io::Error,
     },
-    /// The server refused the connection.
-    #[error("connect to {address}: connection refused")]
-    Refused {
-        /// Address that was tried last.
-        address: SocketAddr,
-    },
+    /// The server refused the connection; with the address that was tried last.
+    #[error("connect to {0}: connection refused")]
+    Refused(SocketAddr),
     /// The address could not be reached.
     #[error("connect to {address}")]
     Unreachable {
@@ -89,12 +80,9 @@ pub enum HttpError {
     /// The answer is not HTTP/1.
     #[error("the answer breaks HTTP: {0}")]
     Protocol(String),
-    /// The body of the answer exceeds the caller's limit, or its encoding what any such body needs.
-    #[error("the answer's body exceeds {limit} bytes")]
-    TooLarge {
-        /// Limit of the caller, in bytes.
-        limit: u64,
-    },
+    /// The body of the answer exceeds the caller's limit in bytes, or its encoding what any such body needs.
+    #[error("the answer's body exceeds {0} bytes")]
+    TooLarge(u64),
     /// The peer closed the connection before the answer was complete.
     #[error("the peer closed early: {stage} was not complete")]
     Closed {

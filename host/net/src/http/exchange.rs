@@ -13,8 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::body::Body;
-use super::driver::Driver;
+use super::body::{Body, Driver};
 use super::until::Until;
 use super::wire::Meter;
 use super::{HttpError, Limits, MAX_HEAD, MAX_HEADERS, Stage};
@@ -55,7 +54,7 @@ pub(super) async fn exchange(
         })
         .await
     };
-    let head = Until::after(limits.timeouts.first_byte).or(total);
+    let head = Until::after(limits.first_byte).or(total);
     let answer = head.run(Stage::Head, answer).await?;
     if let Some(error) = meter.error(Stage::Head) {
         return Err(error);
@@ -69,9 +68,7 @@ pub(super) async fn exchange(
     let (parts, incoming) = answer.into_parts();
     let announced = hyper::body::Body::size_hint(&incoming).lower();
     if limits.max_body < announced {
-        return Err(HttpError::TooLarge {
-            limit: limits.max_body,
-        });
+        return Err(HttpError::TooLarge(limits.max_body));
     }
     let body = Body::new(incoming, driver, meter, permit, limits, total);
     Ok(Response::from_parts(parts, body))
@@ -87,7 +84,7 @@ mod tests {
 
     use tokio::io::ReadBuf;
 
-    use super::super::{Budget, MAX_BODY, Timeouts};
+    use super::super::{Budget, MAX_BODY};
     use super::*;
 
     /// Records each write as one entry, and answers.
@@ -134,12 +131,10 @@ mod tests {
     async fn head_and_body_are_one_write_however_long_the_body_is() {
         let minute = Duration::from_mins(1);
         let limits = Limits {
-            timeouts: Timeouts {
-                connect: minute,
-                first_byte: minute,
-                between_bytes: minute,
-                total: minute,
-            },
+            connect: minute,
+            first_byte: minute,
+            between_bytes: minute,
+            total: minute,
             max_body: MAX_BODY,
         };
         for size in [1, 100, 10_000, 1_000_000] {

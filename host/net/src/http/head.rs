@@ -1,6 +1,5 @@
 //! Writes the request: old cameras want its length ahead, `Host` first, and nothing that keeps a connection.
 
-use std::error::Error;
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
@@ -12,7 +11,7 @@ use super::budget::BudgetGuard;
 use super::error::readable;
 use super::target::Target;
 use super::until::Until;
-use super::{HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
+use super::{BoxError, HttpError, MAX_HEAD, MAX_HEADERS, MAX_REQUEST_BODY, Stage};
 
 /// Headers that control the connection, which handlers may not set.
 const REFUSED: [HeaderName; 11] = [
@@ -30,16 +29,12 @@ const REFUSED: [HeaderName; 11] = [
 ];
 
 /// Reads the body to its end and writes the head for it. Counts the body as it comes, because the host holds it until it is written.
-pub(super) async fn collect<B>(
+pub(super) async fn collect(
     target: &Target,
-    request: Request<B>,
+    request: Request<impl http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send>,
     until: Until,
     kept: &mut BudgetGuard<'_>,
-) -> Result<Request<Full<Bytes>>, HttpError>
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) -> Result<Request<Full<Bytes>>, HttpError> {
     let (parts, body) = request.into_parts();
     let body = Box::pin(whole(body, kept));
     let body = until.run(Stage::Request, body).await??;
@@ -51,11 +46,10 @@ where
     Ok(request)
 }
 
-async fn whole<B>(body: B, kept: &mut BudgetGuard<'_>) -> Result<Bytes, HttpError>
-where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+async fn whole(
+    body: impl http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    kept: &mut BudgetGuard<'_>,
+) -> Result<Bytes, HttpError> {
     let mut body = pin!(Limited::new(body, MAX_REQUEST_BODY));
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {

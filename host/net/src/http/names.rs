@@ -1,6 +1,5 @@
 //! Looks up host names: few at once, even if the caller does not wait for the answers.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -27,14 +26,6 @@ pub struct Names {
     permits: Arc<Semaphore>,
     all: Arc<Semaphore>,
     resolve: Arc<Resolve>,
-}
-
-impl fmt::Debug for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names")
-            .field("permits", &self.permits)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Default for Names {
@@ -81,9 +72,9 @@ impl Names {
     ///
     /// # Errors
     /// Returns an error if the gate denies the name, or the name has no address.
-    pub async fn look_up<G: RequestPolicy>(
+    pub async fn look_up(
         &self,
-        gate: &G,
+        gate: &impl RequestPolicy,
         name: &str,
     ) -> Result<Vec<SocketAddr>, HttpError> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();

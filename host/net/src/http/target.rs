@@ -7,6 +7,7 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use super::HttpError;
+use crate::policy::is_host;
 
 /// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,15 +172,7 @@ fn index_of(zone: &str) -> Result<u32, HttpError> {
 /// Checks that the resolver may be asked for the name. A last label of digits is an address in a form that only some parsers accept
 /// (`127.1`, `0x7f000001`); it is refused, so that the checked address is the intended one.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
-    let good = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    if 253 < name.len() || !name.split('.').all(good) {
+    if !is_host(name) {
         return Err("is not a host name");
     }
     let last = name.rsplit('.').next().unwrap_or(name);

@@ -21,12 +21,10 @@ use super::*;
 const MINUTE: Duration = Duration::from_mins(1);
 
 const LIMITS: Limits = Limits {
-    timeouts: Timeouts {
-        connect: MINUTE,
-        first_byte: MINUTE,
-        between_bytes: MINUTE,
-        total: MINUTE,
-    },
+    connect: MINUTE,
+    first_byte: MINUTE,
+    between_bytes: MINUTE,
+    total: MINUTE,
     max_body: MAX_BODY,
 };
 

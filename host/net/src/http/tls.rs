@@ -1,7 +1,7 @@
 //! TLS as the grants require: verified by this machine's authorities, one pinned certificate, or any.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -31,14 +31,10 @@ pub(super) struct Roots {
     load: fn() -> CertificateResult,
 }
 
-static MACHINE: Roots = Roots::of(rustls_native_certs::load_native_certs);
+/// Authorities of this machine.
+pub(super) static MACHINE: Roots = Roots::of(rustls_native_certs::load_native_certs);
 
 impl Roots {
-    /// Returns the authorities of this machine.
-    pub(super) fn machine() -> &'static Self {
-        &MACHINE
-    }
-
     pub(super) const fn of(load: fn() -> CertificateResult) -> Self {
         Self {
             verifier: OnceCell::const_new(),
@@ -77,48 +73,21 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Reason why TLS failed.
-pub(super) enum Failure {
-    /// The peer or its certificate caused the failure.
-    Handshake {
-        error: io::Error,
-        rejected: Option<HttpError>,
-    },
-    /// The failure occurred before anything was sent.
-    Before(HttpError),
-}
-
-impl Failure {
-    pub(super) fn into_error(self, meter: &Meter) -> HttpError {
-        match self {
-            Self::Before(error) => error,
-            Self::Handshake { error, rejected } => meter
-                .error(Stage::Tls)
-                .or(rejected)
-                .unwrap_or_else(|| HttpError::Tls {
-                    address: meter.address(),
-                    source: io::Error::new(error.kind(), readable(&error.to_string())),
-                }),
-        }
-    }
-}
-
+/// Speaks TLS over a stream that `meter` counts.
 pub(super) async fn handshake(
     stream: Metered,
+    meter: &Meter,
     target: &Target,
     tls: &Tls,
     roots: &Roots,
-) -> Result<TlsStream<Metered>, Failure> {
+) -> Result<TlsStream<Metered>, HttpError> {
     let name = match &target.host {
         Host::Address(ip, _) => ServerName::from(*ip),
-        Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| {
-            Failure::Before(HttpError::Request(format!(
-                "{name:?} is not a name of a TLS server"
-            )))
-        })?,
+        Host::Name(name) => ServerName::try_from(name.clone())
+            .map_err(|_| HttpError::Request(format!("{name:?} is not a name of a TLS server")))?,
     };
     let trust = match tls {
-        Tls::Verify => Trust::Authorities(roots.verifier().await.map_err(Failure::Before)?),
+        Tls::Verify => Trust::Authorities(roots.verifier().await?),
         Tls::Pin(digest) => Trust::Pin(*digest),
         Tls::Insecure => Trust::Anybody,
     };
@@ -126,11 +95,11 @@ pub(super) async fn handshake(
     let check = Arc::new(Check {
         trust,
         algorithms: provider.signature_verification_algorithms,
-        rejected: OnceLock::new(),
+        rejected: Mutex::default(),
     });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Failure::Before(HttpError::Request(error.to_string())))?
+        .map_err(|error| HttpError::Request(error.to_string()))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(&check) as Arc<dyn ServerCertVerifier>)
         .with_no_client_auth();
@@ -138,9 +107,13 @@ pub(super) async fn handshake(
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
-        .map_err(|error| Failure::Handshake {
-            error,
-            rejected: check.rejected.get().map(Rejected::to_error),
+        .map_err(|error| {
+            let error = || HttpError::Tls {
+                address: meter.address(),
+                source: io::Error::new(error.kind(), readable(&error.to_string())),
+            };
+            let cause = meter.error(Stage::Tls).or_else(|| check.rejected().take());
+            cause.unwrap_or_else(error)
         })
 }
 
@@ -156,31 +129,18 @@ enum Trust {
 struct Check {
     trust: Trust,
     algorithms: WebPkiSupportedAlgorithms,
-    rejected: OnceLock<Rejected>,
-}
-
-#[derive(Debug)]
-struct Rejected {
-    reason: String,
-    sha256: String,
-}
-
-impl Rejected {
-    fn to_error(&self) -> HttpError {
-        HttpError::Untrusted {
-            reason: self.reason.clone(),
-            sha256: self.sha256.clone(),
-        }
-    }
+    rejected: Mutex<Option<HttpError>>,
 }
 
 impl Check {
+    fn rejected(&self) -> MutexGuard<'_, Option<HttpError>> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn reject(&self, digest: [u8; 32], reason: &str) {
-        let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        // A connection presents one certificate.
-        let _ = self.rejected.set(Rejected {
+        *self.rejected() = Some(HttpError::Untrusted {
             reason: readable(reason),
-            sha256,
+            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
         });
     }
 }

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use super::{Budget, HttpError, MAX_HEAD, MAX_INTERIM, Stage};
 
@@ -71,9 +70,7 @@ impl Meter {
                 "it has more than {MAX_INTERIM} interim answers (1xx) before it"
             )),
             (Passed::Budget, _) => self.budget.spent(),
-            (Passed::Connection, Stage::Body) => HttpError::TooLarge {
-                limit: self.max_body,
-            },
+            (Passed::Connection, Stage::Body) => HttpError::TooLarge(self.max_body),
             (Passed::Connection, _) => HttpError::head_too_large(),
         })
     }
@@ -175,65 +172,22 @@ impl AsyncWrite for Metered {
 }
 
 /// A connection with or without TLS.
-pub(super) enum Wire {
-    Plain(Metered),
-    Tls {
-        stream: Box<TlsStream<Metered>>,
-        /// True if an end without TLS's `close_notify` counts as an end: many cameras send none.
-        abrupt_end: bool,
-    },
-}
+pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl Wire {
-    pub(super) fn tls(stream: TlsStream<Metered>, abrupt_end: bool) -> Self {
-        Self::Tls {
-            stream: Box::new(stream),
-            abrupt_end,
-        }
-    }
-}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
-impl AsyncRead for Wire {
+/// The reading half of a TLS connection whose end without `close_notify` counts as an end: many cameras send none.
+pub(super) struct AbruptEnd<R>(pub(super) R);
+
+impl<R: AsyncRead + Unpin> AsyncRead for AbruptEnd<R> {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls { stream, abrupt_end } => match ready!(Pin::new(stream).poll_read(cx, buf)) {
-                Err(error) if *abrupt_end && error.kind() == io::ErrorKind::UnexpectedEof => {
-                    Poll::Ready(Ok(()))
-                }
-                read => Poll::Ready(read),
-            },
-        }
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls { stream, .. } => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls { stream, .. } => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls { stream, .. } => Pin::new(stream).poll_shutdown(cx),
+        match ready!(Pin::new(&mut self.0).poll_read(cx, buf)) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            read => Poll::Ready(read),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -10,7 +9,6 @@ use netlink_packet_core::{
     NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::LinkFlags;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
@@ -19,7 +17,7 @@ use super::{Interface, Interfaces};
 
 mod messages;
 
-use messages::{Answer, Link};
+use messages::Answer;
 
 /// `RTMGRP_LINK`, and `RTMGRP_…_IFADDR` and `RTMGRP_…_ROUTE` of both families, from `linux/rtnetlink.h`.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100 | 0x40 | 0x400;
@@ -112,10 +110,11 @@ fn read_into(
     socket.connect(&SocketAddr::new(0, 0))?;
     let links_whole = dump(&socket, messages::get_links(), |answer| {
         if let Answer::Link(link) = answer {
-            interfaces.insert(link.index, interface_of(link));
+            interfaces.insert(link.index, link);
         }
     })?;
-    let addresses_whole = dump(&socket, messages::get_addresses(), |answer| {
+    let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let addresses_whole = dump(&socket, addresses, |answer| {
         if let Answer::Address(address) = answer
             && let Some(interface) = interfaces.get_mut(&address.header.index)
         {
@@ -179,18 +178,6 @@ fn dump(
     }
 }
 
-fn interface_of(link: Link) -> Interface {
-    let Link { name, index, flags } = link;
-    Interface {
-        name,
-        index,
-        addresses: Vec::new(),
-        up: flags.contains(LinkFlags::Up | LinkFlags::Running),
-        multicast: flags.contains(LinkFlags::Multicast),
-        loopback: flags.contains(LinkFlags::Loopback),
-    }
-}
-
 /// Returns the address with its network; `None` while the address must not be used.
 fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let mut local = None;
@@ -212,17 +199,15 @@ fn network_of(message: &AddressMessage) -> Option<IpNet> {
     match (local, address) {
         // The network belongs to the other end of the line and is not attached here.
         (Some(own), Some(other)) if own != other => Some(IpNet::from(own)),
-        (Some(own), _) | (None, Some(own)) => net(own, message.header.prefix_len),
+        (Some(own), _) | (None, Some(own)) => IpNet::new(own, message.header.prefix_len).ok(),
         (None, None) => None,
     }
 }
 
-fn net(address: IpAddr, length: u8) -> Option<IpNet> {
-    IpNet::new(address, length).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn mk_address(attributes: Vec<AddressAttribute>) -> AddressMessage {

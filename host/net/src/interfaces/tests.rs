@@ -4,8 +4,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::namespace::{ip, with_namespace};
+use self::namespace::{ip, with_namespace};
 use super::{Interface, Interfaces, Network, publish};
+
+pub(crate) mod namespace;
 
 /// Returns the first state for which `holds` is true.
 async fn eventually(

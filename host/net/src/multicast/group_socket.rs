@@ -9,8 +9,8 @@ use std::time::Duration;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::bucket::Bucket;
 use super::{Datagram, Group};
@@ -39,7 +39,7 @@ type Mailboxes = Mutex<Vec<Arc<Mailbox>>>;
 #[derive(Debug)]
 pub(super) struct GroupSocket {
     mailboxes: Arc<Mailboxes>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl GroupSocket {
@@ -48,18 +48,13 @@ impl GroupSocket {
         let socket = join(membership)?;
         let mailboxes = Arc::<Mailboxes>::default();
         let task = tokio::spawn(read(socket, membership, network, mailboxes.clone()));
+        let task = AbortOnDropHandle::new(task);
         Ok(Self { mailboxes, task })
     }
 
     /// Returns false once the reading task has ended: with its runtime, or with the task that follows the interfaces.
     pub(super) fn is_read(&self) -> bool {
         !self.task.is_finished()
-    }
-}
-
-impl Drop for GroupSocket {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -96,24 +91,24 @@ fn join((group, interface): Membership) -> io::Result<UdpSocket> {
     let index = NonZeroU32::new(interface)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no interface has the index 0"))?;
     let socket = Socket::new(
-        Domain::for_address(SocketAddr::new(group.address, group.port)),
+        Domain::for_address(group),
         Type::DGRAM.nonblocking().cloexec(),
         Some(Protocol::UDP),
     )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     // Datagrams of other interfaces are not delivered. Since Linux 5.7 this needs no privilege.
-    match group.address {
+    match group.ip() {
         IpAddr::V4(address) => {
             socket.bind_device_by_index_v4(Some(index))?;
-            socket.bind(&SocketAddr::new(group.address, group.port).into())?;
+            socket.bind(&group.into())?;
             let interface = InterfaceIndexOrAddress::Index(interface);
             socket.join_multicast_v4_n(&address, &interface)?;
         }
         IpAddr::V6(address) => {
             socket.set_only_v6(true)?;
             socket.bind_device_by_index_v6(Some(index))?;
-            let local = SocketAddrV6::new(address, group.port, 0, interface);
+            let local = SocketAddrV6::new(address, group.port(), 0, interface);
             socket.bind(&local.into())?;
             socket.join_multicast_v6(&address, interface)?;
         }
@@ -151,8 +146,8 @@ async fn read(
                 }
             }
             Err(error) => {
-                let (Group { address, port }, interface) = membership;
-                tracing::debug!(%error, %address, port, interface, "cannot read a group's socket");
+                let (group, interface) = membership;
+                tracing::debug!(%error, %group, interface, "cannot read a group's socket");
                 sleep(RETRY).await;
             }
         }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Datagram, Listener, Received};
 use crate::grants::NetworkGrants;
-use crate::interfaces::namespace::{Far, ip, with_namespace};
+use crate::interfaces::tests::namespace::{Far, ip, with_namespace};
 use crate::{Network, Policy};
 
 const V4: &str = "239.255.255.250:3702";
@@ -118,7 +118,7 @@ fn what_others_send_to_a_group_is_heard_and_nothing_else() {
         assert_eq!(v4.payload, b"v4");
         assert_eq!(v4.source, "192.168.7.9:40000".parse().unwrap());
         assert_eq!(
-            (v4.group.address.to_string().as_str(), v4.group.port),
+            (v4.group.ip().to_string().as_str(), v4.group.port()),
             ("239.255.255.250", 3702)
         );
         assert_eq!(v4.interface, eth0);

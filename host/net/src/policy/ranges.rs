@@ -1,9 +1,9 @@
 //! Special addresses that no wide network includes: each needs an entry for its own kind.
 
-use std::fmt;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::Interface;
 
@@ -12,69 +12,34 @@ use crate::Interface;
 pub(super) struct Special {
     /// Network of the range.
     pub(super) net: IpNet,
-    /// Kind of the range.
-    pub(super) what: RangeKind,
+    /// Kind of the range, for the operator.
+    pub(super) what: Cow<'static, str>,
 }
 
-/// Kind of a special range.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum RangeKind {
-    Unspecified,
-    Loopback,
-    LinkLocal,
-    Metadata,
-    Multicast,
-    Broadcast,
-    Own,
-    Translated,
-    Containers(String),
-    /// An IPv6 form of a special IPv4 address.
-    Wrapped(Box<RangeKind>),
-}
+const METADATA: &str = "a cloud's metadata service";
+const BROADCAST: &str = "broadcast";
+const OWN: &str = "the node's own address";
 
-impl fmt::Display for RangeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unspecified => f.write_str("\"this host\""),
-            Self::Loopback => f.write_str("loopback"),
-            Self::LinkLocal => f.write_str("link-local"),
-            Self::Metadata => f.write_str("a cloud's metadata service"),
-            Self::Multicast => f.write_str("multicast"),
-            Self::Broadcast => f.write_str("broadcast"),
-            Self::Own => f.write_str("the node's own address"),
-            Self::Translated => f.write_str("a NAT64 prefix for local use"),
-            Self::Containers(name) => write!(f, "the containers' network on {name}"),
-            Self::Wrapped(what) => write!(f, "an IPv6 form of an IPv4 address ({what})"),
-        }
-    }
-}
-
-/// IPv4 ranges that are special everywhere. The metadata services are those of AWS, Azure, Google and most others
-/// (169.254.169.254), of Azure's host (168.63.129.16) and of Alibaba (100.100.100.200).
-const FIXED_V4: [([u8; 4], u8, RangeKind); 7] = [
-    ([0, 0, 0, 0], 8, RangeKind::Unspecified),
-    ([127, 0, 0, 0], 8, RangeKind::Loopback),
-    ([169, 254, 0, 0], 16, RangeKind::LinkLocal),
-    ([169, 254, 169, 254], 32, RangeKind::Metadata),
-    ([168, 63, 129, 16], 32, RangeKind::Metadata),
-    ([100, 100, 100, 200], 32, RangeKind::Metadata),
-    ([224, 0, 0, 0], 4, RangeKind::Multicast),
-];
-
-/// IPv6 ranges that are special everywhere. `fd00:ec2::/32` has AWS's services, `fd20:ce::254` is Google's. Only its gateway knows where
-/// an address of `64:ff9b:1::/48` (RFC 8215) contains the IPv4 address, and in which network that is.
-const FIXED_V6: [([u16; 8], u8, RangeKind); 7] = [
-    ([0, 0, 0, 0, 0, 0, 0, 0], 128, RangeKind::Unspecified),
-    ([0, 0, 0, 0, 0, 0, 0, 1], 128, RangeKind::Loopback),
-    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10, RangeKind::LinkLocal),
-    ([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32, RangeKind::Metadata),
-    (
-        [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254],
-        128,
-        RangeKind::Metadata,
-    ),
-    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48, RangeKind::Translated),
-    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8, RangeKind::Multicast),
+/// Ranges that are special everywhere, with their kinds. The metadata services are those of AWS, Azure, Google and most
+/// others (169.254.169.254), of Azure's host (168.63.129.16), of Alibaba (100.100.100.200), and over IPv6 of AWS
+/// (`fd00:ec2::/32`) and Google (`fd20:ce::254`). Only its gateway knows where an address of `64:ff9b:1::/48` (RFC 8215)
+/// contains the IPv4 address, and in which network that is.
+pub(super) const FIXED: [(&str, &str); 15] = [
+    ("0.0.0.0/8", "\"this host\""),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local"),
+    ("169.254.169.254/32", METADATA),
+    ("168.63.129.16/32", METADATA),
+    ("100.100.100.200/32", METADATA),
+    ("224.0.0.0/4", "multicast"),
+    ("255.255.255.255/32", BROADCAST),
+    ("::/128", "\"this host\""),
+    ("::1/128", "loopback"),
+    ("fe80::/10", "link-local"),
+    ("fd00:ec2::/32", METADATA),
+    ("fd20:ce::254/128", METADATA),
+    ("64:ff9b:1::/48", "a NAT64 prefix for local use"),
+    ("ff00::/8", "multicast"),
 ];
 
 /// Prefixes that gateways and tunnels put before an IPv4 address to make it reachable over IPv6, as bits from the left with their length:
@@ -89,36 +54,25 @@ const WRAPS: [(u128, u8); 5] = [
 ];
 
 /// Returns the IPv6 forms of a special IPv4 range.
-pub(super) fn wrapped(range: &Special) -> impl Iterator<Item = Special> {
-    let v4 = match range.net {
-        IpNet::V4(net) => Some(net),
-        IpNet::V6(_) => None,
+pub(super) fn wrapped(range: &Special) -> Vec<Special> {
+    let IpNet::V4(v4) = range.net else {
+        return Vec::new();
     };
-    v4.into_iter().flat_map(move |v4| {
-        let what = range.what.clone();
-        WRAPS.iter().filter_map(move |(prefix, length)| {
-            let inside = u128::from(v4.network().to_bits()) << (96_u8.saturating_sub(*length));
-            let net = Ipv6Net::new((prefix | inside).into(), length + v4.prefix_len()).ok()?;
-            Some(special(net, RangeKind::Wrapped(Box::new(what.clone()))))
-        })
-    })
+    let what = format!("an IPv6 form of an IPv4 address ({})", range.what);
+    let forms = WRAPS.iter().filter_map(|(prefix, length)| {
+        let inside = u128::from(v4.network().to_bits()) << (96_u8.saturating_sub(*length));
+        let net = Ipv6Net::new((prefix | inside).into(), length + v4.prefix_len()).ok()?;
+        Some(special(net, what.clone()))
+    });
+    forms.collect()
 }
 
 /// Returns the ranges that are special everywhere.
 pub(super) fn fixed() -> Vec<Special> {
-    let v4 = FIXED_V4.iter().filter_map(|(address, length, what)| {
-        let net = Ipv4Net::new((*address).into(), *length).ok()?;
-        Some(special(net, what.clone()))
-    });
-    let v6 = FIXED_V6.iter().filter_map(|(address, length, what)| {
-        let net = Ipv6Net::new((*address).into(), *length).ok()?;
-        Some(special(net, what.clone()))
-    });
-    let limited = special(
-        IpNet::from(IpAddr::from([255, 255, 255, 255])),
-        RangeKind::Broadcast,
-    );
-    v4.chain(v6).chain([limited]).collect()
+    let ranges = FIXED.iter();
+    ranges
+        .filter_map(|(net, what)| Some(special(net.parse::<IpNet>().ok()?, *what)))
+        .collect()
 }
 
 /// Returns the ranges that are special because of the interface: its addresses, the broadcast addresses of its networks, and the networks
@@ -130,32 +84,24 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
         if address.is_loopback() || is_link_local(address) {
             continue;
         }
-        ranges.push(special(IpNet::from(address), RangeKind::Own));
+        ranges.push(special(IpNet::from(address), OWN));
         if let IpNet::V4(v4) = net
             && v4.prefix_len() < 31
         {
             // Old systems use the lowest address as broadcast address.
             for broadcast in [v4.broadcast(), v4.network()] {
-                ranges.push(special(
-                    IpNet::from(IpAddr::from(broadcast)),
-                    RangeKind::Broadcast,
-                ));
+                ranges.push(special(IpNet::from(IpAddr::from(broadcast)), BROADCAST));
             }
         }
         // A node that forwards accepts packets to the first address of its networks (RFC 4291, 2.6.1).
         if let IpNet::V6(v6) = net
             && v6.prefix_len() < 127
         {
-            ranges.push(special(
-                IpNet::from(IpAddr::from(v6.network())),
-                RangeKind::Own,
-            ));
+            ranges.push(special(IpNet::from(IpAddr::from(v6.network())), OWN));
         }
         if is_containers {
-            ranges.push(special(
-                net.trunc(),
-                RangeKind::Containers(interface.name.clone()),
-            ));
+            let what = format!("the containers' network on {}", interface.name);
+            ranges.push(special(net.trunc(), what));
         }
     }
     ranges
@@ -165,14 +111,12 @@ pub(super) fn of(interface: &Interface, is_containers: bool) -> Vec<Special> {
 pub(super) fn local(net: IpNet) -> Option<Special> {
     let address = net.addr();
     let is_other = address.is_loopback() || is_link_local(address) || address.is_multicast();
-    (!is_other).then(|| special(net, RangeKind::Own))
+    (!is_other).then(|| special(net, OWN))
 }
 
-fn special(net: impl Into<IpNet>, what: RangeKind) -> Special {
-    Special {
-        net: net.into(),
-        what,
-    }
+fn special(net: impl Into<IpNet>, what: impl Into<Cow<'static, str>>) -> Special {
+    let (net, what) = (net.into(), what.into());
+    Special { net, what }
 }
 
 /// Returns true if the address is valid on one link only.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Denied, Policy};
+use super::{Denied, Policy, ranges};
 use crate::grants::NetworkGrants;
 use crate::{Interface, Interfaces, Network};
 
@@ -196,6 +196,11 @@ fn interfaces_are_chosen_by_name_else_by_what_they_are() {
     );
     assert_eq!(names(&["wlan*"]), Vec::<String>::new());
     assert_eq!(names(&["[", "***"]), Vec::<String>::new());
+}
+
+#[test]
+fn every_fixed_range_is_a_network() {
+    assert_eq!(ranges::fixed().len(), ranges::FIXED.len());
 }
 
 #[test]

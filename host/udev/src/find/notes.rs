@@ -12,10 +12,8 @@ use crate::verdict::Miss;
 /// Collects notes.
 #[derive(Debug, Default)]
 pub(super) struct Notes<'a> {
-    /// Terms that are globs here, with the device that shows it.
-    globs: Vec<Glob>,
-    /// Terms that are globs because they look like ports.
-    ports: Vec<(u32, usize)>,
+    /// Terms that are read as globs, each with the reason.
+    globs: Vec<(Glob, &'static str)>,
     /// First device and number of devices, by rule and term.
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<(u32, &'a str, Miss)>,
@@ -25,14 +23,22 @@ pub(super) struct Notes<'a> {
 impl<'a> Notes<'a> {
     /// Starts with the notes on how terms are read.
     pub(super) fn new(rules: &[Rule], globs: Vec<Glob>) -> Self {
-        let mut ports = Vec::new();
-        for (index, rule) in (0..).zip(rules) {
-            let terms = rule.terms().enumerate();
-            ports.extend(terms.filter_map(|(term, it)| it.is_port().then_some((index, term))));
+        let fits = "because it fits this device as one";
+        let mut globs: Vec<_> = globs.into_iter().map(|glob| (glob, fits)).collect();
+        for (rule, of_rule) in (0..).zip(rules) {
+            let ports = of_rule.terms().enumerate().filter(|(_, it)| it.is_port());
+            globs.extend(ports.map(|(term, _)| {
+                let devpath = "this machine".to_owned();
+                let glob = Glob {
+                    rule,
+                    term,
+                    devpath,
+                };
+                (glob, "because it looks like ports of a bus")
+            }));
         }
         Self {
             globs,
-            ports,
             ..Self::default()
         }
     }
@@ -62,27 +68,19 @@ impl<'a> Notes<'a> {
 
     /// Returns the notes as texts, and the number of dropped ones.
     pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
-        let read = self.globs.len() + self.ports.len() + self.as_regex.len();
+        let read = self.globs.len() + self.as_regex.len();
         let total = read + self.missed.len() + self.forgotten;
         self.sort();
-        let note = |subject: &str, rule: u32, term: usize, why: &str| {
-            let (rule, term) = lookup(rules, rule, term)?;
+        let globs = self.globs.into_iter().filter_map(|(glob, why)| {
+            let (rule, term) = lookup(rules, glob.rule, glob.term)?;
             Some(Note {
-                subject: subject.to_owned(),
+                subject: glob.devpath,
                 rule: rule.to_string(),
                 reason: format!(
                     "{term} is read as a glob, {why}; for the regular expression that it was in Akri write \"({})\"",
                     term.value
                 ),
             })
-        };
-        let globs = self.globs.iter().filter_map(|glob| {
-            let why = "because it fits this device as one";
-            note(&glob.devpath, glob.rule, glob.term, why)
-        });
-        let ports = self.ports.iter().filter_map(|(rule, term)| {
-            let why = "because it looks like ports of a bus";
-            note("this machine", *rule, *term, why)
         });
         let as_regex = self
             .as_regex
@@ -115,7 +113,6 @@ impl<'a> Notes<'a> {
             })
         });
         let notes: Vec<Note> = globs
-            .chain(ports)
             .chain(as_regex)
             .chain(missed)
             .take(MAX_NOTES)

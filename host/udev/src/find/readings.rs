@@ -77,7 +77,7 @@ impl Readings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device_info::Written;
+    use crate::device_info::tests::Written;
     use crate::rule::{Field, Term};
 
     const PORT: &str = "/devices/platform/soc/fe980000.usb";

@@ -1,5 +1,5 @@
 use super::*;
-use crate::device_info::Written;
+use crate::device_info::tests::Written;
 use crate::rule::{InvalidRule, Term};
 
 /// Builds a rule such as `FIELD{key}==value`; supports only the grammar that the tables need.
@@ -62,13 +62,7 @@ fn judge_camera(terms: &[(Field, &str, bool, &str)]) -> Result<Verdict, InvalidR
         .iter()
         .map(|written| written as &dyn DeviceInfo)
         .collect();
-    Ok(judge(
-        &mk_rule(terms)?,
-        &Chain {
-            own: &own,
-            ancestors: &ancestors,
-        },
-    ))
+    Ok(judge(&mk_rule(terms)?, &own, &ancestors))
 }
 
 #[test]
@@ -274,14 +268,10 @@ fn empty_patterns_and_globs_are_not_regular_expressions() -> Result<(), InvalidR
         attributes: vec![("size", "8"), ("serial", "")],
         ..Written::default()
     };
-    let chain = Chain {
-        own: &disk,
-        ancestors: &[],
-    };
     for field in [Field::Kernel, Field::Kernels] {
         for glob in ["vd[!a]", "vda?", "vdaS*", "(vd[b-z])?", "vda[0-9]*"] {
             let rule = mk_rule(&[(field, "", true, glob)])?;
-            assert_eq!(judge(&rule, &chain), Verdict::Differs, "{rule}");
+            assert_eq!(judge(&rule, &disk, &[]), Verdict::Differs, "{rule}");
         }
     }
     for (field, key, glob) in [
@@ -296,7 +286,7 @@ fn empty_patterns_and_globs_are_not_regular_expressions() -> Result<(), InvalidR
         (Field::Env, "ID_MODEL", "x*"),
     ] {
         let rule = mk_rule(&[(field, key, true, glob)])?;
-        assert_eq!(judge(&rule, &chain), Verdict::Differs, "{rule}");
+        assert_eq!(judge(&rule, &disk, &[]), Verdict::Differs, "{rule}");
     }
     Ok(())
 }

@@ -242,7 +242,7 @@ fn found(rules: &[Rule], samples: &Samples) -> Result<Pairs, Box<dyn std::error:
         let devices = match find(some, &Subsystems::new(["*"])) {
             Ok(found) => found.devices,
             // A search has a time limit, however busy the machine is.
-            Err(Error::TooSlow { .. }) if some.len() > 1 => {
+            Err(Error::TooSlow(_)) if some.len() > 1 => {
                 let (some, others) = some.split_at(some.len() / 2);
                 looks.extend([(first, some), (first + some.len(), others)]);
                 continue;

@@ -17,12 +17,6 @@ pub struct Seal {
     key: [u8; KEY],
 }
 
-impl std::fmt::Debug for Seal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seal").finish_non_exhaustive()
-    }
-}
-
 impl Seal {
     /// Creates a seal with this key.
     pub fn new(key: [u8; KEY]) -> Self {

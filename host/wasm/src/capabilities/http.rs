@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use leafhost_core::text::chain;
-use leafhost_net::http::{Budget, HttpError, Limits, Stage, Timeouts, send};
+use leafhost_net::http::{Budget, HttpError, Limits, Stage, send};
 use wasmtime::component::Linker;
 use wasmtime_wasi_http::{
     Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
@@ -97,12 +97,10 @@ impl WasiHttpHooks for Requests {
         let options = options.unwrap_or_default();
         let part = |asked: Option<Duration>| asked.unwrap_or(HTTP_PART).min(self.wall);
         let limits = Limits {
-            timeouts: Timeouts {
-                connect: part(options.connect_timeout),
-                first_byte: part(options.first_byte_timeout),
-                between_bytes: part(options.between_bytes_timeout),
-                total: self.wall,
-            },
+            connect: part(options.connect_timeout),
+            first_byte: part(options.first_byte_timeout),
+            between_bytes: part(options.between_bytes_timeout),
+            total: self.wall,
             // The guest reads as much of the body as it wants.
             max_body: self.budget.left(),
         };
@@ -132,11 +130,11 @@ fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
             reach.deny_all(&list);
             Error::HttpRequestDenied
         }
-        HttpError::Busy { .. } => {
+        HttpError::Busy(_) => {
             reach.deny(&text);
             Error::ConnectionLimitReached
         }
-        HttpError::Spent { .. } | HttpError::Untrusted { .. } | HttpError::NoRoots => {
+        HttpError::Spent(_) | HttpError::Untrusted { .. } | HttpError::NoRoots => {
             reach.deny(&text);
             Error::InternalError(Some(text))
         }
@@ -147,7 +145,7 @@ fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
             rcode: Some(text),
             info_code: None,
         },
-        HttpError::Refused { .. } => Error::ConnectionRefused,
+        HttpError::Refused(_) => Error::ConnectionRefused,
         HttpError::Unreachable { .. } => Error::DestinationUnavailable,
         HttpError::Timeout { stage, .. } => match stage {
             Stage::LookUp => Error::DnsTimeout,
@@ -156,7 +154,7 @@ fn describe(reach: &NetworkAccess, error: HttpError) -> Error {
             Stage::Head => Error::HttpResponseTimeout,
             Stage::Body => Error::ConnectionReadTimeout,
         },
-        HttpError::TooLarge { limit } => Error::HttpResponseBodySize(Some(limit)),
+        HttpError::TooLarge(limit) => Error::HttpResponseBodySize(Some(limit)),
         HttpError::Closed { stage, .. } => match stage {
             Stage::Head | Stage::Body => Error::HttpResponseIncomplete,
             _ => Error::ConnectionTerminated,
@@ -211,7 +209,7 @@ mod tests {
                 },
                 "look up \"camera\": no such host",
             ),
-            (HttpError::Refused { address }, "ConnectionRefused"),
+            (HttpError::Refused(address), "ConnectionRefused"),
             (
                 HttpError::Unreachable {
                     address,

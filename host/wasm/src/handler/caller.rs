@@ -155,7 +155,7 @@ fn guest_event(why: CallReason) -> types::Event {
         CallReason::Network => types::Event::Network,
         CallReason::Multicast(spelled, datagram) => types::Event::Multicast(types::Datagram {
             group: spelled.to_string(),
-            port: datagram.group.port,
+            port: datagram.group.port(),
             source: datagram.source.to_string(),
             interface: datagram.interface,
             payload: datagram.payload.clone(),

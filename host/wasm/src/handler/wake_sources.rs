@@ -128,10 +128,7 @@ impl WakeSources {
                 "the filters have more than {MAX_ALL_STRINGS} strings in all; the first ones are in effect"
             ));
         }
-        let group = Group {
-            address,
-            port: filter.port,
-        };
+        let group = Group::new(address, filter.port);
         wakes
             .multicast
             .push(Filter::new(group, &filter.group, strings));

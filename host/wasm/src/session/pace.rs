@@ -1,9 +1,10 @@
-//! Spacing of calls. Anyone on the network can send what wakes a handler, so a flood of such calls is slowed down, with time left between
+//! Spacing of calls, also after failures. Anyone on the network can send what wakes a handler, so a flood of such calls is slowed down, with time left between
 //! them.
 
 use std::time::Duration;
 
-use leafhost_core::timeouts::WAKE_SPACING;
+use leafhost_core::backoff;
+use leafhost_core::timeouts::{BACKOFF_FIRST, WAKE_SPACING};
 use tokio::time::Instant;
 
 /// Number of calls in a row above which they count as a flood.
@@ -12,6 +13,15 @@ const FLOOD: u32 = 20;
 const CALM: Duration = Duration::from_secs(10);
 /// Bounds of the pause after a call in a flood; within them it equals the duration of that call.
 const FLOOD_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+
+/// Minimum ratio of the pause after a failed call to its CPU time: at most one hundredth of a core.
+const PER_CPU: u32 = 100;
+
+/// Returns the pause after `failures` failures in a row, the last of which used `cpu`: that of [`backoff::wait`], and at least a second.
+pub(super) fn after_failure(failures: u32, cpu: Duration) -> Duration {
+    let wait = backoff::wait(failures).max(BACKOFF_FIRST);
+    wait.max(cpu.saturating_mul(PER_CPU))
+}
 
 /// Calls caused by others on the network.
 #[derive(Debug, Default)]
@@ -107,5 +117,29 @@ mod tests {
                 assert_eq!(pace.end(now), WAKE_SPACING);
             }
         }
+    }
+
+    #[test]
+    fn waits_double_from_one_second_to_five_minutes() {
+        for (failures, least, most) in [
+            (1, 1.0, 1.0),
+            (2, 1.6, 2.0),
+            (3, 3.2, 4.0),
+            (10, 240.0, 300.0),
+            (u32::MAX, 240.0, 300.0),
+        ] {
+            for _ in 0..50 {
+                let delay = after_failure(failures, Duration::ZERO).as_secs_f64();
+                assert!((least..=most).contains(&delay), "{failures}: {delay}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_computed_is_waited_off_a_hundred_times() {
+        assert_eq!(
+            after_failure(1, Duration::from_secs(2)),
+            Duration::from_secs(200)
+        );
     }
 }

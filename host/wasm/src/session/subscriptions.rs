@@ -18,10 +18,8 @@ const MAX_EVENTS: usize = 256;
 /// An event for a session.
 #[derive(Debug, Clone)]
 pub(super) enum SessionEvent {
-    /// A device event.
+    /// A device event, or one for lost ones.
     Device(Arc<Event>),
-    /// Device events were lost, or no more will come.
-    DevicesLost,
     /// The granted interfaces changed.
     Network,
     /// A datagram of a granted group.
@@ -75,12 +73,19 @@ async fn device(subscription: &mut Option<DeviceSubscription>) -> SessionEvent {
     let Some(open) = subscription else {
         return std::future::pending().await;
     };
-    match open.events.recv().await {
-        Ok(event) => return SessionEvent::Device(event),
-        Err(RecvError::Lagged(_)) => {}
-        Err(RecvError::Closed) => *subscription = None,
-    }
-    SessionEvent::DevicesLost
+    SessionEvent::Device(match open.events.recv().await {
+        Ok(event) => event,
+        Err(error) => {
+            if error == RecvError::Closed {
+                *subscription = None;
+            }
+            lost_devices()
+        }
+    })
+}
+
+fn lost_devices() -> Arc<Event> {
+    Arc::new(Event::lost(None))
 }
 
 /// Reports changes of the interfaces that a handler may use.
@@ -172,8 +177,8 @@ impl EventBuffer {
     /// Returns the kept events, followed by the losses.
     pub(super) fn into_events(mut self) -> Vec<SessionEvent> {
         if self.lost {
-            let lost = [SessionEvent::DevicesLost, SessionEvent::DatagramsLost];
-            self.events.extend(lost);
+            let devices = SessionEvent::Device(lost_devices());
+            self.events.extend([devices, SessionEvent::DatagramsLost]);
         }
         self.events
     }

@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use super::*;
 
+const MALFORMED: &str = " is not in the form kubelets from 1.20 to 1.37 write";
+
 fn read(text: &str) -> Result<Option<Checkpoint>, CheckpointError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubelet_internal_checkpoint");
@@ -123,7 +125,7 @@ fn what_is_no_checkpoint_is_refused_by_name() {
     ] {
         let error = read(text).unwrap_err();
         assert!(
-            matches!(&error, CheckpointError::Malformed { .. })
+            error.to_string().ends_with(MALFORMED)
                 && error.to_string().contains("kubelet_internal_checkpoint"),
             "{text}: {error}"
         );
@@ -137,10 +139,9 @@ fn no_file_is_no_checkpoint_and_a_folder_or_socket_is_an_error() {
     let socket = folder.path().join("socket");
     let _listener = UnixListener::bind(&socket).unwrap();
     for path in [folder.path(), socket.as_path()] {
-        assert!(matches!(
-            read_checkpoint(path),
-            Err(CheckpointError::NoFile { .. })
-        ));
+        let error = read_checkpoint(path).unwrap_err().to_string();
+        let expected = " is not a file: remove it and restart the kubelet";
+        assert!(error.ends_with(expected), "{error}");
     }
 }
 
@@ -151,15 +152,14 @@ fn a_file_larger_than_64_mib_is_refused() {
     let file = File::create(&path).unwrap();
     // Sparse.
     file.set_len(LARGEST_FILE + 1).unwrap();
-    assert!(matches!(
-        read_checkpoint(&path),
-        Err(CheckpointError::TooLarge { .. })
-    ));
+    let error = read_checkpoint(&path).unwrap_err().to_string();
+    assert!(
+        error.ends_with(" is larger than 64 MiB: refused"),
+        "{error}"
+    );
     file.set_len(LARGEST_FILE).unwrap();
-    assert!(matches!(
-        read_checkpoint(&path),
-        Err(CheckpointError::Malformed { .. })
-    ));
+    let error = read_checkpoint(&path).unwrap_err().to_string();
+    assert!(error.ends_with(MALFORMED), "{error}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_stamp_tells_a_file_from_the_one_before_and_when_it_was_written() {
         (written, false),
         (written + nanosecond, false),
     ] {
-        assert_eq!(first.is_after(moment), after, "{moment:?}");
+        assert_eq!(first.modified > moment, after, "{moment:?}");
     }
 
     let beside = folder.path().join("beside");
@@ -193,5 +193,5 @@ fn a_stamp_tells_a_file_from_the_one_before_and_when_it_was_written() {
     fs::rename(&beside, &path).unwrap();
     let second = read_checkpoint(&path).unwrap().unwrap().stamp;
     assert_ne!(first, second);
-    assert!(second.is_after(written));
+    assert!(second.modified > written);
 }

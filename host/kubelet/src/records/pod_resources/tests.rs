@@ -163,11 +163,18 @@ async fn devices_come_with_their_holders_and_pods_without_any_are_named() {
     assert_eq!(listed.pods, BTreeSet::from(pods));
 }
 
+fn says(error: &Error, beginning: &str) -> bool {
+    error.to_string().starts_with(beginning)
+}
+
 #[tokio::test]
 async fn one_connection_serves_until_the_kubelet_is_another() {
     let (_folder, socket) = place();
     let client = PodResources::new(socket.clone());
-    assert!(matches!(client.list().await, Err(Error::NotThere { .. })));
+    assert!(says(
+        &client.list().await.unwrap_err(),
+        "cannot reach PodResources at "
+    ));
     for round in 0..20 {
         let name = format!("pod-{round}");
         let served = serve(&socket, {
@@ -182,7 +189,10 @@ async fn one_connection_serves_until_the_kubelet_is_another() {
         served.kill().await;
         std::fs::remove_file(&socket).unwrap();
     }
-    assert!(matches!(client.list().await, Err(Error::NotThere { .. })));
+    assert!(says(
+        &client.list().await.unwrap_err(),
+        "cannot reach PodResources at "
+    ));
 }
 
 #[tokio::test]
@@ -191,7 +201,8 @@ async fn a_socket_nobody_listens_on_is_not_there() {
     drop(net::UnixListener::bind(&socket).unwrap());
     let error = PodResources::new(socket).list().await.unwrap_err();
     assert!(
-        matches!(&error, Error::NotThere { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused),
+        says(&error, "cannot reach PodResources at ")
+            && matches!(&error, Error::Failed { source: Some(source), .. } if source.kind() == io::ErrorKind::ConnectionRefused),
         "{error:?}"
     );
 }
@@ -200,7 +211,10 @@ async fn a_socket_nobody_listens_on_is_not_there() {
 async fn a_path_no_socket_can_have_is_an_error_with_its_reason() {
     let long = PathBuf::from(format!("/{}", "a".repeat(200)));
     let error = PodResources::new(long).list().await.unwrap_err();
-    assert!(matches!(&error, Error::Unreachable { .. }), "{error:?}");
+    assert!(
+        says(&error, "cannot connect to PodResources at "),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -209,7 +223,6 @@ fn a_socket_that_is_not_for_us_asks_for_root() {
         io::Error::from_raw_os_error(13),
     ))));
     let error = refusal(Path::new("/s"), &denied);
-    assert!(matches!(&error, Error::Denied { .. }), "{error:?}");
     assert_eq!(
         error.to_string(),
         "cannot open the PodResources socket /s: run as root"
@@ -222,7 +235,8 @@ async fn a_kubelet_that_does_not_answer_costs_five_seconds() {
     let _served = serve(&socket, || None);
     let start = tokio::time::Instant::now();
     let error = PodResources::new(socket).list().await.unwrap_err();
-    assert!(matches!(error, Error::Slow { .. }), "{error:?}");
+    let late = " did not answer PodResources within 5 s: it may be overloaded";
+    assert!(error.to_string().ends_with(late), "{error:?}");
     assert_eq!(start.elapsed().as_secs(), 5);
 }
 
@@ -245,16 +259,8 @@ async fn answers_up_to_16_mib_are_taken_and_no_larger_ones() {
     assert_eq!(client.list().await.unwrap().pods.len(), 5 << 10);
     size.store(17 << 20, Relaxed);
     let error = client.list().await.unwrap_err();
-    assert!(
-        matches!(
-            &error,
-            Error::Failed {
-                code: Code::OutOfRange,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let refused = " refused PodResources List: OutOfRange: ";
+    assert!(error.to_string().contains(refused), "{error:?}");
 }
 
 #[tokio::test]
@@ -268,28 +274,30 @@ async fn more_pods_or_ids_than_a_node_can_have_are_refused() {
             Some(Ok(listed(all)))
         });
         let error = PodResources::new(socket).list().await.unwrap_err();
-        assert!(matches!(&error, Error::TooMuch { .. }), "{error:?}");
+        assert!(error.to_string().ends_with(" are accepted"), "{error:?}");
     }
 }
 
 #[tokio::test]
 async fn what_the_kubelet_says_is_told_apart() {
-    type Case = (Status, fn(&Error) -> bool);
-    let cases: [Case; 4] = [
-        (Status::resource_exhausted("rejected by rate limit"), |e| {
-            matches!(e, Error::Limited { .. })
-        }),
-        (Status::unimplemented("unknown service"), |e| {
-            matches!(e, Error::Unimplemented { .. })
-        }),
+    let long = format!(
+        " refused PodResources List: Unavailable: {}",
+        "x".repeat(512)
+    );
+    let cases = [
+        (
+            Status::resource_exhausted("rejected by rate limit"),
+            " limits how often PodResources is asked: ask again in a second",
+        ),
+        (
+            Status::unimplemented("unknown service"),
+            " serves no v1.PodResourcesLister: it must be 1.28 or newer",
+        ),
         (
             Status::internal("records are lost"),
-            |e| matches!(e, Error::Failed { code: Code::Internal, message, .. } if message == "records are lost"),
+            " refused PodResources List: Internal: records are lost",
         ),
-        (
-            Status::unavailable("x".repeat(2000)),
-            |e| matches!(e, Error::Failed { code: Code::Unavailable, message, .. } if message.len() == 512),
-        ),
+        (Status::unavailable("x".repeat(2000)), long.as_str()),
     ];
     for (status, expected) in cases {
         let (_folder, socket) = place();
@@ -298,7 +306,10 @@ async fn what_the_kubelet_says_is_told_apart() {
             Some(Err(Status::new(said.0, said.1.clone())))
         });
         let error = PodResources::new(socket).list().await.unwrap_err();
-        assert!(expected(&error), "{status:?} gave {error:?}");
+        let is_limited = status.code() == Code::ResourceExhausted;
+        assert_eq!(matches!(error, Error::Limited(_)), is_limited);
+        let is_said = error.to_string().ends_with(expected);
+        assert!(is_said, "{status:?} gave {error:?}");
     }
 }
 
@@ -314,9 +325,6 @@ async fn a_foreign_server_on_the_socket_is_an_error() {
         }
     });
     let error = PodResources::new(socket).list().await.unwrap_err();
-    assert!(
-        matches!(&error, Error::Failed { .. } | Error::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Failed { .. }), "{error:?}");
     task.abort();
 }

@@ -149,7 +149,7 @@ async fn a_call_has_so_many_requests_at_once_and_no_more() {
     let first = next().await.unwrap();
     let second = next().await.unwrap();
     let third = next().await.unwrap_err();
-    assert!(matches!(third, HttpError::Busy { at_once: 2 }));
+    assert!(matches!(third, HttpError::Busy(2)));
 
     // A dropped body and one read to its end release their permits, even if the latter is kept.
     drop(first);
@@ -189,7 +189,7 @@ async fn a_call_moves_so_many_bytes_and_no_more() {
     assert!(39_000 < left && left < 40_000, "{left}");
     for _ in 0..2 {
         let error = next().await.unwrap_err();
-        let right = matches!(error, HttpError::Spent { bytes: 100_000 });
+        let right = matches!(error, HttpError::Spent(100_000));
         assert!(right, "{}", describe(&error));
     }
 }

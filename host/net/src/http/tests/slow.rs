@@ -8,12 +8,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Limits with a different duration each.
 const SHORT: Limits = Limits {
-    timeouts: Timeouts {
-        connect: Duration::from_secs(3),
-        first_byte: Duration::from_secs(5),
-        between_bytes: Duration::from_secs(7),
-        total: Duration::from_secs(20),
-    },
+    connect: Duration::from_secs(3),
+    first_byte: Duration::from_secs(5),
+    between_bytes: Duration::from_secs(7),
+    total: Duration::from_secs(20),
     max_body: MAX_BODY,
 };
 
@@ -155,12 +153,10 @@ async fn a_handler_that_never_ends_its_body_ends_at_the_total_limit() {
 #[tokio::test(start_paused = true)]
 async fn limits_longer_than_the_clock_are_no_limits() {
     let limits = Limits {
-        timeouts: Timeouts {
-            connect: Duration::MAX,
-            first_byte: Duration::MAX,
-            between_bytes: Duration::MAX,
-            total: Duration::MAX,
-        },
+        connect: Duration::MAX,
+        first_byte: Duration::MAX,
+        between_bytes: Duration::MAX,
+        total: Duration::MAX,
         max_body: u64::MAX,
     };
     let address = answering("HTTP/1.1 200 OK\r\n\r\nhello").await;

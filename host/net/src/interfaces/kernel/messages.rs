@@ -17,6 +17,8 @@ use netlink_packet_route::link::{
 use netlink_packet_route::route::{RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use super::Interface;
+
 // From linux/rtnetlink.h and linux/if_link.h.
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
@@ -40,11 +42,6 @@ pub(super) fn get_links() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(links)
 }
 
-/// Builds a request for the addresses of the interfaces.
-pub(super) fn get_addresses() -> RouteNetlinkMessage {
-    RouteNetlinkMessage::GetAddress(AddressMessage::default())
-}
-
 /// Builds a request for the routes of one family to the node itself.
 pub(super) fn get_local_routes(family: AddressFamily) -> RouteNetlinkMessage {
     let mut routes = RouteMessage::default();
@@ -57,8 +54,8 @@ pub(super) fn get_local_routes(family: AddressFamily) -> RouteNetlinkMessage {
 /// One message of the kernel's answer.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// An interface.
-    Link(Link),
+    /// An interface, without its addresses.
+    Link(Interface),
     /// An address.
     Address(AddressMessage),
     /// Addresses of the node itself.
@@ -67,20 +64,12 @@ pub(super) enum Answer {
     Other,
 }
 
-/// An interface as the kernel reports it.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) name: String,
-    pub(super) index: u32,
-    pub(super) flags: LinkFlags,
-}
-
 impl NetlinkDeserializable for Answer {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
         match header.message_type {
-            RTM_NEWLINK => Ok(Link::parse(payload)?.map_or(Self::Other, Self::Link)),
+            RTM_NEWLINK => Ok(link(payload)?.map_or(Self::Other, Self::Link)),
             RTM_NEWADDR => AddressMessage::parse(payload).map(Self::Address),
             RTM_NEWROUTE => Ok(local_route(payload)?.map_or(Self::Other, Self::LocalRoute)),
             _ => Ok(Self::Other),
@@ -88,19 +77,23 @@ impl NetlinkDeserializable for Answer {
     }
 }
 
-impl Link {
-    /// Parses an interface; `None` if it has no name.
-    fn parse(payload: &[u8]) -> Result<Option<Self>, DecodeError> {
-        let LinkHeader { index, flags, .. } = LinkHeader::parse(payload)?;
-        for attribute in NlasIterator::new(payload.get(LINK_HEAD..).unwrap_or_default()) {
-            let attribute = attribute?;
-            if attribute.kind() == IFLA_IFNAME {
-                let name = parse_string(attribute.value())?;
-                return Ok(Some(Self { name, index, flags }));
-            }
+/// Returns an interface; `None` if it has no name.
+fn link(payload: &[u8]) -> Result<Option<Interface>, DecodeError> {
+    let LinkHeader { index, flags, .. } = LinkHeader::parse(payload)?;
+    for attribute in NlasIterator::new(payload.get(LINK_HEAD..).unwrap_or_default()) {
+        let attribute = attribute?;
+        if attribute.kind() == IFLA_IFNAME {
+            return Ok(Some(Interface {
+                name: parse_string(attribute.value())?,
+                index,
+                addresses: Vec::new(),
+                up: flags.contains(LinkFlags::Up | LinkFlags::Running),
+                multicast: flags.contains(LinkFlags::Multicast),
+                loopback: flags.contains(LinkFlags::Loopback),
+            }));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 /// Returns true if a route message is about the table `local`.
@@ -182,7 +175,7 @@ mod tests {
             panic!("no interface");
         };
         assert_eq!((read.name.as_str(), read.index), ("eth0", 7));
-        assert_eq!(read.flags, link.header.flags);
+        assert!(!read.up && read.multicast && !read.loopback, "{read:?}");
         let mut address = AddressMessage::default();
         address.header.index = 7;
         let Answer::Address(read) = parsed(RouteNetlinkMessage::NewAddress(address.clone())) else {

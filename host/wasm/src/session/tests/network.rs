@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, watch};
 use super::super::subscriptions::GroupSubscription;
 use super::*;
 
-const GROUP: Group = Group {
-    address: std::net::IpAddr::V4(std::net::Ipv4Addr::new(239, 255, 255, 250)),
-    port: 3702,
-};
+const GROUP: Group = Group::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(239, 255, 255, 250)),
+    3702,
+);
 
 /// Receives what the test sends.
 struct FakeSubscription(mpsc::UnboundedReceiver<leafhost_net::Received>);
@@ -76,10 +76,7 @@ fn datagrams(ask: &CallInput) -> usize {
 #[tokio::test(start_paused = true)]
 async fn a_datagram_wakes_if_it_has_all_strings_of_one_filter() {
     let filters: &[&[&str]] = &[&["Hello", "dn:"], &["Bye"]];
-    let other = Group {
-        port: 1900,
-        ..GROUP
-    };
+    let other = Group::new(GROUP.ip(), 1900);
     for (group, payload, wakes) in [
         (GROUP, "a Hello of dn:NetworkVideoTransmitter", true),
         (GROUP, "dn: Hello Bye", true),
