@@ -43,7 +43,7 @@ impl Shared {
             };
             if let Err(error) = self.ports.records.save(uid, &over).await {
                 // A pod must not wait for disk space: removing needs none, and a slot without a record is found again.
-                tracing::warn!(error, claim = uid, "the end of a claim is not written down");
+                tracing::warn!(error, claim = uid, "cannot record the end of a claim");
                 self.ports.records.remove(uid).await?;
             }
             self.edit(|report| report.claims.insert(uid.clone(), Arc::new(over)));
@@ -97,7 +97,7 @@ impl Shared {
         let written = match self.ports.specs.all().await {
             Ok(written) => written,
             Err(error) => {
-                tracing::warn!(error, "cannot look after the devices of claims");
+                tracing::warn!(error, "cannot list the CDI specs of claims");
                 return true;
             }
         };

@@ -56,7 +56,7 @@ impl Shared {
                     instance = instance.metadata.name,
                     ?slots,
                     is_done,
-                    "a claim settles its slots"
+                    "settled the slots of a claim"
                 );
                 if !is_done {
                     // The Instances will show what to do instead, or the next attempt succeeds.
@@ -74,11 +74,7 @@ impl Shared {
         }
         if now != *record {
             if let Err(error) = self.ports.records.save(uid, &now).await {
-                tracing::warn!(
-                    error,
-                    claim = uid,
-                    "the slots of a claim are not written down"
-                );
+                tracing::warn!(error, claim = uid, "cannot record the slots of a claim");
                 return false;
             }
             self.edit(|report| drop(report.claims.insert(uid.to_owned(), Arc::new(now))));

@@ -221,7 +221,7 @@ fn none_free(found: &Found) -> String {
         _ => "others take them".to_owned(),
     };
     format!(
-        "no slot of Instance {name} is free ({held}); leafhost status slots says which pods have them"
+        "no slot of Instance {name} is free ({held}); leafhost status slots shows the pods that have them"
     )
 }
 

@@ -209,7 +209,7 @@ impl Course {
         let (handler, secrets) = (Arc::clone(&self.handler), Arc::clone(&self.secrets));
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
-                .map_err(|error| End::Lost(format!("what the handler has sent is not a set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
+                .map_err(|error| End::Lost(format!("the message of the handler is not a set of devices ({error}); the agent retries; make sure that the handler is built for this version of the protocol")))?;
             let shared = handler.description.shared;
             discovery(set, &handler.grants, shared, &secrets).map_err(End::Fault)
         });
@@ -223,7 +223,7 @@ impl Course {
             Err(_) => Err(End::Fault(Fault::new(
                 FaultReason::WallTimeout,
                 format!(
-                    "the set could not be checked within {} s: a file system with a node or mount of its devices may hang; see that it answers, or grant no paths there",
+                    "the devices could not be checked within {} s: a file system with a node or mount of the devices may hang; make sure that it answers, or grant no paths there",
                     wall.as_secs()
                 ),
             ))),

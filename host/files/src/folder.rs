@@ -101,7 +101,7 @@ impl Snapshot {
             Some(is) => (is, "move away what has that name, make it"),
         };
         let message = format!(
-            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} keep serving"
+            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
         Some(SourceProblem::new(path.display().to_string(), message))
     }

@@ -148,7 +148,7 @@ impl LoaderStore for FileLoaderStore {
     ) -> Result<(), Box<SourceProblem>> {
         self.write(accepted, files).map_err(|error| {
             let message = format!(
-                "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
+                "cannot store the accepted handlers: they stay in use, but not after a restart with a broken file: {}: {error}",
                 atomic::remedy(&error)
             );
             Box::new(SourceProblem::new(self.folder.display().to_string(), message))

@@ -118,7 +118,7 @@ impl StateDir {
             let pid = fs::read(&lock).map_err(fail("read", &lock))?;
             let pid = String::from_utf8_lossy(&pid);
             let why = format!(
-                "is in use by the agent with pid {}; stop that one, or name another folder with --state-dir",
+                "is in use by the agent with pid {}; stop that agent, or name another folder with --state-dir",
                 pid.trim()
             );
             return Err(Error::Taken { path, why });

@@ -207,7 +207,7 @@ impl HoldersTask {
                 (Ok(Some(written)), Change::Update { edits, .. })
                     if !edits.iter().all(|edit| edit.is_made(&written)) =>
                 {
-                    "the API server does not keep it; apply the definitions of this version (leafhost crds)"
+                    "the API server drops the field; apply the definitions of this version (leafhost crds)"
                         .to_owned()
                 }
                 (Ok(_), _) => continue,

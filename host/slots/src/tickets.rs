@@ -425,7 +425,7 @@ impl TicketTask {
             tracing::info!(
                 pod = container.0,
                 container = container.1,
-                "allocated what a scheduler has reserved"
+                "allocated the devices that a scheduler has reserved"
             );
             // The kubelet uses an ID again after it has rejected the pod that it asked for.
             self.answered.retain(|one| one.ids.is_disjoint(&ids));

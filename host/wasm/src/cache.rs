@@ -52,7 +52,7 @@ impl Cache {
         let (key, unkept) = prepare(folder)?;
         let unkept = unkept.map(|error| {
             let message = format!(
-                "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in it",
+                "cannot keep native code: {error}; {}; until then each start compiles the handlers that are not in the cache",
                 restart_remedy(&error)
             );
             SourceProblem::new(folder.display().to_string(), message)

@@ -119,7 +119,7 @@ impl Shared {
     ) -> Result<(T, RequestGuard<'a>), Box<Response>> {
         let refused = |code: StatusCode, why: String| Err(Box::new((code, why).into_response()));
         if !caller.may_ask {
-            let why = "a client certificate is needed; --client-ca says of which CA";
+            let why = "a client certificate of a CA in --client-ca is needed";
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
         let read = timeout(READING, caller.guard.read(body, MOST_BYTES)).await;

@@ -75,7 +75,7 @@ pub async fn keep(
         }
         if problem != logged {
             if let Some(problem) = &problem {
-                tracing::warn!(problem, "DeviceClasses are not what they should be");
+                tracing::warn!(problem, "cannot bring DeviceClasses up to date");
             }
             logged = problem;
         }
