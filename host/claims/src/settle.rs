@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// Corrects the slots of a prepared claim. Returns false if that has to be tried again.
+    /// Corrects the slots of a prepared claim. Returns false if the caller must try again.
     pub async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let settlements = self.settlements(uid, record, &instances);

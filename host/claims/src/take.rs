@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// Releases a slot of a claim. Returns false if that has to be tried again.
+    /// Releases a slot of a claim. Returns false if the caller must try again.
     pub async fn give_back(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let usage = self.usage(claim);
         let change = Change::Update {

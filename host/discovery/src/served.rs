@@ -338,7 +338,7 @@ impl ServedConfiguration {
 }
 
 impl SourceSession {
-    /// Returns the reason of opening that the handler is told.
+    /// Returns the reason of opening that the handler gets.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
         if self.digest.as_ref() == Some(handler.digest()) {
             Opening::Changed

@@ -450,7 +450,7 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
             problem.message += &text::few(&keys, MAX_NAMED);
             problem.message += " stays in use";
         }
-        // From here on the Configuration is only for display.
+        // From here on `problem.configuration` is only displayed.
         if problem.configuration.is_none() {
             let only = keys.first().filter(|_| keys.len() == 1);
             problem.configuration = reading.supposed.get(&index).or(only).cloned();

@@ -144,7 +144,7 @@ impl Folder {
         let mut events = FolderEvents::new();
         let mut settling = Settling::default();
         let mut snapshot = Snapshot::default();
-        // Until then the files found may not be all.
+        // Before this time the scan may not have found all files.
         let mut complete_at = None;
         // True once the files of the first complete scan are in the snapshot.
         let mut begun = false;

@@ -114,7 +114,7 @@ impl StateDir {
         })
         .map_err(fail("open", &lock))?;
         if !hold(&file).map_err(fail("lock", &lock))? {
-            // As far as the other agent has written it.
+            // The other agent may have written only a part of its pid.
             let pid = fs::read(&lock).map_err(fail("read", &lock))?;
             let pid = String::from_utf8_lossy(&pid);
             let why = format!(

@@ -17,7 +17,7 @@ network:
   # tls: verify
 "#;
 
-/// Section of comments: the imports do not show what a handler hands out.
+/// Section of comments for the grants of devices, which the imports of a component do not show.
 const COMMENTS: &str = r#"
 # What its devices may add to a container; `leafhost handler run` names missing grants.
 # devices:

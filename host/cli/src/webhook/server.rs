@@ -57,8 +57,8 @@ struct Shared {
     details: Arc<FairQueue>,
 }
 
-/// Returns the listener and what it serves. Until there is a certificate, each connection is ended. With a CA only clients
-/// with a certificate of it may have objects reviewed.
+/// Returns the listener and what it serves. Closes each connection while there is no certificate. With `client_ca`, reviews objects only for clients
+/// with a certificate of this CA.
 pub fn open(
     socket: TcpListener,
     client_ca: Option<&[u8]>,

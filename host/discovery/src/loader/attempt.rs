@@ -26,8 +26,8 @@ impl Attempt {
         }
     }
 
-    /// Creates the attempt for a version during whose loads the agent has died `deaths` times in a row. It is loaded later and alone, and
-    /// from [`MOST_DEATHS`] on not at all.
+    /// Creates the attempt for a version during whose loads the agent has died `deaths` times in a row. The loader loads the version later and alone,
+    /// and after [`MOST_DEATHS`] deaths not at all.
     pub fn after_deaths(version: SourceVersion, name: &str, deaths: u32) -> (Self, LoadError) {
         let attempt = Self {
             retry: (deaths < MOST_DEATHS)
