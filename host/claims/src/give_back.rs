@@ -180,7 +180,7 @@ impl Shared {
     async fn end_unknown(&self) -> bool {
         let mut is_done = true;
         for (claim, slot) in self.unknown() {
-            // A claim that is being prepared has it.
+            // While the claim is being prepared, the slot belongs to it.
             let Ok(_turn) = self.turn(&claim.uid).try_lock_owned() else {
                 continue;
             };
