@@ -335,7 +335,7 @@ impl TicketTask {
                 slot,
                 uid,
                 found,
-                "a pod has got the devices that were reserved for an earlier pod of its name; they are its own now"
+                "a pod got the devices that were reserved for an earlier pod of its name; the slot now has the uid of this pod"
             );
             edits.entry(key).or_default().push(Edit::Slot {
                 id: slot,
