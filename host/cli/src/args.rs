@@ -49,7 +49,7 @@ pub const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 #[command(name = "leafhost", version, long_version = crate::version::long(), after_long_help = examples::TOP,
     propagate_version = false, arg_required_else_help = true, subcommand_required = true)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -89,7 +89,7 @@ fn with_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_variables)
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node agent
@@ -323,7 +323,7 @@ pub struct TicketArgs {
     pub node_lock: bool,
 }
 
-/// How handlers are compiled.
+/// Flags for compiling handlers.
 #[derive(Debug, Clone, Args)]
 pub struct CompilerArgs {
     /// The program that compiles components in its own sandbox [default: leafhost-compile in the folder of this executable
@@ -394,7 +394,7 @@ pub struct StatusArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// What `leafhost status` shows.
+/// View of `leafhost status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// Handlers and where they come from
