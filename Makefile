@@ -1,4 +1,4 @@
-# Every target is a few lines anyone could type. `make setup` installs what is missing and says what; the others call it.
+# Every target is a few lines that anyone could type. `make setup` installs missing packages and prints their names; the other targets call it.
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOOLS    := $(or $(LEAFHOST_TOOLS),$(HOME)/.cache/leafhost/tools)
 HANDLERS := debug-echo mock-gpu onvif opcua udev
@@ -55,7 +55,7 @@ setup-soak:
 setup-release:
 	@deploy/setup.sh build dist release
 
-# One package at a time: together, cargo would link the compiler into the agent too.
+# Build one package at a time: in one build, cargo would link the compiler into the agent too.
 build: setup
 	cargo build --release --locked -p leafhost
 	cargo build --release --locked -p leafhost-compile
@@ -71,7 +71,7 @@ handlers: setup
 	  cp $(TARGET)/wasm32-wasip2/handler/handler_$$(echo $$name | tr - _).wasm $(TARGET)/handlers/$$name.wasm && \
 	  cp handlers/$$name/$$name.grants.yaml $(TARGET)/handlers/ || exit 1; done
 
-# Components for tests alone.
+# Build the components that only tests use.
 guests: setup
 	cargo build --locked --profile handler --target wasm32-wasip2 -p sandbox-guest -p bench-twenty
 	@mkdir -p $(TARGET)/guests
@@ -84,7 +84,7 @@ run: build handlers
 check: setup
 	@tests/run.sh check
 
-# From cheap to dear.
+# Cheap steps come first.
 SUITES := doc crates contract standalone sandbox kubelet crashes
 DEAR   := system peers cluster
 
@@ -97,17 +97,17 @@ test-all: setup-cluster setup-test
 ci: setup-lint setup-test
 	@tests/run.sh check-all lint $(SUITES) setup-cluster $(DEAR)
 
-# The programs that tests run, with the features that the tests have: otherwise cargo compiles most dependencies twice.
+# Build the programs that tests run with the features of the tests: otherwise cargo compiles most dependencies twice.
 TESTED := cargo build --locked --workspace --bins --tests
 
-# The releases and images, each unpacked and run; those for arm64 in an emulator.
+# Unpack and run each release and image; those for arm64 in an emulator.
 test-release: dist
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory image ARCH=arm64
 	$(TESTED)
 	cargo test --locked --workspace --test system -- --ignored release
 
-# As the chart names it.
+# The chart uses this name.
 IMAGE := docker.io/library/leafhost:$(VERSION)
 HOST  := $(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
 ARCH  := $(HOST)
@@ -124,7 +124,7 @@ cluster-stop: setup-cluster
 	@cargo build --locked --quiet -p leafhost-tests --bin leafhost-cluster
 	@$(TARGET)/debug/leafhost-cluster stop
 
-# With the packages that they name.
+# Install the Python packages that Akri's tests need.
 akri-e2e: setup-cluster setup-test handlers guests
 	@[ -n "$(AKRI_E2E)" ] || { echo 'name the folder with the tests, test/e2e of a checkout of Akri: make akri-e2e AKRI_E2E=DIR' >&2; exit 2; }
 	@[ -x $(TARGET)/akri-e2e/bin/pytest ] || { python3 -m venv --clear $(TARGET)/akri-e2e && \
@@ -138,7 +138,7 @@ dra-examples: setup-cluster setup-test handlers guests
 	$(TESTED)
 	DRA_EXAMPLES=$(abspath $(DRA_EXAMPLES)) cargo test --locked --workspace --test cluster -- --ignored --nocapture manifests_of_other_drivers
 
-# As what they measure is built.
+# Build the benches with the profile of the programs that they measure.
 BENCH := cargo bench --profile dist --locked
 
 bench: setup-cluster programs handlers guests
@@ -157,7 +157,7 @@ soak: setup-soak programs handlers guests
 	cargo test --locked --workspace --test standalone --test crashes --test kubelet --test cluster --test differential -- --ignored soak --nocapture
 	CALLS=100000 $(BENCH) -p leafhost-tests --bench agent -- memory
 
-# What is found anew is kept in $(TARGET)/fuzz, what fails in fuzz/artifacts. What an input may cost is in each target.
+# New inputs are kept in $(TARGET)/fuzz, failing inputs in fuzz/artifacts. Each target has the limits of an input.
 FUZZED := answer cache_seal configuration device_usage devices grants opcua_reader soap_reader udev_rule wsd_reader
 
 fuzz: setup-fuzz
@@ -179,7 +179,7 @@ lint: setup-lint
 	cargo package --locked --allow-dirty --quiet -p leafhost-sdk-macros -p leafhost-sdk
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --log-level error check bans licenses sources
 
-# Apart from lint, which needs no network.
+# This is not part of lint, which needs no network.
 advisories: setup-lint
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --locked --log-level error check advisories
 
@@ -188,12 +188,12 @@ doc: setup
 	@sed -n 's|^\[.*\]: https://docs.rs/leafhost-sdk/latest/||p' sdk/README.md | while IFS='#' read -r page anchor; do \
 	  grep -qs "$${anchor:+id=\"$$anchor\"}" $(TARGET)/doc/$$page || { echo "sdk/README.md: no $$page#$$anchor"; exit 1; }; done
 
-# One way to install: from a source tree as from a release.
+# Install from a source tree in the same way as from a release.
 install: programs handlers
 	@deploy/stage.sh $(TARGET)/dist $(TARGET)/dist/leafhost $(TARGET)/handlers $(TARGET)/stage/install
 	@$(MAKE) --no-print-directory -C $(TARGET)/stage/install install PREFIX=$(PREFIX) DESTDIR=$(abspath $(DESTDIR))
 
-# For the other machines: the cross compiler and libudev of Debian.
+# Builds for other architectures use Debian's cross compiler and libudev.
 ARM64 := aarch64-unknown-linux-gnu
 CROSS := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc \
 	PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig
@@ -212,7 +212,7 @@ dist: programs programs-arm64 handlers
 	  (cd $(TARGET)/archives && sha256sum $$name.tar.gz >>SHA256SUMS) || exit 1; done
 	@ls -sh $(TARGET)/archives
 
-# RELEASE.md says what each file is.
+# RELEASE.md describes each file.
 release-dry-run:
 	@deploy/release.sh check
 	@$(MAKE) --no-print-directory setup-release dist

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes the image NAME as an OCI archive to OUT, without a container engine; from the same input it is the same. What is in the folder
-# EXTRA is added. The rest as for rootfs.sh.
+# Writes the image NAME as an OCI archive to OUT, without a container engine; the same input gives the same bytes. Adds the files in the folder
+# EXTRA. The other arguments are those of rootfs.sh.
 # usage: image.sh PROGRAMS HANDLERS ARCH NAME OUT [EXTRA]
 set -eu
 programs=$1 handlers=$2 arch=$3 name=$4 out=$5 extra=${6-}
@@ -27,8 +27,8 @@ contents=$(sha256sum "$work/layer" | cut -d' ' -f1)
 unpacked=$(stat -c %s "$work/layer")
 gzip -n "$work/layer"
 layer=$(blob "$work/layer.gz" layer.v1.tar+gzip)
-# Without rights by default: whoever runs the agent, which needs root, says so, as the chart does.
-# One heap for what the C libraries keep, none of it kept by each thread, and no stacks of threads that have ended.
+# The default user has no rights; whoever runs the agent, which needs root, must set the user, as the chart does.
+# The C library uses one heap, without caches for each thread, and keeps no stacks of threads that have ended.
 printf '{"architecture":"%s","os":"linux","config":{"User":"65532:65532","Entrypoint":["/usr/bin/leafhost"],"Cmd":["agent"],"Env":["PATH=/usr/bin","LEAFHOST_HANDLERS_DIR=/usr/share/leafhost/handlers","RUST_LIB_BACKTRACE=0","MALLOC_ARENA_MAX=1","GLIBC_TUNABLES=glibc.pthread.stack_cache_size=0:glibc.malloc.tcache_count=0"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
   "$arch" "$contents" >"$work/config"
 config=$(blob "$work/config" config.v1+json)

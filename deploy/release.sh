@@ -1,13 +1,13 @@
 #!/bin/bash
-# Makes the files of a release from what `make dist` and `make image` have built, and pushes image and chart to a registry. RELEASE.md says
-# what each file is. Publishes nothing else.
+# Creates the files of a release from the results of `make dist` and `make image`, and pushes image and chart to a registry. RELEASE.md describes
+# each file. Publishes nothing else.
 # usage: release.sh check                 fails unless the tree is as committed and has one version; a tag v* of the commit must name it
 #        release.sh files TARGET OUT      makes the files in the folder OUT, which it empties; HANDLERS names the handlers
 #        release.sh push OUT REGISTRY     pushes the image to REGISTRY/leafhost and the chart to REGISTRY/charts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-# In the order in which they depend on each other.
+# Each crate is listed after the crates that it depends on.
 crates=(leafhost-sdk-macros leafhost-sdk leafhost-uds leafhost-kubelet leafhost-cdi)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,7 +35,7 @@ check() {
   echo "release: version $version"
 }
 
-# Makes one image of those for two architectures, as an OCI archive.
+# Joins the images for two architectures to one OCI archive.
 image() {
   local out=$1 arch manifests='' digest index=application/vnd.oci.image.index.v1+json layout=$work/layout
   mkdir "$layout"
@@ -102,7 +102,7 @@ push() {
   case $registry in localhost:* | 127.0.0.1:*) tls=(--dest-tls-verify=false) plain=(--plain-http) ;; esac
   (cd "$out" && sha256sum --quiet -c SHA256SUMS)
   skopeo copy --quiet --all "${tls[@]}" "oci-archive:$out/leafhost-image-$version.tar" "docker://$registry/leafhost:$version"
-  # Where `skopeo login` keeps the password.
+  # `skopeo login` keeps the password here.
   "$(tests/cluster/build.sh helm | tail -n 1)/helm" push "${plain[@]}" ${REGISTRY_AUTH_FILE:+--registry-config "$REGISTRY_AUTH_FILE"} \
     "$out/leafhost-chart-$version.tgz" "oci://$registry/charts"
   echo "release: pushed $registry/leafhost:$version and $registry/charts/leafhost:$version"

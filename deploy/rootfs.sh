@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lays out in ROOT what the image has: the programs from PROGRAMS, the handlers, and of Debian only the libraries that the programs load and
+# Copies the files of the image to ROOT: the programs from PROGRAMS, the handlers, and from Debian only the libraries that the programs load and
 # the certificate authorities. ARCH is amd64 or arm64.
 # usage: rootfs.sh PROGRAMS HANDLERS ARCH ROOT
 set -eu
@@ -15,7 +15,7 @@ rm -rf "$root"
 install -Dm755 -t "$root/usr/bin" "$programs/leafhost"
 install -Dm755 -t "$root/usr/libexec/leafhost" "$programs/leafhost-compile"
 install -Dm644 -t "$root/usr/share/leafhost/handlers" "$handlers"/*.wasm "$handlers"/*.grants.yaml
-# A build for tests has much that only a debugger reads.
+# A build for tests has debug information.
 if command -v $strip >/dev/null; then $strip --strip-debug "$root/usr/bin/leafhost" "$root/usr/libexec/leafhost/leafhost-compile"; fi
 
 # A library is named in a program or in another library; the C library looks up hosts by itself.
@@ -49,6 +49,6 @@ mkdir -p "$root/etc/ssl/certs"
 cat /usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
 install -Dm644 -t "$root/usr/share/doc/ca-certificates" /usr/share/doc/ca-certificates/copyright
 install -Dm644 "$(dirname "$0")/../LICENSE" "$root/usr/share/doc/leafhost/LICENSE"
-# Where the chart mounts what is the node's.
+# The chart mounts folders of the node here.
 mkdir -p "$root/dev" "$root/etc/cdi" "$root/proc" "$root/run/udev" "$root/sys" "$root/var/lib/kubelet" "$root/var/lib/leafhost"
 mkdir -m 1777 "$root/tmp"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The agent in standalone mode on this machine, in <target>/run, with a live table. Ctrl-C ends both.
+# Runs the agent in standalone mode on this machine, in <target>/run, with a live table. Ctrl-C ends both.
 set -eu
 target=$1
 run=$target/run
@@ -7,19 +7,19 @@ mkdir -p "$run/handlers"
 cp -R deploy/samples/standalone/. "$run/"
 cp "$target"/handlers/*.wasm "$target"/handlers/*.grants.yaml "$run/handlers/"
 
-# As root the specs go where podman looks for those that last until the next start of the machine; otherwise they are beside
-# the rest. An installed agent has /etc/cdi.
+# As root the agent writes the specs to /run/cdi, from where podman reads specs that last until the next boot; otherwise to
+# target/run. An installed agent uses /etc/cdi.
 cdi=$run/cdi
 [ "$(id -u)" != 0 ] || cdi=/run/cdi
 
-# In a session of its own: Ctrl-C in the terminal would be a first signal, and the one below a second, which ends it undrained.
+# The agent gets a session of its own. Otherwise Ctrl-C would be its first signal and the one below its second, which ends it at once.
 setsid "$target/release/leafhost" agent --standalone "$run" --state-dir "$run/state" --cdi-dir "$cdi" \
   --no-kubelet --listen 127.0.0.1:0 --log-format text >"$run/log" 2>&1 &
 agent=$!
 finish() {
   kill "$agent" 2>/dev/null || true
   wait "$agent" 2>/dev/null || true
-  # Not if another agent has the folder.
+  # Skip this if another agent uses the folder.
   lock=$cdi/.akri.sh_leafhost.lock
   flock -n "$lock" rm -f "$cdi"/akri.sh-*_leafhost.json "$lock" 2>/dev/null || true
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the named parts (build, test, lint, fuzz, cluster, dist, soak, release) need and this machine lacks. Says what before it does it.
+# Installs the packages that the named parts (build, test, lint, fuzz, cluster, dist, soak, release) need and this machine lacks. Prints their names first.
 set -eu
 packages='gcc libc6-dev libudev-dev pkg-config'
 for part in "$@"; do
@@ -7,18 +7,18 @@ for part in "$@"; do
     build) ;;
     lint) ;;
     soak) ;;
-    # libFuzzer is C++.
+    # libFuzzer is written in C++.
     fuzz) packages="$packages g++" ;;
     # podman with what a container on a bare machine needs; umockdev plays USB devices; busybox is the test image;
-    # udev's own engine says what rules mean; wsdd is a neighbour of ONVIF cameras; faketime sets a clock back that is one program's; tmux is a terminal of any size.
+    # udev evaluates rules for comparison; wsdd answers probes like ONVIF cameras; faketime sets back the clock of one program; tmux is a terminal of any size.
     test)
       packages="$packages podman runc faketime umockdev udev busybox-static iproute2 tmux wsdd"
       python3 -c 'import ensurepip' 2>/dev/null || packages="$packages python3-venv"
       command -v node >/dev/null || packages="$packages nodejs"
       command -v npm >/dev/null || packages="$packages npm" ;;
-    # What a Kubernetes on this machine needs beside the programs that tests/cluster/build.sh makes.
+    # Kubernetes on this machine needs these packages in addition to the programs that tests/cluster/build.sh builds.
     cluster) packages="$packages busybox-static containernetworking-plugins etcd-server iproute2 iptables openssl runc" ;;
-    # Programs for arm64, and qemu to run them in a test. udev's library is that of the other architecture.
+    # Tools that build programs for arm64, and qemu to run them in a test. libudev must be that of the other architecture.
     dist) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross libudev-dev:arm64 qemu-user" ;;
     # skopeo pushes images without a container engine.
     release) packages="$packages skopeo" ;;
@@ -75,11 +75,11 @@ case " $* " in *" soak "*) tests/cluster/build.sh kubelet-1.35 >/dev/null ;; esa
 
 missing=
 if ! command -v dpkg-query >/dev/null; then
-  echo "setup: no Debian here; make sure of what these packages hold: $packages"
+  echo "setup: this is not Debian; install the contents of these packages yourself: $packages"
   packages=
 fi
 for package in $packages; do
-  # One that is there for several architectures has a line for each.
+  # A package that is installed for several architectures has a line for each.
   case "$package" in *:*) arch=${package#*:} ;; *) arch=$(dpkg --print-architecture) ;; esac
   dpkg-query -W -f '${db:Status-Status} ${Architecture}\n' "$package" 2>/dev/null | grep -qE "^installed ($arch|all)$" || missing="$missing $package"
 done
@@ -91,7 +91,7 @@ if [ -n "$missing" ]; then
   $sudo apt-get update -qq
   # shellcheck disable=SC2086
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
-  # Debian starts these for the machine; the tests bring up their own.
+  # Debian starts these services; the tests start their own.
   for service in etcd wsdd; do
     case "$missing" in *" $service"*)
       if [ -d /run/systemd/system ]; then $sudo systemctl disable --now --quiet "$service"; fi ;;
@@ -99,7 +99,7 @@ if [ -n "$missing" ]; then
   done
 fi
 
-# What is not ours, for the tests: gRPC, and peers that speak ONVIF and OPC UA. A stamp tells what is there.
+# Installs third-party software for the tests: gRPC, and peers that speak ONVIF and OPC UA. A stamp file records what is installed.
 installed() { [ "$(cat "$1/installed" 2>/dev/null)" = "$2" ]; }
 case " $* " in *" test "*)
   : "${LEAFHOST_PYTHON:=$HOME/.cache/leafhost/python}" "${LEAFHOST_NODE:=$HOME/.cache/leafhost/node}"
@@ -119,7 +119,7 @@ case " $* " in *" test "*)
     npm ci --prefix "$LEAFHOST_NODE" --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null
     echo "$wanted" >"$LEAFHOST_NODE/installed"
   fi
-  # Built anew only where something is new.
+  # Built again only if a source has changed.
   if command -v go >/dev/null; then
     (cd tests/system/go && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o "${LEAFHOST_GO:=$HOME/.cache/leafhost/go}/handler" .)
   else

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lays out in FOLDER what a release consists of. The programs come from PROGRAMS; NATIVE is the same leafhost for this machine,
+# Copies the files of a release to FOLDER. The programs come from PROGRAMS; NATIVE is the same leafhost for this machine,
 # which writes the completions and man pages. Needs no network.
 set -eu
 programs=$1 native=$2 handlers=$3 folder=$4
@@ -9,7 +9,7 @@ install -Dm755 -t "$folder/bin" "$programs/leafhost"
 install -Dm755 -t "$folder/libexec/leafhost" "$programs/leafhost-compile"
 install -Dm644 -t "$folder/share/leafhost/handlers" "$handlers"/*.wasm "$handlers"/*.grants.yaml
 
-# What cargo packages: the manifests of the SDK alone, without the workspace.
+# Copies the files that cargo packages: the manifests of the SDK without the workspace.
 sdk=$folder/share/leafhost/sdk
 rm -f "$target"/package/leafhost-sdk-*.crate
 cargo package --quiet --locked --offline --allow-dirty --no-verify --exclude-lockfile -p leafhost-sdk-macros -p leafhost-sdk

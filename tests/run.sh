@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs steps in the order in which they are named and stops at the first that fails. A test that fails is run once more by itself; if it
-# passes then, the step goes on, and the test is printed as flaky and counted at the end, below the minutes of each step.
+# Runs the named steps in order and stops at the first that fails. Runs a failed test once more by itself; if the test then passes, the step
+# continues, and the end of the output lists the test as flaky, below the minutes of each step.
 # usage: tests/run.sh STEP...
-# STEP is check (what changed), check-all, doc, a target of make (lint, setup-…), or a suite: unit, crates (the tests of single crates), or one of tests/ by its name.
+# STEP is check (the changed crates), check-all, doc, a target of make (lint, setup-…), or a suite: unit, crates (the tests of single crates), or one of tests/ by its name.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD steps=$*
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-# As cargo sets it: tests of macros load libraries of the compiler.
+# Cargo sets this, too: tests of macros load libraries of the compiler.
 LD_LIBRARY_PATH=$target/debug/deps:$(rustc --print target-libdir):$(rustc --print sysroot)/lib
 export LD_LIBRARY_PATH
 work=$(mktemp -d)
@@ -20,7 +20,7 @@ finish() {
 }
 trap finish EXIT
 
-# Builds, and lists the programs with tests: suite, folder of the package, program.
+# Builds the programs with tests and lists them: suite, folder of the package, program.
 compile() {
   cargo "$@" --locked --message-format=json-render-diagnostics >"$work/json" || return 1
   sed -n 's|.*"package_id":"path+file://\([^#"]*\)#.*"kind":\["\([a-z-]*\)".*"name":"\([^"]*\)".*"overflow_checks":[a-z]*,"test":true.*"executable":"\([^"]*\)".*|\2\t\1\t\3\t\4|p' "$work/json" |
@@ -29,7 +29,7 @@ compile() {
       print suite, $2, $4 }' >>"$work/programs"
 }
 
-# Builds once what suites among the steps need. Cargo would compile dependencies again for each other choice of packages.
+# Builds all programs of the named suites once. Cargo would compile dependencies again for each other choice of packages.
 build() {
   [ -z "$is_built" ] || return 0
   local name more=()
@@ -38,7 +38,7 @@ build() {
   done
   : >"$work/programs"
   compile build --workspace --bins --tests || return 1
-  # Cargo leaves out, among all tests, those that it is not to run by itself.
+  # A build of all tests leaves out those with `test = false`.
   [ ${#more[@]} = 0 ] || compile build --workspace "${more[@]}" || return 1
   case " $steps " in *" peers "*) compile build -p leafhost-peers --all-features --bins --tests || return 1 ;; esac
   make --no-print-directory handlers guests && is_built=yes
@@ -63,7 +63,7 @@ tests() {
   local folder=$1 program=$2 name failed
   echo "== ${program#"$target/"}"
   (cd "$folder" && "$program") 2>&1 | tee "$work/log" && return 0
-  # One that was killed does not say which tests failed.
+  # A killed program does not list its failed tests.
   grep -q '^test result: FAILED' "$work/log" || return 1
   mapfile -t failed < <(awk '/^failures:$/ {names = ""} /^    [^ ]+$/ {names = names substr($0, 5) "\n"} END {printf "%s", names}' "$work/log")
   [ ${#failed[@]} -gt 0 ] || return 1
@@ -81,7 +81,7 @@ check() {
   if [ "$1" = all ]; then suite unit ""; else changed && suite unit "$work/changed"; fi
 }
 
-# Lists the folders of the packages that differ from where the branch began, or in the last commit if nothing does, and of those that depend on them.
+# Lists the folders of the packages that changed since the branch began (or in the last commit, if none did), and of packages that depend on them.
 changed() {
   local base file folder
   base=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
@@ -93,7 +93,7 @@ changed() {
     return
   fi
   while read -r file; do
-    # Its definitions are those of the crate.
+    # The crate `k8s` includes the definitions of the chart.
     case $file in deploy/chart/*) file=host/k8s/Cargo.toml ;; esac
     folder=$(dirname "$file")
     while [ "$folder" != . ] && ! [ -e "$folder/Cargo.toml" ]; do folder=$(dirname "$folder"); done
@@ -113,7 +113,7 @@ step() {
   esac
 }
 
-# Takes the time of a function. Prints nothing of it before the end.
+# Measures the time of a function. Prints it only at the end.
 timed() {
   local begun=$SECONDS name=$1 ended=0
   shift

@@ -1,4 +1,4 @@
-//! Builder methods of [`Device`]. They know nothing of the host, which drops devices that break a rule of the contract.
+//! Builder methods of [`Device`]. They do not check rules of the contract; the host drops devices that break one.
 
 use crate::{Attribute, AttributeValue, Device, DeviceNode, Health, Mount};
 

@@ -451,7 +451,7 @@ impl Site {
         let log = self.home.log();
         let lines = log
             .lines()
-            .filter(|line| line.contains("allocated what a scheduler has reserved"));
+            .filter(|line| line.contains("allocated the devices that a scheduler has reserved"));
         lines
             .filter_map(|line| Some((line.split_whitespace().next()?.to_owned(), line.to_owned())))
             .collect()

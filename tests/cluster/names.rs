@@ -156,9 +156,9 @@ pub fn check_webhook(cluster: &Cluster, name: &str) -> Result<()> {
         (
             other.name(),
             &instance,
-            "metadata.name: Instances of another namespace are named so",
+            "metadata.name: Instances of another namespace can have this name",
         ),
-        ("default", &instance, "are named so; choose a name"),
+        ("default", &instance, "can have this name; choose a name"),
     ] {
         let object: Value = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
             "metadata": {"name": name, "namespace": space}, "spec": spec});

@@ -1,4 +1,4 @@
-{{- /* What labels call the chart's parts. */ -}}
+{{- /* The name of the chart's parts in labels. */ -}}
 {{- define "leafhost.chart" -}}
 {{ .Values.nameOverride | default "leafhost" }}
 {{- end }}
@@ -64,12 +64,12 @@ app.kubernetes.io/component: scheduler
 {{ include "leafhost.name" . | trimSuffix "-agent" }}-webhook
 {{- end }}
 
-{{- /* The Secret that the chart makes and the webhook writes. */ -}}
+{{- /* The Secret that the chart creates and the webhook writes. */ -}}
 {{- define "leafhost.webhookSecret" -}}
 {{ include "leafhost.webhookName" . }}-certificate
 {{- end }}
 
-{{- /* "true" if the webhook reviews what the controller writes. */ -}}
+{{- /* "true" if the webhook reviews the brokers that the controller writes. */ -}}
 {{- define "leafhost.reviewsBrokers" -}}
 {{- if and .Values.webhookConfiguration.enabled .Values.webhookConfiguration.brokers.enabled .Values.controller.enabled .Values.controller.brokers.enabled }}true{{ end }}
 {{- end }}
@@ -85,14 +85,14 @@ app.kubernetes.io/component: webhook
 {{ include "leafhost.commonLabels" . }}
 {{- end }}
 
-{{- /* The image of a part: its own values, and those of the agent where it has none. Takes a list of the root and the part's image. */ -}}
+{{- /* The image of a part. Empty values are those of the agent's image. Takes a list of the root and the part's image. */ -}}
 {{- define "leafhost.image" -}}
 {{- $root := index . 0 }}{{ $image := index . 1 | default dict }}{{ $agent := $root.Values.agent.image -}}
 image: "{{ $image.repository | default $agent.repository }}:{{ $image.tag | default $agent.tag | default $root.Chart.AppVersion }}"
 imagePullPolicy: {{ $image.pullPolicy | default $agent.pullPolicy }}
 {{- end }}
 
-{{- /* The handlers that run in pods of their own, as a JSON list: values, file, what their devices may give to a workload. */ -}}
+{{- /* The handlers that run in separate pods, as a JSON list: values, file, and what their devices may add to a container. */ -}}
 {{- define "leafhost.handlerPods" -}}
 {{- $pods := list }}
 {{- if .Values.debugEcho.discovery.enabled }}
@@ -146,18 +146,18 @@ spec:
     matchLabels: {{- index . 3 | nindent 6 }}
 {{- end }}
 
-{{- /* The address of the pod, for what serves metrics. */ -}}
+{{- /* The address of the pod, at which it serves metrics. */ -}}
 {{- define "leafhost.podAddress" -}}
 - name: LEAFHOST_POD_ADDRESS
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- end }}
 
-{{- /* "true" if the policies are wanted; checks.yaml refuses an API server that is too old for their expressions. */ -}}
+{{- /* "true" if the policies are enabled; checks.yaml refuses an API server that is too old for their expressions. */ -}}
 {{- define "leafhost.hasPolicies" -}}
 {{- if .Values.policies.enabled }}true{{ end }}
 {{- end }}
 
-{{- /* Parts of the policies of agents, as JSON: whether an agent writes, the node of its token, and that it must have one. */ -}}
+{{- /* Parts of the policies of agents, as JSON: the condition that an agent writes, the node of its token, and the check that the token has a node. */ -}}
 {{- define "leafhost.anAgent" -}}
 {{- dict "name" "an-agent" "expression" (printf "request.userInfo.username == 'system:serviceaccount:%s:%s'" .Release.Namespace (include "leafhost.name" .)) | toJson }}
 {{- end }}
@@ -170,7 +170,7 @@ spec:
 {{- dict "expression" "variables.node != ''" "reason" "Forbidden" "message" "the token of an agent must be bound to a node; an agent runs as a pod of its DaemonSet" | toJson }}
 {{- end }}
 
-{{- /* Puts a policy into force. Takes a list of the root and the policy's name. */ -}}
+{{- /* Binds a policy, which puts it into effect. Takes a list of the root and the policy's name. */ -}}
 {{- define "leafhost.policyBinding" -}}
 {{- $root := index . 0 }}{{ $policy := printf "%s-%s" (include "leafhost.name" $root) (index . 1) -}}
 apiVersion: admissionregistration.k8s.io/v1

@@ -31,7 +31,7 @@ pub fn announcement(details: &Details, uuid: &str, scopes: &[String]) -> Result<
     })
 }
 
-/// Filters a camera by its address and the hardware addresses of all its interfaces, as far as they are known.
+/// Filters a camera by its address, if it is known, and by the hardware addresses of all its interfaces.
 pub fn addresses(details: &Details, ip: Option<&str>, macs: &[String]) -> Result<(), Dropped> {
     let ip = ip.map(|ip| [ip.to_owned()]);
     decide(

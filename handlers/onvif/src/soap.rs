@@ -1,5 +1,4 @@
-//! Requests of ONVIF's device service that discovery needs, and their answers. This module knows nothing of connections and
-//! credentials.
+//! Requests of ONVIF's device service that discovery needs, and their answers. This module has no connections and no credentials.
 //!
 //! Answers are matched by local names, because cameras put elements into wrong namespaces.
 
@@ -251,9 +250,8 @@ fn take_fault(element: &Element<'_>, fault: &mut Fault) {
 }
 
 impl Fault {
-    /// Classifies the fault. Cameras that require credentials say so in a subcode (mostly with HTTP status 400), in words,
-    /// or say only that it is the sender's fault, `Client` in SOAP 1.1. A server that lacks the operation also says the
-    /// last, but explains it in words.
+    /// Classifies the fault. Cameras that require credentials report this in a subcode (mostly with HTTP status 400), in words, or only as the
+    /// sender's fault (`Client` in SOAP 1.1). A server that lacks the operation also reports the sender's fault, but explains it in words.
     fn classify(self, status: u16) -> Failure {
         let text = self.text();
         let lower = text.to_ascii_lowercase();

@@ -1,5 +1,4 @@
-//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. This module knows nothing of sockets
-//! and trusts no input.
+//! WS-Discovery (2005/04 draft, as ONVIF uses it): writes probes and parses messages. This module opens no sockets and trusts no input.
 
 use crate::xml;
 

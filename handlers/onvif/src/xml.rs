@@ -1,4 +1,4 @@
-//! Reads untrusted XML: one pass, no tree, everything bounded. This module knows nothing of SOAP.
+//! Reads untrusted XML: one pass, no tree, everything bounded. This module does not interpret SOAP.
 //!
 //! Elements are matched by local name, because cameras use wrong and undeclared prefixes. A qualified name in a text can be
 //! resolved.

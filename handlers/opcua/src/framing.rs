@@ -1,5 +1,4 @@
-//! Transport of OPC UA (OPC 10000-6, 6.7 and 7.1): splits bytes into chunks and joins chunks to messages. It knows nothing
-//! of services.
+//! Transport of OPC UA (OPC 10000-6, 6.7 and 7.1): splits bytes into chunks and joins chunks to messages. It does not interpret services.
 //!
 //! Memory is allocated only for bytes that a peer has sent, never for announced ones; every bound is checked before the
 //! bytes are stored.

@@ -1,4 +1,4 @@
-//! Encodes and decodes the discovery services (OPC 10000-4, 5.5 and 5.6). It knows nothing of connections.
+//! Encodes and decodes the discovery services (OPC 10000-4, 5.5 and 5.6). This module opens no connections.
 //!
 //! Messages are written and read field by field. A library for all of OPC UA recurses as deep as the bytes say and allocates
 //! what they announce; the tests compare the bytes with such a library.
@@ -148,7 +148,7 @@ pub fn endpoints(body: &[u8]) -> Result<Vec<Endpoint>, Error> {
     })
 }
 
-/// Reads the bytes as each of these answers, to show that none of them does harm.
+/// Reads the bytes as each of these answers, to show that no reader panics on them.
 #[doc(hidden)]
 pub fn read_all(body: &[u8]) {
     let _ = channel(body);

@@ -65,7 +65,7 @@ impl Admin {
     }
 }
 
-/// Serves for an agent that has not started, whose handlers and devices are not known yet: answers with what it waits for.
+/// Serves an agent that has not started and knows no handlers and devices yet: answers with the reason why it waits.
 pub async fn serve_waiting(listener: TcpListener, waits: watch::Receiver<Option<String>>) {
     let routes = Router::new()
         .route("/healthz", get(async || "ok\n"))

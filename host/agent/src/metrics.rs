@@ -69,7 +69,7 @@ impl Default for Metrics {
             problems: register(
                 all,
                 "leafhost_problems",
-                "What is wrong now, as the status tells it, by the part that says so",
+                "Current problems, by the part of the agent that reports them",
             ),
             slices: register(
                 all,
@@ -79,12 +79,12 @@ impl Default for Metrics {
             slice_writes: register(
                 all,
                 "leafhost_slice_writes_total",
-                "Writes of ResourceSlices, by what made them necessary",
+                "Writes of ResourceSlices, by reason",
             ),
             lost_lines: register(
                 all,
                 "leafhost_log_lines_dropped_total",
-                "Lines of the log that its reader did not take in time",
+                "Log lines dropped because the log reader was too slow",
             ),
             registry,
         }

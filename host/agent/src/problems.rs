@@ -14,7 +14,7 @@ const SPACING: Duration = Duration::from_secs(10);
 impl AgentState {
     /// Returns the number of problems of each part of the agent, including parts without any.
     pub(crate) fn count_problems(&self) -> BTreeMap<&'static str, usize> {
-        // Nothing stays borrowed: borrowing the same value again would wait for ever if a change waits in between.
+        // Clones the value at once: to borrow it a second time would wait forever if a change waits in between.
         let handlers = Arc::clone(&self.handlers.borrow());
         let refused = handlers.sources.values();
         let refused = refused.filter(|loaded| loaded.error.is_some()).count();

@@ -165,7 +165,7 @@ impl ReconcileTask {
             }
         }
         self.leave_alone(&outdated);
-        // Not marked as seen: besides our own writes it may have those of others.
+        // Does not mark the value as seen, because it may also have writes of others.
         let instances = Arc::clone(&self.instances.borrow());
         self.metrics.count_instances(&instances, &self.node);
         let interrupted = instances.interrupted.clone();

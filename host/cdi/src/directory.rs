@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// Another process uses the folder.
     #[error(
-        "the folder of CDI specs {} is in use by the agent with pid {pid}; stop that one, or name another folder with --cdi-dir",
+        "the folder of CDI specs {} is in use by the agent with pid {pid}; stop that agent, or name another folder with --cdi-dir",
         directory.display()
     )]
     InUse {
@@ -345,10 +345,10 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> Error {
             "no space is left; free some; retrying"
         }
         ErrorKind::InvalidFilename => {
-            "the folder's file system knows no such long names; name another one with --cdi-dir"
+            "the file system of the folder does not support such long names; name another folder with --cdi-dir"
         }
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-            "it, or a part of its path, is not a folder; name another one with --cdi-dir"
+            "it, or a part of its path, is not a folder; name another folder with --cdi-dir"
         }
         _ if matches!(source.raw_os_error(), Some(ENFILE | EMFILE)) => {
             "too many files are open; raise the agent's limit (ulimit -n, LimitNOFILE); retrying"

@@ -37,7 +37,7 @@ impl Shared {
             };
             if let Err(error) = self.ports.records.save(uid, &over).await {
                 // A pod must not wait for disk space: removing needs none, and a slot without a record is found again.
-                tracing::warn!(error, claim = uid, "the end of a claim is not written down");
+                tracing::warn!(error, claim = uid, "cannot record the end of a claim");
                 self.ports.records.remove(uid).await?;
             }
             self.edit(|report| drop(report.claims.insert(uid.clone(), Arc::new(over))));
@@ -91,7 +91,7 @@ impl Shared {
         let written = match self.ports.specs.all().await {
             Ok(written) => written,
             Err(error) => {
-                tracing::warn!(error, "cannot look after the devices of claims");
+                tracing::warn!(error, "cannot list the CDI specs of claims");
                 return true;
             }
         };
@@ -169,7 +169,7 @@ impl Shared {
     async fn end_unknown(&self) -> bool {
         let mut is_done = true;
         for (claim, slot) in self.unknown() {
-            // A claim that is being prepared has it.
+            // While the claim is being prepared, the slot belongs to it.
             let Ok(_turn) = self.turn(&claim.uid).try_lock_owned() else {
                 continue;
             };

@@ -115,7 +115,7 @@ fn of_claim<'a>(
 /// Changes that correct the slots of a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// Slots that it has afterwards.
+    /// Slots that the claim has afterwards.
     pub slots: Vec<String>,
     /// Slots to take.
     pub take: Vec<String>,

@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// Corrects the slots of a prepared claim. Returns false if that has to be tried again.
+    /// Corrects the slots of a prepared claim. Returns false if the caller must try again.
     pub async fn settle_claim(&self, uid: &str, record: &Record) -> bool {
         let instances = Arc::clone(&self.ports.store.instances().borrow());
         let settlements = self.settlements(uid, record, &instances);
@@ -56,7 +56,7 @@ impl Shared {
                     instance = instance.metadata.name,
                     ?slots,
                     is_done,
-                    "a claim settles its slots"
+                    "settled the slots of a claim"
                 );
                 if !is_done {
                     // The Instances will show what to do instead, or the next attempt succeeds.
@@ -75,11 +75,7 @@ impl Shared {
         if now != *record
             && let Err(error) = self.save(uid, now).await
         {
-            tracing::warn!(
-                error,
-                claim = uid,
-                "the slots of a claim are not written down"
-            );
+            tracing::warn!(error, claim = uid, "cannot record the slots of a claim");
             return false;
         }
         true

@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// Releases a slot of a claim. Returns false if that has to be tried again.
+    /// Releases a slot of a claim. Returns false if the caller must try again.
     pub async fn give_back(&self, claim: &ClaimRef, slot: &Slot) -> bool {
         let usage = self.usage(claim);
         let change = Change::Update {
@@ -221,7 +221,7 @@ fn none_free(found: &Found) -> String {
         _ => "others take them".to_owned(),
     };
     format!(
-        "no slot of Instance {name} is free ({held}); leafhost status slots says which pods have them"
+        "no slot of Instance {name} is free ({held}); leafhost status slots shows the pods that have them"
     )
 }
 

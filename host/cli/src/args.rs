@@ -49,7 +49,7 @@ pub const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 #[command(name = "leafhost", version, long_version = crate::version::long(), after_long_help = examples::TOP,
     propagate_version = false, arg_required_else_help = true, subcommand_required = true)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -89,7 +89,7 @@ fn with_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_variables)
 }
 
-/// What to do.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the node agent
@@ -102,33 +102,33 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Run the controller of a cluster
     ///
-    /// It releases what nodes left behind that are gone: a node that was deleted, has the taint node.kubernetes.io/out-of-service, or has not
-    /// been Ready for 6 minutes. A node that is not Ready keeps the slots of a device as long as a pod on it that has not ended asks for
-    /// the device. Of several controllers one acts, the others wait. Agents run on without it.
+    /// It releases the slots of gone nodes: nodes that were deleted, have the taint node.kubernetes.io/out-of-service, or have not been Ready
+    /// for 6 minutes. A node that is not Ready keeps the slots of a device while one of its pods that requests the device has not ended. If
+    /// there are several controllers, one leads and the others wait. Agents continue without a controller.
     #[command(after_long_help = examples::CONTROLLER)]
     Controller(ControllerArgs),
     /// Run the webhook that checks Configurations before the API server of a cluster stores them
     ///
-    /// It refuses what Kubernetes does not read of a broker's pod or job and of services, and discoveryDetails that their handler refuses. It
-    /// makes and renews its certificate, keeps it in a Secret, and tells the API server to trust it. Without it Configurations are checked
-    /// when agents and the controller use them.
+    /// It refuses fields of broker pods, jobs and services that Kubernetes does not have, and discoveryDetails that their handler refuses. It
+    /// creates and renews its certificate, stores it in a Secret, and configures the API server to trust it. Without the webhook, agents and
+    /// the controller check Configurations when they use them.
     #[command(after_long_help = examples::WEBHOOK)]
     Webhook(Box<WebhookArgs>),
     /// Run the extender of a scheduler: pods get devices that they describe
     ///
     /// A kube-scheduler asks it which nodes have the devices that a pod describes in the annotation leafhost.dev/devices. It chooses devices,
-    /// reserves them in their Instances and binds the pod, and the agent of the node gives each container exactly these. Any number may run,
-    /// each beside a scheduler of its own. With --tls-secret it answers the cluster's own kube-scheduler by the network.
+    /// reserves them in their Instances and binds the pod, and the agent of the node gives each container exactly these devices. Any number of
+    /// extenders may run, each for its own scheduler. With --tls-secret it serves the cluster's own kube-scheduler over the network.
     #[command(after_long_help = examples::SCHEDULER)]
     Scheduler(Box<SchedulerArgs>),
-    /// Say which devices a scheduler would choose for a pod
+    /// Show which devices a scheduler would choose for a pod
     ///
     /// It reads the Instances of the cluster with the kubeconfig that kubectl would use, chooses as leafhost scheduler does, and changes nothing.
-    /// For each node it names the devices that each container would get, or says why the node will not do; for each other device it names the first
+    /// For each node it names the devices that each container would get, or the reason why the node does not fit; for each other device it names the first
     /// condition that the device does not meet.
     #[command(after_long_help = examples::SELECT)]
     Select(SelectArgs),
-    /// Show what a running agent does
+    /// Show the status of a running agent
     ///
     /// Without VIEW it shows the kubelet, handlers, Configurations and Instances. It finds the agent through the agent's
     /// state folder or --agent.
@@ -144,12 +144,12 @@ pub enum Command {
     /// Create, inspect and run discovery handlers
     #[command(subcommand)]
     Handler(HandlerCommand),
-    /// Take a cluster over from Akri, or give it back
+    /// Migrate a cluster from Akri to Leafhost, or back
     #[command(subcommand)]
     Migrate(MigrateCommand),
     /// Print the custom resource definitions that the API server of a cluster needs
     ///
-    /// They are those of the Helm chart. Helm installs definitions and never replaces them, so apply them after an upgrade.
+    /// The Helm chart has the same definitions. Helm installs definitions but never replaces them, so apply them before an upgrade.
     #[command(after_long_help = examples::CRDS)]
     Crds,
     /// Print a completion script for a shell
@@ -173,7 +173,7 @@ pub enum HandlerCommand {
     /// Create the crate of a new handler: source, native test, grants, size profile
     #[command(after_long_help = examples::NEW)]
     New(NewArgs),
-    /// Show what a component says about itself and which grants it needs
+    /// Show the description of a component and the grants that it needs
     #[command(after_long_help = examples::INSPECT)]
     Inspect(InspectArgs),
     /// Call a handler once with production limits and show the answer
@@ -185,15 +185,15 @@ pub enum HandlerCommand {
     /// Print components with their grants as a ConfigMap
     ///
     /// Agents in a cluster load the handlers of the ConfigMaps in their namespace that have the label leafhost.dev/handlers: "true".
-    /// The components are gzipped and may have 1 MiB together. Nothing is applied: kubectl does that. Without --server-side
-    /// kubectl keeps a copy of the object in an annotation, for which most components are too big.
+    /// The components are gzipped and may have 1 MiB in all. Apply the output with kubectl. Without --server-side kubectl
+    /// keeps a copy of the object in an annotation, for which most components are too big.
     #[command(after_long_help = examples::CONFIGMAP)]
     Configmap(ConfigMapArgs),
     /// Serve a component as a handler that was built for Akri
     ///
-    /// It registers with the agent of its node, Leafhost's or Akri's, by a socket in a folder, and registers again when the agent is started
-    /// again. What its devices add to a container must be granted here, and where the agent is Leafhost's, in the agent's own grants too. An agent
-    /// of Leafhost needs none of this: it runs components itself.
+    /// It registers with the agent of its node, Leafhost's or Akri's, by a socket in a folder, and registers again when the agent restarts.
+    /// The grants here limit what its devices add to a container; an agent of Leafhost also applies its own grants. Leafhost's agents do not
+    /// need this command, because they run components themselves.
     #[command(after_long_help = examples::SERVE)]
     Serve(ServeArgs),
 }
@@ -214,8 +214,8 @@ pub struct LogArgs {
 #[derive(Debug, Clone, Args)]
 pub struct AgentArgs {
     /// Read Configurations, handlers and secrets from files in DIR: configurations/*.yaml, handlers/*.wasm, secrets/NAME/KEY
-    /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost; without this flag the agent is one of a Kubernetes cluster: that of its
-    /// service account, else that of KUBECONFIG]
+    /// [default DIR: /etc/leafhost as root, else $XDG_CONFIG_HOME/leafhost; without this flag the agent runs in cluster mode, in the cluster of
+    /// its service account, else that of KUBECONFIG]
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "1")]
     pub standalone: Option<String>,
 
@@ -254,7 +254,7 @@ pub struct AgentArgs {
     #[arg(long)]
     pub no_kubelet: bool,
 
-    /// Time after which a claimed slot that no pod is seen to have is released, such as 30s or 5m
+    /// Time after which the agent releases a claimed slot that it has seen no pod have, such as 30s or 5m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub slot_grace: Duration,
 
@@ -282,7 +282,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "no_external_handlers")]
     pub external_handlers_dir: Option<PathBuf>,
 
-    /// Let no handler register
+    /// Accept no registrations of handlers
     #[arg(long)]
     pub no_external_handlers: bool,
 
@@ -312,8 +312,8 @@ pub struct AgentArgs {
 /// Flags for devices that leafhost scheduler gives.
 #[derive(Debug, Clone, Args)]
 pub struct TicketArgs {
-    /// The number of tickets that the kubelet is offered as leafhost.dev/devices: containers with one get the devices that leafhost scheduler has reserved for
-    /// them; 220 are enough for a kubelet with the usual limit of 110 pods
+    /// The number of tickets, the resource leafhost.dev/devices, to offer to the kubelet: a container with a ticket gets the devices that leafhost
+    /// scheduler has reserved for it; 220 are enough for a kubelet with the usual limit of 110 pods
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "standalone",
         value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TICKETS)))]
     pub tickets: u32,
@@ -323,7 +323,7 @@ pub struct TicketArgs {
     pub node_lock: bool,
 }
 
-/// How handlers are compiled.
+/// Flags for compiling handlers.
 #[derive(Debug, Clone, Args)]
 pub struct CompilerArgs {
     /// The program that compiles components in its own sandbox [default: leafhost-compile in the folder of this executable
@@ -365,15 +365,15 @@ pub struct StatusArgs {
     #[arg(long)]
     pub unhealthy: bool,
 
-    /// Show what was skipped line by line, also where the reason is the same; with `configuration`
+    /// Show each skipped item in a line of its own, even if the reason is the same; with `configuration`
     #[arg(long)]
     pub all: bool,
 
-    /// Show nothing; fail with the reason if the agent is not ready, as /readyz says
+    /// Show nothing; fail with the reason if the agent is not ready, like /readyz
     #[arg(long, conflicts_with_all = ["view", "watch"])]
     pub ready: bool,
 
-    /// Show nothing; fail only if an agent runs that does not answer at all
+    /// Show nothing; fail only if an agent runs and does not answer
     #[arg(long, conflicts_with_all = ["view", "watch", "ready"])]
     pub live: bool,
 
@@ -394,14 +394,14 @@ pub struct StatusArgs {
     pub state_dir: Option<PathBuf>,
 }
 
-/// What `leafhost status` shows.
+/// View of `leafhost status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// Handlers and where they come from
     Handlers,
     /// Instances with their CDI devices; with NAME those of one Configuration
     Instances,
-    /// Slots, and which pod has each through which resource
+    /// Slots, with the pod that has each slot and the resource through which it has it
     Slots,
     /// The resources that the agent offers to the kubelet, and the state of each
     Resources,
@@ -420,7 +420,7 @@ pub struct CheckArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// The namespaces that the agents of the cluster also read Secrets and ConfigMaps of; may be repeated
+    /// The namespaces whose Secrets and ConfigMaps the agents of the cluster may read in addition; may be repeated
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
     pub properties_namespaces: Vec<String>,
 
@@ -471,7 +471,7 @@ pub struct ConfigMapArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// The namespace of the agents [default: none is written, so that kubectl chooses]
+    /// The namespace of the agents [default: none is written, and kubectl applies its own]
     #[arg(long, short, value_name = "NS")]
     pub namespace: Option<String>,
 }
@@ -499,7 +499,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub grants: Option<PathBuf>,
 
-    /// Also show what the handler saw and left out, and why
+    /// Also show what the handler skipped, with the reasons
     #[arg(long)]
     pub explain: bool,
 

@@ -76,7 +76,7 @@ async fn move_on(
         return Ok(());
     }
     if !plan.blockers.is_empty() {
-        bail!("nothing was done: put right what is in the way, and run this again");
+        bail!("nothing was done: remove the obstacles above, and run this again");
     }
     if !args.yes && !confirmed()? {
         bail!("nothing was done");
@@ -102,7 +102,7 @@ async fn move_on(
     }
     let left: Vec<&str> = plan.steps.iter().map(|step| step.text.as_str()).collect();
     bail!(
-        "these steps are left after {ROUNDS} rounds, because something else changes the same objects: {}; suspend what does that, such as Argo CD or Flux, and run this again",
+        "these steps are left after {ROUNDS} rounds, because something else changes the same objects: {}; suspend the tool that changes them, such as Argo CD or Flux, and run this again",
         left.join("; ")
     )
 }
@@ -127,7 +127,7 @@ fn shown(plan: &Plan, paint: Paint) -> String {
         line(Tone::Plain, "Nothing is to be done.");
         return text;
     }
-    line(Tone::Heading, "What will be done:");
+    line(Tone::Heading, "Steps:");
     for (number, step) in (1..).zip(&plan.steps) {
         line(Tone::Plain, &format!("  {number}. {}.", step.text));
     }
@@ -138,9 +138,10 @@ fn shown(plan: &Plan, paint: Paint) -> String {
 fn confirmed() -> Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(
-            Usage("there is no terminal to ask at; use --yes to do it without".to_owned()).into(),
-        );
+        return Err(Usage(
+            "there is no terminal for the confirmation; use --yes to skip it".to_owned(),
+        )
+        .into());
     }
     eprint!("Continue? [y/N] ");
     std::io::stderr().flush().context("cannot ask")?;

@@ -87,7 +87,7 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
     tasks.add("extender endpoint", endpoint);
     if let Some(public) = public {
         let endpoint = async move {
-            // Without a certificate it is not ready, whatever it has seen.
+            // The extender is not ready without a certificate.
             if let Some(mut certificate) = certificate {
                 let is_there = certificate.wait_for(Option::is_some);
                 let is_there = stop.run_until_cancelled(is_there).await;

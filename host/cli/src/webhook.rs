@@ -93,7 +93,7 @@ async fn serve(args: WebhookArgs) -> Result<()> {
         }
         error = tasks.ended() => Err(error.into()),
     };
-    // A handler that is still being loaded is not the cause of the end: the loader reports it before it ends.
+    // The loader records before it ends that a handler that is still being loaded did not cause the end.
     let _ = tasks.drain(LAST).await;
     ended
 }

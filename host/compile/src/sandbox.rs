@@ -52,7 +52,7 @@ pub(crate) fn enter() -> Result<(), Error> {
     set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
     for (what, resource, soft, hard) in [
         ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
-        // The soft limit has a signal of its own; the hard limit sends one that anyone could send.
+        // At the soft limit the kernel sends SIGXCPU; at the hard limit it sends SIGKILL, which others could also send.
         ("computing", Resource::RLIMIT_CPU, CPU, CPU + 5),
         ("open files", Resource::RLIMIT_NOFILE, FILES, FILES),
         ("output", Resource::RLIMIT_FSIZE, OUTPUT, OUTPUT),
@@ -63,8 +63,8 @@ pub(crate) fn enter() -> Result<(), Error> {
     filter_calls()
 }
 
-/// Lets everything else on the machine go first, for CPU time and memory: no process waits for a compilation. Errors are ignored. Applies to
-/// this thread and those it starts from now on.
+/// Gives this thread, and threads that it starts later, the lowest priority for CPU time and memory, so that no other process waits for a
+/// compilation. Ignores errors.
 #[allow(
     unsafe_code,
     reason = "neither the standard library nor nix sets a thread's scheduling"

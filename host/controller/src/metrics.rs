@@ -55,7 +55,7 @@ impl Metrics {
             leading: register(
                 all,
                 "leafhost_controller_leads",
-                "Whether this controller is the one that acts",
+                "1 if this controller is the leader, else 0",
             ),
             releases: register(
                 all,

@@ -247,7 +247,7 @@ async fn absence(cluster: &dyn Cluster, nodes: &NodeSet, node: &str) -> Result<F
     }
     // The watched state of the nodes may be older than the Instance.
     let Some(state) = cluster.node(node).await? else {
-        // The pods of a node that was only cut off run on, and exist until Kubernetes has collected them.
+        // If the node has only lost its connection, its pods still run, and exist until Kubernetes has deleted them.
         let requested = cluster.requested(node).await?;
         return Ok(Finding::Absent(if requested.is_empty() {
             Absence::Deleted

@@ -18,7 +18,7 @@ const REMEMBERED: Duration = BACKOFF_LAST.saturating_mul(2);
 pub struct WriteLimits {
     /// Bound for all namespaces whose writes are quick.
     pub all: usize,
-    /// Bound for one such namespace.
+    /// Bound for one of these namespaces.
     pub of_one: usize,
     /// Bound for all namespaces whose writes take long, in addition to `all`.
     pub slow: usize,

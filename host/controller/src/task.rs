@@ -1,4 +1,4 @@
-//! Runs each duty of the controller in a loop of its own, so that none waits for the writes of another.
+//! Runs each duty of the controller in a separate loop, so that no duty waits for the writes of another.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -373,7 +373,7 @@ pub fn details_problem(details: &str) -> Option<&'static str> {
         return Some("is longer than 256 KiB");
     }
     yaml_cost::is_nested_too_deep(details).then_some(
-        "has brackets in each other more than 64 deep, or too many to tell; write lists as lines that begin with '-', or all as JSON",
+        "has brackets nested more than 64 deep, or too many brackets to check; write lists as lines that begin with '-', or all as JSON",
     )
 }
 

@@ -1,5 +1,5 @@
-//! Current view of the devices of this node, from which plans, offers, CDI specs and slots are derived. Knows neither
-//! how devices are found nor what they are used for.
+//! Current view of the devices of this node, from which plans, offers, CDI specs and slots are derived. Does not depend on how devices are found or
+//! used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

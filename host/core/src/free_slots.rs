@@ -1,4 +1,4 @@
-//! Free slots of an Instance. Knows nothing of who wants one.
+//! Finds the free slots of an Instance. Does not depend on who wants a slot.
 
 use std::collections::BTreeSet;
 

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-/// Maximum number of handlers loaded at a time: each needs a place of its own among the guests that run at once, and loading
-/// needs some as well.
+/// Maximum number of handlers loaded at a time: each needs one of the places of concurrent guests, and loading needs some places too.
 pub const MOST_HANDLERS: usize = 100;
 
 /// Description that a handler gives of itself.

@@ -141,7 +141,7 @@ fn is_dns_part(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Length of the BLAKE2b digest that stands for a device in the name of its Instance.
+/// Length of the BLAKE2b digest of a device in the name of its Instance.
 ///
 /// Three bytes, as in Akri, can collide; the device that loses gets the next longer digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -67,7 +67,7 @@ pub enum Problem {
     #[error("{0}")]
     NoEffect(SourceProblem),
     #[error(
-        "not used: it is beyond the {cap} that an agent takes, those first that it took before, then the oldest; remove Configurations that are not wanted, or let one find more devices"
+        "not used: it is beyond the limit of {cap}; an agent first takes those that it had before, then the oldest; remove Configurations that you do not need, or let one find more devices"
     )]
     TooManyConfigurations {
         configuration: ConfigurationKey,
@@ -240,10 +240,10 @@ pub enum Problem {
     #[error("{error}{}", and_more(*more))]
     InstancesNotWritten { error: String, more: usize },
     #[error(
-        "cannot watch Instances: {error}; what was last known stays in effect, and changes are seen when the watch works again"
+        "cannot watch Instances: {error}; the agent uses the Instances that it read last, until the watch works again"
     )]
     InstancesNotWatched { error: String },
-    #[error("cannot claim slots, so no free one is offered until that is possible again: {error}")]
+    #[error("cannot claim slots, so the agent offers no free slots until it can: {error}")]
     SlotsNotClaimed { error: String },
     #[error(
         "no free slot of Instance {instance}{} is offered until it can be written again: {error}",
@@ -337,11 +337,11 @@ pub enum Problem {
         most: usize,
     },
     #[error(
-        "{over} Instances have no resource of their own, because this node has offered {names} names already and its Node object keeps every name; pods reach them through their Configuration's resource. Devices that get new ids again and again use them up"
+        "{over} Instances have no resource of their own, because this node has offered {names} names already and its Node object keeps every name; pods reach them through their Configuration's resource. Devices whose ids keep changing use up these names"
     )]
     ResourceNamesExhausted { over: usize, names: usize },
     #[error(
-        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}: delete that pod, or the one of the claim"
+        "slot {slot} is held by {holder} ({device_id}) and claimed by {claim:?}: delete that pod or the pod of the claim"
     )]
     SlotClaimedTwice {
         slot: String,
@@ -360,7 +360,7 @@ pub enum Problem {
     )]
     SlotRecordLost { slots: Vec<String> },
     #[error(
-        "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are not offered until no pod was seen to have them for {grace_seconds} s (--slot-grace)",
+        "the kubelet, which was restarted, has no record of slots that this node had before: {}; they are offered again when no pod has been seen to have them for {grace_seconds} s (--slot-grace)",
         few(slots, NAMED)
     )]
     SlotRecordMissing {

@@ -62,8 +62,7 @@ impl std::fmt::Debug for Property {
 /// Connection of one Configuration with one source of its handler.
 #[async_trait]
 pub trait Session: Send {
-    /// Waits for the next report, which may be a failure. A session does not end by itself; drop it to stop.
-    /// Cancel-safe: a dropped future loses no report.
+    /// Waits for the next report, which may be a failure. A session ends only when it is dropped. Cancel-safe: a dropped future loses no report.
     async fn next(&mut self) -> Report;
 }
 

@@ -1,6 +1,6 @@
 //! Reads and writes YAML as kubectl does, with the place of each field: booleans and numbers of YAML 1.1, merge keys, no key twice. Pure.
 //!
-//! Work and memory are bounded by the length of the text, whatever its aliases stand for. Knows no kind of document.
+//! The length of the text bounds work and memory, even if the text has aliases. Does not interpret documents.
 
 use std::fmt;
 
@@ -67,7 +67,7 @@ pub fn write(value: &impl Serialize) -> Result<String, serde_saphyr::ser::Error>
 
 /// Returns the limits and rules for reading `text`.
 fn options(text: &str) -> Options {
-    // Nothing but aliases makes a text stand for more than it is long.
+    // Only aliases can make the parsed document larger than its text.
     let most = 2 * text.len() + 10_000;
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

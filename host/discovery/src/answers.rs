@@ -55,7 +55,7 @@ impl DiscoveryTask {
                 if let Outcome::Discovered(discovery) = &report.outcome
                     && let Err(why) = budget.admit(&session.devices, discovery, grace)
                 {
-                    // Not a fault of the handler: others may have filled the budget.
+                    // The outcome is no fault, because other handlers may have filled the budget.
                     report.outcome = Outcome::Unavailable(why);
                     session.refuse(now);
                 }

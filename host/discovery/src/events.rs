@@ -171,7 +171,7 @@ impl Log {
     pub fn close(&mut self, configuration: &ConfigurationKey) {
         let more = std::mem::take(&mut self.more);
         if more > 0 {
-            tracing::info!(%configuration, events = more, "more happened to devices than is logged; see the status");
+            tracing::info!(%configuration, events = more, "further events of devices are not logged; see the status");
         }
     }
 }

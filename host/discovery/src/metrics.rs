@@ -69,13 +69,13 @@ impl Metrics {
             call_late: register_as(
                 all,
                 "leafhost_handler_late_seconds",
-                "From when calls of handlers were due until the guest began",
+                "Seconds from the time a call of a handler was due until the guest began",
                 times(&LATE_BUCKETS),
             ),
             denied: register(
                 all,
                 "leafhost_handler_denied_total",
-                "Capabilities handlers asked for and were denied",
+                "Uses of capabilities that the agent denied to handlers",
             ),
         }
     }

@@ -125,13 +125,13 @@ pub enum CallResult {
     /// No call yet.
     #[default]
     None,
-    /// All devices.
+    /// The answer has all devices.
     Ok,
-    /// Devices that may not be all.
+    /// The answer may lack devices.
     Partial,
     /// The handler rejects the details.
     InvalidDetails,
-    /// The handler cannot tell for now.
+    /// The handler cannot answer at the moment.
     Unavailable,
     /// The call ended without an answer.
     Faulted(FaultReason),

@@ -332,7 +332,7 @@ impl SourceSession {
         })
     }
 
-    /// Returns the reason of opening that the handler is told.
+    /// Returns the reason of opening that the handler gets.
     pub fn opening(&self, handler: &Arc<dyn Handler>) -> Opening {
         if self.digest.as_ref() == Some(handler.digest()) {
             Opening::Changed

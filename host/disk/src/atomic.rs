@@ -60,7 +60,7 @@ pub fn sync_all(files: &[&File]) -> Vec<io::Result<()>> {
             })
             .collect();
         let joined = begun.into_iter().map(|(files, thread)| {
-            // Without a thread it only takes longer.
+            // If no thread can be started, the write only takes longer.
             let Ok(thread) = thread else {
                 return sync(files);
             };

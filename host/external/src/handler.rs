@@ -67,7 +67,7 @@ impl ExternalHandler {
         let mut warnings = Vec::new();
         if file.grants.is_none() {
             warnings.push(format!(
-                "there is no {grants_file} with the handlers: its devices may give no variables, nodes and mounts to a workload"
+                "there is no {grants_file} where the handler files are: its devices may add no variables, nodes or mounts to a container"
             ));
         }
         if grants.devices.udev_nodes {

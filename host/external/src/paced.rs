@@ -1,5 +1,5 @@
-//! Reads a connection at a bounded pace: counts the HTTP/2 frames as they come in, and reads nothing while the peer is ahead of the pace,
-//! so that the peer has to wait. This bounds the work of the HTTP/2 library for any type of frame.
+//! Reads a connection at a bounded pace: counts the received HTTP/2 frames, and reads nothing while the peer is ahead of the pace, so that the peer
+//! has to wait. This bounds the work of the HTTP/2 library for any type of frame.
 
 use std::future::Future as _;
 use std::io;

@@ -1,7 +1,6 @@
-//! The other side of the protocol: serves a handler as Akri's handlers are served, so that it can run in a pod of its own, for this agent
-//! or for Akri's.
+//! Serves a handler with the protocol of Akri's handlers, so that it can run in a separate pod, for Leafhost's agent or for Akri's.
 //!
-//! Does not know what the handler is; each stream is a session of it.
+//! Does not depend on the kind of handler; each stream is a session of it.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -44,7 +43,7 @@ pub struct Config {
     pub folder: PathBuf,
     /// Name of this node.
     pub node: String,
-    /// Configuration that the handler is told it works for, because the protocol does not name the one that asks.
+    /// Configuration that each call of the handler names, because the protocol does not name the real one.
     pub configuration: ConfigurationKey,
     /// While false, the handler reports no devices.
     pub is_available: watch::Receiver<bool>,

@@ -35,8 +35,8 @@ use crate::wire::{channel, discover};
 const MAX_TEXT: usize = 1024;
 /// Number of sets in a row that count as a flood.
 const FLOOD: u32 = 5;
-/// Maximum number of pending sets that are read at once, and the time that this takes. A set that is larger than the stream's window comes in parts,
-/// for which the handler waits.
+/// Maximum number of pending sets to read at once, and the maximum time for this. A set that is larger than the stream's window arrives in parts, and
+/// the handler waits between them.
 const AT_ONCE: usize = 1000;
 const DRAIN: Duration = Duration::from_millis(20);
 /// Factor by which the pause after a set exceeds the time of its check: checks take at most a twentieth of a core.
@@ -209,7 +209,7 @@ impl Course {
         let (handler, secrets) = (Arc::clone(&self.handler), Arc::clone(&self.secrets));
         let checked = self.handler.target.quota.run(move || {
             let set = DiscoverResponse::decode(set)
-                .map_err(|error| End::Lost(format!("what the handler has sent is not a set of devices ({error}); it is asked again, see that it is built for this version of the protocol")))?;
+                .map_err(|error| End::Lost(format!("the message of the handler is not a set of devices ({error}); the agent retries; make sure that the handler is built for this version of the protocol")))?;
             let shared = handler.description.shared;
             discovery(set, &handler.grants, shared, &secrets).map_err(End::Fault)
         });
@@ -223,7 +223,7 @@ impl Course {
             Err(_) => Err(End::Fault(Fault::new(
                 FaultReason::WallTimeout,
                 format!(
-                    "the set could not be checked within {} s: a file system with a node or mount of its devices may hang; see that it answers, or grant no paths there",
+                    "the devices could not be checked within {} s: a file system with a node or mount of the devices may hang; make sure that it answers, or grant no paths there",
                     wall.as_secs()
                 ),
             ))),
@@ -258,7 +258,7 @@ impl Course {
         report(Outcome::Unavailable(what), "first", wall)
     }
 
-    /// Reports that no answer has come at all: the handler may hang. A later answer is still used, and the handler may register again.
+    /// Reports that the handler has sent no answer and may hang. A later answer is still used, and the handler may register again.
     fn unanswered(&mut self) -> Report {
         if let Phase::Open(open) = &mut self.phase {
             open.counted = None;

@@ -337,7 +337,7 @@ fn assemble(
                 Some(file) if file == name => {}
                 Some(other) => {
                     let message = format!(
-                        "{key} is in {} already, which serves on; rename this one, or remove one of the two",
+                        "{key} is already defined in {}, which stays in use; rename this one, or remove one of the two",
                         at(other)
                     );
                     // The problem belongs to this file, not to the Configuration.
@@ -446,11 +446,11 @@ fn retain(file: &str, kept: Option<&str>, reading: &mut Reading) {
             .cloned()
             .collect();
         if !keys.is_empty() {
-            problem.message += "; until that is right, the last accepted version of ";
+            problem.message += "; until it is corrected, the last accepted version of ";
             problem.message += &text::few(&keys, MAX_NAMED);
-            problem.message += " keeps serving";
+            problem.message += " stays in use";
         }
-        // From here on the Configuration is only for display.
+        // From here on `problem.configuration` is only displayed.
         if problem.configuration.is_none() {
             let only = keys.first().filter(|_| keys.len() == 1);
             problem.configuration = reading.supposed.get(&index).or(only).cloned();
@@ -475,7 +475,10 @@ fn read_kept(folder: &Path) -> std::io::Result<(Kept, Vec<SourceProblem>)> {
         match String::from_utf8(std::fs::read(&path)?) {
             Ok(text) => drop(kept.insert(name, text.into())),
             Err(error) => {
-                let (outcome, why) = (format!("{name} serves when it is good"), error.to_string());
+                let (outcome, why) = (
+                    format!("{name} is used as soon as it is valid"),
+                    error.to_string(),
+                );
                 let problem = damaged::rename_broken(&path, "kept Configurations", &outcome, &why);
                 problems.push(problem);
             }
@@ -507,7 +510,7 @@ fn store(folder: &Path, stored: &mut Kept, kept: &Kept) -> Option<SourceProblem>
     Some(SourceProblem::new(
         folder.display().to_string(),
         format!(
-            "cannot keep what was accepted of {name} ({} of such), which serves, but not after a restart with a broken file: {}: {error}",
+            "cannot store the accepted version of {name} ({} such files): it stays in use, but not after a restart with an invalid file: {}: {error}",
             failed.len(),
             atomic::remedy(error),
         ),

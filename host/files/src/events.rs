@@ -29,7 +29,7 @@ pub enum Event {
     Lost,
 }
 
-/// Watches folders as far as the kernel allows.
+/// Watches the folders that the kernel lets it watch.
 pub struct FolderEvents {
     inotify: Option<(EventStream<[u8; 4096]>, Watches)>,
     folders: HashMap<WatchDescriptor, PathBuf>,
@@ -122,7 +122,7 @@ impl FolderEvents {
             let event = match stream.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(_)) => return Event::Lost,
-                // No event can come any more: the regular scans continue alone.
+                // No more events can arrive; only the regular scans continue.
                 None => std::future::pending().await,
             };
             if event.mask.contains(EventMask::Q_OVERFLOW) {

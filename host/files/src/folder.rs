@@ -101,7 +101,7 @@ impl Snapshot {
             Some(is) => (is, "move away what has that name, make it"),
         };
         let message = format!(
-            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} keep serving"
+            "{is}; {make} and put {what} there, or leave it empty; until then accepted {what} stay in use"
         );
         Some(SourceProblem::new(path.display().to_string(), message))
     }
@@ -144,7 +144,7 @@ impl Folder {
         let mut events = FolderEvents::new();
         let mut settling = Settling::default();
         let mut snapshot = Snapshot::default();
-        // Until then the files found may not be all.
+        // Before this time the scan may not have found all files.
         let mut complete_at = None;
         // True once the files of the first complete scan are in the snapshot.
         let mut begun = false;

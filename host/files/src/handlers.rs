@@ -130,7 +130,7 @@ fn assemble(folder: &Path, snapshot: &Snapshot) -> SourceSet {
                 file
             };
             let message = format!(
-                "{message}; until that is right, a version that was accepted before keeps serving"
+                "{message}; until it is corrected, a version that was accepted before stays in use"
             );
             set.problems.push(SourceProblem::new(at, message));
         }

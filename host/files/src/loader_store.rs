@@ -1,7 +1,7 @@
 //! The loader's state in the state folder: the last accepted versions of handler files, and the versions that are being loaded.
 //!
-//! A version is one small file with its grants and the digest of its bytes, which are in a file of their own. The bytes are written first,
-//! so that bytes and grants change together or not at all.
+//! A version is one small file with its grants and the digest of its bytes, which are in a separate file. The bytes are written first, so that bytes
+//! and grants change together or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -148,7 +148,7 @@ impl LoaderStore for FileLoaderStore {
     ) -> Result<(), Box<SourceProblem>> {
         self.write(accepted, files).map_err(|error| {
             let message = format!(
-                "cannot keep the accepted handlers, which serve, but not after a restart with a broken file: {}: {error}",
+                "cannot store the accepted handlers: they stay in use, but not after a restart with a broken file: {}: {error}",
                 atomic::remedy(&error)
             );
             Box::new(SourceProblem::new(self.folder.display().to_string(), message))
@@ -175,7 +175,7 @@ impl LoaderStore for FileLoaderStore {
 
     fn set_loading(&self, versions: &[SourceVersion]) {
         if let Err(error) = self.loads.set(versions) {
-            // The handlers serve all the same.
+            // The handlers stay in use even if this fails.
             tracing::debug!(%error, "cannot record what is being loaded");
         }
     }

@@ -1,4 +1,4 @@
-//! YAML that the agent writes for itself. Knows no file.
+//! Reads and writes YAML of the agent's own files. Opens no file.
 
 use std::io;
 

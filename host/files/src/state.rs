@@ -114,11 +114,11 @@ impl StateDir {
         })
         .map_err(fail("open", &lock))?;
         if !hold(&file).map_err(fail("lock", &lock))? {
-            // As far as the other agent has written it.
+            // The other agent may have written only a part of its pid.
             let pid = fs::read(&lock).map_err(fail("read", &lock))?;
             let pid = String::from_utf8_lossy(&pid);
             let why = format!(
-                "is in use by the agent with pid {}; stop that one, or name another folder with --state-dir",
+                "is in use by the agent with pid {}; stop that agent, or name another folder with --state-dir",
                 pid.trim()
             );
             return Err(Error::Taken { path, why });

@@ -300,7 +300,7 @@ impl LimitsSection {
                 problems.push(FieldProblem::new(
                     format!("limits.{name}"),
                     format!(
-                        "is {value}, must be {default} to {ceiling}; limits are raised here, not lowered"
+                        "is {value}, must be {default} to {ceiling}; grants can raise limits, not lower them"
                     ),
                 ));
             }
@@ -415,7 +415,7 @@ fn env_grant(entry: &str) -> Result<Pattern, String> {
     };
     match never_env_in(&pattern) {
         Some(name) => Err(format!(
-            "has {name}, which is never handed out; begin with what the names that are meant have in common, such as \"UDEV_*\""
+            "has {name}, which is never handed out; begin the pattern with the common prefix of your names, such as \"UDEV_*\""
         )),
         None => Ok(pattern),
     }
@@ -433,7 +433,7 @@ fn mount_grant(entry: &str) -> Result<MountGrant, String> {
     let path = path_pattern(path)?;
     if let Some(system) = system_path_in(&path) {
         return Err(format!(
-            "has {system}, too; write out the files and folders that are meant, such as \"/etc/vendor.conf:ro\""
+            "has {system}, too; name the files and folders that you mean, such as \"/etc/vendor.conf:ro\""
         ));
     }
     Ok(MountGrant { path, write })

@@ -1,9 +1,9 @@
 //! Kubernetes adapter: Configurations, handlers and Instances in an API server.
 //!
-//! Implements the ports of `leafhost-core`. The only crate that knows `kube`. Knows no handler, no Wasm and no kubelet.
+//! Implements the ports of `leafhost-core`. The only crate that depends on `kube`. Has no code for handlers, Wasm or the kubelet.
 //!
-//! Has a folder for each program: `agent`, `controller`, `scheduler`, `webhook` and `migrate`. None of them knows another; modules that two
-//! of them need are outside these folders and know none of them.
+//! Has a folder for each program: `agent`, `controller`, `scheduler`, `webhook` and `migrate`. No folder uses another; modules that two of them need
+//! are outside these folders and use none of them.
 
 mod agent;
 mod answers;

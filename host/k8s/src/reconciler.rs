@@ -293,7 +293,7 @@ impl<T: Reconcile> Reconciler<T> {
         let failure = match answers::within(REQUEST, self.request(&name, write)).await {
             // A repeated write would not reduce the difference.
             Ok(()) if self.differs(&name) => {
-                let why = "the API server does not keep what is written; apply the definitions of this version (leafhost crds)";
+                let why = "the API server drops fields that were written; apply the definitions of this version (leafhost crds)";
                 Failure::new(Kind::Failed, why.to_owned())
             }
             Ok(()) => {

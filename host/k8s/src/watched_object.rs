@@ -1,4 +1,4 @@
-//! Follows one object by its name. Knows nothing of its use.
+//! Follows one object by its name. Does not depend on its use.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct InvalidResource {
     /// Invalid text.
     pub text: String,
-    /// Rule that it breaks.
+    /// Rule that the name breaks.
     pub rule: &'static str,
 }
 

@@ -41,7 +41,7 @@ impl Serving {
         let session = Arc::clone(&service.session);
         // The kubelet names all ids of a list when it asks for preferred ids.
         let service = DevicePluginServer::new(service).max_decoding_message_size(MAX_LIST);
-        // Without tonic's router, which would add nothing and needs memory for each resource.
+        // Does not use tonic's router, which has no benefit here and needs memory for each resource.
         let server = Server::builder()
             .max_concurrent_streams(MAX_CALLS)
             .serve_with_incoming_shutdown(

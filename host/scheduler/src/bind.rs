@@ -54,7 +54,7 @@ impl Scheduler {
             let state = &mut *self.state();
             let asked = state.filtered.asked(&target.uid, Instant::now());
             let asked = asked.ok_or(
-                "the pod has not passed Filter here within a minute; each scheduler must ask one extender alone",
+                "the pod has not passed Filter here within a minute; each scheduler must call only one extender",
             )?;
             if !state.binding.insert(target.uid.clone()) {
                 return Err("the pod is being bound already".to_owned());
@@ -425,7 +425,7 @@ fn choice(
         }
         evaluator.take(&target.node, &[])
     });
-    found.map_err(|why| format!("the node has not the devices any more: {why}"))
+    found.map_err(|why| format!("the node no longer has the devices: {why}"))
 }
 
 /// Returns the containers that use each chosen device.

@@ -110,12 +110,12 @@ fn unused(world: &World, device: &Device, request: &str) -> String {
         return format!("another namespace has the name {name}");
     }
     if device.nodes.is_empty() {
-        return "no node sees it well".to_owned();
+        return "no node reports it as usable".to_owned();
     }
     if device.free.is_empty() {
         return "all its slots are used".to_owned();
     }
-    format!("fits request {request}, and is not needed or does not go with the others")
+    format!("satisfies request {request}, but is not needed or does not fit the other devices")
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ impl<'a> Evaluator<'a> {
             let free = if is_own_only { 0 } else { device.free.len() };
             (free + own).saturating_sub(others)
         };
-        // A device without a free slot is left for a pod only if it has a slot of its own.
+        // A device without a free slot remains a candidate only if the pod already has a slot of it.
         let least = (false, usize::from(reserved.is_empty()));
         if let Some(alternative) = self.only_alternative()
             && let Some(found) = self.take_any(alternative, node, least, left)

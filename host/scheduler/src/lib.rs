@@ -1,6 +1,6 @@
 //! Scheduler extender: finds the nodes that have the devices a pod wants, reserves the devices in their Instances and binds the pod.
 //!
-//! The extender keeps only what it observes, so any number of replicas may run, each beside its own scheduler: a device is reserved by a
+//! The extender keeps only what it observes, so any number of replicas may run, each for its own scheduler: a device is reserved by a
 //! compare-and-swap. The crate knows neither the Kubernetes client nor the server that serves it.
 
 mod bind;

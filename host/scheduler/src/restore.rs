@@ -1,5 +1,5 @@
 //! Gives running pods their slots back after an Instance was deleted and created again, for example because a handler was away for long. The pods'
-//! annotations, which only the scheduler writes, say what they were given.
+//! annotations, which only the scheduler writes, name the devices of each pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

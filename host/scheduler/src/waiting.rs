@@ -134,7 +134,7 @@ impl Scheduler {
             match written {
                 Ok(()) => self.metrics.tried_again(),
                 Err(error) => {
-                    tracing::debug!(pod = %pod.key, %error, "a waiting pod is not tried again");
+                    tracing::debug!(pod = %pod.key, %error, "cannot make the scheduler retry a waiting pod");
                     let at = now + SPACING;
                     next = Some(next.map_or(at, |next| next.min(at)));
                     self.state().unlooked.insert(pod.key);

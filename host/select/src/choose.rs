@@ -45,10 +45,10 @@ pub struct Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoChoice {
     /// No choice of these devices meets all requests.
-    #[error("no choice of these devices meets all of it")]
+    #[error("no choice of these devices meets all requests and constraints")]
     Impossible,
     /// The bound of steps was reached before a choice was found or ruled out.
-    #[error("a choice was not found in time; ask for less at once, or by narrower expressions")]
+    #[error("no choice was found in time; request fewer devices, or use more specific selectors")]
     GaveUp,
 }
 

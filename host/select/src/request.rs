@@ -199,7 +199,7 @@ pub fn read(
             }
             (true, None) => {
                 return Err(InvalidRequest(format!(
-                    "it says nothing of container {name}, which asks for {DEVICES}; add what its devices must be like"
+                    "it does not describe the devices of container {name}, which requests {DEVICES}; add them"
                 )));
             }
             (false, Some(_)) => {
@@ -246,7 +246,7 @@ fn checked(
         }
     }
     if raw.requests.is_empty() {
-        return Err(wrong(path_of("requests"), "there must be one at least"));
+        return Err(wrong(path_of("requests"), "there must be at least one"));
     }
     let mut requests: Vec<Request> = Vec::new();
     for (index, one) in raw.requests.into_iter().enumerate() {

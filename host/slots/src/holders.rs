@@ -176,7 +176,7 @@ impl HoldersTask {
             return None;
         }
         let delay = if entry.holders == *holders {
-            // Only the first node of the Instance corrects the number.
+            // Only the agent of the Instance's first node corrects the number.
             let is_first = instance.spec.nodes.first().map(String::as_str) == Some(&*self.node);
             if !is_first || instance.status.used == Some(instance.used()) {
                 self.pending.remove(key);
@@ -207,7 +207,7 @@ impl HoldersTask {
                 (Ok(Some(written)), Change::Update { edits, .. })
                     if !edits.iter().all(|edit| edit.is_made(&written)) =>
                 {
-                    "the API server does not keep it; apply the definitions of this version (leafhost crds)"
+                    "the API server drops the field; apply the definitions of this version (leafhost crds)"
                         .to_owned()
                 }
                 (Ok(_), _) => continue,

@@ -32,7 +32,7 @@ impl Metrics {
             allocation_time: register_as(
                 all,
                 "leafhost_allocation_seconds",
-                "Seconds until an allocation was decided, its claim written",
+                "Seconds until an allocation was decided, including the write of its claim",
                 Histogram::new(ALLOCATION_BUCKETS),
             ),
             releases: register(

@@ -1,5 +1,5 @@
-//! Model of slots: who holds which slot, which devices are offered, and which slots an Allocate call gets. Pure: reads no clock, does no
-//! I/O and knows nothing of the task that uses it.
+//! Model of slots: who holds which slot, which devices are offered, and which slots an Allocate call gets. Pure: reads no clock, does no I/O, and
+//! does not depend on the task that uses it.
 
 pub mod claim;
 pub mod context;

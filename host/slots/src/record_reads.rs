@@ -1,4 +1,4 @@
-//! Schedules the slot task's reads of the kubelet's records and takes in their results.
+//! Schedules the slot task's reads of the kubelet's records and records their results.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -170,7 +170,7 @@ impl KubeletRecords {
         open: &BTreeSet<DeviceId>,
     ) -> Result<Option<Checked>, String> {
         let Some(read) = self.checkpoint().await? else {
-            // Nothing was ever allocated, or the file was removed.
+            // The kubelet has never allocated a device, or the file was removed.
             return Ok(None);
         };
         let checked = digest(&read, self.wanted);

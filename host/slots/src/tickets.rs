@@ -1,5 +1,5 @@
-//! Tickets: device ids of one resource that stand for no device. A container with a ticket gets the devices that a scheduler has reserved for it in
-//! their Instances.
+//! Tickets: device ids of one resource, which represent no devices. A container with a ticket gets the devices that a scheduler has reserved for it
+//! in their Instances.
 //!
 //! The list of tickets never changes, so the kubelet never chooses a device. Nothing that users write decides, and an Allocate writes nothing. The
 //! kubelet's own records say which containers were served, so agent and kubelet may restart at any moment.
@@ -239,7 +239,7 @@ impl TicketTask {
                 });
             }
         }
-        // An answer that is not recorded by then does not show a holder any more.
+        // If the kubelet has not recorded an answer by then, its pod no longer counts as holder.
         let waits = self.answered.iter().map(|answer| answer.at + RECORD_WAIT);
         if let Some(over) = waits.filter(|over| *over > Instant::now()).min() {
             self.schedule_read(over);
@@ -303,7 +303,7 @@ impl TicketTask {
                 slot,
                 uid,
                 found,
-                "a pod has got the devices that were reserved for an earlier pod of its name; they are its own now"
+                "a pod got the devices that were reserved for an earlier pod of its name; the slot now has the uid of this pod"
             );
             edits.entry(key).or_default().push(Edit::Slot {
                 id: slot,
@@ -393,7 +393,7 @@ impl TicketTask {
             tracing::info!(
                 pod = container.0,
                 container = container.1,
-                "allocated what a scheduler has reserved"
+                "allocated the devices that a scheduler has reserved"
             );
             // The kubelet uses an ID again after it has rejected the pod that it asked for.
             self.answered.retain(|one| one.ids.is_disjoint(&ids));

@@ -32,7 +32,7 @@ impl Event {
         }
     }
 
-    /// Returns true if the event stands for lost ones. Such an event wakes every rule.
+    /// Returns true if the event reports that events were lost. Such an event wakes every rule.
     pub fn is_lost(&self) -> bool {
         self.action.is_empty()
     }

@@ -24,7 +24,7 @@ use crate::tree::properties;
 const SETTLE: Duration = Duration::from_secs(1);
 /// Pause before a broken socket is opened again, in milliseconds.
 const REOPEN: u16 = 1_000;
-/// Number of events that a slow subscriber may be behind before it is told that it lost some.
+/// Number of events that a slow subscriber may be behind before it gets the event that some were lost.
 const BACKLOG: usize = 1024;
 /// Path of udevd's control socket.
 const CONTROL: &str = "/run/udev/control";
@@ -238,7 +238,7 @@ fn pump(
 /// Returns the next event, or `None` if there is none at the moment.
 fn receive(socket: &udev::MonitorSocket, group: Group) -> io::Result<Option<Event>> {
     loop {
-        // Not every libudev sets errno, and an old value would count again.
+        // Some versions of libudev do not set errno; without this an old value would count again.
         Errno::clear();
         if let Some(event) = socket.iter().next() {
             return Ok(Some(read_event(&event, group)));

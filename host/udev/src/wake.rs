@@ -31,7 +31,7 @@ impl Rule {
         };
         let terms = self.compiled().iter();
         let (plural, own): (Vec<_>, Vec<_>) = terms.partition(|term| term.term.field.is_plural());
-        // As in udev: all terms on ancestors hold at one and the same of them, the device included.
+        // As in udev, all terms on ancestors must hold at the same device: the device itself or one ancestor.
         all_may_hold(&own, Device::Own)
             && (all_may_hold(&plural, Device::Own)
                 || tree::above(&event.devpath)

@@ -149,7 +149,7 @@ impl Frames {
         });
         let mut headers = Vec::new();
         let ended = decoder.decode_with_cb(&block.bytes, |name, value| {
-            // One byte may refer to a header of four thousand bytes.
+            // One byte of a header block may refer to a header of four thousand bytes.
             if headers.len() <= MAX_BLOCK {
                 let value = if *name == *b":authority" {
                     &b"localhost"[..]

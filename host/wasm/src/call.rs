@@ -1,7 +1,7 @@
 //! One call of a guest: a fresh store, limits, and the result.
 //!
-//! Each call has a thread of its own with a lower priority than the agent's threads: a guest that computes does not delay the agent's
-//! timers, and delays other guests only as far as the kernel allows.
+//! Each call has its own thread with a lower priority than the agent's threads. A guest that computes does not delay the agent's timers; the kernel
+//! divides the time among guests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -168,7 +168,7 @@ async fn run<T, U>(
             .and_then(|answer| finish(answer, &record)),
         Err(_) => Err(too_long(limits.wall, loading)),
     };
-    // Only here: the paths of an answer may lie on a file system that hangs.
+    // Releases the permit only here, after `finish` has checked the answer: its paths may be on a file system that hangs.
     drop(call.admitted);
     let answer = answer.map_err(|fault| Fault {
         message: record.secrets.clean(&fault.message, MAX_TEXT),

@@ -100,7 +100,7 @@ pub(crate) struct WakingSession {
     pending: Pending,
     /// `Instant` of the next call if no wake comes first.
     timer: Option<Instant>,
-    /// `Instant` at which the handler is told of an event again whose consequences appear later than the event.
+    /// `Instant` at which the handler gets an event a second time, because the effect of the event may appear later than the event.
     again: Option<(Instant, Arc<Event>)>,
     /// Minimum spacing of calls.
     pace: Pace,
@@ -111,7 +111,7 @@ pub(crate) struct WakingSession {
 }
 
 enum Phase {
-    /// A call runs. Keeps what it was told, to tell it again after a failure, and the events since it began.
+    /// A call runs. Keeps the events that the call got, to repeat them after a failure, and the events since it began.
     Calling {
         call: Pin<Box<dyn Future<Output = CallResult> + Send>>,
         /// Delay between the due time of the call and its request.
@@ -156,7 +156,7 @@ impl WakingSession {
         }
     }
 
-    /// Takes what is due, and begins a call if there is a reason and the pace allows it.
+    /// Moves due timers and events to `pending`, and begins a call if `pending` has a reason and `not_before` has passed.
     fn begin_if_due(&mut self) {
         let now = Instant::now();
         self.replace_lost_events(now);
@@ -326,7 +326,7 @@ impl WakingSession {
             ));
         }
         if matches!(self.phase, Phase::Refused) {
-            // Nothing wakes the session any more.
+            // No event wakes the session after this.
             self.subscriptions = Subscriptions::default();
         }
         report

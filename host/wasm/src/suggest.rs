@@ -2,11 +2,11 @@
 
 use crate::component::Inspection;
 
-const UDEV: &str = "\n# Which devices it may see: subsystems such as \"video4linux\" or \"usb*\"; \"*\" is all.\nudev:\n  subsystems: [\"*\"]\n";
+const UDEV: &str = "\n# Subsystems whose devices the handler may see, such as \"video4linux\" or \"usb*\"; \"*\" means all.\nudev:\n  subsystems: [\"*\"]\n";
 
 /// Section for the network; only the handler's author knows the entries.
 const NETWORK: &str = r#"
-# What it may reach: CIDR:PORTS, or lan:PORTS for the networks of its interfaces (none named: the usual ones).
+# Addresses that the handler may reach: CIDR:PORTS, or lan:PORTS for the networks of its interfaces (by default the usual ones).
 network:
   interfaces: []
   # udp: ["239.255.255.250/32:3702", "lan:3702"]
@@ -17,22 +17,22 @@ network:
   # tls: verify
 "#;
 
-/// Section of comments: the imports do not show what a handler hands out.
+/// Section of comments for the grants of devices, which the imports of a component do not show.
 const COMMENTS: &str = r#"
-# What its devices may bring into a container; `leafhost handler run` names what it lacks.
+# What its devices may add to a container; `leafhost handler run` names missing grants.
 # devices:
 #   nodes: [udev, "/dev/vfio/*"]
 #   mounts: ["/run/udev:ro"]
 #   env: ["EXAMPLE_*"]
 
-# Limits above the usual ones.
+# Limits above the defaults.
 # limits: {memoryMiB: 128, cpuSeconds: 4, wallSeconds: 60, devices: 8192}
 "#;
 
 /// Returns the text of a grants file that gives what `inspection` shows to be needed, and no more.
 pub fn suggest(inspection: &Inspection) -> String {
     let mut text = format!(
-        "# Grants for the handler with sha256 {}.\n# What is not here is denied.\n",
+        "# Grants for the handler with sha256 {}.\n# Everything else is denied.\n",
         inspection.digest.short()
     );
     let needs = |name: &str| inspection.grants.iter().any(|grant| grant == name);

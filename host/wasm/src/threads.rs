@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(waits, Poll::Pending));
         assert_eq!(other.run(|| 1).await, Ok(1));
         for (hangs, end) in hanging {
-            // The work has no caller any more, but still holds its permit.
+            // The caller of the work is gone, but the work still holds its permit.
             hangs.abort();
             drop(end);
         }

@@ -9,7 +9,7 @@ pub(crate) const GUEST_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(100);
 pub(crate) const EPOCH_TICK: Duration = Duration::from_millis(10);
 /// CPU time limit of a call that is made while a handler is loaded.
 pub(crate) const LOADING_CPU: Duration = Duration::from_secs(1);
-/// Wall clock limit of such a call.
+/// Wall clock limit of a call that is made while a handler is loaded.
 pub(crate) const LOADING_WALL: Duration = Duration::from_secs(5);
 /// Timeout of one request to sysfs; twice the bound of a search for devices.
 pub(crate) const SYSFS_ANSWER: Duration = Duration::from_secs(10);

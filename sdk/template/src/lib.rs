@@ -6,7 +6,7 @@ struct {{TypeName}};
 
 leafhost_sdk::register!({{TypeName}});
 
-/// What a Configuration says in `discoveryDetails`.
+/// Details that a Configuration gives in `discoveryDetails`.
 #[leafhost_sdk::details]
 struct Details {
     names: Vec<String>,

@@ -1,4 +1,4 @@
-//! Sends requests to one camera to learn whether it is present, and its data. It knows nothing of announcements.
+//! Sends requests to one camera to learn whether it is present, and its data. This module does not read announcements.
 
 use std::time::Duration;
 

@@ -204,9 +204,8 @@ impl Info {
     }
 }
 
-/// Returns the address and the hardware address of the interface at which the camera is asked. If it tells of no such
-/// interface, returns the first address that is not link-local with its interface, otherwise the first interface. Disabled
-/// interfaces come last.
+/// Returns the address and the hardware address of the camera's interface at `at`. If the camera reports no such interface, returns the first address
+/// that is not link-local with its interface, otherwise the first interface. Disabled interfaces come last.
 fn addresses(interfaces: &[Interface], at: &Host) -> (String, String) {
     let mut interfaces: Vec<&Interface> = interfaces.iter().collect();
     interfaces.sort_by_key(|interface| interface.is_disabled);

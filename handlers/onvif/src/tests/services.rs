@@ -8,9 +8,9 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     Open,
-    /// Tells the time only.
+    /// Answers only the request for the time.
     Locked,
-    /// Tells nothing.
+    /// Refuses all requests.
     Closed,
     Refuses,
     Silent,

@@ -1,5 +1,4 @@
-//! Converts bytes to text: from UTF-8, or from the encoding that the document or its response declares, as far as cameras
-//! are known to use it.
+//! Converts bytes to text: from UTF-8, or from the encoding that the document or its response declares, if cameras are known to use that encoding.
 
 use std::borrow::Cow;
 

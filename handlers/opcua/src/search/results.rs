@@ -46,7 +46,7 @@ impl Search<'_> {
             match state {
                 State::Alive(settings, _) => memory.answered(peer, settings.clone()),
                 State::Dead(_) => memory.failed(peer),
-                // Not asked in time: a known server stays known, a new one stays new.
+                // The call had no time for this server: a known server stays known, a new one stays new.
                 State::Unknown if self.memory.knows(peer) => {
                     memory.answered(peer, self.memory.settings(peer).cloned());
                 }

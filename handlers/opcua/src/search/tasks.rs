@@ -79,6 +79,6 @@ pub struct Answers {
     pub refused: bool,
     /// Reason why answers are missing.
     pub error: Option<String>,
-    /// True if one of our limits caused that; the servers beyond it still exist.
+    /// True if one of the handler's limits caused that; the servers beyond the limit still exist.
     pub cut: bool,
 }

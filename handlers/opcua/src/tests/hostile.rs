@@ -152,7 +152,7 @@ fn mk_list(announced: u32, times: usize) -> Vec<u8> {
 #[test]
 fn a_discovery_server_that_lists_itself_a_million_times_is_one_device() {
     let mut million = fake::chunks(2, &mk_list(1_000_000, 1_000_000), 65_000);
-    // The reader stops before this many bytes.
+    // The reader stops before it has read this many bytes.
     million.truncate(6 << 20);
     let why = withstands(&lists(mk_host(), million));
     assert!(why.contains("longer than 4194304 bytes"), "{why}");

@@ -10,19 +10,19 @@ use super::{LogArgs, duration, socket_address};
 /// Flags of `leafhost controller`.
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
-    /// The namespace of the Lease leafhost-controller, by which one of several controllers acts [default: that of the service account]
+    /// The namespace of the Lease leafhost-controller, by which one of several controllers becomes the leader [default: that of the service account]
     #[arg(long, value_name = "NAMESPACE")]
     pub lease_namespace: Option<String>,
 
-    /// The labels of the agents' pods in that namespace: reports of nodes on which none has run for a minute are removed [default: all count]
+    /// The labels of the agents' pods in that namespace: the controller removes the reports of nodes on which no such pod has run for a minute [default: no reports are removed]
     #[arg(long, value_name = "LABELS")]
     pub agent_pods: Option<String>,
 
-    /// Make no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
+    /// Create no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
     #[arg(long)]
     pub no_brokers: bool,
 
-    /// Delete the reports of all nodes, remove the statuses of all Configurations, and end: after an uninstall no process renews them
+    /// Delete the reports of all nodes, remove the statuses of all Configurations, and exit; for use after an uninstallation, when nothing updates them
     #[arg(long)]
     pub clear: bool,
 

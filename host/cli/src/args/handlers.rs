@@ -15,7 +15,7 @@ pub struct HandlersDirArgs {
 /// Handlers that are left out.
 #[derive(Debug, Clone, Args)]
 pub struct WithoutHandlersArgs {
-    /// Files of handlers that are not used, wherever they are found, such as debug-echo.wasm; may be repeated
+    /// Files of handlers that are not loaded from any folder or ConfigMap, such as debug-echo.wasm; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub without_handlers: Vec<String>,
 }

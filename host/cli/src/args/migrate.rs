@@ -9,17 +9,17 @@ use super::{CompilerArgs, HandlersDirArgs, examples};
 pub enum MigrateCommand {
     /// Stop Akri in a cluster, so that Leafhost can take over its Configurations, Instances and brokers
     ///
-    /// It stops Akri's agents, its controller and the handlers that Leafhost has, too, keeps the API server from asking Akri's webhook,
-    /// removes the finalizers and field managers of Akri's agents, and replaces the definitions by those of Leafhost. Nothing is deleted:
-    /// Configurations, Instances, slots and pods stay. Until Leafhost's agents run no new pod gets a device. It uses the kubeconfig
-    /// that kubectl would use, shows what it will do, and asks. If it was interrupted, run it again.
+    /// It stops Akri's agents, its controller and the handlers that Leafhost includes, keeps the API server from calling Akri's webhook,
+    /// removes the finalizers and field managers of Akri's agents, and replaces the definitions with those of Leafhost. It deletes nothing:
+    /// Configurations, Instances, slots and pods stay. Until Leafhost's agents run, no new pod gets a device. The command uses the kubeconfig
+    /// that kubectl would use, shows its steps, and asks for confirmation. If it was interrupted, run it again.
     #[command(after_long_help = examples::FROM_AKRI)]
     FromAkri(FromAkriArgs),
-    /// Give a cluster back to Akri, which from-akri has stopped
+    /// Start Akri again, which from-akri has stopped
     ///
-    /// Leafhost must have been uninstalled. It makes the Instances such that Akri's agents can write them, removes what Akri refuses, and
-    /// starts what from-akri has stopped. Akri's agents delete the Instances of their nodes when they start, and make new ones: brokers
-    /// end and are made again. It shows what it will do, and asks. If it was interrupted, run it again.
+    /// Uninstall Leafhost first. The command changes the Instances so that Akri's agents can write them, removes what Akri refuses, and
+    /// starts the programs that from-akri has stopped. When Akri's agents start, they delete the Instances of their nodes and create new ones,
+    /// so brokers end and are created again. It shows its steps, and asks for confirmation. If it was interrupted, run it again.
     #[command(after_long_help = examples::TO_AKRI)]
     ToAkri(MigrateArgs),
 }
@@ -40,11 +40,11 @@ pub struct FromAkriArgs {
 /// Flags of `leafhost migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// Only show what would be done
+    /// Only show the steps
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 }

@@ -17,11 +17,11 @@ pub struct SchedulerArgs {
     #[command(subcommand)]
     pub command: Option<SchedulerCommand>,
 
-    /// The address for /filter, /prioritize and /bind, for the scheduler alone: whoever reaches it can bind pods, unless there is --tls-secret; without that also for /healthz and /metrics
+    /// The address for /filter, /prioritize and /bind, for the scheduler only: without --tls-secret, whoever can connect to it can bind pods, and it also serves /healthz and /metrics
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9480", value_parser = socket_address)]
     pub listen: SocketAddr,
 
-    /// Serve by TLS to clients that have a certificate of the CA in this Secret alone, such as that of `leafhost scheduler config`; the Secret must be there, and may be empty
+    /// Serve with TLS, only to clients with a certificate of the CA in this Secret, such as that of `leafhost scheduler config`; the Secret must exist and may be empty
     #[arg(long, value_name = "[NAMESPACE/]NAME", requires = "tls_service")]
     pub tls_secret: Option<ObjectName>,
 
@@ -29,11 +29,11 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "NAME", requires = "tls_secret")]
     pub tls_service: Option<String>,
 
-    /// Lock each node until the pod that is bound to it has its devices, by the annotation leafhost.dev/node-lock; needs --node-lock of each agent
+    /// Lock each node with the annotation leafhost.dev/node-lock until the pod that is bound to it has its devices; requires --node-lock of each agent
     #[arg(long)]
     pub node_lock: bool,
 
-    /// An address that serves /metrics and /healthz alone, for scrapers on the network and the kubelet [default: none]
+    /// An address that serves only /metrics and /healthz, for scrapers on the network and the kubelet [default: none]
     #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub metrics_listen: Option<SocketAddr>,
 
@@ -44,9 +44,9 @@ pub struct SchedulerArgs {
 /// Subcommands of `leafhost scheduler`, which run instead of the extender.
 #[derive(Debug, Subcommand)]
 pub enum SchedulerCommand {
-    /// Print what the cluster's own kube-scheduler needs to ask an extender that was started with --tls-secret
+    /// Print the configuration with which the cluster's own kube-scheduler calls an extender with --tls-secret
     ///
-    /// It is the entry for extenders: in the KubeSchedulerConfiguration, with the address of the extender's Service and a new certificate that the
+    /// It prints the entry for `extenders:` in the KubeSchedulerConfiguration, with the address of the extender's Service and a new certificate that the
     /// extender's CA has signed. It reads the Service and the Secret with the kubeconfig that kubectl would use, and changes nothing. Whoever has the
     /// text can bind any pod.
     #[command(after_long_help = examples::SCHEDULER_CONFIG)]
@@ -101,7 +101,7 @@ impl FromStr for ObjectName {
 /// Flags of `leafhost select`.
 #[derive(Debug, Args)]
 pub struct SelectArgs {
-    /// The manifest of a pod, or of what makes pods by a template, such as a Deployment; - for stdin
+    /// The manifest of a pod, or of an object with a pod template, such as a Deployment; - for stdin
     pub file: PathBuf,
 
     /// The format: table, json or yaml

@@ -16,11 +16,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub grants: Option<PathBuf>,
 
-    /// The folder with the agent's agent-registration.sock, where the handler's own socket is made
+    /// The folder with the agent's agent-registration.sock, in which the handler creates its own socket
     #[arg(long, value_name = "DIR", default_value = "/var/lib/akri")]
     pub external_handlers_dir: PathBuf,
 
-    /// A file; while it says OFFLINE, the handler has no devices
+    /// A file; while it contains OFFLINE, the handler reports no devices
     #[arg(long, value_name = "FILE")]
     pub availability_file: Option<PathBuf>,
 

@@ -14,7 +14,7 @@ pub struct WebhookArgs {
     #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// The Secret for the certificate; it must be there, and may be empty
+    /// The Secret for the certificate; it must exist, and may be empty
     #[arg(
         long,
         value_name = "NAME",
@@ -26,15 +26,15 @@ pub struct WebhookArgs {
     #[arg(long, value_name = "NAME", default_value = "leafhost-webhook")]
     pub service: String,
 
-    /// The ValidatingWebhookConfiguration in which the API server is told to trust the certificate
+    /// The ValidatingWebhookConfiguration to which the webhook writes the certificate that the API server trusts
     #[arg(long, value_name = "NAME", default_value = "leafhost-webhook")]
     pub webhook_configuration: String,
 
-    /// The address to serve at, by TLS
+    /// The address to serve with TLS
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = socket_address)]
     pub listen: SocketAddr,
 
-    /// A file with the certificates of a CA, as PEM; only who has a certificate of it is answered, such as an API server that is set up so
+    /// A file with the certificates of a CA, as PEM; only clients with a certificate of this CA are answered, such as an API server that is configured with one
     #[arg(long, value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
 
@@ -48,7 +48,7 @@ pub struct WebhookArgs {
     #[command(flatten)]
     pub without: WithoutHandlersArgs,
 
-    /// The folder for compiled handlers, those that were accepted, and the ConfigMaps that were fetched
+    /// The folder for compiled handlers, accepted handlers and fetched ConfigMaps
     #[arg(long, value_name = "DIR", default_value = "/var/lib/leafhost")]
     pub state_dir: PathBuf,
 

@@ -146,7 +146,7 @@ impl ConfigMap {
                 "make the component smaller (opt-level \"s\", lto, strip), or put it into a folder of every node and name that with --handlers-dir"
             };
             bail!(
-                "cannot fit into a ConfigMap: {sum} bytes gzipped ({}), and the most is {MOST}; {remedy}",
+                "cannot fit into a ConfigMap: {sum} bytes gzipped ({}), at most {MOST} fit; {remedy}",
                 each.join(", ")
             );
         }

@@ -195,7 +195,9 @@ impl FetchError {
                 timeout.as_secs_f64()
             ),
             Self::Starting(why) => format!("the agent {place} is not ready: {why}"),
-            Self::Other(why) => format!("what answers {place} is not a leafhost agent: {why}"),
+            Self::Other(why) => {
+                format!("the program that answers {place} is not a leafhost agent: {why}")
+            }
         }
     }
 }

@@ -81,8 +81,10 @@ pub fn lines(
     if let Some(allocation) = &view.allocation {
         let sharing = match allocation.sharing.as_deref() {
             Some("shares") => "; claims share a device of several slots",
-            Some(_) => "; each slot is a device, since the API server keeps no shares",
-            None => "; the API server has not said yet what it keeps",
+            Some(_) => {
+                "; each slot is a separate device, because the API server does not support shares of a device"
+            }
+            None => "; the API server has not reported yet whether it supports shares of a device",
         };
         let text = format!(
             "by the scheduler; {} local devices are offered{sharing}",

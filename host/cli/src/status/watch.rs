@@ -152,7 +152,7 @@ fn read_keys_at_once() -> Option<Termios> {
     Some(before)
 }
 
-/// Overwrites the screen line by line to avoid flicker; the last line says so if the terminal is too small.
+/// Overwrites the screen line by line to avoid flicker. If the terminal is too small, the last line has the number of missing lines.
 fn drawing(text: &str, size: Size) -> String {
     let all = text.lines().count();
     let fits = all <= size.height;

@@ -58,8 +58,8 @@ struct Shared {
     details: Arc<FairQueue>,
 }
 
-/// Returns the listener and what it serves. Until there is a certificate, each connection is ended. With a CA only clients
-/// with a certificate of it may have objects reviewed.
+/// Returns the listener and what it serves. Closes each connection while there is no certificate. With `client_ca`, reviews objects only for clients
+/// with a certificate of this CA.
 pub fn open(
     socket: TcpListener,
     client_ca: Option<&[u8]>,
@@ -119,7 +119,7 @@ impl Shared {
     ) -> Result<(T, RequestGuard<'a>), Box<Response>> {
         let refused = |code: StatusCode, why: String| Err(Box::new((code, why).into_response()));
         if !caller.may_ask {
-            let why = "a client certificate is needed; --client-ca says of which CA";
+            let why = "a client certificate of a CA in --client-ca is needed";
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
         let read = timeout(READING, caller.guard.read(body, MOST_BYTES)).await;

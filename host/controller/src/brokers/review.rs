@@ -100,7 +100,9 @@ impl BrokerWrite<'_> {
         match (self.kind, template.kind) {
             (Kind::Pod, TemplateKind::Pod) => {
                 let name = text(self.metadata(), "name");
-                let mut problem = "metadata.name: it is of no node that sees the device".to_owned();
+                let mut problem =
+                    "metadata.name: no node that sees the device has a broker of this name"
+                        .to_owned();
                 for node in &instance.spec.nodes {
                     if body::pod_key(instance, node).name != name {
                         continue;

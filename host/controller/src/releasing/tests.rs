@@ -126,7 +126,7 @@ async fn instances_that_cannot_be_written_delay_none_of_another_namespace_nor_th
         tried.iter().map(|(_, key)| key.clone()).collect()
     };
     assert_eq!(tried.len(), 200, "each was tried");
-    // All Instances are written once writes succeed again, also the first in order.
+    // When writes succeed again, all Instances are written, including the first one.
     fake.hangs.lock().unwrap().clear();
     tokio::time::timeout(Duration::from_mins(7), fake.written(200))
         .await

@@ -164,7 +164,7 @@ const UNLIKE_KUBECTL: &[(&str, Option<&str>, Option<&str>)] = &[
     ("x: 1e999", Some(r#"{"x": "1e999"}"#), None),
     // A key that occurs twice is refused; kubectl drops the first silently.
     ("x: 1\nx: 2", Some(r#"{"x": 2}"#), None),
-    // A tab may be in front of what is not nested.
+    // A line that is not nested may begin with a tab.
     ("\tx: 1", None, Some(r#"{"x": 1}"#)),
     // The escapes are those of YAML 1.2, with all of JSON.
     (r#"x: "\x41\/""#, None, Some(r#"{"x": "A/"}"#)),

@@ -165,7 +165,7 @@ mod tests {
         assert!(sessions[8].tracked().is_empty(), "refused whole");
         take(&mut sessions, 8, complete("a", 1)).unwrap();
         take(&mut sessions, 9, complete("a", 1)).unwrap();
-        // An answer without more text is taken even above the limit, and devices that go make room.
+        // An answer without more text is accepted even above the limit; withdrawn devices free text for others.
         take(&mut sessions, 0, complete("b", 8)).unwrap();
         take(&mut sessions, 0, complete("b", 5)).unwrap();
         take(&mut sessions, 9, complete("a", 2)).unwrap();

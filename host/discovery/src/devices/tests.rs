@@ -372,7 +372,7 @@ fn partial_answers_fill_a_session_up_to_its_devices_and_its_text() {
         .map(|one| one.device.text())
         .sum();
     assert!(text <= MOST_TEXT && text > MOST_TEXT - (61 << 10), "{text}");
-    // An existing device does not grow either, and devices that go make room.
+    // At the limit an existing device cannot grow; devices that are withdrawn free text for others.
     let grown = vec![large("0", 100 << 10), large("1", 1)];
     let held = session.tracked().len();
     session.fold(answer(Devices::Partial(grown)), DEFAULTS, at(1000));

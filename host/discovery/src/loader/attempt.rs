@@ -1,4 +1,4 @@
-//! Failures and retries of one version. Knows no file.
+//! Counts the failures and plans the retries of one version. Does not depend on files.
 
 use leafhost_core::backoff;
 use leafhost_core::ports::{LoadError, SourceVersion};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Number of deaths of the agent during loads of a version from which it is no longer loaded.
 const MOST_DEATHS: u32 = 3;
 
-/// Version that is to serve.
+/// Version to load.
 #[derive(Debug)]
 pub struct Attempt {
     pub version: SourceVersion,
@@ -26,8 +26,8 @@ impl Attempt {
         }
     }
 
-    /// Creates the attempt for a version during whose loads the agent has died `deaths` times in a row. It is loaded later and alone, and
-    /// from [`MOST_DEATHS`] on not at all.
+    /// Creates the attempt for a version during whose loads the agent has died `deaths` times in a row. The loader loads the version later and alone,
+    /// and after [`MOST_DEATHS`] deaths not at all.
     pub fn after_deaths(version: SourceVersion, name: &str, deaths: u32) -> (Self, LoadError) {
         let attempt = Self {
             retry: (deaths < MOST_DEATHS)

@@ -1,8 +1,8 @@
 //! Ownership of handler names by sources. Pure.
 //!
-//! The first source of a name is trusted with the secrets of Configurations. If it goes, a source that others may have added does not
-//! inherit the trust: only a source in one of the node's own folders does, or one that its grants name. The same file that comes back owns
-//! the name again.
+//! The first source of a name is trusted with the secrets of Configurations. If that source is removed, only a source in one of the node's own
+//! folders inherits the trust, or one whose grants name the handler; others could have added any other source. If the first file returns, it owns the
+//! name again.
 
 use std::collections::BTreeMap;
 

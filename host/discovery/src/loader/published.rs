@@ -34,7 +34,7 @@ impl HandlerSet {
     }
 }
 
-/// Source that is trusted with the secrets of Configurations, besides those that their grants name.
+/// Source that gets the secrets of Configurations, in addition to sources whose grants name the handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedSource {
     /// Name of the source.

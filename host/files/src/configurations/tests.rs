@@ -63,7 +63,7 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
         "DIR/f.yaml:13",
         "spec.capacity",
         "must be 1 to",
-        "default/b keeps serving",
+        "default/b stays in use",
     ] {
         assert!(text.contains(words), "{text}");
     }
@@ -73,7 +73,7 @@ fn what_a_broken_file_said_last_keeps_serving_and_its_good_documents_are_new() {
     assert!(
         set.problems[0]
             .message
-            .contains("default/a, default/b keeps serving")
+            .contains("default/a, default/b stays in use")
     );
     // A good file counts as it is: b was removed on purpose.
     let set = run(&[("f.yaml", &mk_text("a", "3"))], &mut memory);
@@ -106,7 +106,7 @@ fn unreadable_text_is_a_problem_of_its_configuration() {
     run(&[("f.yaml", &two)], &mut memory);
     let set = run(&[("f.yaml", "a: [")], &mut memory);
     assert_eq!(owners(&set), [None]);
-    // The separator between two is lost: the second is in no other document, and keeps serving.
+    // The separator between two is lost: the second is in no other document, and stays in use.
     let merged = two.replace("---\n", "");
     let set = run(&[("f.yaml", &merged)], &mut memory);
     assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 1)]));
@@ -141,7 +141,7 @@ fn a_folder_that_is_missing_says_nothing_of_its_files() {
         let set = assemble(Path::new("DIR"), &nothing, &mk_values(), &mut memory);
         assert_eq!(shown(&set), pairs(&[("a", 1)]));
         let text = set.problems[0].to_string();
-        assert!(text.contains("DIR: is missing") && text.contains("keep serving"));
+        assert!(text.contains("DIR: is missing") && text.contains("stay in use"));
     }
     assert_eq!(shown(&run(&[], &mut memory)), []);
 }
@@ -220,7 +220,7 @@ fn a_broken_file_of_many_configurations_names_the_first_that_serve_on() {
     assert_eq!(set.accepted.len(), 50);
     let message = &set.problems[0].message;
     assert!(
-        message.ends_with("default/c04 and 45 more keeps serving"),
+        message.ends_with("default/c04 and 45 more stays in use"),
         "{message}"
     );
 }
@@ -390,7 +390,7 @@ async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_f
     let home = Home::open(folder).await;
     let set = home.until(|set| set.complete).await;
     assert_eq!(shown(&set), pairs(&[("a", 1)]));
-    assert!(set.problems[0].message.contains("keeps serving"));
+    assert!(set.problems[0].message.contains("stays in use"));
     fs::remove_file(home.folder.path().join("etc/configurations/a.yaml")).unwrap();
     home.until(|set| set.accepted.is_empty()).await;
     assert_eq!(
@@ -507,7 +507,7 @@ fn what_was_kept_and_is_damaged_is_moved_aside() {
     assert_eq!(*kept["a.yaml"], mk_text("a", "1"));
     let reported: Vec<_> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(reported.len(), 1, "{reported:?}");
-    let words = "c.yaml.broken: cannot be read as kept Configurations and was moved aside; c.yaml serves when it is good";
+    let words = "c.yaml.broken: cannot be read as kept Configurations and was moved aside; c.yaml is used as soon as it is valid";
     assert!(reported[0].contains(words), "{reported:?}");
     assert!(read_kept(folder.path()).unwrap().1.is_empty());
 }

@@ -96,7 +96,7 @@ async fn a_version_that_cannot_be_written_is_reported_and_stops_no_other() {
     let files = [("a", "first"), ("b", "second")];
     let problem = accept(&store, &files).unwrap_err();
     assert!(
-        problem.contains("cannot keep the accepted handlers") && problem.contains("--state-dir"),
+        problem.contains("cannot store the accepted handlers") && problem.contains("--state-dir"),
         "{problem}"
     );
     let names: Vec<_> = open(&folder).await.accepted().into_keys().collect();

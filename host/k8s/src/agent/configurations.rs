@@ -140,7 +140,7 @@ fn take(
 
 fn describe(failure: &Failure) -> SourceProblem {
     let why = failure.describe_watch("configurations.akri.sh");
-    let message = format!("cannot be watched: {why}; what was read last stays in use");
+    let message = format!("cannot be watched: {why}; those that were read last stay in use");
     SourceProblem::new("Configurations", message)
 }
 

@@ -35,7 +35,7 @@ pub struct Identity {
 /// Reason why the identity is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The API server does not answer properly; it may later.
+    /// The API server does not answer properly, but may answer later.
     #[error("the API server does not say which node this is: {0}; the agent tries again")]
     Unavailable(String),
     /// Something has to be corrected first; the text has the reason and the remedy.

@@ -86,7 +86,10 @@ impl Task {
         match set(&self.nodes, &self.node, version, None, MANAGER).await {
             Ok(Some(seen)) => {
                 self.failures = 0;
-                tracing::debug!(uid, "the node is unlocked: the pod has what it gets");
+                tracing::debug!(
+                    uid,
+                    "the node is unlocked: the pod needs the lock no longer"
+                );
                 self.take(seen);
                 None
             }

@@ -1,4 +1,4 @@
-//! Device classes: one for each Configuration whose devices the scheduler allocates. A foreign class of the same name is left alone.
+//! Device classes: one for each Configuration whose devices the scheduler allocates. A class of the same name that belongs to others is not changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub async fn keep(
         }
         if problem != logged {
             if let Some(problem) = &problem {
-                tracing::warn!(problem, "DeviceClasses are not what they should be");
+                tracing::warn!(problem, "cannot bring DeviceClasses up to date");
             }
             logged = problem;
         }

@@ -216,7 +216,7 @@ impl PoolTask {
                 let names = few(&left_out, NAMED);
                 tracing::warn!(
                     names,
-                    "attributes of shared devices find no room in slices: at most 32, each name once with or without leafhost.dev/"
+                    "attributes of shared devices are left out of slices: at most 32 fit, each name once with or without leafhost.dev/"
                 );
             }
             self.left_out = left_out;
@@ -235,7 +235,7 @@ impl PoolTask {
             if let Some(problem) = &problem {
                 tracing::warn!(
                     problem,
-                    "shared devices are not offered to the scheduler as they should be"
+                    "cannot bring the slices of shared devices up to date"
                 );
             }
             self.logged = problem;

@@ -1,4 +1,4 @@
-//! Watches of an extender. Each event is passed on by itself, so nothing unchanged is compared.
+//! Watches of an extender. Each event is passed on separately, so no unchanged objects are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub async fn instances(api: Api<DeserializeGuard<InstanceObject>>, observer: Arc
             Event::InitApply(object) => {
                 if let Some(instance) = read(object) {
                     listing.insert(instance.key());
-                    // Passed on at once: the whole list would need several times the memory of what is kept of it.
+                    // Passes on each object at once: the whole list would need several times the memory of the kept data.
                     observer.listed(instance);
                 }
             }

@@ -45,12 +45,12 @@ pub enum HttpError {
         #[source]
         source: io::Error,
     },
-    /// A limit in time passed.
+    /// A time limit was exceeded.
     #[error("{stage} took longer than {limit:?}")]
     Timeout {
         /// Stage that took too long.
         stage: Stage,
-        /// Limit that passed: that of the stage, or of the whole request.
+        /// Exceeded limit: that of the stage, or of the whole request.
         limit: Duration,
     },
     /// The grants do not trust the peer's certificate.

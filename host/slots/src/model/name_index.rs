@@ -1,4 +1,4 @@
-//! Maps resource names to the Instance or Configuration they stand for. Pure.
+//! Maps each resource name to its Instance or Configuration. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -123,7 +123,7 @@ type ExtraIds = BTreeMap<String, Vec<(DeviceId, bool)>>;
 pub struct Limits {
     /// Resources of single Instances at one time.
     pub live: usize,
-    /// Names of such resources ever: the Node object keeps every one.
+    /// Names of such resources over the life of the node: the Node object keeps each name.
     pub ever: usize,
 }
 
@@ -239,8 +239,7 @@ impl OfferBuilder {
             let list = configuration_list(key, &used, free, any);
             offered.put(resource, list);
         }
-        // Of Instances that are gone, and of Configurations that are absent, not read yet or without a resource: the slots of containers stay
-        // listed.
+        // Lists the slots of containers even if the Instance is gone, or the Configuration is absent, not read yet or without a resource.
         for (resource, ids) in extra {
             let ids = ids.into_iter();
             let list =
@@ -413,7 +412,7 @@ impl Computed {
         let is_given = seen.offered && inputs.is_given;
         let own = resource(&instance.metadata.name);
         let mut list = Devices::new();
-        // Without a resource of its own, or while the Configuration is unknown, only the slots of containers are listed.
+        // If the Instance has no resource, or its Configuration is unknown, only the slots of containers are listed.
         let capacity = if seen.resources.is_some_and(Resources::has_instances) {
             instance.spec.capacity.min(MAX_CAPACITY)
         } else {

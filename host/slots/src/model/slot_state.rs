@@ -33,7 +33,7 @@ pub struct SlotState {
     pub allocated: Option<Instant>,
     /// Holder of the slot, as far as it was observed.
     pub holder: Holder,
-    /// True if the kubelet is known to have given it to no pod: all its records say so, or it has asked for it and was refused.
+    /// True if the kubelet certainly gave the slot to no pod: all its records show this, or the agent refused its Allocate.
     pub absent: bool,
     /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
     pub kubelet: Option<KubeletRun>,
@@ -184,7 +184,7 @@ impl Holder {
         pods.filter_map(|pod| pod.uid.clone())
     }
 
-    /// Takes in a snapshot that does not show it; returns the reason if the slot is to be released.
+    /// Records a snapshot that does not show the holder; returns the reason if the slot must be released.
     pub fn miss(&mut self, snapshot: &Snapshot, certain: bool, grace: Duration) -> Option<Reason> {
         match self {
             Self::Unseen(absence) => absence

@@ -138,7 +138,7 @@ impl SlotTable {
         self.by_device_id.remove(device_id);
     }
 
-    /// Takes in a snapshot; returns the slots that are to be released.
+    /// Records a snapshot; returns the slots to release.
     pub fn observe(&mut self, snapshot: &Snapshot, grace: Duration) -> Vec<(DeviceId, Reason)> {
         if self.is_overtaken(snapshot) {
             return Vec::new();
@@ -199,7 +199,7 @@ impl SlotTable {
         back
     }
 
-    /// Returns true if a snapshot that began later was taken in before: this one may be outdated.
+    /// Returns true if a snapshot that began later was recorded before, so that this one may be outdated.
     fn is_overtaken(&self, snapshot: &Snapshot) -> bool {
         self.newest.is_some_and(|newest| snapshot.begun < newest)
     }
@@ -369,7 +369,7 @@ impl SlotTable {
     }
 }
 
-/// Returns the index of the claim that one id stands for: the known slot, or else a claim of the Instance with the resource's name.
+/// Returns the index of the claim of one id: the known slot, or else a claim of the Instance with the resource's name.
 fn behind(state: Option<&SlotState>, name_index: &NameIndex, claims: &[Claim]) -> Option<usize> {
     let mut best: Option<(usize, (bool, bool, bool))> = None;
     for (index, claim) in claims.iter().enumerate() {

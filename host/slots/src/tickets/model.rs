@@ -97,8 +97,8 @@ pub enum Next<'a> {
 }
 
 /// Returns the container that an Allocate is for. `answered` are containers whose answer the kubelet may not have recorded yet. `over` are the uids
-/// of pods that the kubelet was seen to have tickets for; those that it has none for any more are skipped, since another pod may have the name now.
-/// If several pods wait, the one for which the node is `locked` is chosen.
+/// of pods that had tickets in an earlier snapshot; if the kubelet has no ticket of such a pod any more, the pod is skipped, because another pod may
+/// have its name now. If several pods wait, the one for which the node is `locked` is chosen.
 pub fn next<'a>(
     reservations: &'a Reservations,
     admission: &Admission,
@@ -131,8 +131,8 @@ pub fn next<'a>(
     }
 }
 
-/// Returns the containers of a pod that have no devices yet, in order; `None` stands for a container whose devices are not known here, so that it
-/// cannot be determined yet.
+/// Returns the containers of a pod that have no devices yet, in order. An item is `None` if the devices of the container are not known here, so that
+/// its state cannot be determined yet.
 fn waiting<'a, 's>(
     uid: &'s str,
     reservation: &'a Reservation,

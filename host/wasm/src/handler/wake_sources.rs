@@ -17,7 +17,7 @@ use crate::timeouts::INSTEAD_OF_EVENTS;
 const MAX_STRINGS: usize = 8;
 /// Maximum number of strings in all filters of an answer: each datagram is searched for them.
 const MAX_ALL_STRINGS: usize = 64;
-/// Maximum length of such a string, in bytes.
+/// Maximum length of a `contains` string, in bytes.
 const MAX_STRING: usize = 64;
 
 /// Maximum length of a shown group address, in bytes; no valid address is longer.

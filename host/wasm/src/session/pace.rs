@@ -1,5 +1,5 @@
-//! Spacing of calls, also after failures. Anyone on the network can send what wakes a handler, so a flood of such calls is slowed down, with time left between
-//! them.
+//! Spacing of calls, also after failures. Any host on the network can send datagrams that wake a handler, so the pace delays a flood
+//! of such calls and leaves pauses between them.
 
 use std::time::Duration;
 

@@ -62,7 +62,7 @@ pub enum BodyError {
     #[error("the request is too large")]
     TooLarge,
     /// Connection closed in favour of peers that hold fewer bytes.
-    #[error("all requests together are too large; the one with the most bytes gives way")]
+    #[error("all requests together are too large; the largest one is refused")]
     GaveWay,
 }
 

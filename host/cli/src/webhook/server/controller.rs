@@ -94,7 +94,7 @@ async fn validate(
         Ok(Ok(problem)) => problem,
         Ok(Err(error)) => return (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
         Err(_) => {
-            let why = "the API server does not say in time what there is";
+            let why = "the API server did not answer in time";
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };

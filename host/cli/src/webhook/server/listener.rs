@@ -175,8 +175,8 @@ impl Connection {
             }
         };
         tokio::select! {
-            () = guard.closed() => tracing::debug!(peer = %guard.peer(), "a connection gives way to another"),
-            () = too_slow => tracing::debug!(peer = %guard.peer(), "a client asks nothing"),
+            () = guard.closed() => tracing::debug!(peer = %guard.peer(), "closed a connection in favour of another"),
+            () = too_slow => tracing::debug!(peer = %guard.peer(), "a client sent no request in time"),
             served = self.http(stream) => if let Err(error) = served {
                 tracing::debug!(peer = %guard.peer(), %error, "a connection failed");
             },

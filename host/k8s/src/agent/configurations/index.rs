@@ -247,7 +247,7 @@ fn read(mut object: DynamicObject, earlier: Option<&Entry>) -> Object<Entry> {
 }
 
 impl Entry {
-    /// Reads an object. If it is invalid, the last valid version of the same object keeps serving.
+    /// Reads an object. If it is invalid, the last valid version of the same object stays in use.
     fn read(object: DynamicObject, earlier: Option<&Self>) -> Self {
         let name = name_of(&object);
         let uid = object.uid().unwrap_or_default();
@@ -285,7 +285,8 @@ impl Entry {
                 Arc::make_mut(good).deleting = true;
             }
             for problem in &mut problems {
-                problem.message += "; until that is right, the last accepted version keeps serving";
+                problem.message +=
+                    "; until it is corrected, the last accepted version stays in use";
             }
         }
         Self {

@@ -105,7 +105,7 @@ impl Contents {
         self.files.insert(name, component);
         version.map(drop).map_err(|message| {
             format!(
-                "{message}; until that is right, a version that was accepted before keeps serving"
+                "{message}; until it is corrected, a version that was accepted before stays in use"
             )
         })
     }

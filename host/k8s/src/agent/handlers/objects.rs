@@ -1,6 +1,6 @@
 //! State of the ConfigMaps with handlers: the known objects, when each is to be fetched, and the set of sources that they make. Pure.
 //!
-//! Kept without an `crate::index`, because a list carries only metadata, and fetched contents outlive it.
+//! Does not use `crate::index`, because a list has only metadata, and fetched contents outlive it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Follows the watches: Instances that appear, change and disappear.
 //!
-//! Kept without an `crate::index`, because events and the answers to own writes meet in one view, where the newest version wins.
+//! Does not use `crate::index`, because events and the answers to own writes go to one view, in which the newest version wins.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub async fn follow(shared: Arc<Shared>, api: Api<Object>, scope: Scope) {
             }
             () = until(due) => {
                 publication = None;
-                // An object that has lost its label still exists. If the API server does not answer about it, nothing else tells of it.
+                // An object that has lost its label still exists. If the API server does not answer, no other event reports the object.
                 if again.is_none_or(|again| again <= Instant::now()) {
                     let looks = gone.into_iter();
                     let looks = looks.map(|(key, uid)| look_for(shared, key, uid));

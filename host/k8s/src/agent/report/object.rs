@@ -175,7 +175,7 @@ impl Reconcile for Owner {
         if held.put(&name, group, size, bare).is_err() && held.is_first_rejection() {
             tracing::warn!(
                 report = name,
-                "a report is left alone, since too many have the label of this node; delete those that are not its agent's: kubectl get dh"
+                "a report is ignored, because too many reports have the label of this node; delete those that its agent did not write: kubectl get dh"
             );
         }
     }

@@ -59,7 +59,7 @@ impl ObjectMap<String, Report> for BoundedStore<Report> {
             tracing::warn!(
                 report = name,
                 node = text::abridge(&node, 253),
-                "a report is not read, since its node has too many or too large ones, and perhaps others are not; delete those that are not its agent's: kubectl get dh"
+                "a report is ignored, perhaps among others, because its node has too many or too large reports; delete those that its agent did not write: kubectl get dh"
             );
         }
     }

@@ -30,7 +30,7 @@ const CA_DAYS: i64 = 3_650;
 const CA: &str = "leafhost scheduler CA";
 const EXTENDER: &str = "leafhost scheduler";
 const CLIENT: &str = "kube-scheduler";
-const REMEDY: &str = "remove ca.crt and ca.key from it, which makes a new CA, and give the kube-scheduler what leafhost scheduler config prints then";
+const REMEDY: &str = "remove ca.crt and ca.key from it, so that the extender creates a new CA, and configure kube-scheduler with the new output of leafhost scheduler config";
 
 /// Usable content of a Secret.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Authority {
         let values = [(TRUSTED, chain.as_bytes()), (TRUSTED_KEY, key.as_bytes())];
         certificates::put(secret, &values);
         let made = Self::of(secret)?;
-        made.ok_or_else(|| "the CA that was made is none; this is a bug".to_owned())
+        made.ok_or_else(|| "the created certificate is not a CA; this is a bug".to_owned())
     }
 
     /// Makes a server certificate for an extender with the DNS name `dns`.
@@ -216,7 +216,7 @@ fn time(at: Timestamp) -> UnixTime {
 }
 
 fn foreign() -> String {
-    format!("its ca.crt is none that leafhost has made; {REMEDY}")
+    format!("its ca.crt is not a CA that leafhost has created; {REMEDY}")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what an error is mapped by")]

@@ -43,7 +43,7 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
         .ok_or_else(|| format!("there is no Secret {secret}; name it with --secret, or {CHART}"))?;
     let authority = Authority::of(&found).map_err(unusable)?.ok_or_else(|| {
         format!(
-            "the Secret {secret} has no CA (ca.crt, ca.key); leafhost scheduler --tls-secret makes it when it runs, and its log says why it does not"
+            "the Secret {secret} has no CA (ca.crt, ca.key); leafhost scheduler --tls-secret creates the CA when it runs; if it cannot, its log has the reason"
         )
     })?;
     let address = address(client, names).await?;
@@ -78,11 +78,11 @@ async fn make(client: &Client, names: &Names, days: u32) -> Result<String, Strin
     Ok(format!(
         "# For the KubeSchedulerConfiguration of the cluster's own kube-scheduler.\n\
          #\n\
-         # KEEP IT SECRET: whoever has certData and keyData can bind any pod that waits to any node. They are good until {until}, 00:00 UTC; print\n\
-         # others before, and start kube-scheduler again with them.\n\
+         # KEEP IT SECRET: whoever has certData and keyData can bind any pending pod to any node. They are valid until {until}, 00:00 UTC; print\n\
+         # new ones before that, and restart kube-scheduler with them.\n\
          #\n\
-         # Set percentageOfNodesToScore: 100 beside extenders: else kube-scheduler looks at some of the nodes only, and one with the devices may not be\n\
-         # among them.\n\
+         # Set percentageOfNodesToScore: 100 beside extenders: otherwise kube-scheduler checks only some of the nodes, and may miss those that have\n\
+         # the devices.\n\
          {text}"
     ))
 }

@@ -185,10 +185,10 @@ fn a_ca_that_is_damaged_or_foreign_is_never_replaced() {
     let mut secret = empty();
     secret.data = Some(BTreeMap::from(data));
     let why = look(&secret, DNS, now).unwrap_err();
-    assert!(why.contains("none that leafhost has made"), "{why}");
+    assert!(why.contains("not a CA that leafhost has created"), "{why}");
     let authority = authority::Authority::of(&secret).unwrap().unwrap();
     let why = authority.sign_client(365, now).err().unwrap();
-    assert!(why.contains("none that leafhost has made"), "{why}");
+    assert!(why.contains("not a CA that leafhost has created"), "{why}");
 }
 
 #[test]

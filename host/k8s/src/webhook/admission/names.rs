@@ -56,15 +56,15 @@ fn judge(names: &ResourceNames, namespace: &str, name: &str) -> Option<String> {
         // The namespace has had the name before.
         (true, false) => None,
         (true, true) => Some(format!(
-            "metadata.name: Instances of Configuration {} are named so; choose a name that does not end with '-' and 6, 10 or 16 hex digits",
+            "metadata.name: Instances of Configuration {} can have this name; choose a name that does not end with '-' and 6, 10 or 16 hex digits",
             owner.configuration
         )),
         (false, false) => Some(
-            "metadata.name: another namespace has this name, which resources of nodes are named by; choose another one"
+            "metadata.name: another namespace has this name, and each resource name of nodes belongs to one namespace; choose another name"
                 .to_owned(),
         ),
         (false, true) => Some(
-            "metadata.name: Instances of another namespace are named so; choose a name that does not end with '-' and 6, 10 or 16 hex digits"
+            "metadata.name: Instances of another namespace can have this name; choose a name that does not end with '-' and 6, 10 or 16 hex digits"
                 .to_owned(),
         ),
     }
@@ -131,12 +131,12 @@ mod tests {
             ("own-8120fe", ""),
             (
                 "own-a19705",
-                "Instances of Configuration own are named so; choose a name",
+                "Instances of Configuration own can have this name; choose a name",
             ),
             ("other", "another namespace has this name"),
             (
                 "other-a19705",
-                "Instances of another namespace are named so; choose a name",
+                "Instances of another namespace can have this name; choose a name",
             ),
             ("other-8120fe", "Instances of another namespace"),
         ] {

@@ -1,4 +1,4 @@
-//! Addresses that are checked, and the one that is connected to.
+//! Checks of addresses, and the address of the connection.
 
 use std::net::SocketAddrV6;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -409,7 +409,7 @@ async fn a_claim_that_shows_up_late_does_not_take_the_place_of_the_one_that_was_
     slot_table.observe(&snapshot(1, &[(&device_id, "p")]), GRACE);
     slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
     assert_eq!(slot_table.by_device_id[&device_id].slot, "cams-b-0");
-    // Nor while the right Instance is gone for a time.
+    // The claim does not move either while the right Instance is missing for a time.
     let mut without = fixture.clone();
     without
         .instances

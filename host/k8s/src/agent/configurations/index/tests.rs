@@ -108,7 +108,7 @@ fn a_bad_object_is_named_with_its_field_and_the_others_serve() {
             problem.configuration,
             ConfigurationKey::new("site", "bad").ok()
         );
-        assert!(!problem.message.contains("keeps serving"), "{problem}");
+        assert!(!problem.message.contains("stays in use"), "{problem}");
     }
 }
 
@@ -136,7 +136,7 @@ fn the_last_good_version_of_the_same_object_serves_on() {
             let set = set(&index);
             assert_eq!(names(&set), expected);
             let message = &set.problems[0].message;
-            assert_eq!(message.contains("keeps serving"), uid == "u", "{message}");
+            assert_eq!(message.contains("stays in use"), uid == "u", "{message}");
         }
     }
 }
