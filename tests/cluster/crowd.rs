@@ -21,6 +21,9 @@ use crate::scheduled::given;
 /// Path of the Instances of all namespaces.
 pub const INSTANCES: &str = "/apis/akri.sh/v0/instances";
 
+/// Pause between two looks at a pod: many workers look at once.
+const LOOK: Duration = Duration::from_millis(75);
+
 /// Rules of a crowd.
 pub struct Rules {
     /// Number of pods at a time.
@@ -250,7 +253,10 @@ impl<'c> Crowd<'c> {
                     lock(&self.tally).failed.push(failure);
                 }
                 "Pending" if is_late && node.is_empty() => lock(&self.tally).without += 1,
-                other => bail!("it is {other}: {:#}", status["conditions"]),
+                other => {
+                    wait(LOOK);
+                    bail!("it is {other}: {:#}", status["conditions"])
+                }
             }
             Ok(None)
         })?;
@@ -300,7 +306,10 @@ impl<'c> Crowd<'c> {
                     self.cluster.api().delete(&path)?;
                     bail!("it is deleted")
                 }
-                Ok(_) => bail!("it is there"),
+                Ok(_) => {
+                    wait(LOOK);
+                    bail!("it is there")
+                }
                 Err(error) => Err(error),
             }
         })
