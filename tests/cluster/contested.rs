@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
 use leafhost_tests::random::{self, Random};
-use serde_json::Value;
+use leafhost_tests::slot_history::Recorder;
 
 use crate::pair::{Pair, resource, used};
 
@@ -86,10 +86,10 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let pair = Pair::start(cluster, "contest", &[])?;
     pair.configure(1, &["one"], "{MODE: fast}")?;
-    let begun = pair.until("both nodes see the device", &["one"], |_| true)?;
-    let mut last = begun["one"].clone();
-    let (resource, name) = (resource(&last), text(&last["metadata"]["name"]).to_owned());
-    let (mut refused, mut passed_on, mut versions) = (0, 0, 0);
+    let found = pair.until("both nodes see the device", &["one"], |_| true)?;
+    let resource = resource(&found["one"]);
+    let recorder = Recorder::start(cluster.api(), pair.space.name())?;
+    let (mut refused, mut passed_on) = (0, 0);
     for round in 0..rounds {
         for site in &pair.sites {
             site.node.wait_allocatable(&resource, 1)?;
@@ -99,14 +99,14 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
             pods.reverse();
         }
         for (node, pod) in &pods {
-            pair.space.create(&pair.pod(pod, *node, &last)?)?;
+            pair.space.create(&pair.pod(pod, *node, &found["one"])?)?;
             random.moment(20);
         }
         let mut winners = Vec::new();
         let mut losers = Vec::new();
         for (_, pod) in &pods {
             let phase = pair.space.until(pod, "it runs or not", |pod| {
-                let phase = text(&pod["status"]["phase"]);
+                let phase = pod["status"]["phase"].as_str().unwrap_or_default();
                 let waits = pod["status"]["conditions"][0]["reason"] == "Unschedulable";
                 ensure!(phase != "Pending" || waits, "{pod:#}");
                 Ok(phase.to_owned())
@@ -127,29 +127,15 @@ fn contest(rounds: u64, seed: u64) -> Result<()> {
             pair.space.wait_running(loser)?;
         }
         pair.space.delete(loser)?;
-        pair.until("the slot is free", &["one"], |one| used(one).is_empty())?;
-        let from = text(&last["metadata"]["resourceVersion"]);
-        let path = format!(
-            "/apis/akri.sh/v0/namespaces/{}/instances",
-            pair.space.name()
-        );
-        for version in cluster.api().versions(&path, &name, from)? {
-            let (before, after) = (used(&last), used(&version));
-            ensure!(after.len() <= 1, "round {round}: {after:?}");
-            for (slot, holder) in &after {
-                let taken = before.get(slot).filter(|earlier| *earlier != holder);
-                ensure!(taken.is_none(), "round {round}: {before:?}, then {after:?}");
-            }
-            last = version;
-            versions += 1;
-        }
-        ensure!(used(&last).is_empty(), "round {round}: {last:#}");
+        let free = pair.until("the slot is free", &["one"], |one| used(one).is_empty())?;
+        let slots = free["one"]["spec"]["deviceUsage"].as_object();
+        ensure!(slots.is_some_and(|slots| slots.len() == 1), "{slots:?}");
     }
+    let versions = recorder.finish()?.versions;
     println!("{versions} versions; {refused} pods were refused, {passed_on} waited");
-    ensure!(versions >= 2 * rounds, "only {versions} versions were last");
+    ensure!(
+        versions >= usize::try_from(2 * rounds)?,
+        "only {versions} versions were seen"
+    );
     Ok(())
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }

@@ -46,6 +46,20 @@ impl Site {
         })
     }
 
+    /// Prepares an agent with the debug-echo handler and all rights in the cluster on that node; does not start it. Failures in the namespace show its
+    /// log.
+    pub fn joined(
+        cluster: &'static Cluster,
+        taken: TakenNode<'static>,
+        space: &Namespace<'_>,
+    ) -> Result<Self> {
+        let mut site = Self::on(cluster, taken)?;
+        site.home.add_handler("debug-echo")?;
+        site.home.join(cluster.kubeconfig());
+        space.show_log(&site.home.log_file());
+        Ok(site)
+    }
+
     /// Creates a namespace that shows the agent's log after a failure.
     pub fn namespace(&self, name: &str) -> Result<Namespace<'static>> {
         let space = self.cluster.namespace(name)?;

@@ -1,14 +1,15 @@
 //! Many pods on two nodes compete for few slots: each runs in the end, and no slot is lost or allocated twice.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Pod};
 use leafhost_tests::random::{self, Random};
 use leafhost_tests::slot_history::Recorder;
-use serde_json::Value;
+use leafhost_tests::stand_in_node::instances_path;
+use leafhost_tests::wait::{TIMEOUT, within};
 
+use crate::crowd::{Crowd, Kind, Rules, Wish};
 use crate::pair::{Pair, resource, used};
 
 const DEVICES: [&str; 4] = ["one", "two", "three", "four"];
@@ -36,8 +37,8 @@ fn compete(count: usize, seed: u64) -> Result<()> {
     };
     let mut random = Random::new(seed);
     let pair = Pair::start(cluster, "pods", &[])?;
-    let (api, pods) = (cluster.api(), pair.space.collection("pods"));
-    let recorder = Recorder::start(api, pair.space.name())?;
+    let path = instances_path(pair.space.name());
+    let recorder = Recorder::start(cluster.api(), pair.space.name())?;
     pair.configure(SLOTS, &DEVICES, "{MODE: fast}")?;
     let found = pair.until("both nodes see all devices", &DEVICES, |_| true)?;
     let resources: Vec<String> = found.values().map(resource).collect();
@@ -46,70 +47,35 @@ fn compete(count: usize, seed: u64) -> Result<()> {
             site.node.wait_allocatable(resource, u64::from(SLOTS))?;
         }
     }
-    let list = api.get(&pods)?;
-    let mut version = list["metadata"]["resourceVersion"]
-        .as_str()
-        .context("no version")?
-        .to_owned();
-    let end = Instant::now() + EACH * u32::try_from(count + AT_ONCE)?;
-    let (mut made, mut there, mut done, mut refused) = (0, 0, 0, 0);
-    let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
-    while done < count {
-        ensure!(
-            Instant::now() < end,
-            "{done} of {count} have run\n{}",
-            pair.space.state()
-        );
-        while there < AT_ONCE && done + there < count {
-            let resource = random.pick(&resources).context("no resource")?;
-            let main = Container::new("main")
-                .device(resource, 1)
-                .script("env; sleep 1");
-            pair.space
-                .create(&Pod::new(&format!("pod-{made}"), &[main]))?;
-            made += 1;
-            there += 1;
-        }
-        let mut ended: BTreeMap<String, Value> = BTreeMap::new();
-        api.changes(&pods, &mut version, 1, |kind, pod| {
-            let has_ended = ["Succeeded", "Failed"]
-                .iter()
-                .any(|phase| pod["status"]["phase"] == *phase);
-            let name = pod["metadata"]["name"].as_str();
-            // Each pod is deleted once.
-            if kind == "MODIFIED" && has_ended && pod["metadata"]["deletionTimestamp"].is_null() {
-                ended.insert(name.unwrap_or_default().to_owned(), pod.clone());
-            }
-        })?;
-        for (name, pod) in ended {
-            if api
-                .delete(&format!("{pods}/{name}?gracePeriodSeconds=0"))
-                .is_err()
-            {
-                continue;
-            }
-            there -= 1;
-            if pod["status"]["phase"] == "Succeeded" {
-                done += 1;
-                let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
-                *nodes.entry(node.to_owned()).or_default() += 1;
-            } else if pod["status"]["reason"] == "UnexpectedAdmissionError" {
-                refused += 1;
-            } else {
-                bail!("{pod:#}\n{}", pair.space.state());
-            }
-        }
-    }
+    let wishes = |_: &Crowd<'_>, _: usize, name: &str, random: &mut Random| {
+        let resource = random.pick(&resources).context("no resource")?;
+        let main = Container::new("main").device(resource, 1);
+        let pod = Pod::new(name, &[main.script("env; sleep 1")]);
+        let kind = Kind::Instance;
+        Ok(Wish { pod, kind })
+    };
+    let begun = Instant::now();
+    let most = EACH * u32::try_from(count + AT_ONCE)?;
+    let rules = Rules {
+        size: AT_ONCE,
+        pods: Some(count),
+        capacity: usize::try_from(SLOTS)?,
+        patience: most,
+        gives_up: None,
+        phase: "Succeeded",
+        lasts: (0, 0),
+        freed: TIMEOUT,
+        accepts: |failure| failure.why.starts_with("UnexpectedAdmissionError: "),
+    };
+    let crowd = Crowd::new(cluster, &pair.space, &path, rules, &wishes);
+    let tally = crowd.run(recorder, &mut random, || {
+        within(most, "the last pod starts", || {
+            ensure!(!crowd.has_more(), "some have not started");
+            Ok(())
+        })
+    })?;
+    ensure!(begun.elapsed() < most, "only after {:?}", begun.elapsed());
     pair.until("all slots are free", &DEVICES, |one| used(one).is_empty())?;
-    let history = recorder.finish()?;
-    println!(
-        "{count} pods have run, {nodes:?}; {refused} were refused and made again; {} versions, a slot went to another node {} times",
-        history.versions, history.passed_on
-    );
-    ensure!(
-        nodes.len() == 2 && history.holders().is_empty(),
-        "{nodes:?}, {:?}",
-        history.holders()
-    );
+    ensure!(tally.nodes().len() == 2, "{:?}", tally.nodes());
     Ok(())
 }

@@ -31,12 +31,9 @@ impl Pair {
         let space = cluster.namespace(name)?;
         let mut sites = Vec::new();
         for taken in taken {
-            let mut site = Site::on(cluster, taken)?;
-            site.home.add_handler("debug-echo")?;
-            site.home.join(cluster.kubeconfig());
+            let mut site = Site::joined(cluster, taken, &space)?;
             let handlers = ["--handlers-namespace", space.name()];
             site.home.start(&[arguments, &handlers[..]].concat())?;
-            space.show_log(&site.home.log_file());
             sites.push(site);
         }
         Ok(Self {

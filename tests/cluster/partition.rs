@@ -11,11 +11,10 @@ use leafhost_tests::stand_in_node::{configure, instances_path, name_of, until_se
 use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::away::Own;
-use crate::controller::Controller;
 use crate::device::Site;
+use crate::disturbances::Controllers;
 
 /// Upper bound for the slots of a deleted node to be free.
 const RELEASED: Duration = Duration::from_secs(10);
@@ -46,19 +45,14 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     let space = cluster.namespace("cut")?;
     let mut sites = Vec::new();
     for taken in cluster.take_nodes(3)? {
-        let mut site = Site::on(cluster, taken)?;
-        site.home.add_handler("debug-echo")?;
-        site.home.join(cluster.kubeconfig());
+        let mut site = Site::joined(cluster, taken, &space)?;
         site.home.start(&[])?;
-        space.show_log(&site.home.log_file());
         sites.push(site);
     }
     let [a, mut b, mut c] = <[Site; 3]>::try_from(sites)
         .ok()
         .context("not three nodes")?;
-    let log = NamedTempFile::new()?;
-    space.show_log(log.path());
-    let _controller = Controller::start_as(cluster.kubeconfig(), "kube-system", &log)?;
+    let _controllers = Controllers::start(cluster, &space)?;
     configure(
         cluster,
         space.name(),
@@ -109,19 +103,17 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
             .iter()
             .any(|one| one == node))
     };
-    within(
-        lasting + HEALED,
-        "the controller takes the node for one that is away",
-        || {
-            ensure!(
-                !sees_unused(b.node.name())?,
-                "it is still a node of {unused}"
-            );
-            ensure!(cut.elapsed() >= lasting, "not long enough");
+    let until_away = |site: &Site, least: Duration| {
+        let what = "the controller takes the node for one that is away";
+        within(least + HEALED, what, || {
+            let sees = sees_unused(site.node.name())?;
+            ensure!(!sees, "it is still a node of {unused}");
+            ensure!(cut.elapsed() >= least, "not long enough");
             Ok(())
-        },
-    )
-    .with_context(|| space.state())?;
+        })
+        .with_context(|| space.state())
+    };
+    until_away(&b, lasting)?;
     ensure!(holders(&read(used)?) == before, "{:?}", read(used)?);
     // One more pod takes the only free slot, and none is left for another.
     space.run(&pod("more", &a))?;
@@ -159,18 +151,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     );
     // The pod with the slot still exists and might run.
     say_not_ready(cluster, b.node.name())?;
-    within(
-        HEALED,
-        "the controller takes the node for one that is away",
-        || {
-            ensure!(
-                !sees_unused(b.node.name())?,
-                "it is still a node of {unused}"
-            );
-            Ok(())
-        },
-    )
-    .with_context(|| space.state())?;
+    until_away(&b, Duration::ZERO)?;
     ensure!(
         holders(&read(used)?) == after,
         "the slot of a pod that may run is free"
@@ -185,14 +166,7 @@ fn partition(lasting: Duration, is_told: bool) -> Result<()> {
     cluster
         .api()
         .delete(&format!("/api/v1/nodes/{}", c.node.name()))?;
-    within(HEALED, "the controller knows that the node is gone", || {
-        ensure!(
-            !sees_unused(c.node.name())?,
-            "it is still a node of {unused}"
-        );
-        Ok(())
-    })
-    .with_context(|| space.state())?;
+    until_away(&c, Duration::ZERO)?;
     ensure!(
         has(c.node.name(), &holders(&read(used)?)).len() == 1,
         "the slot of a pod that the API server has is free"

@@ -1,17 +1,15 @@
 //! Agents of nodes without machines compete for slots: none is lost, and none has two owners.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use leafhost_tests::cluster::{Cluster, Namespace};
-use leafhost_tests::contest::{Contest, book};
+use leafhost_tests::contest::{Contest, agreed};
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::random::{self, Random};
 use leafhost_tests::requirement;
-use leafhost_tests::slot_history::{Holders, Recorder, holders};
-use leafhost_tests::stand_in_node::{StandInNode, configure, instances_path, name_of, until_seen};
-use leafhost_tests::wait::eventually;
+use leafhost_tests::slot_history::Recorder;
+use leafhost_tests::stand_in_node::{StandInNode, configure, name_of, until_seen};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -132,35 +130,8 @@ fn race(claims: usize, seed: u64, asks: u64) -> Result<()> {
     };
     let outcome = runtime.block_on(contest.run(cluster.api(), &nodes, &mut random))?;
     let stay = runtime.block_on(stay(&nodes, &contest.instances, &mut random))?;
-    // The kubelets' records and the Instances agree.
-    let last = eventually(
-        "the Instances have the slots of all pods and no others",
-        || {
-            let list = cluster.get(&instances_path(space.name()))?;
-            let now: Holders = list["items"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .flat_map(holders)
-                .collect();
-            let books: Vec<Holders> = nodes.iter().map(book).collect();
-            let union: Holders = books
-                .iter()
-                .flatten()
-                .map(|(slot, node)| (slot.clone(), node.clone()))
-                .collect();
-            ensure!(
-                books.iter().map(BTreeMap::len).sum::<usize>() == union.len(),
-                "both have a slot: {books:?}"
-            );
-            ensure!(
-                now == union,
-                "the Instances have {now:?}, the kubelets {union:?}"
-            );
-            Ok(now)
-        },
-    )
-    .with_context(|| space.state())?;
+    let all: Vec<&StandInNode> = nodes.iter().collect();
+    let last = agreed(cluster.api(), space.name(), &all).with_context(|| space.state())?;
     let history = recorder.finish()?;
     println!(
         "{} claims, {} refused, {stay} stay; {} pods asked the API server; {} versions, a slot went to another node {} times",

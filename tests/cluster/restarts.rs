@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Container, Namespace, Pod};
 use leafhost_tests::random;
 use leafhost_tests::wait::eventually;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::device::{Site, resources};
+use crate::disturbances::Paused;
 
 /// Starts an agent with one device of two slots, one of which pod `a` has; also returns the Instance's resource.
 fn begin(name: &str) -> Result<Option<(Site, Namespace<'static>, String)>> {
@@ -45,24 +45,34 @@ fn registrations(site: &Site) -> Result<BTreeMap<String, u64>> {
 }
 
 #[test]
-fn a_restarted_agent_offers_the_same_and_pods_keep_their_slots() -> Result<()> {
+fn pods_keep_their_slots_when_the_agent_restarts_alone_and_with_the_kubelet() -> Result<()> {
     let Some((mut site, space, resource)) = begin("comes")? else {
         return Ok(());
     };
-    let (given, container) = (site.given()?, space.container("a")?);
+    let given = (site.given()?, space.container("a")?);
     let held = site.until_held_by(&space, &["a"])?;
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+    let restarts = [
+        (Signal::SIGTERM, false),
+        (Signal::SIGKILL, false),
+        (Signal::SIGKILL, true),
+    ];
+    for (signal, is_kubelet) in restarts {
         site.home.stop(signal)?;
-        site.node.wait_allocatable(&resource, 0)?;
-        assert_eq!(site.given()?, given);
+        if is_kubelet {
+            site.node.stop_kubelet(Signal::SIGKILL)?;
+            site.node.start_kubelet()?;
+        } else {
+            site.node.wait_allocatable(&resource, 0)?;
+            assert_eq!(site.given()?, given.0);
+        }
         site.home.start(&[])?;
+        if is_kubelet {
+            site.node.wait_ready()?;
+        }
         site.until_amounts(&resource, 2, 2)?;
         site.until_amounts("akri.sh/comes", 1, 1)?;
         assert_eq!(site.until_held_by(&space, &["a"])?, held);
-        assert_eq!(
-            (site.given()?, space.container("a")?),
-            (given.clone(), container.clone())
-        );
+        assert_eq!((site.given()?, space.container("a")?), given);
     }
     space.run(&pod("b", &site, &resource))?;
     site.until_held_by(&space, &["a", "b"])?;
@@ -117,23 +127,6 @@ fn restarts(rounds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Stopped kubelet, which resumes when this is dropped.
-struct Still(Pid);
-
-impl Still {
-    fn begin(site: &Site) -> Result<Self> {
-        let kubelet = Pid::from_raw(i32::try_from(site.node.kubelet_pid()?)?);
-        kill(kubelet, Signal::SIGSTOP)?;
-        Ok(Self(kubelet))
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        let _ = kill(self.0, Signal::SIGCONT);
-    }
-}
-
 /// Restarts the agent while the kubelet is stopped: the kubelet learns at the same moment that the plugin has ended and that it is back.
 #[test]
 fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> Result<()> {
@@ -146,7 +139,7 @@ fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> 
     let socket = socket.join(format!("leafhost-{name}.sock"));
     for round in 0..6 {
         let before = fs::metadata(&socket)?;
-        let still = Still::begin(&site)?;
+        let still = Paused::new(site.node)?;
         site.home.stop(Signal::SIGKILL)?;
         site.home.start(&[])?;
         eventually("the agent serves the resource", || {
@@ -165,26 +158,6 @@ fn an_agent_restarted_while_the_kubelet_stands_still_is_served_by_it_again() -> 
     site.node.wait_allocatable(&resource, 0)?;
     site.home.start(&[])?;
     site.until_amounts(&resource, 2, 2)?;
-    space.run(&pod("b", &site, &resource))?;
-    site.until_held_by(&space, &["a", "b"])?;
-    Ok(())
-}
-
-#[test]
-fn a_pod_outlives_a_restart_of_kubelet_and_agent_together() -> Result<()> {
-    let Some((mut site, space, resource)) = begin("both")? else {
-        return Ok(());
-    };
-    let (given, container) = (site.given()?, space.container("a")?);
-    let held = site.until_held_by(&space, &["a"])?;
-    site.home.stop(Signal::SIGKILL)?;
-    site.node.stop_kubelet(Signal::SIGKILL)?;
-    site.node.start_kubelet()?;
-    site.home.start(&[])?;
-    site.node.wait_ready()?;
-    site.until_amounts(&resource, 2, 2)?;
-    assert_eq!(site.until_held_by(&space, &["a"])?, held);
-    assert_eq!((site.given()?, space.container("a")?), (given, container));
     space.run(&pod("b", &site, &resource))?;
     site.until_held_by(&space, &["a", "b"])?;
     Ok(())

@@ -10,6 +10,7 @@ use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
+use crate::crowd::in_use;
 
 /// Number of GPUs on each node.
 const GPUS: usize = 5;
@@ -90,19 +91,7 @@ pub fn given(
 /// Waits until all slots of a Configuration are free.
 pub fn until_free(agents: &Agents, configuration: &str) -> Result<()> {
     eventually("all slots are free", || {
-        for instance in agents.instances(configuration)? {
-            let usage = instance["spec"]["deviceUsage"].as_object().cloned();
-            let used: Vec<_> = usage
-                .into_iter()
-                .flatten()
-                .filter(|(_, by)| by != "")
-                .collect();
-            ensure!(used.is_empty(), "{used:?}, {}", instance["status"]);
-            let reserved = &instance["spec"]["leafhost"]["reserved"];
-            let is_empty = reserved.as_object().is_none_or(serde_json::Map::is_empty);
-            ensure!(is_empty, "{reserved:#}");
-        }
-        Ok(())
+        in_use(&agents.instances(configuration)?)
     })
     .with_context(|| agents.space.state())
 }
@@ -171,39 +160,12 @@ fn two_pods_get_what_both_can_have_and_the_second_waits_where_that_is_impossible
 }
 
 #[test]
-fn many_pods_at_once_each_get_the_devices_that_were_chosen_for_them() -> Result<()> {
+fn an_app_container_reuses_the_device_of_an_init_container_and_one_alone_has_its_own() -> Result<()>
+{
     let Some(cluster) = cluster::shared()? else {
         return Ok(());
     };
-    let (agents, scheduling) = start(cluster, "scheduled-many", "each", &AGENT)?;
-    let space = &agents.space;
-    for round in 0..2 {
-        let mut names = Vec::new();
-        for (number, site) in agents.sites.iter().enumerate() {
-            for index in 0..GPUS {
-                let name = format!("gpu-{round}-{number}-{index}");
-                let requests = json!([exactly("gpu", of("", "each", 1, &[index]))]);
-                let pod = scheduling.pod(&name, Some(&site.node), &requests);
-                space.create(&pod)?;
-                names.push((name, index));
-            }
-        }
-        for (name, index) in &names {
-            space.wait_running(name).with_context(|| scheduling.log())?;
-            let (has, _) = given(cluster, space, name)?;
-            ensure!(has == [*index].into(), "{name} has {has:?}");
-        }
-        for (name, _) in &names {
-            space.delete(name)?;
-        }
-        until_free(&agents, "each")?;
-    }
-    init_containers(&agents, &scheduling)?;
-    share(&agents, &scheduling)
-}
-
-/// Checks that the app container reuses the device of an init container if it fits, and that a pod in which only an init container asks gets its own.
-fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
+    let (agents, scheduling) = start(cluster, "scheduled-init", "each", &AGENT)?;
     let (space, node) = (&agents.space, &agents.sites[0].node);
     let asks = |name: &str| Container::new(name).device(DEVICES, 1);
     let one = |indices: &[usize]| json!({"requests": [exactly("gpu", of("", "each", 1, indices))]});
@@ -232,64 +194,5 @@ fn init_containers(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
     for name in ["both", "alone"] {
         space.delete(name)?;
     }
-    until_free(agents, "each")
-}
-
-/// Checks that five pods on any nodes have a slot of a device with capacity 5; the others wait, none fails, and each end of a pod starts one more.
-fn share(agents: &Agents, scheduling: &Scheduling) -> Result<()> {
-    let space = &agents.space;
-    let object = json!({
-        "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "doors", "namespace": space.name()},
-        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "{shared: true, descriptions: [door]}"}, "capacity": 5},
-    });
-    agents.cluster.apply(&object.to_string())?;
-    eventually("both nodes see the device", || {
-        let found = agents.instances("doors")?;
-        let nodes = found.first().map(|one| one["spec"]["nodes"].clone());
-        let nodes = nodes.context("there is no Instance")?;
-        ensure!(
-            nodes.as_array().is_some_and(|nodes| nodes.len() == 2),
-            "{nodes}"
-        );
-        Ok(())
-    })?;
-    let requests = json!([{"name": "door", "exactly": {"deviceClassName": "doors"}}]);
-    for number in 0..8 {
-        space.create(&scheduling.pod(&format!("door-{number}"), None, &requests))?;
-    }
-    let phases = || {
-        let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let list = agents.cluster.get(&space.collection("pods"))?;
-        for pod in list["items"].as_array().context("no items")? {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let pods = all.entry(text(&pod["status"]["phase"])).or_default();
-            pods.push(text(&pod["metadata"]["name"]));
-        }
-        Ok::<_, anyhow::Error>(all)
-    };
-    let until = |running: usize, pending: usize| {
-        eventually("five run and the others wait", || {
-            let all = phases()?;
-            let count = |phase: &str| all.get(phase).map_or(0, Vec::len);
-            let is_so = count("Running") == running && count("Pending") == pending;
-            ensure!(
-                is_so && all.values().flatten().count() == running + pending,
-                "{all:?}"
-            );
-            Ok(all)
-        })
-        .with_context(|| scheduling.log())
-    };
-    for waiting in (0..3).rev() {
-        let all = until(5, waiting + 1)?;
-        let first = all["Running"].first().context("none runs")?;
-        space.delete(first)?;
-        let begun = Instant::now();
-        until(5, waiting)?;
-        println!(
-            "one more runs {:?} after the end of another",
-            begun.elapsed()
-        );
-    }
-    Ok(())
+    until_free(&agents, "each")
 }

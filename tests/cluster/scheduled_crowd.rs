@@ -10,11 +10,10 @@ use leafhost_kubelet::records::{Error, PodResources, read_checkpoint};
 use leafhost_tests::cluster::{self, Container, Pod};
 use leafhost_tests::scheduling::{AGENT, DEVICES, wait};
 use leafhost_tests::wait::eventually;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::device::variable;
+use crate::disturbances::Paused;
 use crate::scheduled::until_free;
 use crate::scheduled_field::Field;
 
@@ -59,25 +58,43 @@ const RUNS: Duration = Duration::from_millis(50);
 fn while_agents_are_slow(field: &Field) -> Result<()> {
     let mut agents = Vec::new();
     for site in &field.agents.sites {
-        agents.push(Pid::from_raw(i32::try_from(site.home.pid()?)?));
+        agents.push(site.home.pid()?);
     }
+    let slow = || {
+        let still = agents.iter().map(|agent| Paused::stop(*agent));
+        let still = still.collect::<Result<Vec<_>>>()?;
+        wait(STILL);
+        still.into_iter().try_for_each(Paused::end)?;
+        wait(RUNS);
+        Ok(())
+    };
+    during(vec![Box::new(slow)], || wave(field, 0..10, 0))
+}
+
+/// Action that is repeated.
+type Repeated<'r> = Box<dyn Fn() -> Result<()> + Send + 'r>;
+
+/// Repeats each of the actions in a thread of its own until `act` has returned.
+fn during(repeated: Vec<Repeated<'_>>, act: impl FnOnce() -> Result<()>) -> Result<()> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let slowing = scope.spawn(|| -> Result<()> {
-            while !is_over.load(Ordering::Acquire) {
-                for (signal, time) in [(Signal::SIGSTOP, STILL), (Signal::SIGCONT, RUNS)] {
-                    for agent in &agents {
-                        kill(*agent, signal)?;
-                    }
-                    wait(time);
+        let mut threads = Vec::new();
+        for repeat in repeated {
+            let is_over = &is_over;
+            threads.push(scope.spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    repeat()?;
                 }
-            }
-            Ok(())
-        });
-        let done = wave(field, 0..10, 0);
+                anyhow::Ok(())
+            }));
+        }
+        let done = act();
         is_over.store(true, Ordering::Release);
-        let slowed = slowing.join().map_err(|_| anyhow!("a thread panicked"))?;
-        slowed.and(done)
+        for thread in threads {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow!("a thread panicked"))??;
+        }
+        done
     })
 }
 
@@ -248,43 +265,30 @@ fn check(field: &Field, pods: &[(String, Option<usize>)]) -> Result<()> {
 
 /// Runs a wave while a client on each node calls the kubelet's PodResources in a loop, which the agent must call, too.
 fn beside_a_client_that_asks_without_end(field: &Field) -> Result<()> {
-    let (is_over, answers, refusals) = (
-        AtomicBool::new(false),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    let outcome = std::thread::scope(|scope| {
-        let mut clients = Vec::new();
-        for site in &field.agents.sites {
-            let socket = site.node.pod_resources().join("kubelet.sock");
-            let (is_over, answers, refusals) = (&is_over, &answers, &refusals);
-            clients.push(scope.spawn(move || -> Result<()> {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
-                let kubelet = PodResources::new(socket);
-                while !is_over.load(Ordering::Acquire) {
-                    match runtime.block_on(kubelet.list()) {
-                        Ok(_) => answers.fetch_add(1, Ordering::AcqRel),
-                        Err(Error::Limited { .. }) => refusals.fetch_add(1, Ordering::AcqRel),
-                        Err(error) => return Err(error.into()),
-                    };
-                }
-                Ok(())
-            }));
-        }
-        let done = eventually("the kubelets answer nobody more", || {
+    let (answers, refusals) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut clients: Vec<Repeated<'_>> = Vec::new();
+    for site in &field.agents.sites {
+        let kubelet = PodResources::new(site.node.pod_resources().join("kubelet.sock"));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (answers, refusals) = (&answers, &refusals);
+        clients.push(Box::new(move || {
+            match runtime.block_on(kubelet.list()) {
+                Ok(_) => answers.fetch_add(1, Ordering::AcqRel),
+                Err(Error::Limited { .. }) => refusals.fetch_add(1, Ordering::AcqRel),
+                Err(error) => return Err(error.into()),
+            };
+            Ok(())
+        }));
+    }
+    let outcome = during(clients, || {
+        eventually("the kubelets answer nobody more", || {
             let refused = refusals.load(Ordering::Acquire);
             ensure!(refused > 0, "they have refused nothing");
             Ok(())
-        })
-        .and_then(|()| wave(field, 0..10, 0));
-        is_over.store(true, Ordering::Release);
-        for client in clients {
-            let ended = client.join();
-            ended.map_err(|_| anyhow!("a thread panicked"))??;
-        }
-        done
+        })?;
+        wave(field, 0..10, 0)
     });
     println!("beside a client that was answered {answers:?} times and refused {refusals:?} times");
     outcome

@@ -32,11 +32,11 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Node, Pod};
 use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, Scheduling, exactly, of};
 use leafhost_tests::wait::eventually;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::agents::Agents;
+use crate::disturbances::Paused;
 use crate::scheduled::{start, until_free};
 use crate::scheduled_twin;
 
@@ -274,25 +274,6 @@ pub fn variables(log: &str, prefix: &str) -> BTreeSet<String> {
     let own = lines.filter(|(name, _)| name.starts_with(prefix));
     own.map(|(_, value)| value.trim_matches('\'').to_owned())
         .collect()
-}
-
-/// Kubelet that is stopped until this is dropped.
-pub struct Paused(Pid);
-
-impl Paused {
-    pub fn new(node: &Node) -> Result<Self> {
-        let paused = Self(Pid::from_raw(i32::try_from(node.kubelet_pid()?)?));
-        kill(paused.0, Signal::SIGSTOP).context("cannot pause the kubelet")?;
-        Ok(paused)
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        if let Err(error) = kill(self.0, Signal::SIGCONT) {
-            eprintln!("the kubelet stands still: {error}");
-        }
-    }
 }
 
 /// Prints the time since `since` and checks that it is less than `SOON`.

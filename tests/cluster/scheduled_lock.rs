@@ -7,9 +7,8 @@ use leafhost_tests::cluster;
 use leafhost_tests::scheduling::LOCKED;
 use leafhost_tests::wait::eventually;
 
-use crate::scheduled_field::{
-    Field, Paused, agent_killed, ended_and_kept, name_again, soon, unbindable,
-};
+use crate::disturbances::Paused;
+use crate::scheduled_field::{Field, agent_killed, ended_and_kept, name_again, soon, unbindable};
 
 /// Annotation of nodes with the pod that holds the lock.
 const LOCK: &str = "leafhost.dev/node-lock";

@@ -11,7 +11,8 @@ use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, exactly};
 use leafhost_tests::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::scheduled_field::{Field, Paused, asks, soon, variables};
+use crate::disturbances::Paused;
+use crate::scheduled_field::{Field, asks, soon, variables};
 
 /// Resource of a device plugin, which is also the Configuration `steady`.
 const PLUGIN: &str = "akri.sh/steady";

@@ -48,9 +48,11 @@ fn take_turns(capacity: usize, pods: usize, ends: usize) -> Result<()> {
         Ok(())
     })
     .with_context(|| space.state())?;
-    let class = format!("{CONFIGURATION}.akri.sh");
-    let says = json!([{"name": "camera", "exactly": {"deviceClassName": class}}]);
+    // Both names of the class are known.
+    let classes = [&format!("{CONFIGURATION}.akri.sh"), CONFIGURATION];
     for number in 0..pods {
+        let class = classes[number % 2];
+        let says = json!([{"name": "camera", "exactly": {"deviceClassName": class}}]);
         let pod = field
             .scheduling
             .pod(&format!("viewer-{number}"), None, &says);

@@ -2,27 +2,38 @@
 //! allocated, and no slot was allocated twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use leafhost_tests::cluster::{Api, Cluster, Namespace};
-use leafhost_tests::contest::{Grant, book, overlaps};
+use leafhost_tests::contest::{Grant, agreed, crowds};
 use leafhost_tests::kubelet::model::Refusal;
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::random::Random;
+use leafhost_tests::requirement;
 use leafhost_tests::slot_history::{Holders, Recorder, holders};
-use leafhost_tests::stand_in_node::{StandInNode, instances_path, name_of};
-use leafhost_tests::wait::eventually;
+use leafhost_tests::stand_in_node::{StandInNode, configure, instances_path, name_of};
 use leafhost_tests::write_proxy::WriteProxy;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
+
+use crate::away::Own;
+use crate::races;
 
 /// With this grace: the claim of an agent that was killed before it answered is freed after it.
 pub const GRACE: [&str; 2] = ["--slot-grace", "5s"];
 /// Name of the Configuration of all devices.
-pub const CONFIGURATION: &str = "turnover";
-pub const SLOTS: u32 = 3;
+const CONFIGURATION: &str = "turnover";
+const SLOTS: u32 = 3;
+/// Upper bound for a kill or a release that a test has caused.
+pub const REACHED: Duration = Duration::from_mins(2);
+/// Pause between two steps of a node.
+const PACE: Duration = Duration::from_millis(25);
+/// Interval of a node's heartbeats.
+const BEAT: Duration = Duration::from_secs(10);
 /// Number of pods per node at a time.
 const PODS: usize = 5;
 /// Prefix of the names of nodes that do not exist.
@@ -44,25 +55,83 @@ struct Running {
 }
 
 pub struct Turnover<'a> {
-    cluster: &'a Cluster,
+    pub cluster: &'static Cluster,
     pub space: &'a Namespace<'a>,
+    /// Log of all controllers.
+    pub log: NamedTempFile,
     runtime: &'a Runtime,
     grants: Mutex<Vec<Grant>>,
     /// Number of nodes so far that do not exist. The controller releases the slots of one node only once a minute.
     gone: AtomicUsize,
 }
 
-impl<'a> Turnover<'a> {
-    pub fn new(cluster: &'a Cluster, space: &'a Namespace<'a>, runtime: &'a Runtime) -> Self {
-        Self {
-            cluster,
-            space,
-            runtime,
-            grants: Mutex::default(),
-            gone: AtomicUsize::default(),
-        }
+/// Calls `on_node` for each of two nodes in a loop, with the number of calls before, at least `rounds` times and until `meanwhile` has ended, which gets
+/// the PIDs of the agents. Checks the end.
+pub fn run(
+    name: &str,
+    seed: u64,
+    rounds: usize,
+    on_node: impl Fn(&Turnover<'_>, usize, &mut Site, usize, &mut Random) -> Result<()> + Sync,
+    meanwhile: impl FnOnce(&Turnover<'_>, &[u32], &mut Random) -> Result<()>,
+) -> Result<()> {
+    if requirement::lacks(Cluster::missing())? {
+        return Ok(());
     }
+    let own = Own::start(1)?;
+    let cluster = own.0;
+    let mut random = Random::new(seed);
+    let runtime = races::runtime()?;
+    let space = cluster.namespace(name)?;
+    let log = NamedTempFile::new()?;
+    space.show_log(log.path());
+    let turnover = Turnover {
+        cluster,
+        space: &space,
+        log,
+        runtime: &runtime,
+        grants: Mutex::default(),
+        gone: AtomicUsize::default(),
+    };
+    let names = [format!("{name}-0"), format!("{name}-1")];
+    let mut sites = [turnover.site(&names[0])?, turnover.site(&names[1])?];
+    let agents = [sites[0].node.home.pid()?, sites[1].node.home.pid()?];
+    let recorder = Recorder::start(cluster.api(), space.name())?;
+    std::thread::scope(|scope| {
+        let (mut threads, mut ends) = (Vec::new(), Vec::new());
+        for (number, site) in sites.iter_mut().enumerate() {
+            let (turnover, on_node, mut random) = (&turnover, &on_node, random.split());
+            let (end, ended) = mpsc::channel::<()>();
+            ends.push(end);
+            threads.push(scope.spawn(move || -> Result<()> {
+                let mut beat = Instant::now();
+                site.node.beat()?;
+                for round in 0.. {
+                    on_node(turnover, number, site, round, &mut random)?;
+                    if beat.elapsed() > BEAT {
+                        beat = Instant::now();
+                        site.node.beat()?;
+                    }
+                    let goes_on = ended.recv_timeout(PACE) == Err(RecvTimeoutError::Timeout);
+                    if !goes_on && round + 1 >= rounds {
+                        break;
+                    }
+                }
+                Ok(())
+            }));
+        }
+        let done = meanwhile(&turnover, &agents, &mut random);
+        drop(ends);
+        for thread in threads {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow!("a thread panicked"))??;
+        }
+        done
+    })
+    .with_context(|| space.state())?;
+    turnover.finish(&sites, recorder)
+}
 
+impl Turnover<'_> {
     /// Creates a node and starts its agent.
     pub fn site(&self, name: &str) -> Result<Site> {
         let node = StandInNode::new(self.cluster, self.runtime.handle(), name)?;
@@ -82,6 +151,19 @@ impl<'a> Turnover<'a> {
 
     pub fn api(&self) -> &Api {
         self.cluster.api()
+    }
+
+    /// Applies the Configuration with this number of devices.
+    pub fn configure(&self, count: usize) -> Result<()> {
+        let devices = (0..count).map(|number| format!("device-{number}"));
+        let devices: Vec<String> = devices.collect();
+        configure(
+            self.cluster,
+            self.space.name(),
+            CONFIGURATION,
+            SLOTS,
+            &devices,
+        )
     }
 
     fn instances(&self) -> Result<Vec<Value>> {
@@ -177,39 +259,20 @@ impl<'a> Turnover<'a> {
         Ok(())
     }
 
-    /// Waits until the Instances have the slots of all pods and no others; compares the recorded versions with the grants of the kubelets. Returns
-    /// the number of pods that ran and the number of versions of the Instances.
-    pub fn finish(&self, sites: &[Site], recorder: Recorder) -> Result<(usize, usize)> {
-        let last = eventually(
-            "the Instances have the slots of all pods and no others",
-            || {
-                let now = self.holders()?;
-                let books: Vec<Holders> = sites.iter().map(|site| book(&site.node)).collect();
-                let union: Holders = books
-                    .iter()
-                    .flatten()
-                    .map(|(slot, node)| (slot.clone(), node.clone()))
-                    .collect();
-                ensure!(
-                    books.iter().map(Holders::len).sum::<usize>() == union.len(),
-                    "both have a slot: {books:?}"
-                );
-                ensure!(
-                    now == union,
-                    "the Instances have {now:?}, the kubelets {union:?}"
-                );
-                Ok(now)
-            },
-        )
-        .with_context(|| self.space.state())?;
+    /// Waits until the Instances have the slots of all pods and no others; compares the recorded versions with the grants of the kubelets.
+    fn finish(&self, sites: &[Site], recorder: Recorder) -> Result<()> {
+        let nodes: Vec<&StandInNode> = sites.iter().map(|site| &site.node).collect();
+        let last = agreed(self.api(), self.space.name(), &nodes);
+        let last = last.with_context(|| self.space.state())?;
         let history = recorder.finish()?;
         let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        overlaps(&grants)?;
+        crowds(&grants, 1)?;
+        println!("{} pods, {} versions", grants.len(), history.versions);
         ensure!(
             history.holders() == last,
             "the watch has seen {:?}",
             history.holders()
         );
-        Ok((grants.len(), history.versions))
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::cluster::Api;
@@ -15,6 +16,7 @@ use crate::kubelet::pods::PodSpec;
 use crate::random::Random;
 use crate::slot_history::{Holders, holders};
 use crate::stand_in_node::{StandInNode, instances_path};
+use crate::wait::eventually;
 
 /// Pause of a pod that finds no free device on its node.
 const AGAIN: Duration = Duration::from_millis(5);
@@ -106,7 +108,7 @@ impl Contest {
             let crashes = node.kubelet.record().crashes;
             ensure!(crashes.is_empty(), "{}: {crashes:?}", node.name());
         }
-        overlaps(&outcome.grants)?;
+        crowds(&outcome.grants, 1)?;
         Ok(outcome)
     }
 }
@@ -206,28 +208,6 @@ impl Worker {
     }
 }
 
-/// Fails if a slot was allocated on a node before another node freed it.
-pub fn overlaps(grants: &[Grant]) -> Result<()> {
-    let mut sorted: Vec<&Grant> = grants.iter().collect();
-    sorted.sort_by_key(|grant| grant.from);
-    // End of the last grant, by slot and node.
-    let mut ends: BTreeMap<&str, BTreeMap<&str, Instant>> = BTreeMap::new();
-    for grant in sorted {
-        let ends = ends.entry(&grant.slot).or_default();
-        for (node, end) in &*ends {
-            ensure!(
-                *node == grant.node || *end <= grant.from,
-                "{} was given on {} while {node} had it",
-                grant.slot,
-                grant.node
-            );
-        }
-        let end = ends.entry(&grant.node).or_insert(grant.until);
-        *end = grant.until.max(*end);
-    }
-    Ok(())
-}
-
 /// Fails if more than `capacity` grants of one slot, or of one device, overlap.
 pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
     let mut by_slot: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
@@ -250,10 +230,30 @@ pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the slots that the pods of a node hold, by the records of its kubelet.
-pub fn book(node: &StandInNode) -> Holders {
-    let slots = node.kubelet.all_held().into_iter();
-    slots.map(|slot| (slot, node.name().to_owned())).collect()
+/// Waits until the Instances of a namespace have the slots that these nodes' kubelets have allocated, each to one node, and no others; returns them.
+pub fn agreed(api: &Api, space: &str, nodes: &[&StandInNode]) -> Result<Holders> {
+    let what = "the Instances have the slots of all pods and no others";
+    eventually(what, || {
+        let list = api.get(&instances_path(space))?;
+        let all = list.get("items").and_then(Value::as_array);
+        let now: Holders = all.into_iter().flatten().flat_map(holders).collect();
+        let mut given = Holders::new();
+        for node in nodes {
+            for slot in node.kubelet.all_held() {
+                let other = given.insert(slot.clone(), node.name().to_owned());
+                ensure!(
+                    other.is_none_or(|other| other == node.name()),
+                    "{slot} is given on {} and on another node",
+                    node.name()
+                );
+            }
+        }
+        ensure!(
+            now == given,
+            "the Instances have {now:?}, the kubelets {given:?}"
+        );
+        Ok(now)
+    })
 }
 
 #[cfg(test)]
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_given_on_two_nodes_at_a_time_is_found() {
+    fn a_slot_given_twice_at_a_time_is_found() {
         let begin = Instant::now();
         let grant = |node: &str, from: u64, until: u64| Grant {
             slot: "a-0".to_owned(),
@@ -269,17 +269,9 @@ mod tests {
             from: begin + Duration::from_millis(from),
             until: begin + Duration::from_millis(until),
         };
-        assert!(
-            overlaps(&[
-                grant("m", 0, 9),
-                grant("m", 3, 5),
-                grant("n", 9, 12),
-                grant("m", 12, 13)
-            ])
-            .is_ok()
-        );
-        assert!(overlaps(&[grant("m", 0, 9), grant("m", 3, 5), grant("n", 8, 12)]).is_err());
-        assert!(overlaps(&[grant("n", 4, 5), grant("m", 0, 6)]).is_err());
+        let one = [grant("m", 0, 9), grant("n", 9, 12), grant("m", 12, 13)];
+        assert!(crowds(&one, 1).is_ok());
+        assert!(crowds(&[grant("n", 4, 5), grant("m", 0, 6)], 1).is_err());
         let two = [grant("m", 0, 9), grant("m", 3, 5), grant("n", 5, 12)];
         assert!(crowds(&two, 2).is_ok() && crowds(&two, 1).is_err());
     }
