@@ -20,8 +20,8 @@ fuzz_target!(|data: &[u8]| {
     let checked = within(Duration::from_secs(3), || check_file("f", text));
     let problems = checked.problems;
     let mut keys = BTreeSet::new();
-    for located in &checked.configurations {
-        let configuration = located.configuration();
+    for located in &checked.documents {
+        let configuration = &located.configuration;
         check(configuration);
         assert!(keys.insert(configuration.key.clone()), "each name once");
     }
@@ -36,11 +36,11 @@ fuzz_target!(|data: &[u8]| {
     }
     // A broken document does not affect others, up to the size limit of a file.
     if text.len() <= 16 << 10 {
-        let with_good = check_file("f", &format!("{text}{GOOD}")).configurations;
+        let with_good = check_file("f", &format!("{text}{GOOD}")).documents;
         let last = with_good.last().expect("the good document");
-        let last = last.configuration();
-        assert_eq!(last.key.name(), "last");
-        keys.insert(last.key.clone());
+        let key = &last.configuration.key;
+        assert_eq!(key.name(), "last");
+        keys.insert(key.clone());
         assert_eq!(with_good.len(), keys.len());
     }
 });

@@ -9,7 +9,7 @@ use leafhost_cdi::{Readers, SpecDir};
 use leafhost_core::names::GROUP;
 use leafhost_core::node_report::NodeReport;
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
+    ConfigurationSet, HandlerSource, InstanceStore, Loader, LoaderStore, ResourceLedger,
 };
 use leafhost_core::problem::Problem;
 use leafhost_core::tasks::Tasks;
@@ -89,8 +89,8 @@ impl AgentConfig {
 /// Ports of the agent.
 #[derive(Clone)]
 pub struct Ports {
-    /// Source of Configurations.
-    pub configurations: Arc<dyn ConfigurationSource>,
+    /// Configurations.
+    pub configurations: watch::Receiver<Arc<ConfigurationSet>>,
     /// Source of handlers.
     pub handlers: Arc<dyn HandlerSource>,
     /// State of the loader that survives restarts.
@@ -121,8 +121,6 @@ pub enum Error {
 
 /// All tasks, ready to run.
 pub struct Agent {
-    /// Held, because a source may end with its last owner.
-    configurations: Arc<dyn ConfigurationSource>,
     tasks: Tasks,
     board: AgentState,
     unreported: watch::Sender<Option<String>>,
@@ -146,7 +144,7 @@ impl Agent {
                 clock: system_clock::system(),
             },
             Arc::clone(&metrics.discovery),
-            ports.configurations.configurations(),
+            ports.configurations,
             handlers.clone(),
             instances.clone(),
         );
@@ -254,7 +252,6 @@ impl Agent {
             tasks.add("metrics endpoint", endpoint);
         }
         Ok(Self {
-            configurations: ports.configurations,
             tasks,
             board,
             unreported,
@@ -284,7 +281,7 @@ impl Agent {
     /// Runs until `shutdown`; then the tasks have five seconds to finish. Returns earlier only with an error.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let ended = self.tasks.run(shutdown).await;
-        drop((self.configurations, self.unreported));
+        drop(self.unreported);
         Ok(ended?)
     }
 }

@@ -21,19 +21,15 @@ use leafhost_agent::MAX_TICKETS;
 
 mod controller;
 mod examples;
-mod handlers;
 mod migrate;
 mod property;
 mod scheduler;
-mod serve;
 mod webhook;
 
 pub use controller::ControllerArgs;
-pub use handlers::{HandlersDirArgs, WithoutHandlersArgs};
 pub use migrate::{MigrateArgs, MigrateCommand};
 pub use property::{PropertyArg, PropertyValue};
 pub use scheduler::{ObjectName, SchedulerArgs, SchedulerCommand, SchedulerConfigArgs, SelectArgs};
-pub use serve::ServeArgs;
 pub use webhook::WebhookArgs;
 
 use crate::agent_file::DEFAULT_LISTEN;
@@ -323,6 +319,22 @@ pub struct TicketArgs {
     pub node_lock: bool,
 }
 
+/// Folders with handlers.
+#[derive(Debug, Clone, Args)]
+pub struct HandlersDirArgs {
+    /// Another folder with handlers, searched after DIR/handlers or the ConfigMaps; may be repeated
+    #[arg(long, value_name = "DIR", value_delimiter = ':')]
+    pub handlers_dir: Vec<PathBuf>,
+}
+
+/// Handlers that are left out.
+#[derive(Debug, Clone, Args)]
+pub struct WithoutHandlersArgs {
+    /// Files of handlers that are not loaded from any folder or ConfigMap, such as debug-echo.wasm; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub without_handlers: Vec<String>,
+}
+
 /// Flags for compiling handlers.
 #[derive(Debug, Clone, Args)]
 pub struct CompilerArgs {
@@ -521,6 +533,35 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub compiler: CompilerArgs,
+}
+
+/// Flags of `leafhost handler serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The component: .wasm or .wasm.gz
+    pub file: PathBuf,
+
+    /// The grants file [default: the one next to FILE]
+    #[arg(long, value_name = "FILE")]
+    pub grants: Option<PathBuf>,
+
+    /// The folder with the agent's agent-registration.sock, in which the handler creates its own socket
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/akri")]
+    pub external_handlers_dir: PathBuf,
+
+    /// A file; while it contains OFFLINE, the handler reports no devices
+    #[arg(long, value_name = "FILE")]
+    pub availability_file: Option<PathBuf>,
+
+    /// The node's name that the handler gets [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    #[command(flatten)]
+    pub compiler: CompilerArgs,
+
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Parses an address with a port. An IPv6 address of a pod comes without brackets.

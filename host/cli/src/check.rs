@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
-use leafhost_files::{Checked, Located, check_file, check_folder};
+use leafhost_files::{Document, Reading, check_file, check_folder};
 use leafhost_grants::Grants;
 
 use crate::args::{CheckArgs, CompilerArgs};
@@ -16,7 +16,7 @@ use crate::terminal::{self, Paint, Tone, count};
 
 mod handlers;
 
-use handlers::Handlers;
+use handlers::{Handlers, remarks, validate};
 
 /// Runs `leafhost check`.
 pub fn run(args: &CheckArgs) -> Result<()> {
@@ -71,7 +71,7 @@ struct Findings {
 #[derive(Debug, Default)]
 struct Plan {
     /// Configurations, each with true if all handlers of its agent are available.
-    configurations: Vec<(Located, bool)>,
+    configurations: Vec<(Document, bool)>,
     /// Components that were named, and so must load.
     components: BTreeSet<PathBuf>,
     /// Folders whose handlers should be available.
@@ -88,7 +88,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
     }
     plan.folders
         .extend(args.folders.handlers_dir.iter().cloned());
-    let is_file = |(_, complete): &(Located, bool)| !complete;
+    let is_file = |(_, complete): &(Document, bool)| !complete;
     let installed = installed_handlers().filter(|_| plan.configurations.iter().any(is_file));
     let Plan {
         configurations,
@@ -102,10 +102,10 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
     let folders = folders.into_iter().chain(installed);
     let handlers = Handlers::load(components, folders, &args.compiler, output).await?;
     for (found, complete) in &configurations {
-        let name = &found.configuration().handler;
-        if handlers.has(name) {
-            problems.extend(handlers.validate(found).await);
-            notes.extend(handlers.remarks(found).await);
+        let name = &found.configuration.handler;
+        if let Some(handler) = handlers.of(found) {
+            problems.extend(validate(handler, found).await);
+            notes.extend(remarks(handler, found).await);
             continue;
         }
         let message = match (handlers.nearest(name), complete) {
@@ -123,7 +123,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
                 notes.push(format!(
                     "{}: discoveryDetails of {} not checked: no handler {name:?} found; name its folder with --handlers-dir DIR",
                     found.file,
-                    found.configuration().key
+                    found.configuration.key
                 ));
                 continue;
             }
@@ -158,8 +158,10 @@ pub async fn details(
     for (name, text) in configurations {
         let checked = check_file(&name, &text);
         problems.extend(checked.problems);
-        for found in checked.configurations {
-            problems.extend(handlers.validate(&found).await);
+        for found in &checked.documents {
+            if let Some(handler) = handlers.of(found) {
+                problems.extend(validate(handler, found).await);
+            }
         }
     }
     Ok(problems.iter().map(ToString::to_string).collect())
@@ -198,8 +200,7 @@ impl Plan {
             self.components.insert(path.to_owned());
             return Ok(());
         }
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = read(path)?;
         let file = path.display().to_string();
         if name.ends_with(grants_file::SUFFIX) {
             self.problems.extend(grants_problems(&file, &text));
@@ -220,12 +221,12 @@ impl Plan {
     }
 
     /// Adds the Configurations and problems of `checked`. `complete` is true if all handlers of their agent are available.
-    fn extend(&mut self, checked: Checked, complete: bool) {
+    fn extend(&mut self, checked: Reading, complete: bool) {
         self.problems.extend(checked.problems);
         self.warnings.extend(checked.warnings);
-        let configurations = checked.configurations.into_iter();
+        let documents = checked.documents.into_iter();
         self.configurations
-            .extend(configurations.map(|one| (one, complete)));
+            .extend(documents.map(|one| (one, complete)));
     }
 
     fn add_folder(&mut self, path: &Path) -> Result<()> {
@@ -255,12 +256,15 @@ fn lone_grants(folder: &Path, components: &[PathBuf]) -> Result<Vec<SourceProble
             among == name || grants_file::own(&component) == name
         });
         if !has_component {
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let text = read(&path)?;
             problems.extend(grants_problems(&path.display().to_string(), &text));
         }
     }
     Ok(problems)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn grants_problems(file: &str, text: &str) -> Vec<SourceProblem> {

@@ -20,31 +20,38 @@ const SYSTEM_EXTERNAL: &str = "/var/lib/akri";
 #[derive(Debug, Clone, Default)]
 pub struct User {
     pub is_root: bool,
-    /// Value of `$HOME`.
-    pub home: Option<PathBuf>,
-    /// Value of `$XDG_CONFIG_HOME`.
+    /// Folder in `$XDG_CONFIG_HOME`, or in `.config` of the home folder; `None` without a home folder.
     pub config: Option<PathBuf>,
-    /// Value of `$XDG_STATE_HOME`.
+    /// Folder in `$XDG_STATE_HOME`, or in `.local/state` of the home folder.
     pub state: Option<PathBuf>,
-    /// Value of `$XDG_CACHE_HOME`.
+    /// Folder in `$XDG_CACHE_HOME`, or in `.cache` of the home folder.
     pub cache: Option<PathBuf>,
 }
+
+/// Reason why a user without a home folder has no folders.
+const NO_HOME: &str = "HOME is not set";
 
 impl User {
     /// Returns the user of this process.
     pub fn current() -> Self {
         // The XDG specification requires relative paths to be ignored.
-        let absolute = |name: &str| {
-            std::env::var_os(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
+        Self::new(nix::unistd::geteuid().is_root(), |name| {
+            let path = std::env::var_os(name).map(PathBuf::from);
+            path.filter(|path| path.is_absolute())
+        })
+    }
+
+    /// Creates a user from the paths in environment variables.
+    pub fn new(is_root: bool, path: impl Fn(&str) -> Option<PathBuf>) -> Self {
+        let own = |name: &str, below_home: &str| {
+            let folder = path(name).or_else(|| Some(path("HOME")?.join(below_home)));
+            Some(folder?.join("leafhost"))
         };
         Self {
-            is_root: nix::unistd::geteuid().is_root(),
-            home: absolute("HOME"),
-            config: absolute("XDG_CONFIG_HOME"),
-            state: absolute("XDG_STATE_HOME"),
-            cache: absolute("XDG_CACHE_HOME"),
+            is_root,
+            config: own("XDG_CONFIG_HOME", ".config"),
+            state: own("XDG_STATE_HOME", ".local/state"),
+            cache: own("XDG_CACHE_HOME", ".cache"),
         }
     }
 
@@ -53,8 +60,8 @@ impl User {
         if self.is_root {
             return Ok(SYSTEM_CONFIG.into());
         }
-        self.own(self.config.as_ref(), ".config")
-            .context("cannot determine the standalone folder: give it with --standalone DIR")
+        let folder = self.config.clone().context(NO_HOME);
+        folder.context("cannot determine the standalone folder: give it with --standalone DIR")
     }
 
     /// Returns the folder for Instances and accepted versions.
@@ -62,8 +69,8 @@ impl User {
         if self.is_root {
             return Ok(SYSTEM_STATE.into());
         }
-        self.own(self.state.as_ref(), ".local/state")
-            .context("cannot determine the state folder: give it with --state-dir DIR")
+        let folder = self.state.clone().context(NO_HOME);
+        folder.context("cannot determine the state folder: give it with --state-dir DIR")
     }
 
     /// Returns the folder for CDI specs.
@@ -88,9 +95,9 @@ impl User {
 
     /// Returns the folder for caches, such as compiled components of `handler run`.
     pub fn cache_dir(&self) -> PathBuf {
-        self.own(self.cache.as_ref(), ".cache").unwrap_or_else(|_| {
-            std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()))
-        })
+        let temporary =
+            || std::env::temp_dir().join(format!("leafhost-{}", nix::unistd::geteuid()));
+        self.cache.clone().unwrap_or_else(temporary)
     }
 
     /// Returns the default folders of this user's agent and of a kubelet.
@@ -99,15 +106,6 @@ impl User {
         folders.extend(self.standalone_dir());
         folders.extend(self.state_dir());
         folders
-    }
-
-    fn own(&self, folder: Option<&PathBuf>, below_home: &str) -> Result<PathBuf> {
-        let folder = match (folder, &self.home) {
-            (Some(folder), _) => folder.clone(),
-            (None, Some(home)) => home.join(below_home),
-            (None, None) => anyhow::bail!("HOME is not set"),
-        };
-        Ok(folder.join("leafhost"))
     }
 }
 
@@ -133,19 +131,15 @@ mod tests {
 
     #[test]
     fn root_has_system_folders_and_others_their_own() {
-        let root = User {
-            is_root: true,
-            home: Some("/root".into()),
-            ..User::default()
-        };
+        let root = User::new(true, |name| (name == "HOME").then(|| "/root".into()));
         assert_eq!(root.standalone_dir().unwrap(), Path::new("/etc/leafhost"));
         assert_eq!(root.state_dir().unwrap(), Path::new("/var/lib/leafhost"));
         assert_eq!(root.cdi_dir(Path::new("/x")), Path::new("/etc/cdi"));
-        let user = User {
-            home: Some("/home/a".into()),
-            config: Some("/conf".into()),
-            ..User::default()
-        };
+        let user = User::new(false, |name| match name {
+            "HOME" => Some("/home/a".into()),
+            "XDG_CONFIG_HOME" => Some("/conf".into()),
+            _ => None,
+        });
         assert_eq!(user.standalone_dir().unwrap(), Path::new("/conf/leafhost"));
         let state = user.state_dir().unwrap();
         assert_eq!(state, Path::new("/home/a/.local/state/leafhost"));

@@ -32,18 +32,14 @@ pub fn run(command: MigrateCommand) -> Result<()> {
     block_on(async {
         match command {
             MigrateCommand::FromAkri(args) => {
-                move_on(
-                    Direction::FromAkri,
-                    &args.common,
-                    async |plan: &mut Plan| {
-                        let texts = std::mem::take(&mut plan.configurations);
-                        let folders = &args.folders.handlers_dir;
-                        let found = check::details(texts, folders, &args.compiler).await?;
-                        plan.notes.extend(found);
-                        Ok(())
-                    },
-                )
-                .await
+                let look = async |plan: &mut Plan| {
+                    let texts = std::mem::take(&mut plan.configurations);
+                    let folders = &args.folders.handlers_dir;
+                    let found = check::details(texts, folders, &args.compiler).await?;
+                    plan.notes.extend(found);
+                    Ok(())
+                };
+                move_on(Direction::FromAkri, &args.common, look).await
             }
             MigrateCommand::ToAkri(args) => {
                 move_on(Direction::ToAkri, &args, async |_: &mut Plan| Ok(())).await

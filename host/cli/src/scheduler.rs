@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use leafhost_core::scheduling::Observer;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts;
-use leafhost_endpoint::{Listener, serve, serve_up_to};
+use leafhost_endpoint::{Bounds, Listener, serve, serve_within};
 use leafhost_k8s::KubeScheduling;
 use leafhost_k8s::extender::{self, Names};
 use leafhost_scheduler::{Metrics, Scheduler, public_routes, routes};
@@ -83,7 +83,11 @@ async fn answer(args: SchedulerArgs) -> Result<()> {
         let public = public_routes(Arc::clone(&scheduler));
         (Listener::Tcp(listener), own.merge(public))
     };
-    let endpoint = serve_up_to(CONNECTIONS, listener, own, stop.clone());
+    let bounds = Bounds {
+        connections: CONNECTIONS,
+        ..Bounds::DIAGNOSTICS
+    };
+    let endpoint = serve_within(bounds, listener, own, stop.clone());
     tasks.add("extender endpoint", endpoint);
     if let Some(public) = public {
         let endpoint = async move {

@@ -34,7 +34,7 @@ pub fn run(args: &SelectArgs) -> Result<()> {
         let explained = explained.map_err(anyhow::Error::msg);
         let explained = explained.with_context(|| format!("pod {}", pod.key.name))?;
         let text = match args.output {
-            Output::Table => table(&explained)?,
+            Output::Table => table(&explained),
             output => terminal::document(output, false, &document(&explained))?,
         };
         terminal::print(&text)?;
@@ -103,7 +103,7 @@ fn document(explained: &Explanation) -> Value {
     serde_json::json!({"nodes": nodes, "others": explained.others})
 }
 
-fn table(explained: &Explanation) -> Result<String> {
+fn table(explained: &Explanation) -> String {
     let mut nodes = Table::new(&["NODE", "DEVICES"]);
     for (node, found) in &explained.nodes {
         let cell = match found {
@@ -134,13 +134,13 @@ fn table(explained: &Explanation) -> Result<String> {
             } else {
                 table
             };
-            lines.extend(table.lines(paint)?);
+            lines.extend(table.lines(paint));
         }
     }
     if lines.is_empty() {
         lines.push("the cluster has no devices".to_owned());
     }
-    Ok(lines.join("\n") + "\n")
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -83,11 +83,11 @@ impl Request {
 
     fn trouble(&self, error: &str) -> watch::Frame {
         let text = match self.args.output {
-            Output::Table if terminal::is_terminal() => {
-                let lines = terminal::wrap(&terminal::escape(error), terminal::size().width);
+            Output::Table => {
+                let width = terminal::is_terminal().then(|| terminal::size().width);
+                let lines = terminal::wrap(&terminal::escape(error), width.unwrap_or(usize::MAX));
                 format!("{}\n(trying again every second)\n", lines.join("\n"))
             }
-            Output::Table => format!("{}\n(trying again every second)\n", terminal::escape(error)),
             Output::Json => format!("{}\n", serde_json::json!({"error": error})),
             Output::Yaml => format!("---\nerror: {}\n", serde_json::json!(error)),
         };
@@ -133,21 +133,19 @@ impl Request {
     fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
         let size = (self.args.watch && terminal::is_terminal()).then(terminal::size);
         let lines = match (self.args.view, &self.args.name) {
-            (None, _) => overview::lines(status, now, self.paint, size)?,
-            (Some(View::Handlers), _) => {
-                tables::handlers(&status.handlers, now).lines(self.paint)?
-            }
+            (None, _) => overview::lines(status, now, self.paint, size),
+            (Some(View::Handlers), _) => tables::handlers(&status.handlers, now).lines(self.paint),
             (Some(View::Instances), _) => {
-                tables::instances(status, &self.instances(status)?, now).lines(self.paint)?
+                tables::instances(status, &self.instances(status)?, now).lines(self.paint)
             }
-            (Some(View::Slots), _) => slots::table(status).lines(self.paint)?,
-            (Some(View::Resources), _) => kubelet::lines(status, self.paint)?,
+            (Some(View::Slots), _) => slots::table(status).lines(self.paint),
+            (Some(View::Resources), _) => kubelet::lines(status, self.paint),
             (Some(View::Configuration), None) => {
-                tables::configurations(&status.configurations, now).lines(self.paint)?
+                tables::configurations(&status.configurations, now).lines(self.paint)
             }
             (Some(View::Configuration), Some(name)) => {
                 let view = configuration::find(status, name)?;
-                configuration::lines(status, view, now, self.args.all, self.paint)?
+                configuration::lines(status, view, now, self.args.all, self.paint)
             }
         };
         let mut text = lines.join("\n");

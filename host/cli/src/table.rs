@@ -1,10 +1,10 @@
 //! Tables in the style of kubectl: upper-case headings, columns as wide as their widest cell, no rules.
 
-use std::io::Write;
+use std::iter::repeat_n;
 
-use tabwriter::TabWriter;
+use unicode_width::UnicodeWidthStr as _;
 
-use crate::terminal::{Paint, Tone, cut};
+use crate::terminal::{Paint, Tone, cut, escape};
 
 /// Text of a table cell with its tone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,7 @@ impl Cell {
                 text: "-".to_owned(),
             };
         }
+        let text = escape(&text).into_owned();
         Self { tone, text }
     }
 
@@ -43,12 +44,9 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Headings and rows.
+/// Rows of cells, the headings first.
 #[derive(Debug, Clone)]
-pub struct Table {
-    headings: Vec<&'static str>,
-    rows: Vec<Vec<Cell>>,
-}
+pub struct Table(Vec<Vec<Cell>>);
 
 /// Lower bound of a useful width of the last column.
 const LAST_COLUMN: usize = 20;
@@ -57,29 +55,28 @@ const PADDING: usize = 2;
 
 impl Table {
     /// Creates an empty table with these headings.
-    pub fn new(headings: &[&'static str]) -> Self {
-        Self {
-            headings: headings.to_vec(),
-            rows: Vec::new(),
-        }
+    pub fn new(headings: &[&str]) -> Self {
+        let headings = headings.iter();
+        let headings = headings.map(|text| Cell::new(Tone::Heading, *text));
+        Self(vec![headings.collect()])
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
+        self.0.push(cells.into_iter().collect());
     }
 
-    /// Returns true if there are no rows.
+    /// Returns true if there are only headings.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.0.len() <= 1
     }
 
     /// Fits the table to `width` characters: cells before the last column are cut to a third of it, and `optional` columns
     /// are dropped in order as far as needed. The last column may still be cut.
     #[must_use]
     pub fn fitted(mut self, width: usize, optional: &[&str]) -> Self {
-        let last = self.headings.len().saturating_sub(1);
-        for row in &mut self.rows {
+        for row in self.0.iter_mut().skip(1) {
+            let last = row.len().saturating_sub(1);
             for cell in row.iter_mut().take(last) {
                 cell.text = cut(&cell.text, width / 3).into_owned();
             }
@@ -88,10 +85,11 @@ impl Table {
             if self.width_with(LAST_COLUMN) <= width {
                 break;
             }
-            let kept: Vec<bool> = self.headings.iter().map(|name| name != column).collect();
-            retain(&mut self.headings, &kept);
-            for row in &mut self.rows {
-                retain(row, &kept);
+            let mut headings = self.0.iter().take(1).flatten();
+            let place = headings.position(|heading| heading.text == *column);
+            for row in &mut self.0 {
+                let mut places = 0..;
+                row.retain(|_| places.next() != place);
             }
         }
         self
@@ -104,57 +102,36 @@ impl Table {
 
     /// Returns the width if the last column is cut to `last` characters.
     fn width_with(&self, last: usize) -> usize {
-        let columns = self.headings.len();
-        let widths = self.headings.iter().enumerate().map(|(number, heading)| {
-            let cells = self.rows.iter().filter_map(|row| row.get(number));
-            let widest = cells.map(|cell| cell.text.chars().count()).max();
-            let width = widest.unwrap_or(0).max(heading.len());
-            if number + 1 == columns {
-                width.min(last)
-            } else {
-                width + PADDING
+        let mut widths = self.widths();
+        let width = widths.pop().unwrap_or_default().min(last);
+        widths.iter().map(|width| width + PADDING).sum::<usize>() + width
+    }
+
+    /// Returns the width of each column.
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = Vec::new();
+        for row in &self.0 {
+            widths.resize(row.len(), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.text.width().max(*width);
             }
-        });
-        widths.sum()
+        }
+        widths
     }
 
     /// Returns the lines, headings first, without line ends. Column widths are those of all rows.
-    pub fn lines(&self, paint: Paint) -> std::io::Result<Vec<String>> {
-        let mut writer = TabWriter::new(Vec::new())
-            .padding(PADDING)
-            .ansi(paint.is_on());
-        let headings = self.headings.iter().map(|text| (Tone::Heading, *text));
-        line(&mut writer, paint, headings)?;
-        for row in &self.rows {
-            line(
-                &mut writer,
-                paint,
-                row.iter().map(|cell| (cell.tone, cell.text.as_str())),
-            )?;
-        }
-        let bytes = writer.into_inner().map_err(|error| {
-            std::io::Error::new(error.error().kind(), error.error().to_string())
-        })?;
-        Ok(String::from_utf8_lossy(&bytes)
-            .lines()
-            .map(|line| line.trim_end().to_owned())
-            .collect())
+    pub fn lines(&self, paint: Paint) -> Vec<String> {
+        let widths = self.widths();
+        let line = |row: &Vec<Cell>| {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(&paint.apply(cell.tone, &cell.text));
+                line.extend(repeat_n(' ', width - cell.text.width() + PADDING));
+            }
+            line.trim_end().to_owned()
+        };
+        self.0.iter().map(line).collect()
     }
-}
-
-/// Keeps the items whose flag in `kept` is set.
-fn retain<T>(items: &mut Vec<T>, kept: &[bool]) {
-    let mut kept = kept.iter();
-    items.retain(|_| kept.next().is_none_or(|kept| *kept));
-}
-
-fn line<'a>(
-    writer: &mut impl Write,
-    paint: Paint,
-    cells: impl Iterator<Item = (Tone, &'a str)>,
-) -> std::io::Result<()> {
-    let cells: Vec<String> = cells.map(|(tone, text)| paint.apply(tone, text)).collect();
-    writeln!(writer, "{}", cells.join("\t"))
 }
 
 #[cfg(test)]
@@ -171,7 +148,7 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         assert_eq!(
-            sample().lines(Paint::PLAIN).unwrap(),
+            sample().lines(Paint::PLAIN),
             [
                 "NAME         STATE   NOTE",
                 "a-long-name  ok      -",
@@ -184,9 +161,9 @@ mod tests {
     fn a_narrow_table_leaves_out_columns_until_it_fits() {
         let lines = |width| {
             let fitted = sample().fitted(width, &["STATE", "NAME"]);
-            fitted.lines(Paint::PLAIN).unwrap()
+            fitted.lines(Paint::PLAIN)
         };
-        assert_eq!(lines(80), sample().lines(Paint::PLAIN).unwrap());
+        assert_eq!(lines(80), sample().lines(Paint::PLAIN));
         assert_eq!(
             lines(15),
             ["NAME   NOTE", "a-lo…  -", "b\\tc   why"].map(str::to_owned)
@@ -195,9 +172,25 @@ mod tests {
     }
 
     #[test]
+    fn wide_characters_count_twice_and_escaped_ones_as_they_are_shown() {
+        let mut table = Table::new(&["NAME", "NOTE"]);
+        for name in ["相机", "abcdef", "a\u{200b}"] {
+            table.row([name.into(), "x".into()]);
+        }
+        let lines = table.lines(Paint::PLAIN);
+        let expected = [
+            "NAME       NOTE",
+            "相机       x",
+            "abcdef     x",
+            "a\\u{200b}  x",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
     fn colours_do_not_count_as_width() {
-        let plain = sample().lines(Paint::PLAIN).unwrap();
-        let coloured = sample().lines(Paint::COLOURED).unwrap();
+        let plain = sample().lines(Paint::PLAIN);
+        let coloured = sample().lines(Paint::COLOURED);
         let stripped: Vec<String> = coloured.iter().map(|line| strip(line)).collect();
         assert_ne!(plain, coloured);
         assert_eq!(plain, stripped);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use leafhost_core::tasks::Tasks;
 use leafhost_discovery::loader::LoaderTask;
+use leafhost_endpoint::serve_within;
 use leafhost_files::FileLoaderStore;
 use leafhost_k8s::serving::{self, Names};
 use leafhost_k8s::{KubeHandlers, Origins};
@@ -85,7 +86,8 @@ async fn serve(args: WebhookArgs) -> Result<()> {
     tasks.add("loader of handlers", loading.run(stop.clone()));
     let certificate = serving::keep(client, names, args.webhook_configuration, sender);
     tasks.add_loop("keeper of the certificate", certificate);
-    tasks.add("server", listener.run(routes, stop));
+    let serving = serve_within(server::BOUNDS, listener, routes, stop);
+    tasks.add("server", serving);
     let ended = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, "webhook stops");

@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use anyhow::{Context as _, Result, anyhow};
 use leafhost_core::text::chain;
 use leafhost_wasm::{
     EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC, MAX_BYTES, MORE_THREADS, engine_config,
@@ -19,69 +20,63 @@ mod sandbox;
 
 /// Number of Cranelift threads; each takes a part of the bounded address space.
 const THREADS: usize = 4;
+const SET_UP: &str = "cannot set up the compiler";
 
 fn main() -> ExitCode {
     if let Err(error) = sandbox::enter() {
-        eprintln!("{}", chain(&error));
+        eprintln!("{}", chain(error.as_ref()));
         return ExitCode::from(EXIT_LIMITS);
     }
     // The hook of the standard library prints the message.
     match catch_unwind(AssertUnwindSafe(compile)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
-            eprintln!("{}", chain(&error));
-            ExitCode::from(match error {
-                Error::Component(_) | Error::TooLarge => EXIT_INVALID,
-                Error::Read(_) | Error::Write(_) | Error::Engine(_) | Error::Threads(_) => 1,
+            eprintln!("{}", chain(error.as_ref()));
+            ExitCode::from(if error.is::<Invalid>() {
+                EXIT_INVALID
+            } else {
+                1
             })
         }
         Err(_) => ExitCode::from(EXIT_PANIC),
     }
 }
 
+/// Reason why the component does not compile.
 #[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error("cannot read the component from standard input")]
-    Read(#[source] io::Error),
-    #[error("the component has more than {} MiB", MAX_BYTES >> 20)]
-    TooLarge,
-    #[error("cannot set up the compiler")]
-    Engine(#[source] Box<dyn std::error::Error>),
-    #[error("cannot start the compiler's threads ({0}); {MORE_THREADS}")]
-    Threads(rayon::ThreadPoolBuildError),
-    #[error("{0:#}")]
-    Component(wasmtime::Error),
-    #[error("cannot write the native code to standard output")]
-    Write(#[source] io::Error),
-}
+#[error("{0}")]
+struct Invalid(String);
 
-fn compile() -> Result<(), Error> {
+fn compile() -> Result<()> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads())
         .build_global()
-        .map_err(Error::Threads)?;
-    let mut config = engine_config().map_err(|error| Error::Engine(error.into()))?;
+        .map_err(|error| {
+            anyhow!("cannot start the compiler's threads ({error}); {MORE_THREADS}")
+        })?;
+    let mut config = engine_config().context(SET_UP)?;
     // Native code stays in the agent's memory, so size matters.
     config.cranelift_opt_level(OptLevel::SpeedAndSize);
-    let engine = Engine::new(&config).map_err(|error| Error::Engine(error.into()))?;
+    let engine = Engine::new(&config).map_err(|error| anyhow!("{SET_UP}: {error:#}"))?;
     let mut wasm = Vec::new();
     let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     io::stdin()
         .lock()
         .take(most + 1)
         .read_to_end(&mut wasm)
-        .map_err(Error::Read)?;
+        .context("cannot read the component from standard input")?;
     if wasm.len() > MAX_BYTES {
-        return Err(Error::TooLarge);
+        let why = format!("the component has more than {} MiB", MAX_BYTES >> 20);
+        return Err(Invalid(why).into());
     }
     let native = engine
         .precompile_component(&wasm)
-        .map_err(Error::Component)?;
+        .map_err(|error| Invalid(format!("{error:#}")))?;
     let mut output = io::stdout().lock();
     output
         .write_all(&native)
         .and_then(|()| output.flush())
-        .map_err(Error::Write)
+        .context("cannot write the native code to standard output")
 }
 
 fn threads() -> usize {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context as _, Result};
 use nix::libc;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, apply_filter,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter,
 };
 
 /// Limit of address space, in bytes. The largest components seen (Python, 18 MB) compile within half of it.
@@ -25,31 +26,12 @@ const OUT_OF_MEMORY: &str = "1000";
 /// Highest nice value.
 const NICE: i32 = 19;
 
-/// Reason why a right could not be given up.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("cannot bound the {what}")]
-    Limit {
-        what: &'static str,
-        #[source]
-        source: nix::Error,
-    },
-    #[error("cannot ask to end with the agent")]
-    Orphan(#[source] nix::Error),
-    #[error("cannot build the system call filter")]
-    Filter(#[from] seccompiler::BackendError),
-    #[error(
-        "cannot filter system calls; is the kernel built with seccomp, and may this service call it (SystemCallFilter=seccomp)?"
-    )]
-    Apply(#[from] seccompiler::Error),
-}
-
 /// Limits memory, CPU time and files, gives up the ability to gain privileges, and blocks all system calls that a computation does not need.
-pub(crate) fn enter() -> Result<(), Error> {
+pub(crate) fn enter() -> Result<()> {
     give_way();
     // Ends the child with the agent, because no process waits for its result then. (An agent that is killed before this call has not sent
     // the component, or no more than a pipe holds.)
-    set_pdeathsig(Signal::SIGKILL).map_err(Error::Orphan)?;
+    set_pdeathsig(Signal::SIGKILL).context("cannot ask to end with the agent")?;
     for (what, resource, soft, hard) in [
         ("memory", Resource::RLIMIT_AS, MEMORY, MEMORY),
         // At the soft limit the kernel sends SIGXCPU; at the hard limit it sends SIGKILL, which others could also send.
@@ -58,7 +40,7 @@ pub(crate) fn enter() -> Result<(), Error> {
         ("output", Resource::RLIMIT_FSIZE, OUTPUT, OUTPUT),
         ("core dump", Resource::RLIMIT_CORE, 0, 0),
     ] {
-        setrlimit(resource, soft, hard).map_err(|source| Error::Limit { what, source })?;
+        setrlimit(resource, soft, hard).with_context(|| format!("cannot bound the {what}"))?;
     }
     filter_calls()
 }
@@ -80,27 +62,30 @@ fn give_way() {
 }
 
 /// Filters system calls of this thread and those it starts from now on; also sets `no_new_privs`.
-fn filter_calls() -> Result<(), Error> {
-    apply_filter(&without_clone3()?)?;
-    apply_filter(&only_allowed()?)?;
-    Ok(())
+fn filter_calls() -> Result<()> {
+    let filters = without_clone3().and_then(|first| Ok([first, only_allowed()?]));
+    let filters = filters.context("cannot build the system call filter")?;
+    let applied = filters.iter().try_for_each(|filter| apply_filter(filter));
+    applied.context(
+        "cannot filter system calls; is the kernel built with seccomp, and may this service call it (SystemCallFilter=seccomp)?",
+    )
 }
 
 /// Makes libraries start threads with `clone`, whose flags a filter can check.
-fn without_clone3() -> Result<BpfProgram, Error> {
+fn without_clone3() -> Result<BpfProgram, BackendError> {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let absent = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, absent, arch)?;
-    Ok(filter.try_into()?)
+    filter.try_into()
 }
 
-fn only_allowed() -> Result<BpfProgram, Error> {
+fn only_allowed() -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     let first_argument = |operator, value| {
         let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, operator, value)?;
-        Ok::<_, Error>(vec![SeccompRule::new(vec![condition])?])
+        Ok::<_, BackendError>(vec![SeccompRule::new(vec![condition])?])
     };
     // An abort signals its own process and no other.
     let own = u64::from(std::process::id());
@@ -127,7 +112,7 @@ fn only_allowed() -> Result<BpfProgram, Error> {
     // Refuses instead of killing: libraries try calls that they can do without (a file with the number of processors).
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch)?;
-    Ok(filter.try_into()?)
+    filter.try_into()
 }
 
 /// System calls for reading, computing on several threads and writing. No open, no socket, no exec, no ptrace.

@@ -33,7 +33,8 @@ pub fn names(component: &str) -> String {
     }
 }
 
-fn stem(component: &str) -> &str {
+/// Returns the name of a component without `.wasm` and `.wasm.gz`.
+pub fn stem(component: &str) -> &str {
     let stem = component.strip_suffix(".gz").unwrap_or(component);
     stem.strip_suffix(".wasm").unwrap_or(stem)
 }

@@ -98,12 +98,6 @@ pub struct ConfiguredDiscovery {
     pub properties: Result<Vec<Property>, FieldProblem>,
 }
 
-/// Source of Configurations.
-pub trait ConfigurationSource: Send + Sync {
-    /// Returns a watch of the Configurations.
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>>;
-}
-
 /// All handler files of this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceSet {

@@ -1,17 +1,23 @@
-//! HTTP server for the diagnostics of a process: HTTP/1.1, one request per connection, bounded in number, size and
-//! time; optionally with TLS.
+//! HTTP/1.1 server for the diagnostics of a process, an extender or a webhook: bounded in number, size and time;
+//! optionally with TLS.
 //!
 //! Knows neither the served paths nor the origin of TLS certificates.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -31,9 +37,7 @@ pub mod fd_reserve;
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a connection, which serves one request. Closes it even if the client has not read the answer.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
-/// Maximum number of open connections of one listener. A further one closes the oldest, so that idle clients and slow readers
-/// block no other client; with TLS the oldest without a completed handshake, if there is one. A large document may be in
-/// transfer on each connection.
+/// Maximum number of open connections of one listener. A large document may be in transfer on each connection.
 pub const MAX_CONNECTIONS: usize = 16;
 /// Time limit of the shutdown for requests in progress.
 pub const DRAIN: Duration = Duration::from_secs(2);
@@ -42,6 +46,32 @@ pub const HEAD_BYTES: usize = 16 << 10;
 /// Delay after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Bounds of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Maximum number of open connections. A further one closes another, so that idle clients and slow readers block no
+    /// other client: first one without a client certificate, then one of the peer with the most connections, then one
+    /// without a whole request, then the oldest.
+    pub connections: usize,
+    /// Time limit for the TLS handshake; the head of the first request has as much time again.
+    pub head: Duration,
+    /// Time limit for the head of another request on a connection. `None` serves one request per connection, within
+    /// [`CONNECTION_TIMEOUT`].
+    pub another: Option<Duration>,
+    /// Time limit of the shutdown for requests in progress.
+    pub drain: Duration,
+}
+
+impl Bounds {
+    /// Bounds of an endpoint for diagnostics.
+    pub const DIAGNOSTICS: Self = Self {
+        connections: MAX_CONNECTIONS,
+        head: HEAD_TIMEOUT,
+        another: None,
+        drain: DRAIN,
+    };
+}
+
 /// Listener of the server.
 #[derive(Debug)]
 pub enum Listener {
@@ -49,19 +79,20 @@ pub enum Listener {
     Tcp(TcpListener),
     /// TCP with TLS. Connections use the newest configuration, which has the certificate and the rules for clients, and
     /// are closed while there is none.
-    Tls(TcpListener, watch::Receiver<Tls>),
+    Tls(TcpListener, watch::Receiver<Option<Arc<ServerConfig>>>),
     /// Unix socket, open to every client with access to the file.
     Unix(UnixListener),
 }
 
-/// Configuration of TLS, if there is one yet.
-type Tls = Option<Arc<ServerConfig>>;
-
-/// Connection from which nothing has been read, and the configuration if TLS is used.
-type Accepted = (Either<TcpStream, UnixStream>, Option<Tls>);
+/// Connection from which nothing has been read.
+enum Accepted {
+    Tcp(TcpStream, IpAddr),
+    Tls(TcpStream, IpAddr, Option<Arc<ServerConfig>>),
+    Unix(UnixStream),
+}
 
 /// Connection that is ready for requests.
-type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<Either<TcpStream, UnixStream>>>;
+type Stream = Either<Either<TcpStream, UnixStream>, TlsStream<TcpStream>>;
 
 impl Listener {
     /// Accepts the next connection. Uses a reserved file descriptor if no other is free, so that the status can be read
@@ -79,52 +110,129 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| (Either::Left(stream), None)),
+                .map_ok(|(stream, peer)| Accepted::Tcp(stream, peer.ip())),
             Self::Tls(listener, tls) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| (Either::Left(stream), Some(tls.borrow().clone()))),
+                .map_ok(|(stream, peer)| Accepted::Tls(stream, peer.ip(), tls.borrow().clone())),
             Self::Unix(listener) => listener
                 .poll_accept(context)
-                .map_ok(|(stream, _)| (Either::Right(stream), None)),
+                .map_ok(|(stream, _)| Accepted::Unix(stream)),
         }
     }
 }
 
-/// Completes the TLS handshake, if any.
-async fn ready((stream, tls): Accepted) -> io::Result<Stream> {
-    let Some(tls) = tls else {
-        return Ok(Either::Left(stream));
-    };
-    let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
-    let handshake = TlsAcceptor::from(tls).accept(stream);
-    Ok(Either::Right(timeout(HEAD_TIMEOUT, handshake).await??))
+impl Accepted {
+    fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(_, peer) | Self::Tls(_, peer, _) => Some(*peer),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Completes the TLS handshake, if any, within `limit`.
+    async fn ready(self, limit: Duration) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(stream, _) => Ok(Either::Left(Either::Left(stream))),
+            Self::Unix(stream) => Ok(Either::Left(Either::Right(stream))),
+            Self::Tls(stream, _, tls) => {
+                let tls = tls.ok_or_else(|| io::Error::other("there is no certificate yet"))?;
+                let handshake = TlsAcceptor::from(tls).accept(stream);
+                Ok(Either::Right(timeout(limit, handshake).await??))
+            }
+        }
+    }
 }
 
-/// Open connection.
+/// Open connection; also an extension of each of its requests.
 #[derive(Debug, Clone, Default)]
-struct Open {
+pub struct Connection {
+    /// Address of the client; `None` on a Unix socket.
+    pub peer: Option<IpAddr>,
     /// Token that is cancelled when the connection ends, or to end it.
     closed: CancellationToken,
-    /// Token that is cancelled after the TLS handshake.
+    /// Token that is cancelled once the client has shown a certificate.
     is_known: CancellationToken,
+    /// Token that is cancelled once the head of a request has arrived.
+    has_asked: CancellationToken,
+    is_whole: Arc<AtomicBool>,
 }
 
-/// Serves until `shutdown`, with at most [`MAX_CONNECTIONS`]. Then answers requests in progress within [`DRAIN`].
+impl Connection {
+    /// Creates a connection that has just been opened.
+    pub fn new(peer: Option<IpAddr>) -> Self {
+        Self {
+            peer,
+            ..Self::default()
+        }
+    }
+
+    /// Ends the connection.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Returns true if the connection has ended, or is to end.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Returns true if the client has shown a certificate, which the TLS configuration accepts.
+    pub fn is_known(&self) -> bool {
+        self.is_known.is_cancelled()
+    }
+
+    /// Returns true while a request has arrived completely and is not answered.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether a request has arrived completely and is not answered.
+    pub fn set_whole(&self, is_whole: bool) {
+        self.is_whole.store(is_whole, Ordering::Relaxed);
+    }
+}
+
+/// Open connections, the oldest first.
+#[derive(Debug, Default)]
+struct Open(Vec<Connection>);
+
+impl Open {
+    /// Adds a connection, and closes another if there would be more than `most`.
+    fn add(&mut self, most: usize, new: Connection) {
+        self.0.retain(|one| !one.is_closed());
+        if self.0.len() >= most {
+            let mut counts = HashMap::<_, usize>::new();
+            for one in &self.0 {
+                *counts.entry(one.peer).or_default() += 1;
+            }
+            let first = self.0.iter().enumerate().max_by_key(|(place, one)| {
+                let count = counts.get(&one.peer);
+                (!one.is_known(), count, !one.is_whole(), Reverse(*place))
+            });
+            if let Some(place) = first.map(|(place, _)| place) {
+                self.0.remove(place).close();
+            }
+        }
+        self.0.push(new);
+    }
+}
+
+/// Serves diagnostics until `shutdown`.
 pub async fn serve(listener: Listener, routes: Router, shutdown: CancellationToken) {
-    serve_up_to(MAX_CONNECTIONS, listener, routes, shutdown).await;
+    serve_within(Bounds::DIAGNOSTICS, listener, routes, shutdown).await;
 }
 
-/// Serves at most `most` connections at a time.
+/// Serves within these bounds until `shutdown`. Then answers requests in progress.
 ///
 /// Does not use `axum::serve`, which would require a listener and a stream of our own for the limit, the timeouts and
 /// the reserve.
-pub async fn serve_up_to(
-    most: usize,
+pub async fn serve_within(
+    bounds: Bounds,
     listener: Listener,
     routes: Router,
     shutdown: CancellationToken,
 ) {
-    let mut open = VecDeque::<Open>::new();
+    let mut open = Open::default();
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -135,51 +243,63 @@ pub async fn serve_up_to(
                 Ok(stream) => stream,
                 Err(error) => {
                     // Not even a reserved descriptor is free: wait for a connection to end.
-                    tracing::debug!(%error, "the endpoint cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a connection; retrying");
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             },
         };
-        let own = Open::default();
-        open.retain(|one| !one.closed.is_cancelled());
-        if open.len() >= most {
-            // Clients without a completed handshake must not displace those with one.
-            let oldest = open.iter().position(|one| !one.is_known.is_cancelled());
-            if let Some(oldest) = open.remove(oldest.unwrap_or_default()) {
-                oldest.closed.cancel();
-            }
-        }
-        open.push_back(own.clone());
-        let Open { closed, is_known } = own;
-        let service = TowerToHyperService::new(routes.clone());
+        let own = Connection::new(stream.peer());
+        open.add(bounds.connections, own.clone());
+        let routes = TowerToHyperService::new(routes.clone());
         let watcher = graceful.watcher();
-        let connection = async move {
-            let stream = ready(stream).await?;
-            if let Either::Right(_) = &stream {
-                is_known.cancel();
+        let asking = own.clone();
+        let served = async move {
+            let stream = stream.ready(bounds.head).await?;
+            if let Either::Right(stream) = &stream
+                && stream.get_ref().1.peer_certificates().is_some()
+            {
+                asking.is_known.cancel();
             }
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                asking.has_asked.cancel();
+                request.extensions_mut().insert(asking.clone());
+                routes.call(request)
+            });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .keep_alive(false)
-                .header_read_timeout(HEAD_TIMEOUT)
+                .keep_alive(bounds.another.is_some())
+                .header_read_timeout(bounds.another.unwrap_or(bounds.head))
                 .max_buf_size(HEAD_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             watcher.watch(connection).await.map_err(io::Error::other)
         };
         connections.spawn(async move {
-            let _ends = closed.clone().drop_guard();
+            let _ends = own.closed.clone().drop_guard();
+            let too_slow = async {
+                if bounds.another.is_none() {
+                    tokio::time::sleep(CONNECTION_TIMEOUT).await;
+                } else if timeout(bounds.head * 2, own.has_asked.cancelled())
+                    .await
+                    .is_ok()
+                {
+                    std::future::pending::<()>().await;
+                }
+            };
             tokio::select! {
-                ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection to the endpoint failed");
+                ended = served => if let Err(error) = ended {
+                    tracing::debug!(%error, peer = ?own.peer, "a connection failed");
                 },
-                () = closed.cancelled() => {}
-                () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
+                () = own.closed.cancelled() => {
+                    tracing::debug!(peer = ?own.peer, "closed a connection in favour of another");
+                }
+                () = too_slow => tracing::debug!(peer = ?own.peer, "a client is too slow"),
             }
         });
     }
+    drop(listener);
     // Do not wait for clients that do not read their answers.
-    let _ = timeout(DRAIN, graceful.shutdown()).await;
+    let _ = timeout(bounds.drain, graceful.shutdown()).await;
     connections.shutdown().await;
 }
 

@@ -73,7 +73,11 @@ impl Running {
         let listener = Listener::Tls(listener, receiver);
         let routes = Router::new().route("/", get(async || "answered"));
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve_up_to(most, listener, routes, stop.clone()));
+        let bounds = Bounds {
+            connections: most,
+            ..Bounds::DIAGNOSTICS
+        };
+        let task = tokio::spawn(serve_within(bounds, listener, routes, stop.clone()));
         Self {
             address,
             tls,
@@ -179,4 +183,45 @@ async fn connections_without_a_handshake_end_none_that_has_one() {
     known.read_to_end(&mut answer).await.unwrap();
     assert!(answer.ends_with(b"answered"), "{answer:?}");
     running.end().await;
+}
+
+fn opened(number: u8) -> Connection {
+    Connection::new(Some([10, 0, 0, number].into()))
+}
+
+#[test]
+fn the_oldest_that_has_not_sent_a_whole_request_gives_way() {
+    let mut open = Open::default();
+    let mut add = || {
+        let new = opened(1);
+        open.add(3, new.clone());
+        new
+    };
+    let held: Vec<_> = (0..3).map(|_| add()).collect();
+    held[0].set_whole(true);
+    add();
+    let closed: Vec<_> = held.iter().map(Connection::is_closed).collect();
+    assert_eq!(closed, [false, true, false]);
+    held[0].set_whole(false);
+    add();
+    assert!(held[0].is_closed());
+}
+
+#[test]
+fn who_has_most_connections_gives_way_and_who_has_a_certificate_last() {
+    let mut open = Open::default();
+    let mut add = |number| {
+        let new = opened(number);
+        open.add(10, new.clone());
+        new
+    };
+    let api_server = add(1);
+    let known: Vec<_> = (0..5).map(|_| add(3)).collect();
+    for one in &known {
+        one.is_known.cancel();
+    }
+    let flood: Vec<_> = (0..600).map(|_| add(2)).collect();
+    assert!(!api_server.is_closed());
+    assert!(!known.iter().any(Connection::is_closed));
+    assert_eq!(flood.iter().filter(|one| !one.is_closed()).count(), 4);
 }

@@ -22,9 +22,9 @@ use leafhost_core::handler::{Description, Digest, Registration};
 use leafhost_core::left_out::LeftOuts;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::{
-    AcceptedVersion, ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, Handler,
-    HandlerSource, LoadError, Loader, LoaderStore, Owner, ResourceLedger, SourceFile,
-    SourceProblem, SourceSet, SourceVersion,
+    AcceptedVersion, ConfigurationSet, ConfiguredDiscovery, Handler, HandlerSource, LoadError,
+    Loader, LoaderStore, Owner, ResourceLedger, SourceFile, SourceProblem, SourceSet,
+    SourceVersion,
 };
 use leafhost_core::session::{
     CallStats, Devices, Discovery, Outcome, Report, Session, SessionSpec,
@@ -99,18 +99,8 @@ pub fn fault() -> Report {
     )))
 }
 
-/// Source of Configurations, set by the test.
-#[derive(Debug)]
-pub struct Configurations(pub watch::Receiver<Arc<ConfigurationSet>>);
-
-impl ConfigurationSource for Configurations {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
-        self.0.clone()
-    }
-}
-
 /// Handler files, set by the test.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Files {
     pub set: watch::Sender<Arc<SourceSet>>,
     /// Files that exist; reading any other fails.
@@ -130,18 +120,9 @@ pub struct Files {
 
 impl Files {
     pub fn new(files: &[SourceFile]) -> Self {
-        let files_ = Self {
-            set: watch::Sender::new(Arc::default()),
-            there: Mutex::default(),
-            accepted: Mutex::default(),
-            owners: Mutex::default(),
-            accepts: Mutex::default(),
-            full: Mutex::default(),
-            deaths: Mutex::default(),
-            loading: Mutex::default(),
-        };
-        files_.put(files);
-        files_
+        let new = Self::default();
+        new.put(files);
+        new
     }
 
     pub fn put(&self, files: &[SourceFile]) {

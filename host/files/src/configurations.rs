@@ -6,19 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leafhost_core::configuration::{Configuration, MAX_CONFIGURATIONS};
+use leafhost_core::configuration::MAX_CONFIGURATIONS;
 use leafhost_core::names::ConfigurationKey;
-use leafhost_core::ports::{
-    ConfigurationSet, ConfigurationSource, ConfiguredDiscovery, SourceProblem,
-};
-use leafhost_core::properties::invalid_references;
+use leafhost_core::ports::{ConfigurationSet, ConfiguredDiscovery, SourceProblem};
 use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
+use leafhost_core::wait::publish;
 use leafhost_disk::atomic;
 use tokio::sync::watch;
 
-use crate::blocking::{blocking, publish};
+use crate::blocking::blocking;
 use crate::damaged;
 use crate::folder::{self, Content, Kind, Rules, Snapshot};
 use crate::properties::{self, Values};
@@ -27,23 +25,10 @@ use crate::state::{Error, fail};
 mod claims;
 mod documents;
 use claims::Served;
-use documents::{Document, Reading};
+pub use documents::{Document, Reading, read as check_file};
 
 const RULES: Rules = Rules {
-    kinds: &[
-        Kind {
-            suffix: ".yaml",
-            max: 1 << 20,
-            links: true,
-            held: true,
-        },
-        Kind {
-            suffix: ".yml",
-            max: 1 << 20,
-            links: true,
-            held: true,
-        },
-    ],
+    kinds: &[Kind::held(".yaml", 1 << 20), Kind::held(".yml", 1 << 20)],
     nested: false,
     max_files: 1000,
 };
@@ -52,6 +37,8 @@ const RULES: Rules = Rules {
 type Kept = BTreeMap<String, Arc<str>>;
 /// Maximum number of Configurations named in one message.
 const MAX_NAMED: usize = 5;
+
+type Configurations = watch::Receiver<Arc<ConfigurationSet>>;
 
 /// State from earlier readings.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -81,145 +68,53 @@ impl Memory {
     }
 }
 
-/// Configurations of a standalone folder.
-pub struct FileConfigurations {
-    set: watch::Receiver<Arc<ConfigurationSet>>,
-    problems: Vec<SourceProblem>,
-}
-
-impl FileConfigurations {
-    /// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`.
-    pub async fn open(folder: PathBuf, kept: PathBuf, tasks: &mut Tasks) -> Result<Self, Error> {
-        let (path, memory) = blocking(move || {
-            let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
-            (kept, memory)
-        })
-        .await;
-        let (memory, problems) = memory.map_err(fail("read", &path))?;
-        let mut watched = |name: &str, rules| {
-            let path = folder.join(name);
-            folder::watch(path, rules, "folder of Configurations", tasks)
-        };
-        let folders = Folders {
-            configurations: watched("configurations", RULES),
-            secrets: watched("secrets", properties::RULES),
-            configmaps: watched("configmaps", properties::RULES),
-        };
-        let (sender, set) = watch::channel(Arc::default());
-        tasks.add_loop(
-            "Configurations",
-            follow(folder, folders, path, memory, sender),
-        );
-        Ok(Self { set, problems })
-    }
-
-    /// Returns the problems of the stored texts when the source was opened.
-    pub fn problems(&self) -> &[SourceProblem] {
-        &self.problems
-    }
-}
-
-impl ConfigurationSource for FileConfigurations {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
-        self.set.clone()
-    }
-}
-
-/// A usable Configuration and its location.
-#[derive(Debug, Clone)]
-pub struct Located {
-    /// Path or name of the file.
-    pub file: String,
-    document: Document,
-}
-
-impl Located {
-    /// Returns the Configuration itself.
-    pub fn configuration(&self) -> &Configuration {
-        &self.document.configuration
-    }
-
-    /// Returns the line of a field, or of the nearest parent that exists, from 1.
-    pub fn line_of(&self, path: &str) -> Option<usize> {
-        self.document.line_of(path)
-    }
-
-    /// Returns the line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the file, or
-    /// `field` is empty.
-    pub fn line_in_details(&self, field: &str) -> Option<usize> {
-        let line = self.line_of("spec.discoveryHandler.discoveryDetails")?;
-        // Otherwise a line of the details need not be a line of the file.
-        let is_literal = self.document.is_literal(line);
-        let within = is_literal.then(|| documents::line_in(&self.configuration().details, field));
-        Some(line + within.flatten().unwrap_or(0))
-    }
-}
-
-/// Result of reading files once.
-#[derive(Debug, Default)]
-pub struct Checked {
-    /// Usable Configurations.
-    pub configurations: Vec<Located>,
-    /// Problems of unusable documents.
-    pub problems: Vec<SourceProblem>,
-    /// Warnings about fields without effect.
-    pub warnings: Vec<SourceProblem>,
-}
-
-impl Checked {
-    /// Returns the problems of property references that are invalid for an agent which reads values from `namespaces` and from the
-    /// Configuration's own namespace.
-    pub fn invalid_references(&self, namespaces: &BTreeSet<String>) -> Vec<SourceProblem> {
-        let wrong = self.configurations.iter().flat_map(|located| {
-            let wrong = invalid_references(located.configuration(), namespaces).into_iter();
-            wrong.map(move |wrong| SourceProblem {
-                line: located.line_of(&wrong.path),
-                path: wrong.path,
-                configuration: Some(located.configuration().key.clone()),
-                ..SourceProblem::new(&located.file, wrong.message)
-            })
-        });
-        wrong.take(documents::MAX_PROBLEMS).collect()
-    }
-}
-
-/// Reads the text of a Configuration file as the agent does. `file` is the name in the problems.
-pub fn check_file(file: &str, text: &str) -> Checked {
-    let reading = documents::read(file, text);
-    Checked {
-        configurations: located(file, reading.documents),
-        problems: reading.problems,
-        warnings: reading.warnings,
-    }
-}
-
-fn located(file: &str, documents: Vec<Document>) -> Vec<Located> {
-    let documents = documents.into_iter();
-    let located = documents.map(|document| Located {
-        file: file.to_owned(),
-        document,
-    });
-    located.collect()
+/// Watches `configurations`, `secrets` and `configmaps` in `folder`; the last good texts are stored in `kept`. Returns also the problems of
+/// those texts.
+pub async fn watch(
+    folder: PathBuf,
+    kept: PathBuf,
+    tasks: &mut Tasks,
+) -> Result<(Configurations, Vec<SourceProblem>), Error> {
+    let (path, memory) = blocking(move || {
+        let memory = read_kept(&kept).map(|(kept, problems)| (Memory::new(kept), problems));
+        (kept, memory)
+    })
+    .await;
+    let (memory, problems) = memory.map_err(fail("read", &path))?;
+    let mut watched = |name: &str, rules| {
+        let path = folder.join(name);
+        folder::watch(path, rules, "folder of Configurations", tasks)
+    };
+    let folders = Folders {
+        configurations: watched("configurations", RULES),
+        secrets: watched("secrets", properties::RULES),
+        configmaps: watched("configmaps", properties::RULES),
+    };
+    let (sender, set) = watch::channel(Arc::default());
+    let following = follow(folder, folders, path, memory, sender);
+    tasks.add_loop("Configurations", following);
+    Ok((set, problems))
 }
 
 /// Reads a standalone folder once, as the agent does without stored texts. Blocks.
-pub fn check_folder(folder: &Path) -> Checked {
+pub fn check_folder(folder: &Path) -> Reading {
     let values = Values::now(folder);
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
     let mut memory = Memory::default();
     let set = assemble(&path, &snapshot, &values, &mut memory);
-    let mut configurations = Vec::new();
+    let mut documents = Vec::new();
     for (name, content) in &snapshot.files {
         let shown = path.join(name).display().to_string();
-        let mut documents = read(&shown, content, None).documents;
-        documents.retain(|document| memory.served.get(key(document)) == Some(name));
-        configurations.extend(located(&shown, documents));
+        let mut served = read(&shown, content, None).documents;
+        served.retain(|document| memory.served.get(key(document)) == Some(name));
+        documents.append(&mut served);
     }
-    Checked {
-        configurations,
+    Reading {
+        documents,
         problems: set.problems,
         warnings: set.warnings,
+        ..Reading::default()
     }
 }
 
@@ -257,12 +152,12 @@ async fn follow(
                 (next, memory, stored)
             })
             .await;
-            publish(&set, next);
+            publish(&set, Arc::new(next));
         } else {
             let mut next = ConfigurationSet::default();
             next.problems
                 .extend(folder_problems(&path, &snapshot, &values));
-            publish(&set, next);
+            publish(&set, Arc::new(next));
         }
         let changed = tokio::select! {
             changed = folders.configurations.changed() => changed,

@@ -12,10 +12,11 @@ use leafhost_core::handler::Digest;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::tasks::Tasks;
 use leafhost_core::timeouts::{FILE_GONE, FILE_SETTLE, FOLDER_BACKSTOP};
+use leafhost_core::wait::publish;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::blocking::{blocking, publish};
+use crate::blocking::blocking;
 use crate::events::{self, Event, FolderEvents};
 use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
@@ -219,7 +220,7 @@ impl Folder {
                     snapshot.files.extend(pending);
                     snapshot.complete = true;
                 }
-                publish(&published, snapshot.clone());
+                publish(&published, Arc::new(snapshot.clone()));
             }
             self.wait(&mut events, &mut settling, now, wake).await;
         }

@@ -8,9 +8,9 @@ use leafhost_core::ports::{
     GrantsFile, HandlerSource, LoadError, SourceFile, SourceProblem, SourceSet, SourceVersion,
 };
 use leafhost_core::tasks::Tasks;
+use leafhost_core::wait::publish;
 use tokio::sync::watch;
 
-use crate::blocking::publish;
 use crate::folder::{self, Content, Kind, Rules, Snapshot};
 
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
@@ -21,22 +21,16 @@ const RULES: Rules = Rules {
     kinds: &[
         // Write access to the target of a link would decide what a handler may do.
         Kind {
-            suffix: grants_file::SUFFIX,
-            max: 64 << 10,
             links: false,
-            held: true,
+            ..Kind::held(grants_file::SUFFIX, 64 << 10)
         },
         Kind {
-            suffix: ".wasm.gz",
-            max: MAX,
-            links: true,
             held: false,
+            ..Kind::held(".wasm.gz", MAX)
         },
         Kind {
-            suffix: ".wasm",
-            max: MAX,
-            links: true,
             held: false,
+            ..Kind::held(".wasm", MAX)
         },
     ],
     nested: false,
@@ -90,7 +84,7 @@ async fn follow(
 ) {
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
-        publish(&set, assemble(&folder, &snapshot));
+        publish(&set, Arc::new(assemble(&folder, &snapshot)));
         if snapshots.changed().await.is_err() {
             return;
         }

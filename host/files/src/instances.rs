@@ -2,11 +2,12 @@
 //!
 //! Batches are written one after the other; a published set is already on the disk.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use leafhost_core::instance::InstanceKey;
 use leafhost_core::ports::{Change, InstanceSet, InstanceStore, SourceProblem, Written};
 use tokio::sync::{Mutex, watch};
 
@@ -16,6 +17,7 @@ use crate::state::Error;
 mod batch;
 mod disk;
 use batch::Batch;
+use disk::Writes;
 
 /// Writes one batch after the other.
 struct Writer {
@@ -29,18 +31,19 @@ struct Writer {
 pub struct FileInstances {
     set: watch::Receiver<Arc<InstanceSet>>,
     writer: Arc<Mutex<Writer>>,
-    problems: Vec<SourceProblem>,
+    /// Problems of files that could not be read when the store was opened.
+    pub problems: Vec<SourceProblem>,
 }
 
 impl FileInstances {
-    /// Reads the stored Instances. Renames a file that is not an Instance and reports it in [`FileInstances::problems`].
+    /// Reads the stored Instances. Renames a file that is not an Instance and reports it in `problems`.
     pub async fn open(folder: PathBuf) -> Result<Self, Error> {
         let (folder, stored) = blocking(move || {
             let stored = disk::read(&folder);
             (folder, stored)
         })
         .await;
-        let disk::Stored { set, problems } = stored?;
+        let (set, problems) = stored?;
         let versions = set.instances.values();
         let version = versions.map(|instance| batch::version(instance)).max();
         let (sender, set) = watch::channel(Arc::new(set));
@@ -54,11 +57,6 @@ impl FileInstances {
             writer: Arc::new(Mutex::new(writer)),
             problems,
         })
-    }
-
-    /// Returns the problems of files that could not be read when the store was opened.
-    pub fn problems(&self) -> &[SourceProblem] {
-        &self.problems
     }
 }
 
@@ -78,40 +76,42 @@ impl InstanceStore for FileInstances {
 impl Writer {
     fn apply(&mut self, changes: Vec<Change>) -> Vec<Written> {
         let current = Arc::clone(&self.set.borrow());
-        let mut batch = Batch::new(&current, self.version);
-        let outcomes: Vec<_> = changes
+        let mut batch = Batch {
+            instances: current.instances.clone(),
+            version: self.version,
+            changed: BTreeSet::new(),
+        };
+        let made = changes
             .into_iter()
-            .map(|change| batch.add(change))
-            .collect();
-        let (mut writes, version) = batch.finish();
-        self.version = version;
+            .map(|change| (change.key(), batch.make(change)));
+        let mut results: Vec<_> = made.collect();
+        self.version = batch.version;
+        let mut instances = batch.instances;
+        // An Instance that was created and deleted in one batch has no file.
+        let is_stored = |key: &InstanceKey| current.instances.contains_key(key);
+        let writes = batch.changed.into_iter().filter_map(|key| {
+            let instance = instances.get(&key).cloned();
+            (instance.is_some() || is_stored(&key)).then_some((key, instance))
+        });
+        let writes: Writes = writes.collect();
         let failed = disk::write(&self.folder, &writes);
-        writes.retain(|key, _| !failed.contains_key(key));
-        if let Some(next) = merge(&current, writes) {
-            self.set.send_replace(Arc::new(next));
+        for key in failed.keys() {
+            match current.instances.get(key) {
+                Some(before) => drop(instances.insert(key.clone(), Arc::clone(before))),
+                None => drop(instances.remove(key)),
+            }
         }
-        let results = outcomes
-            .into_iter()
-            .map(|outcome| match failed.get(&outcome.key) {
-                Some(failure) if outcome.result.is_ok() => Err(failure.for_key(&outcome.key)),
-                _ => outcome.result,
-            });
-        results.collect()
-    }
-}
-
-fn merge(current: &InstanceSet, done: batch::Writes) -> Option<InstanceSet> {
-    if done.is_empty() {
-        return None;
-    }
-    let mut instances: BTreeMap<_, _> = current.instances.clone();
-    for (key, instance) in done {
-        match instance {
-            Some(instance) => drop(instances.insert(key, instance)),
-            None => drop(instances.remove(&key)),
+        if writes.len() > failed.len() {
+            self.set
+                .send_replace(Arc::new(InstanceSet::read(instances)));
         }
+        for (key, result) in &mut results {
+            if let (Ok(_), Some(failure)) = (&result, failed.get(key)) {
+                *result = Err(failure.for_key(key));
+            }
+        }
+        results.into_iter().map(|(_, result)| result).collect()
     }
-    Some(InstanceSet::read(instances))
 }
 
 #[cfg(test)]

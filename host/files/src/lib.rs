@@ -20,7 +20,9 @@ mod settle;
 mod state;
 
 pub use claims::FileClaimRecords;
-pub use configurations::{Checked, FileConfigurations, Located, check_file, check_folder};
+pub use configurations::{
+    Document, Reading, check_file, check_folder, watch as watch_configurations,
+};
 pub use handlers::FileHandlers;
 pub use instances::FileInstances;
 pub use ledger::FileLedger;

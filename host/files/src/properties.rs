@@ -14,12 +14,7 @@ pub const MAX_VALUE: u64 = 1 << 20;
 
 /// Rules of the files that are values.
 pub const RULES: Rules = Rules {
-    kinds: &[Kind {
-        suffix: "",
-        max: MAX_VALUE,
-        links: true,
-        held: true,
-    }],
+    kinds: &[Kind::held("", MAX_VALUE)],
     nested: true,
     max_files: 1000,
 };

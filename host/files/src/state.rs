@@ -18,37 +18,29 @@ const LOCK: &str = "lock";
 /// Time that the agent waits for the lock of another one.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Reason why the state of an earlier run cannot be used.
+/// Reason why the state of an earlier run cannot be used, with the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file operation failed.
-    #[error("cannot {action} {}: {}", path.display(), atomic::remedy(source))]
-    Io {
-        /// Attempted operation.
-        action: &'static str,
-        /// File or folder of the operation.
-        path: PathBuf,
-        /// Operating system error.
-        #[source]
-        source: io::Error,
-    },
-    /// The state folder is that of another agent or node.
-    #[error("the state folder {} {why}", path.display())]
-    Taken {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Owner, with the remedy.
-        why: String,
-    },
+#[error("{message}")]
+pub struct Error {
+    message: String,
+    #[source]
+    source: Option<io::Error>,
 }
 
 /// Returns the conversion of an error of an operation on this file or folder.
 pub(crate) fn fail(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io {
-        action,
-        path,
-        source,
+    let path = path.display().to_string();
+    move |source| Error {
+        message: format!("cannot {action} {path}: {}", atomic::remedy(&source)),
+        source: Some(source),
+    }
+}
+
+/// Returns the error of a state folder that is that of another agent or node.
+fn taken(folder: &Path, why: &str) -> Error {
+    Error {
+        message: format!("the state folder {} {why}", folder.display()),
+        source: None,
     }
 }
 
@@ -58,8 +50,8 @@ pub struct NodeState {
     pub accepted: Arc<FileLoaderStore>,
     /// Names of resources that were ever offered.
     pub ledger: Arc<FileLedger>,
-    // Dropped last, when nothing writes to the folder any more.
-    dir: StateDir,
+    /// The folder itself. Dropped last, when nothing writes to it any more.
+    pub dir: StateDir,
 }
 
 impl NodeState {
@@ -77,23 +69,15 @@ impl NodeState {
             dir,
         })
     }
-
-    /// Returns the path of the state folder.
-    pub fn path(&self) -> &Path {
-        &self.dir.path
-    }
-
-    /// Returns the problem found when the folder was opened.
-    pub fn problem(&self) -> Option<&SourceProblem> {
-        self.dir.problem.as_ref()
-    }
 }
 
 /// The state folder, locked until it is dropped.
 #[derive(Debug)]
-struct StateDir {
-    path: PathBuf,
-    problem: Option<SourceProblem>,
+pub struct StateDir {
+    /// Path of the folder.
+    pub path: PathBuf,
+    /// Problem found when the folder was opened.
+    pub problem: Option<SourceProblem>,
     _lock: File,
 }
 
@@ -121,7 +105,7 @@ impl StateDir {
                 "is in use by the agent with pid {}; stop that agent, or name another folder with --state-dir",
                 pid.trim()
             );
-            return Err(Error::Taken { path, why });
+            return Err(taken(&path, &why));
         }
         // The pid only serves the message of a second agent: a full disk does not keep the agent from starting.
         let _ = file
@@ -144,7 +128,7 @@ impl StateDir {
                 "belongs to node {read:?}, and this node is {node_name:?}; start with --node-name {read}, or remove {} and everything beside it to start again, with new Instances",
                 remembered.display()
             );
-            return Err(Error::Taken { path, why });
+            return Err(taken(&path, &why));
         }
         Ok(Self {
             path,

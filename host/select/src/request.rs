@@ -163,7 +163,7 @@ struct RawConstraint {
 pub fn read(
     text: &str,
     containers: &[Container],
-    mut check: impl FnMut(&str) -> Result<(), InvalidExpression>,
+    check: impl FnMut(&str) -> Result<(), InvalidExpression>,
 ) -> Result<Vec<ContainerRequest>, InvalidRequest> {
     if text.len() > MAX_TEXT {
         let length = text.len();
@@ -183,12 +183,16 @@ pub fn read(
     })?;
     let mut raw = raw.unwrap_or_default();
     let mut all = Vec::new();
-    let mut counts = Counts::default();
+    let mut reader = Reader {
+        devices: 0,
+        expressions: 0,
+        check,
+    };
     for (place, container) in containers.iter().enumerate() {
         let name = &container.name;
         match (container.asks, raw.remove(name)) {
             (true, Some(devices)) => {
-                let (requests, constraints) = checked(name, devices, &mut counts, &mut check)?;
+                let (requests, constraints) = reader.devices(name, devices)?;
                 all.push(ContainerRequest {
                     container: name.clone(),
                     place: u32::try_from(place).unwrap_or(u32::MAX),
@@ -217,97 +221,132 @@ pub fn read(
     Ok(all)
 }
 
-#[derive(Default)]
-struct Counts {
-    devices: u32,
-    expressions: usize,
-}
-
 fn wrong(path: impl fmt::Display, problem: impl fmt::Display) -> InvalidRequest {
     InvalidRequest(format!("{path}: {problem}"))
 }
 
-type Checked = (Vec<Request>, Vec<Constraint>);
+const OWN_NAME: &str = "must be a name of its own of at most 63 lower-case letters, digits and '-'";
 
-fn checked(
-    path: &str,
-    raw: RawDevices,
-    counts: &mut Counts,
-    check: &mut impl FnMut(&str) -> Result<(), InvalidExpression>,
-) -> Result<Checked, InvalidRequest> {
-    let path_of = |what: &str| format!("{path}.{what}");
-    for (what, found) in [
-        ("requests", raw.requests.len()),
-        ("constraints", raw.constraints.len()),
-    ] {
-        if found > MAX_REQUESTS {
-            let problem = format!("there are {found}; at most {MAX_REQUESTS} are allowed");
-            return Err(wrong(path_of(what), problem));
+/// Reads the containers of a pod, and counts what they ask for together.
+struct Reader<C> {
+    devices: u32,
+    expressions: usize,
+    check: C,
+}
+
+impl<C: FnMut(&str) -> Result<(), InvalidExpression>> Reader<C> {
+    fn devices(
+        &mut self,
+        path: &str,
+        raw: RawDevices,
+    ) -> Result<(Vec<Request>, Vec<Constraint>), InvalidRequest> {
+        let path_of = |what: &str| format!("{path}.{what}");
+        for (what, found) in [
+            ("requests", raw.requests.len()),
+            ("constraints", raw.constraints.len()),
+        ] {
+            if found > MAX_REQUESTS {
+                let problem = format!("there are {found}; at most {MAX_REQUESTS} are allowed");
+                return Err(wrong(path_of(what), problem));
+            }
         }
+        if raw.requests.is_empty() {
+            return Err(wrong(path_of("requests"), "there must be at least one"));
+        }
+        let mut requests: Vec<Request> = Vec::new();
+        for (index, one) in raw.requests.into_iter().enumerate() {
+            let path = path_of(&format!("requests[{index}]"));
+            if !is_label(&one.name) || requests.iter().any(|other| other.name == one.name) {
+                return Err(wrong(format!("{path}.name"), OWN_NAME));
+            }
+            let ways = ways(&path, one.exactly, one.first_available)?.into_iter();
+            let alternatives = ways.map(|(path, way)| self.alternative(&path, way));
+            let alternatives: Vec<Alternative> = alternatives.collect::<Result<_, _>>()?;
+            let most = alternatives.iter().map(|alternative| alternative.count);
+            self.devices = self.devices.saturating_add(most.max().unwrap_or(0));
+            if self.devices > MAX_DEVICES {
+                let problem = format!("the pod asks for more than {MAX_DEVICES} devices");
+                return Err(wrong(path, problem));
+            }
+            requests.push(Request {
+                name: one.name,
+                alternatives,
+            });
+        }
+        let mut constraints = Vec::new();
+        for (index, one) in raw.constraints.into_iter().enumerate() {
+            let path = path_of(&format!("constraints[{index}]"));
+            let attribute = one.match_attribute;
+            if !attribute.contains('/') || name_problem(&attribute).is_some() {
+                let problem = format!(
+                    "{attribute:?} must be a domain, '/' and a name, such as leafhost.dev/model"
+                );
+                return Err(wrong(format!("{path}.matchAttribute"), problem));
+            }
+            let is_known = |name: &String| {
+                requests.iter().any(|request| {
+                    let mut alternatives = request.alternatives.iter();
+                    *name == request.name
+                        || alternatives.any(|one| one.whole_name(request) == *name)
+                })
+            };
+            if let Some(name) = one.requests.iter().find(|name| !is_known(name)) {
+                let problem = format!("there is no request {name:?}");
+                return Err(wrong(format!("{path}.requests"), problem));
+            }
+            constraints.push(Constraint {
+                attribute,
+                requests: one.requests.into_iter().collect(),
+            });
+        }
+        Ok((requests, constraints))
     }
-    if raw.requests.is_empty() {
-        return Err(wrong(path_of("requests"), "there must be at least one"));
-    }
-    let mut requests: Vec<Request> = Vec::new();
-    for (index, one) in raw.requests.into_iter().enumerate() {
-        let path = path_of(&format!("requests[{index}]"));
-        if !is_label(&one.name) || requests.iter().any(|other| other.name == one.name) {
-            let problem =
-                "must be a name of its own of at most 63 lower-case letters, digits and '-'";
-            return Err(wrong(format!("{path}.name"), problem));
+
+    fn alternative(&mut self, path: &str, raw: RawWay) -> Result<Alternative, InvalidRequest> {
+        if let Some(mode) = raw.allocation_mode.filter(|mode| mode != "ExactCount") {
+            let problem = format!("{mode:?} is not possible here; only ExactCount is");
+            return Err(wrong(format!("{path}.allocationMode"), problem));
         }
-        let alternatives = alternatives(&path, one.exactly, one.first_available)?;
-        let mut checked = Vec::new();
-        for (path, alternative) in alternatives {
-            checked.push(way_of(&path, alternative, counts, check)?);
-        }
-        let most = checked
-            .iter()
-            .map(|alternative: &Alternative| alternative.count)
-            .max();
-        counts.devices = counts.devices.saturating_add(most.unwrap_or(0));
-        if counts.devices > MAX_DEVICES {
-            let problem = format!("the pod asks for more than {MAX_DEVICES} devices");
-            return Err(wrong(path, problem));
-        }
-        requests.push(Request {
-            name: one.name,
-            alternatives: checked,
-        });
-    }
-    let mut constraints = Vec::new();
-    for (index, one) in raw.constraints.into_iter().enumerate() {
-        let path = path_of(&format!("constraints[{index}]"));
-        let attribute = one.match_attribute;
-        if !attribute.contains('/') || name_problem(&attribute).is_some() {
-            let problem = format!(
-                "{attribute:?} must be a domain, '/' and a name, such as leafhost.dev/model"
-            );
-            return Err(wrong(format!("{path}.matchAttribute"), problem));
-        }
-        let is_known = |name: &String| {
-            requests.iter().any(|request| {
-                *name == request.name
-                    || request
-                        .alternatives
-                        .iter()
-                        .any(|alternative| alternative.whole_name(request) == *name)
-            })
+        let count = u32::try_from(raw.count.unwrap_or(1)).ok();
+        let count = count.filter(|count| (1..=MAX_COUNT).contains(count));
+        let Some(count) = count else {
+            let problem = format!("must be 1 to {MAX_COUNT}");
+            return Err(wrong(format!("{path}.count"), problem));
         };
-        if let Some(name) = one.requests.iter().find(|name| !is_known(name)) {
-            let problem = format!("there is no request {name:?}");
-            return Err(wrong(format!("{path}.requests"), problem));
+        let class = &raw.device_class_name;
+        let name = class.strip_suffix(GROUP);
+        let name = name
+            .and_then(|name| name.strip_suffix('.'))
+            .unwrap_or(class);
+        // The namespace is not known here and does not affect whether the name is valid.
+        if ConfigurationKey::new("default", name).is_err() {
+            let problem =
+                format!("{class:?} must be <Configuration>.{GROUP} or the name of a Configuration");
+            return Err(wrong(format!("{path}.deviceClassName"), problem));
         }
-        constraints.push(Constraint {
-            attribute,
-            requests: one.requests.into_iter().collect(),
-        });
+        let mut expressions = Vec::new();
+        for (index, selector) in raw.selectors.into_iter().enumerate() {
+            let path = format!("{path}.selectors[{index}].cel.expression");
+            self.expressions += 1;
+            if self.expressions > MAX_EXPRESSIONS {
+                let problem = format!("the pod has more than {MAX_EXPRESSIONS} expressions");
+                return Err(wrong(path, problem));
+            }
+            let text = selector.cel.expression;
+            (self.check)(&text).map_err(|problem| wrong(path, problem))?;
+            expressions.push(text);
+        }
+        Ok(Alternative {
+            name: Some(raw.name).filter(|name| !name.is_empty()),
+            configuration: name.to_owned(),
+            expressions,
+            count,
+        })
     }
-    Ok((requests, constraints))
 }
 
 /// Returns the alternatives of a request, each with the path of its field.
-fn alternatives(
+fn ways(
     path: &str,
     exactly: Option<RawExactly>,
     first: Option<Vec<RawWay>>,
@@ -340,8 +379,7 @@ fn alternatives(
             let mut names = BTreeSet::new();
             for (index, alternative) in alternatives.iter().enumerate() {
                 if !is_label(&alternative.name) || !names.insert(alternative.name.clone()) {
-                    let problem = "must be a name of its own of at most 63 lower-case letters, digits and '-'";
-                    return Err(wrong(format!("{path}[{index}].name"), problem));
+                    return Err(wrong(format!("{path}[{index}].name"), OWN_NAME));
                 }
             }
             let paths = alternatives.into_iter().enumerate();
@@ -351,53 +389,6 @@ fn alternatives(
         }
         _ => Err(wrong(path, "must have either exactly or firstAvailable")),
     }
-}
-
-fn way_of(
-    path: &str,
-    raw: RawWay,
-    counts: &mut Counts,
-    check: &mut impl FnMut(&str) -> Result<(), InvalidExpression>,
-) -> Result<Alternative, InvalidRequest> {
-    if let Some(mode) = raw.allocation_mode.filter(|mode| mode != "ExactCount") {
-        let problem = format!("{mode:?} is not possible here; only ExactCount is");
-        return Err(wrong(format!("{path}.allocationMode"), problem));
-    }
-    let count = u32::try_from(raw.count.unwrap_or(1)).ok();
-    let count = count.filter(|count| (1..=MAX_COUNT).contains(count));
-    let Some(count) = count else {
-        let problem = format!("must be 1 to {MAX_COUNT}");
-        return Err(wrong(format!("{path}.count"), problem));
-    };
-    let class = &raw.device_class_name;
-    let name = class.strip_suffix(GROUP);
-    let name = name
-        .and_then(|name| name.strip_suffix('.'))
-        .unwrap_or(class);
-    // The namespace is not known here and does not affect whether the name is valid.
-    if ConfigurationKey::new("default", name).is_err() {
-        let problem =
-            format!("{class:?} must be <Configuration>.{GROUP} or the name of a Configuration");
-        return Err(wrong(format!("{path}.deviceClassName"), problem));
-    }
-    let mut expressions = Vec::new();
-    for (index, selector) in raw.selectors.into_iter().enumerate() {
-        let path = format!("{path}.selectors[{index}].cel.expression");
-        counts.expressions += 1;
-        if counts.expressions > MAX_EXPRESSIONS {
-            let problem = format!("the pod has more than {MAX_EXPRESSIONS} expressions");
-            return Err(wrong(path, problem));
-        }
-        let text = selector.cel.expression;
-        check(&text).map_err(|problem| wrong(path, problem))?;
-        expressions.push(text);
-    }
-    Ok(Alternative {
-        name: Some(raw.name).filter(|name| !name.is_empty()),
-        configuration: name.to_owned(),
-        expressions,
-        count,
-    })
 }
 
 /// Returns true if a text is a DNS label.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use leafhost_core::device::Device;
 use leafhost_core::ports::ConfigurationSet;
 use leafhost_fakes::{
-    Configurations, FakeLoader, Files, Ledger, Store, complete, configuration_set, configured,
-    file, wait_for,
+    FakeLoader, Files, Ledger, Store, complete, configuration_set, configured, file, wait_for,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -40,7 +39,7 @@ async fn start(store: Arc<Store>) -> Bench {
         ..AgentConfig::new("node-a", "1.2.3")
     };
     let ports = Ports {
-        configurations: Arc::new(Configurations(receiver)),
+        configurations: receiver,
         handlers: Arc::<Files>::clone(&files),
         accepted: Arc::<Files>::clone(&files),
         loader: Arc::<FakeLoader>::clone(&loader),
@@ -73,7 +72,7 @@ async fn a_second_agent_with_the_same_cdi_folder_is_refused_with_the_pid_of_the_
     };
     let files = Arc::new(Files::new(&[]));
     let ports = Ports {
-        configurations: Arc::new(Configurations(watch::channel(Arc::default()).1)),
+        configurations: watch::channel(Arc::default()).1,
         handlers: Arc::<Files>::clone(&files),
         accepted: files,
         loader: Arc::<FakeLoader>::default(),

@@ -26,11 +26,7 @@ pub async fn agent(
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
 ) -> Result<(Agent, Option<Bound>)> {
-    let Started {
-        runtime,
-        network,
-        mut problems,
-    } = start_runtime(settings).await?;
+    let (runtime, network, mut problems) = start_runtime(settings).await?;
     problems.extend(home.problems.iter().cloned().map(Problem::InvalidSource));
     let socket = socket::bind(&settings.state_dir, settings.socket_group.as_ref());
     let socket = socket.inspect_err(|error| {
@@ -102,20 +98,15 @@ fn sources(
 }
 
 /// Runtime, network for its handlers, and problems of this machine.
-struct Started {
-    runtime: Arc<Runtime>,
-    network: Result<Network, String>,
-    problems: Vec<Problem>,
-}
+type Started = (Arc<Runtime>, Result<Network, String>, Vec<Problem>);
 
 async fn start_runtime(settings: &Settings) -> Result<Started> {
     let settings = settings.clone();
     let started = tokio::task::spawn_blocking(move || {
-        let events =
-            Monitor::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
-        let network =
-            Network::start().map_err(|error| crate::failure::line(&anyhow::Error::from(error)));
-        let problems = Machine::look(&settings, &events, &network).problems();
+        let line = |error: anyhow::Error| crate::failure::line(&error);
+        let events = Monitor::start().map_err(|error| line(error.into()));
+        let network = Network::start().map_err(|error| line(error.into()));
+        let mut problems = Machine::look(&settings, &events, &network).problems();
         let own_folders = settings.own_folders();
         let runtime = Runtime::new(RuntimeConfig {
             cache_dir: settings.state_dir.join("native"),
@@ -125,13 +116,8 @@ async fn start_runtime(settings: &Settings) -> Result<Started> {
             events,
             network: network.clone(),
         })?;
-        let mut problems = problems;
         problems.extend(runtime.unkept().cloned().map(Problem::InvalidSource));
-        anyhow::Ok(Started {
-            runtime,
-            network,
-            problems,
-        })
+        anyhow::Ok((runtime, network, problems))
     });
     started
         .await

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use leafhost_agent::{CdiReaders, ClaimHome};
 use leafhost_core::ports::{
-    ConfigurationSource, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
+    ConfigurationSet, HandlerSource, InstanceStore, LoaderStore, ResourceLedger, SourceProblem,
 };
 use leafhost_core::scheduling::LockPort;
 use leafhost_core::tasks::Tasks;
-use leafhost_files::{FileClaimRecords, FileConfigurations, FileInstances, NodeState};
+use leafhost_files::{FileClaimRecords, FileInstances, NodeState, watch_configurations};
 use leafhost_k8s::{
     ConnectError, KubeClaims, KubeConfigurations, KubeHandlers, KubeInstances, KubeReport,
     KubeSlices,
@@ -29,7 +29,7 @@ pub struct Home {
     pub mode: &'static str,
     /// Container runtimes that read the CDI specs; in a cluster those of nodes, which run as root.
     pub cdi_readers: CdiReaders,
-    pub configurations: Arc<dyn ConfigurationSource>,
+    pub configurations: watch::Receiver<Arc<ConfigurationSet>>,
     pub handlers: Arc<dyn HandlerSource>,
     pub accepted: Arc<dyn LoaderStore>,
     pub instances: Arc<dyn InstanceStore>,
@@ -60,11 +60,12 @@ impl Home {
     async fn standalone(settings: &Settings, dir: &Path, mut tasks: Tasks) -> Result<Self> {
         let node = settings.node.clone().unwrap_or_default();
         let state = NodeState::open(settings.state_dir.clone(), &node).await?;
-        let instances = FileInstances::open(state.path().join("instances")).await?;
-        let kept = state.path().join("accepted/configurations");
-        let configurations = FileConfigurations::open(dir.to_owned(), kept, &mut tasks).await?;
-        let problems = instances.problems().iter().chain(configurations.problems());
-        let problems = problems.chain(state.problem()).cloned().collect();
+        let instances = FileInstances::open(state.dir.path.join("instances")).await?;
+        let kept = state.dir.path.join("accepted/configurations");
+        let (configurations, found) =
+            watch_configurations(dir.to_owned(), kept, &mut tasks).await?;
+        let problems = instances.problems.iter().chain(&found);
+        let problems = problems.chain(&state.dir.problem).cloned().collect();
         let mut folders = vec![dir.join("handlers")];
         folders.extend_from_slice(&settings.handlers_dirs);
         let without = &settings.args.without.without_handlers;
@@ -74,7 +75,7 @@ impl Home {
             mode: "standalone",
             cdi_readers: CdiReaders::Everybody,
             problems,
-            configurations: Arc::new(configurations),
+            configurations,
             handlers: Arc::new(handlers),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),
@@ -131,13 +132,14 @@ impl Home {
         Ok(Self {
             mode: "cluster",
             cdi_readers: CdiReaders::Root,
-            problems: state.problem().cloned().into_iter().collect(),
-            configurations: Arc::new(KubeConfigurations::watch(
+            problems: state.dir.problem.iter().cloned().collect(),
+            configurations: KubeConfigurations::watch(
                 client,
                 namespaces,
                 memory("configurations.json"),
                 &mut tasks,
-            )),
+            )
+            .configurations(),
             handlers: Arc::new(handlers),
             accepted: state.accepted.clone(),
             instances: Arc::new(instances),

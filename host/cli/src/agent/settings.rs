@@ -116,10 +116,7 @@ mod tests {
     }
 
     fn mk_user() -> User {
-        User {
-            home: Some("/home/a".into()),
-            ..User::default()
-        }
+        User::new(false, |name| (name == "HOME").then(|| "/home/a".into()))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use leafhost_core::ports::{Handler, Loader as _, SourceProblem};
 use leafhost_core::session::Explanation;
 use leafhost_core::text;
-use leafhost_files::Located;
+use leafhost_files::Document;
 
 use super::problem;
 use crate::args::CompilerArgs;
@@ -68,9 +68,11 @@ impl Handlers {
         self.by_name.len()
     }
 
-    /// Returns true if there is a handler of that name.
-    pub fn has(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+    /// Returns the handler of a Configuration, if it is available.
+    pub fn of(&self, found: &Document) -> Option<&dyn Handler> {
+        self.by_name
+            .get(&found.configuration.handler)
+            .map(|one| &**one)
     }
 
     /// Returns the handler name most similar to `name`.
@@ -86,43 +88,36 @@ impl Handlers {
         let names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         names.join(", ")
     }
+}
 
-    /// Returns the problems that the Configuration's handler finds in its details.
-    pub async fn validate(&self, found: &Located) -> Vec<SourceProblem> {
-        let configuration = found.configuration();
-        let Some(handler) = self.by_name.get(&configuration.handler) else {
-            return Vec::new();
-        };
-        match handler.validate(&configuration.details).await {
-            Ok(wrong) => wrong
-                .into_iter()
-                .map(|wrong| at_details(found, &wrong.path, wrong.to_string()))
-                .collect(),
-            Err(fault) => {
-                let message = format!("the handler failed to check them: {fault}");
-                vec![at_details(found, "", message)]
-            }
+/// Returns the problems that a handler finds in the details of a Configuration.
+pub async fn validate(handler: &dyn Handler, found: &Document) -> Vec<SourceProblem> {
+    match handler.validate(&found.configuration.details).await {
+        Ok(wrong) => wrong
+            .into_iter()
+            .map(|wrong| at_details(found, &wrong.path, wrong.to_string()))
+            .collect(),
+        Err(fault) => {
+            let message = format!("the handler failed to check them: {fault}");
+            vec![at_details(found, "", message)]
         }
-    }
-
-    /// Returns the remarks of the Configuration's handler on its details.
-    pub async fn remarks(&self, found: &Located) -> Vec<String> {
-        let Some(handler) = self.by_name.get(&found.configuration().handler) else {
-            return Vec::new();
-        };
-        let remarks = handler.remarks(&found.configuration().details).await;
-        let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
-        let remarks = remarks.into_iter().map(text);
-        let remarks = remarks.map(|text| at_details(found, "", text).to_string());
-        remarks.collect()
     }
 }
 
+/// Returns the remarks of a handler on the details of a Configuration.
+pub async fn remarks(handler: &dyn Handler, found: &Document) -> Vec<String> {
+    let remarks = handler.remarks(&found.configuration.details).await;
+    let text = |remark: Explanation| format!("{}: {}", remark.subject, remark.reason);
+    let remarks = remarks.into_iter().map(text);
+    let remarks = remarks.map(|text| at_details(found, "", text).to_string());
+    remarks.collect()
+}
+
 /// Creates a problem of a field in a Configuration's details.
-fn at_details(found: &Located, field: &str, message: String) -> SourceProblem {
+fn at_details(found: &Document, field: &str, message: String) -> SourceProblem {
     SourceProblem {
         line: found.line_in_details(field),
-        configuration: Some(found.configuration().key.clone()),
+        configuration: Some(found.configuration.key.clone()),
         ..problem(&found.file, DETAILS, message)
     }
 }

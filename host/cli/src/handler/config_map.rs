@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use leafhost_core::grants_file;
+use leafhost_core::grants_file::{self, stem};
 use leafhost_core::ports::SourceFile;
 use leafhost_core::yaml;
 use leafhost_grants::Grants;
@@ -70,11 +70,6 @@ fn default_name(files: &[SourceFile]) -> String {
         .collect();
     let name = name.trim_matches('-');
     if name.is_empty() { "handlers" } else { name }.to_owned()
-}
-
-fn stem(file: &str) -> &str {
-    let file = file.strip_suffix(".gz").unwrap_or(file);
-    file.strip_suffix(".wasm").unwrap_or(file)
 }
 
 /// ConfigMap in the format of the API server. Fields for human readers come first.

@@ -105,7 +105,7 @@ impl Show<'_> {
     fn show(&self, document: &Document) -> Result<()> {
         let explain = self.args.explain;
         let text = match self.args.output {
-            Output::Table => page::text(document, explain, Paint::stdout())?,
+            Output::Table => page::text(document, explain, Paint::stdout()),
             output => terminal::document(output, self.args.watch, document)?,
         };
         terminal::print(&text)?;

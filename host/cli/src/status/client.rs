@@ -123,9 +123,9 @@ impl Search {
     async fn ask<T>(&self, request: impl AsyncFn(&Endpoint) -> Result<T, FetchError>) -> Result<T> {
         let (dirs, and_default_address) = match self {
             Self::Address(address) => {
-                return request(&Endpoint::Address(address.clone()))
-                    .await
-                    .map_err(|error| anyhow!(error.at(&format!("at {address}"))));
+                let (place, endpoint) = at(address);
+                let answer = request(&endpoint).await;
+                return answer.map_err(|error| anyhow!(error.at(&place)));
             }
             Self::Folders {
                 dirs,
@@ -149,10 +149,7 @@ impl Search {
             }
         }
         if and_default_address {
-            places.push((
-                format!("at {DEFAULT_LISTEN}"),
-                Endpoint::Address(DEFAULT_LISTEN.to_owned()),
-            ));
+            places.push(at(DEFAULT_LISTEN));
         }
         for (place, endpoint) in places {
             match (request(&endpoint).await, endpoint) {
@@ -170,6 +167,12 @@ impl Search {
             tried.join(", ")
         )
     }
+}
+
+/// Returns the place and the endpoint of an address.
+fn at(address: &str) -> (String, Endpoint) {
+    let endpoint = Endpoint::Address(address.to_owned());
+    (format!("at {address}"), endpoint)
 }
 
 /// Error of a request to one endpoint.
@@ -313,10 +316,7 @@ mod tests {
 
     #[test]
     fn the_users_agent_is_tried_before_the_systems() {
-        let user = User {
-            home: Some("/home/a".into()),
-            ..User::default()
-        };
+        let user = User::new(false, |name| (name == "HOME").then(|| "/home/a".into()));
         let Search::Folders { dirs, .. } = Search::new(None, None, &user) else {
             panic!("an address");
         };

@@ -59,7 +59,7 @@ pub fn lines(
     now: Timestamp,
     all: bool,
     paint: Paint,
-) -> std::io::Result<Vec<String>> {
+) -> Vec<String> {
     let mut out = Page {
         paint,
         lines: Vec::new(),
@@ -110,24 +110,28 @@ pub fn lines(
         });
     }
     for session in &view.sessions {
-        session_lines(&mut out, session, now)?;
+        session_lines(&mut out, session, now);
     }
     let instances: Vec<&Instance> = tables::of(status, Some(view)).collect();
     let instances = tables::instances(status, &instances, now);
     if !instances.is_empty() {
         out.section("Instances");
-        out.table(&instances)?;
+        out.table(&instances);
     }
     podman_lines(&mut out, status, view);
-    pod_lines(&mut out, status, view);
+    let pod_lines = kubelet::pod_lines(status, view);
+    if !pod_lines.is_empty() {
+        out.section("In a pod's container: any device, or a particular one");
+        out.indented(pod_lines);
+    }
     // Explanations come last, since there may be a thousand.
     for session in &view.sessions {
-        skipped_lines(&mut out, session, all)?;
+        skipped_lines(&mut out, session, all);
     }
-    Ok(out.lines)
+    out.lines
 }
 
-fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::io::Result<()> {
+fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) {
     out.section(&format!("Session of {}", session.source));
     if let Some(last) = &session.last_call {
         out.field(
@@ -170,28 +174,20 @@ fn session_lines(out: &mut Page, session: &SessionView, now: Timestamp) -> std::
     out.list("Wakes refused", Tone::Warning, &session.wakes_refused);
     if !session.left_out.is_empty() {
         out.lines.push(String::new());
-        out.table(&left_out(&session.left_out))?;
-        if session.left_out_dropped > 0 {
-            out.lines
-                .push(format!("  and {} more", session.left_out_dropped));
-        }
+        out.table(&left_out(&session.left_out));
+        out.more(session.left_out_dropped);
     }
-    Ok(())
 }
 
-fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) -> std::io::Result<()> {
+fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) {
     if session.skipped.is_empty() && session.skipped_dropped == 0 {
-        return Ok(());
+        return;
     }
     out.section(&format!("Seen by {} but not matched", session.source));
     if !session.skipped.is_empty() {
-        out.table(&skipped(&session.skipped, all))?;
+        out.table(&skipped(&session.skipped, all));
     }
-    if session.skipped_dropped > 0 {
-        out.lines
-            .push(format!("  and {} more", session.skipped_dropped));
-    }
-    Ok(())
+    out.more(session.skipped_dropped);
 }
 
 /// Builds the table of devices that were left out.
@@ -252,29 +248,15 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     // A device that does not work is a bad example.
     if let Some(first) = offered(true) {
         out.section("Use one device, or all");
-        out.lines
-            .push(format!("  {}", podman::run_line(dir, first)));
+        out.indented([podman::run_line(dir, first)]);
     } else {
         out.section("Use all devices");
     }
-    out.lines.push(format!(
-        "  {}",
-        podman::run_line(dir, &format!("{kind}=all"))
-    ));
+    out.indented([podman::run_line(dir, &format!("{kind}=all"))]);
     if let Some(note) = podman::other_podman(dir) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
     }
-}
-
-fn pod_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
-    let lines = kubelet::pod_lines(status, view);
-    if lines.is_empty() {
-        return;
-    }
-    out.section("In a pod's container: any device, or a particular one");
-    out.lines
-        .extend(lines.into_iter().map(|line| format!("  {line}")));
 }
 
 /// Lines grouped under headings.
@@ -308,10 +290,19 @@ impl Page {
         }
     }
 
-    fn table(&mut self, table: &Table) -> std::io::Result<()> {
-        let lines = table.lines(self.paint)?;
-        self.lines
-            .extend(lines.iter().map(|line| format!("  {line}")));
-        Ok(())
+    fn table(&mut self, table: &Table) {
+        self.indented(table.lines(self.paint));
+    }
+
+    /// Adds the number of entries that are not kept, if there are any.
+    fn more(&mut self, dropped: u64) {
+        if dropped > 0 {
+            self.lines.push(format!("  and {dropped} more"));
+        }
+    }
+
+    fn indented(&mut self, lines: impl IntoIterator<Item = String>) {
+        let lines = lines.into_iter().map(|line| format!("  {line}"));
+        self.lines.extend(lines);
     }
 }

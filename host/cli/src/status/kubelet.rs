@@ -89,14 +89,14 @@ fn trouble(resource: &ResourceView) -> Option<String> {
 }
 
 /// Returns the lines of `leafhost status resources`.
-pub fn lines(status: &Status, paint: Paint) -> std::io::Result<Vec<String>> {
+pub fn lines(status: &Status, paint: Paint) -> Vec<String> {
     if resources(status).is_empty() {
         let words = if status.kubelet.is_some() {
             "No resources: there is no Instance to offer to the kubelet."
         } else {
             "No resources: this agent offers nothing to a kubelet. Start it as root or with --kubelet-dir, and without --no-kubelet."
         };
-        return Ok(vec![paint.apply(Tone::Faint, words)]);
+        return vec![paint.apply(Tone::Faint, words)];
     }
     table(status).lines(paint)
 }

@@ -29,12 +29,7 @@ fn no_configurations(status: &Status) -> &'static str {
 
 /// Returns the overview as lines. If `size` is given, the overview is cut to it: problems come first, and omitted lines are
 /// counted.
-pub fn lines(
-    status: &Status,
-    now: Timestamp,
-    paint: Paint,
-    size: Option<Size>,
-) -> std::io::Result<Vec<String>> {
+pub fn lines(status: &Status, now: Timestamp, paint: Paint, size: Option<Size>) -> Vec<String> {
     let Some(size) = size else {
         return whole(status, now, paint);
     };
@@ -51,15 +46,15 @@ pub fn lines(
     first.extend(rest);
     let configurations = tables::configurations(first, now);
     let configurations = configurations.fitted(size.width, &["TOOK", "LAST-CALL", "HANDLER"]);
-    let configurations = table(&configurations, no_configurations(status), paint)?;
-    let handlers = handlers(status, now, paint, size.width)?;
+    let configurations = table(&configurations, no_configurations(status), paint);
+    let handlers = handlers(status, now, paint, size.width);
     let (mut first, rest): (Vec<_>, Vec<_>) = status
         .instances
         .iter()
         .partition(|instance| tables::is_troubled(instance, &status.node));
     first.extend(rest);
     let instances = tables::narrow_instances(status, &first, now, size.width);
-    let instances = table(&instances, NO_INSTANCES, paint)?;
+    let instances = table(&instances, NO_INSTANCES, paint);
 
     // An empty line precedes each table, and one line is kept for the cursor.
     let room = size.height.saturating_sub(lines.len() + handlers.len() + 4);
@@ -75,11 +70,11 @@ pub fn lines(
         lines.push(String::new());
         lines.extend(table);
     }
-    Ok(lines)
+    lines
 }
 
 /// Returns the overview without any limit.
-fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<String>> {
+fn whole(status: &Status, now: Timestamp, paint: Paint) -> Vec<String> {
     let mut lines = vec![head(status, paint)];
     for line in podman::hint(status)
         .into_iter()
@@ -98,9 +93,9 @@ fn whole(status: &Status, now: Timestamp, paint: Paint) -> std::io::Result<Vec<S
         (tables::instances(status, &instances, now), NO_INSTANCES),
     ] {
         lines.push(String::new());
-        lines.extend(table(&content, nothing, paint)?);
+        lines.extend(table(&content, nothing, paint));
     }
-    Ok(lines)
+    lines
 }
 
 fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
@@ -120,24 +115,19 @@ fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
 }
 
 /// Returns the handlers that have a note, and one line for all others.
-fn handlers(
-    status: &Status,
-    now: Timestamp,
-    paint: Paint,
-    width: usize,
-) -> std::io::Result<Vec<String>> {
+fn handlers(status: &Status, now: Timestamp, paint: Paint, width: usize) -> Vec<String> {
     let (noted, well): (Vec<_>, Vec<_>) = status
         .handlers
         .iter()
         .partition(|handler| tables::has_note(handler));
     if status.handlers.is_empty() {
-        return Ok(vec![paint.apply(Tone::Faint, no_handlers(status))]);
+        return vec![paint.apply(Tone::Faint, no_handlers(status))];
     }
     let mut lines = Vec::new();
     if !noted.is_empty() {
         let table = tables::handlers(noted, now);
         let table = table.fitted(width, &["DIGEST", "VERSION", "SINCE", "SOURCE"]);
-        lines.extend(table.lines(paint)?);
+        lines.extend(table.lines(paint));
     }
     for (state, tone) in [("Active", Tone::Good), ("Waiting", Tone::Faint)] {
         let names = well.iter().filter(|handler| handler.status == state);
@@ -148,13 +138,13 @@ fn handlers(
             lines.push(format!("{state}: {names}"));
         }
     }
-    Ok(lines)
+    lines
 }
 
 /// Returns the lines of a table, or `nothing` if it is empty.
-fn table(table: &Table, nothing: &str, paint: Paint) -> std::io::Result<Vec<String>> {
+fn table(table: &Table, nothing: &str, paint: Paint) -> Vec<String> {
     if table.is_empty() {
-        return Ok(vec![paint.apply(Tone::Faint, nothing)]);
+        return vec![paint.apply(Tone::Faint, nothing)];
     }
     table.lines(paint)
 }

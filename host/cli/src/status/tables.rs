@@ -246,12 +246,7 @@ fn instances_with(
             qualified(&instance.metadata.namespace, &instance.metadata.name).into(),
             offered_as(status, instance).unwrap_or_default().into(),
             health(instance, &status.node, now),
-            if instance.spec.shared {
-                "true"
-            } else {
-                "false"
-            }
-            .into(),
+            instance.spec.shared.to_string().into(),
             Cell::new(if used == 0 { Tone::Faint } else { Tone::Plain }, slots),
             age(instance.metadata.creation_timestamp.as_deref(), now).into(),
             shown_id(instance.device_id().unwrap_or_default()).into(),

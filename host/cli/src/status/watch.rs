@@ -82,44 +82,27 @@ async fn show(
     mut newest: watch::Receiver<Newest>,
     render: impl Fn(&Result<Status, String>) -> Frame,
 ) -> Result<()> {
-    let mut view = View::new()?;
+    let screen = terminal::is_terminal().then(Screen::enter).transpose()?;
+    let mut last = None;
     let mut tick = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
             changed = newest.changed() => changed?,
-            _ = tick.tick(), if view.screen.is_some() => {}
+            _ = tick.tick(), if screen.is_some() => {}
         }
-        if let Some(status) = &*newest.borrow_and_update() {
-            view.show(render(status))?;
-        }
-    }
-}
-
-/// Last text shown, on a terminal or in a pipe.
-struct View {
-    screen: Option<Screen>,
-    last: Option<String>,
-}
-
-impl View {
-    fn new() -> std::io::Result<Self> {
-        let screen = terminal::is_terminal().then(Screen::enter).transpose()?;
-        Ok(Self { screen, last: None })
-    }
-
-    fn show(&mut self, frame: Frame) -> std::io::Result<()> {
+        let Some(Frame { text, key }) = newest.borrow_and_update().as_ref().map(&render) else {
+            continue;
+        };
         // A terminal is also redrawn when only ages have grown.
-        let Frame { text, key } = frame;
-        let key = if self.screen.is_some() { &text } else { &key };
-        if self.last.as_ref() == Some(key) {
-            return Ok(());
+        let key = if screen.is_some() { &text } else { &key };
+        if last.as_ref() == Some(key) {
+            continue;
         }
-        match &self.screen {
+        match &screen {
             Some(screen) => screen.draw(&text)?,
             None => terminal::print(&text)?,
         }
-        self.last = Some(key.clone());
-        Ok(())
+        last = Some(key.clone());
     }
 }
 

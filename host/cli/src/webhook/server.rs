@@ -14,6 +14,7 @@ use leafhost_core::configuration::details_problem;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::text;
 use leafhost_discovery::loader::HandlerSet;
+use leafhost_endpoint::{Bounds, Connection, Listener};
 use leafhost_k8s::Origins;
 use leafhost_k8s::admission::Review;
 use leafhost_k8s::serving::Serving;
@@ -22,21 +23,27 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-mod connections;
 mod controller;
 mod fair_queue;
-mod listener;
+mod requests;
+mod tls;
 
-use connections::{BodyError, Connections, RequestGuard};
-use fair_queue::FairQueue;
-use listener::{Caller, Listener};
+use fair_queue::{Client, FairQueue};
+use requests::{BodyError, RequestGuard, Requests};
+
+/// Bounds of the server.
+pub const BOUNDS: Bounds = Bounds {
+    connections: 256,
+    head: Duration::from_secs(5),
+    // The API server ends its connections after 90 s without a request.
+    another: Some(Duration::from_secs(100)),
+    drain: Duration::from_secs(5),
+};
 
 /// Maximum number of bytes in a request: the API server takes objects of 3 MiB, and posts the old with the new one.
 const MOST_BYTES: usize = 8 << 20;
 /// Maximum number of bytes in all requests together.
 const ALL_BYTES: usize = 32 << 20;
-/// Maximum number of open connections.
-const CONNECTIONS: usize = 256;
 /// Number of requests parsed at once.
 const PARSED: usize = 2;
 /// Time limit for the API server to post a request.
@@ -51,9 +58,12 @@ const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 
 struct Shared {
     certificate: watch::Receiver<Option<Serving>>,
+    /// True if only clients with a certificate may have objects reviewed.
+    demands_client: bool,
     handlers: watch::Receiver<Arc<HandlerSet>>,
     /// Lookup of the reservations of names.
     names: Option<Origins>,
+    requests: Arc<Requests>,
     parsing: Semaphore,
     details: Arc<FairQueue>,
 }
@@ -67,10 +77,10 @@ pub fn open(
     handlers: watch::Receiver<Arc<HandlerSet>>,
     origins: Origins,
 ) -> Result<(Listener, Router)> {
-    let connections = Connections::new(CONNECTIONS, ALL_BYTES);
-    let listener = Listener::new(socket, connections, certificate.clone(), client_ca)
-        .context("cannot set up TLS")?;
-    let shared = Shared::new(certificate, handlers, Some(origins.clone()));
+    let tls = tls::config(certificate.clone(), client_ca).context("cannot set up TLS")?;
+    let listener = Listener::Tls(socket, watch::channel(Some(tls)).1);
+    let names = Some(origins.clone());
+    let shared = Shared::new(certificate, client_ca.is_some(), handlers, names);
     let routes = routes(&shared).merge(controller::routes(shared, origins));
     Ok((listener, routes))
 }
@@ -98,31 +108,34 @@ async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) 
 impl Shared {
     fn new(
         certificate: watch::Receiver<Option<Serving>>,
+        demands_client: bool,
         handlers: watch::Receiver<Arc<HandlerSet>>,
         names: Option<Origins>,
     ) -> Arc<Self> {
         Arc::new(Self {
             certificate,
+            demands_client,
             handlers,
             names,
+            requests: Requests::new(ALL_BYTES),
             parsing: Semaphore::new(PARSED),
             details: FairQueue::new(AT_ONCE),
         })
     }
 
     /// Reads the review of a caller that may ask, and converts it with `make` on a thread where that delays no other task.
-    async fn question<'a, T: Send + 'static>(
+    async fn question<T: Send + 'static>(
         &self,
-        caller: &'a Caller,
+        caller: &Connection,
         body: Body,
         make: impl FnOnce(Review) -> T + Send + 'static,
-    ) -> Result<(T, RequestGuard<'a>), Box<Response>> {
+    ) -> Result<(T, RequestGuard), Box<Response>> {
         let refused = |code: StatusCode, why: String| Err(Box::new((code, why).into_response()));
-        if !caller.may_ask {
+        if self.demands_client && !caller.is_known() {
             let why = "a client certificate of a CA in --client-ca is needed";
             return refused(StatusCode::UNAUTHORIZED, why.to_owned());
         }
-        let read = timeout(READING, caller.guard.read(body, MOST_BYTES)).await;
+        let read = timeout(READING, self.requests.read(caller, body, MOST_BYTES)).await;
         let mut request = match read.unwrap_or(Err(BodyError::Ended)) {
             Ok(request) => request,
             Err(why) => return refused(StatusCode::BAD_REQUEST, why.to_string()),
@@ -178,7 +191,7 @@ impl ConfigurationReview {
 
 async fn validate(
     State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
+    Extension(caller): Extension<Connection>,
     body: Body,
 ) -> Response {
     let (asked, _whole) = match shared
@@ -200,7 +213,7 @@ async fn validate(
         let set = Arc::clone(&shared.handlers.borrow());
         let handlers = set.by_name();
         if let Some(handler) = handlers.get(name.as_str()) {
-            let client = caller.client(asked.review.namespace());
+            let client = Client::new(&caller, asked.review.namespace());
             let Ok(_permit) = timeout(WAITING, shared.details.acquire(client)).await else {
                 warnings.push(format!(
                     "{DETAILS}: not checked: others of the namespace are checked; apply it again in a minute"

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::properties::invalid_references;
 use leafhost_core::yaml::{self, Mistake, Strict};
 use serde_json::Value;
 use uuid::Uuid;
@@ -19,22 +20,34 @@ const UIDS: Uuid = Uuid::from_u128(0x6c65_6166_686f_7374_2d63_6f6e_6669_6773);
 /// A good document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
+    /// Path or name of the file.
+    pub file: String,
     /// Configuration in the document.
     pub configuration: Configuration,
     /// Text of the document, without separators.
-    pub text: String,
+    pub(super) text: String,
     /// Number of lines of the file before the document.
-    pub first_line: usize,
+    first_line: usize,
 }
 
 impl Document {
-    /// Returns the line of a field, or of the nearest parent that exists.
+    /// Returns the line of a field, or of the nearest parent that exists, from 1.
     pub fn line_of(&self, path: &str) -> Option<usize> {
         Some(self.first_line + line_in(&self.text, path)?)
     }
 
+    /// Returns the line of a field in its `discoveryDetails`, from 1: that of the details themselves if the field is not found in the file, or
+    /// `field` is empty.
+    pub fn line_in_details(&self, field: &str) -> Option<usize> {
+        let line = self.line_of(DETAILS)?;
+        // Otherwise a line of the details need not be a line of the file.
+        let is_literal = self.is_literal(line);
+        let within = is_literal.then(|| line_in(&self.configuration.details, field));
+        Some(line + within.flatten().unwrap_or(0))
+    }
+
     /// Returns true if each line of the value at that line is a line of its own in the file.
-    pub fn is_literal(&self, line: usize) -> bool {
+    fn is_literal(&self, line: usize) -> bool {
         let number = line.checked_sub(self.first_line + 1);
         let written = number.and_then(|number| self.text.split('\n').nth(number));
         let value = written.and_then(|written| written.split_once(':'));
@@ -43,11 +56,11 @@ impl Document {
 }
 
 /// Returns the line of a field in a text, or of the nearest parent that exists.
-pub fn line_in(text: &str, path: &str) -> Option<usize> {
+fn line_in(text: &str, path: &str) -> Option<usize> {
     yaml::Document::read(text).ok()?.line(path)
 }
 
-/// Result of reading a file.
+/// Result of reading files once.
 #[derive(Debug, Default, PartialEq)]
 pub struct Reading {
     /// Good documents.
@@ -57,12 +70,29 @@ pub struct Reading {
     /// Warnings about fields without effect.
     pub warnings: Vec<SourceProblem>,
     /// Configuration that an unreadable document seems to contain, by the index of its problem. The document may contain others, too.
-    pub supposed: BTreeMap<usize, ConfigurationKey>,
+    pub(super) supposed: BTreeMap<usize, ConfigurationKey>,
+}
+
+impl Reading {
+    /// Returns the problems of property references that are invalid for an agent which reads values from `namespaces` and from the
+    /// Configuration's own namespace.
+    pub fn invalid_references(&self, namespaces: &BTreeSet<String>) -> Vec<SourceProblem> {
+        let wrong = self.documents.iter().flat_map(|document| {
+            let wrong = invalid_references(&document.configuration, namespaces).into_iter();
+            wrong.map(move |wrong| SourceProblem {
+                line: document.line_of(&wrong.path),
+                path: wrong.path,
+                configuration: Some(document.configuration.key.clone()),
+                ..SourceProblem::new(&document.file, wrong.message)
+            })
+        });
+        wrong.take(MAX_PROBLEMS).collect()
+    }
 }
 
 const DETAILS: &str = "spec.discoveryHandler.discoveryDetails";
 /// Maximum number of problems of a file that are reported, and of warnings.
-pub const MAX_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// Problems or warnings that are reported of a file.
 struct FileProblems<'a> {
@@ -112,7 +142,8 @@ impl<'a> FileProblems<'a> {
     }
 }
 
-/// Reads a file. Each document is read by itself, so a broken one does not affect the others.
+/// Reads the text of a Configuration file as the agent does. `file` is the name in the problems. Each document is read by itself, so a broken one
+/// does not affect the others.
 pub fn read(file: &str, text: &str) -> Reading {
     let mut documents = Vec::new();
     let (mut problems, mut warnings) = (FileProblems::new(file), FileProblems::new(file));
@@ -128,6 +159,7 @@ pub fn read(file: &str, text: &str) -> Reading {
         match configuration {
             Ok(configuration) if known.insert(configuration.key.clone()) => {
                 documents.push(Document {
+                    file: file.to_owned(),
                     configuration,
                     text,
                     first_line,

@@ -262,8 +262,8 @@ fn a_folder_checked_once_says_what_the_agent_would() {
     fs::write(at("secrets/cam/pw"), "x").unwrap();
     // A second file with the name is not used.
     fs::copy(at("configurations/a.yaml"), at("configurations/b.yaml")).unwrap();
-    let Checked {
-        configurations: located,
+    let Reading {
+        documents: located,
         problems,
         ..
     } = check_folder(folder.path());
@@ -282,8 +282,8 @@ fn each_configuration_has_its_lines() {
         )
     };
     let text = format!("# two\n---\n{}--- # next\n{}", one("a"), one("b"));
-    let located = check_file("f", &text).configurations;
-    let lines = |found: &Located| {
+    let located = check_file("f", &text).documents;
+    let lines = |found: &Document| {
         (
             found.line_of("spec.discoveryHandler.name"),
             found.line_in_details("a"),
@@ -306,7 +306,7 @@ fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details()
         let text = format!(
             "---\napiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: a}}\nspec:\n  discoveryHandler: # x\n    discoveryDetails: {details}\n    name: x\n"
         );
-        let located = check_file("f", &text).configurations;
+        let located = check_file("f", &text).documents;
         let lines = ["", "filter.action", "filter.items", "rules[1]"]
             .map(|field| located[0].line_in_details(field).unwrap());
         assert_eq!(lines, expected, "{text}");
@@ -315,7 +315,7 @@ fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details()
 
 struct Home {
     folder: TempDir,
-    source: FileConfigurations,
+    sets: Configurations,
     tasks: Tasks,
 }
 
@@ -323,12 +323,11 @@ impl Home {
     async fn open(folder: TempDir) -> Self {
         let path = folder.path();
         let mut tasks = Tasks::default();
-        let source = FileConfigurations::open(path.join("etc"), path.join("kept"), &mut tasks)
-            .await
-            .unwrap();
+        let opened = watch(path.join("etc"), path.join("kept"), &mut tasks).await;
+        let (sets, _) = opened.unwrap();
         Self {
             folder,
-            source,
+            sets,
             tasks,
         }
     }
@@ -340,7 +339,7 @@ impl Home {
     }
 
     async fn until(&self, wanted: impl Fn(&ConfigurationSet) -> bool) -> Arc<ConfigurationSet> {
-        let mut sets = self.source.configurations();
+        let mut sets = self.sets.clone();
         let wait = sets.wait_for(|set| wanted(set));
         let set = tokio::time::timeout(Duration::from_secs(20), wait)
             .await
@@ -381,12 +380,8 @@ async fn the_last_good_state_serves_over_a_restart_and_properties_follow_their_f
     home.write("configurations/a.yaml", "half: [");
     let set = home.until(|set| !set.problems.is_empty()).await;
     assert_eq!(shown(&set), pairs(&[("a", 1)]));
-    let Home {
-        folder,
-        source,
-        tasks,
-    } = home;
-    drop((source, tasks));
+    let Home { folder, tasks, .. } = home;
+    drop(tasks);
     let home = Home::open(folder).await;
     let set = home.until(|set| set.complete).await;
     assert_eq!(shown(&set), pairs(&[("a", 1)]));
@@ -427,7 +422,7 @@ async fn a_folder_that_goes_and_comes_back_file_by_file_deletes_nothing() {
     home.write("configurations/a.yaml", &mk_text("a", "1"));
     home.until(|set| !set.accepted.is_empty()).await;
     let folder = home.folder.path().join("etc/configurations");
-    let mut sets = home.source.configurations();
+    let mut sets = home.sets.clone();
     let mut fewest = async |wanted: &dyn Fn(&ConfigurationSet) -> bool| {
         let watch = async {
             let mut fewest = usize::MAX;
@@ -481,12 +476,8 @@ async fn a_file_beyond_those_that_are_read_keeps_serving_also_after_a_restart() 
     };
     let set = home.until(full).await;
     assert_eq!(shown(&set), pairs(&[("z", 1)]));
-    let Home {
-        folder,
-        source,
-        tasks,
-    } = home;
-    drop((source, tasks));
+    let Home { folder, tasks, .. } = home;
+    drop(tasks);
     let home = Home::open(folder).await;
     let set = home.until(|set| set.complete && full(set)).await;
     assert_eq!(shown(&set), pairs(&[("z", 1)]));

@@ -45,6 +45,18 @@ pub struct Kind {
     pub held: bool,
 }
 
+impl Kind {
+    /// Creates a kind of files that are held, and read through links.
+    pub const fn held(suffix: &'static str, max: u64) -> Self {
+        Self {
+            suffix,
+            max,
+            links: true,
+            held: true,
+        }
+    }
+}
+
 impl Rules {
     /// Returns the kind of a file; `None` for a file that is not read.
     pub fn kind(&self, name: &str) -> Option<&'static Kind> {

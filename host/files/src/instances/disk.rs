@@ -13,16 +13,11 @@ use leafhost_core::ports::{InstanceSet, SourceProblem, StoreError};
 use leafhost_disk::atomic;
 use tempfile::NamedTempFile;
 
-use super::batch::Writes;
 use crate::state::{Error, fail};
 use crate::{damaged, own_yaml};
 
-/// Result of reading the disk.
-#[derive(Default)]
-pub struct Stored {
-    pub set: InstanceSet,
-    pub problems: Vec<SourceProblem>,
-}
+/// Instances to write; `None` for those to remove.
+pub type Writes = BTreeMap<InstanceKey, Option<Arc<Instance>>>;
 
 /// Reason why an Instance was not written.
 pub struct Failure {
@@ -41,10 +36,9 @@ impl Failure {
     }
 }
 
-/// Reads all Instances; renames files that are none.
-pub fn read(folder: &Path) -> Result<Stored, Error> {
-    let mut stored = Stored::default();
-    stored.set.complete = true;
+/// Reads all Instances; renames files that are none, and returns their problems.
+pub fn read(folder: &Path) -> Result<(InstanceSet, Vec<SourceProblem>), Error> {
+    let (mut instances, mut problems) = (BTreeMap::new(), Vec::new());
     fs::create_dir_all(folder).map_err(fail("create", folder))?;
     for entry in fs::read_dir(folder).map_err(fail("read", folder))? {
         let namespace = entry.map_err(fail("read", folder))?.path();
@@ -64,18 +58,18 @@ pub fn read(folder: &Path) -> Result<Stored, Error> {
                     .ok_or_else(|| "its name and namespace are not those of the file".to_owned())
             }) {
                 Ok((key, instance)) => {
-                    stored.set.instances.insert(key, Arc::new(instance));
+                    instances.insert(key, Arc::new(instance));
                 }
                 Err(why) => {
                     let outcome = "its device gets a new one";
                     let problem = damaged::rename_broken(&path, "an Instance", outcome, &why);
-                    stored.problems.push(problem);
+                    problems.push(problem);
                 }
             }
         }
     }
-    stored.problems.sort();
-    Ok(stored)
+    problems.sort();
+    Ok((InstanceSet::read(instances), problems))
 }
 
 /// Maximum number of files that are prepared and have no name yet; each holds a descriptor.

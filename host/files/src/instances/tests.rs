@@ -92,7 +92,7 @@ async fn what_is_created_is_the_same_after_a_restart() {
     drop(store);
     let store = open(&folder).await;
     assert_eq!(store.instances().borrow().clone(), before);
-    assert!(store.problems().is_empty());
+    assert!(store.problems.is_empty());
     let text = fs::read_to_string(path(&folder, "a-1")).unwrap();
     assert!(
         text.contains("speed:\n        int: 3"),
@@ -229,7 +229,7 @@ async fn what_is_half_written_is_never_read_back() {
         .collect();
     assert_eq!(names, ["a-3"]);
     let sources: Vec<_> = store
-        .problems()
+        .problems
         .iter()
         .map(|problem| problem.source.clone())
         .collect();

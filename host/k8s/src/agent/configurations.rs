@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kube::api::DynamicObject;
 use kube::{Api, Client};
-use leafhost_core::ports::{ConfigurationSet, ConfigurationSource, SourceProblem};
+use leafhost_core::ports::{ConfigurationSet, SourceProblem};
 use leafhost_core::resource_names::{NameSet, ResourceNames};
 use leafhost_core::tasks::Tasks;
 use tokio::sync::watch;
@@ -68,8 +68,9 @@ impl KubeConfigurations {
     }
 }
 
-impl ConfigurationSource for KubeConfigurations {
-    fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
+impl KubeConfigurations {
+    /// Returns the Configurations.
+    pub fn configurations(&self) -> watch::Receiver<Arc<ConfigurationSet>> {
         self.set.clone()
     }
 }

@@ -8,8 +8,8 @@ use leafhost_core::configuration::MAX_DETAILS;
 use leafhost_core::handler::Description;
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::session::Property;
+use leafhost_files::check_file;
 use leafhost_files::properties::{Values, without_newline};
-use leafhost_files::{Located, check_file};
 
 use crate::args::{PropertyArg, PropertyValue, RunArgs};
 
@@ -27,27 +27,28 @@ pub struct Input {
 
 /// Reads the Configuration or details and adds the properties of the command line.
 pub fn read(args: &RunArgs, description: &Description) -> Result<Input> {
+    let alone = |details, origin: String| -> Result<Input> {
+        Ok(Input {
+            configuration: stand_in(&description.name)?,
+            details,
+            properties: Vec::new(),
+            origin,
+        })
+    };
     let mut input = match (&args.configuration, &args.details) {
         (Some(path), _) => configuration(path, &description.name)?,
-        (None, Some(path)) => Input {
-            configuration: stand_in(&description.name)?,
-            details: details(path)?,
-            properties: Vec::new(),
-            origin: match path.to_str() {
+        (None, Some(path)) => {
+            let origin = match path.to_str() {
                 Some("-") => "the details on stdin".to_owned(),
                 _ => format!("the details in {}", path.display()),
-            },
-        },
+            };
+            alone(details(path)?, origin)?
+        }
         (None, None) if description.example.is_empty() => bail!(
             "{} has no example: give details with --details FILE or --configuration FILE",
             description.name
         ),
-        (None, None) => Input {
-            configuration: stand_in(&description.name)?,
-            details: description.example.clone(),
-            properties: Vec::new(),
-            origin: "its own example".to_owned(),
-        },
+        (None, None) => alone(description.example.clone(), "its own example".to_owned())?,
     };
     for property in &args.property {
         set(&mut input.properties, property)?;
@@ -123,7 +124,7 @@ fn configuration(path: &Path, handler: &str) -> Result<Input> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the Configuration {}", path.display()))?;
     let checked = check_file(&path.display().to_string(), &text);
-    let configurations = checked.configurations.iter().map(Located::configuration);
+    let configurations = checked.documents.iter().map(|one| &one.configuration);
     let mut fitting = configurations
         .clone()
         .filter(|configuration| configuration.handler == handler);

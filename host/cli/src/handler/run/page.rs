@@ -11,38 +11,37 @@ use crate::table::Table;
 use crate::terminal::{Paint, Tone};
 
 /// Formats the devices, those left out, and with `explain` the skipped candidates.
-pub fn text(document: &Document, explain: bool, paint: Paint) -> std::io::Result<String> {
+pub fn text(document: &Document, explain: bool, paint: Paint) -> String {
     let mut blocks: Vec<Vec<String>> = document
         .devices
         .iter()
         .map(|found| block(found, paint))
         .collect();
     if !document.left_out.is_empty() {
-        let mut lines = left_out(&document.left_out).lines(paint)?;
-        if document.left_out_dropped > 0 {
-            lines.push(format!("and {} more", document.left_out_dropped));
-        }
-        blocks.push(lines);
+        let lines = left_out(&document.left_out).lines(paint);
+        blocks.push(and_more(lines, document.left_out_dropped));
     }
     if explain && !document.skipped.is_empty() {
-        let mut lines = skipped(&document.skipped, true).lines(paint)?;
-        if document.skipped_dropped > 0 {
-            lines.push(format!("and {} more", document.skipped_dropped));
-        }
-        blocks.push(lines);
+        let lines = skipped(&document.skipped, true).lines(paint);
+        blocks.push(and_more(lines, document.skipped_dropped));
     }
     if !document.departed.is_empty() {
         let mut table = Table::new(&["DEPARTED"]);
         for id in &document.departed {
             table.row([id.as_str().into()]);
         }
-        blocks.push(table.lines(paint)?);
+        blocks.push(table.lines(paint));
     }
-    Ok(blocks
-        .iter()
-        .map(|block| format!("{}\n", block.join("\n")))
-        .collect::<Vec<_>>()
-        .join("\n"))
+    let blocks = blocks.iter().map(|block| block.join("\n") + "\n");
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+/// Adds the number of entries that are not kept, if there are any.
+fn and_more(mut lines: Vec<String>, dropped: u64) -> Vec<String> {
+    if dropped > 0 {
+        lines.push(format!("and {dropped} more"));
+    }
+    lines
 }
 
 fn block(found: &Found, paint: Paint) -> Vec<String> {

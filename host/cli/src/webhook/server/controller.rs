@@ -11,13 +11,13 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use leafhost_controller::brokers::BrokerWrite;
+use leafhost_endpoint::Connection;
 use leafhost_k8s::Origins;
 use leafhost_k8s::admission::{Broker, Reserved, Review};
 use tokio::time::timeout;
 
 use super::Shared;
-use super::fair_queue::FairQueue;
-use super::listener::Caller;
+use super::fair_queue::{Client, FairQueue};
 
 /// Time limit for lookups at the API server. It waits ten seconds for the answer.
 const LOOKING: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ pub fn routes(shared: Arc<Shared>, origins: Origins) -> Router {
 
 async fn validate(
     State(reviewer): State<Arc<Reviewer>>,
-    Extension(caller): Extension<Caller>,
+    Extension(caller): Extension<Connection>,
     body: Body,
 ) -> Response {
     let (BrokerReview { review, object }, _whole) = match reviewer
@@ -84,10 +84,8 @@ async fn validate(
         return Json(review.answer(&[], Vec::new())).into_response();
     };
     let looked = async {
-        let _permit = reviewer
-            .fair_queue
-            .acquire(caller.client(review.namespace()))
-            .await;
+        let client = Client::new(&caller, review.namespace());
+        let _permit = reviewer.fair_queue.acquire(client).await;
         object.look(&reviewer.origins).await
     };
     let problem = match timeout(LOOKING, looked).await {

@@ -4,15 +4,26 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use leafhost_endpoint::Connection;
 use tokio::sync::oneshot;
 
 /// Client that work is done for: the peer, and the namespace it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// Peer address of the request. Any peer may write any namespace into a request.
-    pub peer: IpAddr,
+    pub peer: Option<IpAddr>,
     /// Namespace named in the request.
     pub namespace: String,
+}
+
+impl Client {
+    /// Creates the client of a request that names this namespace.
+    pub fn new(connection: &Connection, namespace: &str) -> Self {
+        Self {
+            peer: connection.peer,
+            namespace: namespace.to_owned(),
+        }
+    }
 }
 
 /// Queue of tasks by client.
@@ -74,7 +85,7 @@ impl Queue {
     /// Starts tasks while permits are free and a client without a running task waits.
     fn start(&mut self, most: usize) {
         while self.running.len() < most {
-            let of = |peer: IpAddr| {
+            let of = |peer: Option<IpAddr>| {
                 let running = self.running.values();
                 running.filter(|client| client.peer == peer).count()
             };
@@ -115,7 +126,7 @@ mod tests {
 
     fn client(peer: u8, namespace: &str) -> Client {
         Client {
-            peer: [10, 0, 0, peer].into(),
+            peer: Some([10, 0, 0, peer].into()),
             namespace: namespace.into(),
         }
     }

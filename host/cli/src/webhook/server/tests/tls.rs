@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use leafhost_endpoint::serve_within;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
@@ -14,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::super::tls::config;
 use super::*;
 
 /// Certificate chain as PEM for the name `webhook`, with its key.
@@ -73,12 +75,13 @@ impl Running {
         let certificate = watch::channel(Some(serving)).1;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let connections = Connections::new(CONNECTIONS, ALL_BYTES);
         let ca = client_ca.map(|ca| ca.chain.as_bytes());
-        let listener = Listener::new(listener, connections, certificate.clone(), ca).unwrap();
+        let tls = config(certificate.clone(), ca).unwrap();
+        let listener = Listener::Tls(listener, watch::channel(Some(tls)).1);
         let stop = CancellationToken::new();
-        let routes = routes(&Shared::new(certificate, Slow::set(), None));
-        let task = tokio::spawn(listener.run(routes, stop.clone()));
+        let shared = Shared::new(certificate, ca.is_some(), Slow::set(), None);
+        let served = serve_within(BOUNDS, listener, routes(&shared), stop.clone());
+        let task = tokio::spawn(served);
         Self {
             address,
             trusted,
@@ -133,7 +136,7 @@ async fn connections_of_all_kinds_that_ask_nothing_leave_room_for_a_review() {
     let server = Running::start(None).await;
     let mut open = Vec::new();
     let mut silent = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..BOUNDS.connections {
         silent.push(TcpStream::connect(server.address).await.unwrap());
         let mut stream = server.connect(None).await;
         let half = "POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 1000\r\n\r\n{";
