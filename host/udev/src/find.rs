@@ -13,9 +13,11 @@ use crate::tree::{self, Node};
 use crate::verdict::{Verdict, judge};
 use crate::{Error, Result};
 
+mod hints;
 mod notes;
 mod readings;
 
+use hints::Chain;
 use notes::Notes;
 use readings::Readings;
 
@@ -23,6 +25,8 @@ use readings::Readings;
 pub const MAX_NOTES: usize = 1_000;
 /// Time limit of one search, a hundred times the time for hundreds of devices.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for remedies of rules that no device nearly matches.
+const REMEDIES: Duration = Duration::from_millis(20);
 
 /// Result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,11 +97,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             Some(node) => node,
             None => own.insert(Node::listed(devpath, subsystem, allowed)),
         };
-        let ancestors: Vec<&dyn DeviceInfo> = walk
-            .above(devpath)
-            .filter(|node| node.is_allowed())
-            .map(|node| node as &dyn DeviceInfo)
-            .collect();
+        let ancestors = walk.ancestors(devpath);
         let mut held = Vec::new();
         let mut missed = Vec::new();
         for (index, rule) in (0..).zip(rules) {
@@ -129,10 +129,17 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
             matched.insert(devpath, Matched { rules, node });
         }
     }
-    let (mut notes, notes_dropped) = notes.written(rules);
+    let hint = |rule: &Rule, term: usize, devpath: &str| {
+        walk.with_chain(devpath, listing.subsystem(devpath)?, |chain| {
+            hints::hint(rule, term, chain)
+        })
+    };
+    let (mut notes, notes_dropped) = notes.written(rules, hint);
+    let until = Instant::now() + REMEDIES;
     for (index, rule) in (0..).zip(rules) {
         if !near.contains(&index) && notes.len() < MAX_NOTES {
-            notes.push(notes::nothing(rule, &listing));
+            let remedy = walk.remedy(&listing, rule, until);
+            notes.push(remedy.unwrap_or_else(|| notes::nothing(rule, &listing)));
         }
     }
     Ok(Found {
@@ -208,6 +215,50 @@ impl<'a> Walk<'a> {
     /// Returns the ancestors, nearest first.
     fn above(&self, devpath: &str) -> impl Iterator<Item = &Node<'a>> {
         tree::above(devpath).filter_map(|path| self.node(path))
+    }
+
+    /// Returns the ancestors that may be looked at, nearest first.
+    fn ancestors(&self, devpath: &str) -> Vec<&dyn DeviceInfo> {
+        self.above(devpath)
+            .filter(|node| node.is_allowed())
+            .map(|node| node as &dyn DeviceInfo)
+            .collect()
+    }
+
+    /// Calls `look` with a listed device and its ancestors.
+    fn with_chain<T>(
+        &self,
+        devpath: &str,
+        subsystem: &str,
+        look: impl FnOnce(Chain<'_>) -> T,
+    ) -> T {
+        let listed;
+        let own: &dyn DeviceInfo = match self.node(devpath) {
+            Some(node) => node,
+            None => {
+                listed = Node::listed(devpath, subsystem, self.allowed);
+                &listed
+            }
+        };
+        let ancestors = &self.ancestors(devpath);
+        look(Chain { own, ancestors })
+    }
+
+    /// Returns a note with a remedy for a rule that no device nearly matches, if one is found in time.
+    fn remedy(&self, listing: &Listing, rule: &Rule, until: Instant) -> Option<Note> {
+        let mut seen = listing
+            .iter()
+            .filter(|(_, subsystem)| self.allowed.allows(Some(subsystem)))
+            .take_while(|_| Instant::now() < until);
+        seen.find_map(|(devpath, subsystem)| {
+            self.with_chain(devpath, subsystem, |chain| {
+                let mut terms = rule.terms();
+                terms.find_map(|term| {
+                    let remedy = hints::remedy(term, chain)?;
+                    Some(notes::near(devpath, rule, term, &remedy))
+                })
+            })
+        })
     }
 
     /// Returns the matched devices and their ancestors.

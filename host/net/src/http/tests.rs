@@ -7,6 +7,7 @@ mod slow;
 mod tls;
 mod written;
 
+use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::sync::Mutex;

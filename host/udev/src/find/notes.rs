@@ -9,6 +9,9 @@ use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
 use crate::verdict::Miss;
 
+/// Maximum number of devices for which a hint is looked up.
+const MAX_HINTS: usize = 100;
+
 /// Collects notes.
 #[derive(Debug, Default)]
 pub(super) struct Notes<'a> {
@@ -66,8 +69,12 @@ impl<'a> Notes<'a> {
         });
     }
 
-    /// Returns the notes as texts, and the number of dropped ones.
-    pub(super) fn written(mut self, rules: &[Rule]) -> (Vec<Note>, u64) {
+    /// Returns the notes as texts, and the number of dropped ones. Adds what `hint` says of the first devices that nearly match.
+    pub(super) fn written(
+        mut self,
+        rules: &[Rule],
+        hint: impl Fn(&Rule, usize, &str) -> Option<String>,
+    ) -> (Vec<Note>, u64) {
         let read = self.globs.len() + self.as_regex.len();
         let total = read + self.missed.len() + self.forgotten;
         self.sort();
@@ -104,13 +111,17 @@ impl<'a> Notes<'a> {
                     ),
                 })
             });
-        let missed = self.missed.into_iter().filter_map(|(rule, devpath, miss)| {
+        let missed = self.missed.into_iter().enumerate();
+        let missed = missed.filter_map(|(place, (rule, devpath, miss))| {
             let (rule, term) = lookup(rules, rule, miss.failed)?;
-            Some(Note {
-                subject: devpath.to_owned(),
-                rule: rule.to_string(),
-                reason: format!("{term} does not hold: {}", found(term, &miss)),
-            })
+            let value = found(term, &miss);
+            let is_first = place < MAX_HINTS;
+            let hint = is_first.then(|| hint(rule, miss.failed, devpath)).flatten();
+            let why = match hint {
+                Some(hint) => format!("{value}; {hint}"),
+                None => value,
+            };
+            Some(near(devpath, rule, term, &why))
         });
         let notes: Vec<Note> = globs
             .chain(as_regex)
@@ -119,6 +130,15 @@ impl<'a> Notes<'a> {
             .collect();
         let dropped = total.saturating_sub(notes.len());
         (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
+    }
+}
+
+/// Returns the note about a device that a rule nearly matches.
+pub(super) fn near(devpath: &str, rule: &Rule, term: &Term, why: &str) -> Note {
+    Note {
+        subject: devpath.to_owned(),
+        rule: rule.to_string(),
+        reason: format!("{term} does not hold: {why}"),
     }
 }
 
@@ -205,7 +225,7 @@ mod tests {
         }
         notes.missed(0, "/devices/z", miss(2, None));
         notes.matched_as_regex(0, 0, "/devices/x00000");
-        let (written, dropped) = notes.written(&rules);
+        let (written, dropped) = notes.written(&rules, |_, _, _| None);
         assert_eq!(written.len(), MAX_NOTES);
         assert_eq!(dropped, 10_002 - 1_000);
         let reasons: Vec<(&str, &str)> = written

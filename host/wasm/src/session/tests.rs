@@ -36,7 +36,7 @@ impl Scripted {
             .map(|(at, ask)| {
                 (
                     at.as_millis(),
-                    ask.events.iter().map(CallReason::label).collect(),
+                    ask.events.iter().map(Into::into).collect(),
                 )
             })
             .collect()

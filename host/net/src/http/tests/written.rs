@@ -1,5 +1,6 @@
 //! Bytes that are written to the wire.
 
+use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
