@@ -286,7 +286,7 @@ fn check(cluster: &'static Cluster, release: &Release) -> Result<()> {
         cluster,
         "deep brackets",
         &details(&"[".repeat(100_000)),
-        "spec.discoveryHandler.discoveryDetails: has brackets in each other more than 64 deep",
+        "spec.discoveryHandler.discoveryDetails: has brackets nested more than 64 deep",
     )?;
     attacks(cluster)?;
     parameters(cluster)?;

@@ -138,7 +138,7 @@ fn values_that_the_chart_does_not_have_are_refused() -> Result<()> {
         ("agent.image.pullPolicy=Sometimes", "pullPolicy"),
         (
             "udev.configuration.enabled=true",
-            "udev.configuration: a value of Akri's chart",
+            "udev.configuration: this value of Akri's chart",
         ),
         ("onvif.configuration.name=a", "apply a Configuration"),
         (

@@ -394,7 +394,7 @@ fn a_configuration_that_is_left_out_is_reported_at_its_handler_with_the_cap() {
     assert!(
         problem
             .message
-            .contains("beyond the 500 Configurations of a namespace")
+            .contains("beyond the limit of 500 Configurations of a namespace")
     );
 }
 

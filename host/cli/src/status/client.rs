@@ -499,7 +499,7 @@ mod tests {
             ),
             (
                 Some("SSH-2.0-x\r\n".into()),
-                ["is not a leafhost agent", "what answers at 127"],
+                ["is not a leafhost agent", "the program that answers at 127"],
             ),
         ] {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -160,7 +160,7 @@ fn a_copy_takes_nothing_from_the_file_that_serves_and_is_told() {
             assert_eq!(shown(&set), pairs(&[("a", 1), ("b", 2)]));
             let reported = set.problems[0].to_string();
             for words in [
-                "DIR/a-copy.yaml: metadata.name: default/a is in DIR/a.yaml already",
+                "DIR/a-copy.yaml: metadata.name: default/a is already defined in DIR/a.yaml",
                 "rename this one, or remove one",
             ] {
                 assert!(reported.contains(words), "{reported}");
