@@ -109,7 +109,7 @@ fn what_is_not_taken_is_refused_with_its_field() {
         ("main: [".to_owned(), "leafhost.dev/devices: "),
         ("[1]".to_owned(), "is a list, must be a map"),
         ("{}".to_owned(), "does not describe the devices of container main"),
-        ("{main: {requests: []}}".to_owned(), "main.requests: there must be one"),
+        ("{main: {requests: []}}".to_owned(), "main.requests: there must be at least one"),
         ("{main: {requests: [{name: a, exactly: {deviceClassName: gpu}}]}, other: {requests: []}}".to_owned(), "other: the pod has no such container"),
         ("{idle: {requests: []}, main: {requests: []}}".to_owned(), "idle: the container does not ask"),
         (one("exactly: {}"), "requests[0].exactly: has no deviceClassName"),
