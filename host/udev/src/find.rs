@@ -10,7 +10,7 @@ use crate::rule::Rule;
 use crate::subsystems::Subsystems;
 use crate::sysfs;
 use crate::tree::{self, Node};
-use crate::verdict::{Verdict, judge};
+use crate::verdict::{Verdict, failed, judge};
 use crate::{Error, Result};
 
 mod hints;
@@ -130,6 +130,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
         }
     }
     let hint = |rule: &Rule, term: usize, devpath: &str| {
+        in_time(started).ok()?;
         walk.with_chain(devpath, listing.subsystem(devpath)?, |chain| {
             hints::hint(rule, term, chain)
         })
@@ -252,11 +253,10 @@ impl<'a> Walk<'a> {
             .take_while(|_| Instant::now() < until);
         seen.find_map(|(devpath, subsystem)| {
             self.with_chain(devpath, subsystem, |chain| {
-                let mut terms = rule.terms();
-                terms.find_map(|term| {
-                    let remedy = hints::remedy(term, chain)?;
-                    Some(notes::near(devpath, rule, term, &remedy))
-                })
+                let term = failed(rule, chain.own, chain.ancestors)?;
+                let compiled = rule.compiled().get(term)?;
+                let remedy = hints::remedy(compiled, chain)?;
+                Some(notes::near(devpath, rule, &compiled.term, &remedy))
             })
         })
     }

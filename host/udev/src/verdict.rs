@@ -36,17 +36,11 @@ pub(crate) struct Miss {
 
 /// Evaluates `rule` for a device. `ancestors` are those that may be looked at, nearest first.
 pub(crate) fn judge(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceInfo]) -> Verdict {
-    let mut partial = Partial::default();
-    partial.add(rule, false, own);
-    let has_plural = rule.terms().any(|term| term.field.is_plural());
-    if partial.failed.is_none() && has_plural {
-        partial = at_nearest_ancestor(&partial, rule, own, ancestors);
-    }
     let Partial {
         held,
         failed,
         mut as_regex,
-    } = partial;
+    } = evaluate(rule, own, ancestors);
     match failed {
         None => {
             as_regex.sort_unstable();
@@ -55,6 +49,26 @@ pub(crate) fn judge(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceI
         Some(failed) if held > 0 => Verdict::Misses(Miss { held, ..failed }),
         Some(_) => Verdict::Differs,
     }
+}
+
+/// Returns the index of the term by which [`judge`] finds that the rule does not hold.
+pub(crate) fn failed(
+    rule: &Rule,
+    own: &dyn DeviceInfo,
+    ancestors: &[&dyn DeviceInfo],
+) -> Option<usize> {
+    let miss = evaluate(rule, own, ancestors).failed?;
+    Some(miss.failed)
+}
+
+fn evaluate(rule: &Rule, own: &dyn DeviceInfo, ancestors: &[&dyn DeviceInfo]) -> Partial {
+    let mut partial = Partial::default();
+    partial.add(rule, false, own);
+    let has_plural = rule.terms().any(|term| term.field.is_plural());
+    if partial.failed.is_none() && has_plural {
+        partial = at_nearest_ancestor(&partial, rule, own, ancestors);
+    }
+    partial
 }
 
 /// Evaluates the terms on ancestors at the device and each ancestor. Returns the result of the first at which all hold, else of the

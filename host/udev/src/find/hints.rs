@@ -27,7 +27,7 @@ impl<'a> Chain<'a> {
 /// Returns a remark for the operator about the term at `failed`, which does not hold for the device.
 pub(super) fn hint(rule: &Rule, failed: usize, chain: Chain<'_>) -> Option<String> {
     let compiled = rule.compiled().get(failed)?;
-    let remedy = || remedy(&compiled.term, chain);
+    let remedy = || remedy(compiled, chain);
     if compiled.term.negated || !compiled.term.field.is_plural() {
         return remedy();
     }
@@ -36,12 +36,17 @@ pub(super) fn hint(rule: &Rule, failed: usize, chain: Chain<'_>) -> Option<Strin
         .or_else(|| values(&compiled.term, chain))
 }
 
-/// Returns how the operator can change the term so that it holds for the device.
-pub(super) fn remedy(term: &Term, chain: Chain<'_>) -> Option<String> {
+/// Returns how the operator can change a term that does not hold for the device so that it does; `None` if a term on ancestors already
+/// holds at one of them.
+pub(super) fn remedy(compiled: &CompiledTerm, chain: Chain<'_>) -> Option<String> {
+    let term = &compiled.term;
     if term.negated {
         return None;
     }
     if term.field.is_plural() {
+        if chain.devices().any(|device| holds(compiled, device)) {
+            return None;
+        }
         return chain.devices().find_map(|device| spelling(term, device));
     }
     spelling(term, chain.own).or_else(|| above(term, chain))
@@ -107,6 +112,10 @@ fn spelling(term: &Term, device: &dyn DeviceInfo) -> Option<String> {
     let actual = actual.trim_end();
     let matches =
         |pattern: &str, text: &str| Pattern::glob(pattern).matches(text.as_bytes()) != Match::No;
+    if matches(&term.value, actual) {
+        // The reason is not the spelling, but white space or a second tag.
+        return None;
+    }
     let pattern = term.value.to_ascii_lowercase();
     let is_hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     let lower = actual.to_ascii_lowercase();
@@ -166,7 +175,7 @@ mod tests {
     #[test]
     fn a_near_miss_names_its_remedy() -> Result<(), InvalidRule> {
         use Field::{Attr, Attrs, Driver, Drivers, Kernel, Subsystem};
-        let table: [(Terms<'_>, Option<&str>); 10] = [
+        let table: [(Terms<'_>, Option<&str>); 11] = [
             (
                 &[(Subsystem, "", "tty"), (Attrs, "idVendor", "0403")],
                 Some(r#"its values are "1a86" at 1-1.4, "0A12" at 1-1"#),
@@ -188,6 +197,15 @@ mod tests {
                 Some(
                     r#"all terms on ancestors must hold at one device: DRIVERS=="hub" holds at 1-1, ATTRS{idVendor}=="1a86" holds at 1-1.4"#,
                 ),
+            ),
+            (
+                &[
+                    (Subsystem, "", "tty"),
+                    (Drivers, "", "hub"),
+                    (Attrs, "idVendor", "1a86"),
+                    (Attrs, "serial", "7"),
+                ],
+                Some(r#"its values are "usb" at 1-1.4, "hub" at 1-1"#),
             ),
             (
                 &[(Subsystem, "", "tty"), (Attr, "idVendor", "1a86")],

@@ -181,10 +181,20 @@ fn a_rule_that_no_device_comes_near_to_says_what_is_not_there()
             (Field::Subsystem, None, true, "mem"),
             (Field::Kernel, None, true, "null"),
         ])?,
+        mk_rule(&[
+            (Field::Subsystem, None, true, "no-such-bus"),
+            (Field::Kernel, None, true, "*"),
+            (Field::Attr, Some("dev"), true, "1:3"),
+        ])?,
     ];
     let found = find(&rules, &Subsystems::new(["*"]))?;
     let about = |rule: &str| found.notes.iter().find(|note| note.rule == rule);
-    let note = about(r#"SUBSYSTEM=="no-such-bus""#).ok_or("no note")?;
-    assert_eq!(note.reason, "no no-such-bus device on this machine");
+    for rule in [
+        r#"SUBSYSTEM=="no-such-bus""#,
+        r#"SUBSYSTEM=="no-such-bus", KERNEL=="*", ATTR{dev}=="1:3""#,
+    ] {
+        let note = about(rule).ok_or("no note")?;
+        assert_eq!(note.reason, "no no-such-bus device on this machine");
+    }
     Ok(())
 }
