@@ -12,7 +12,8 @@ impl Bounds<'_> {
     /// Checks what the device adds to a container against the grants. Replaces paths by the targets of their links, so that
     /// exactly the checked paths are handed out.
     ///
-    /// # Errors Returns a message for the operator that names the item that is not granted or cannot be handed out.
+    /// # Errors
+    /// Returns a message for the operator that names the item that is not granted or cannot be handed out.
     pub(crate) fn hand_out(&self, device: &mut Device) -> Result<(), String> {
         let grants = &self.grants.devices;
         if let Some(name) = device
