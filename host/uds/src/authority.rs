@@ -32,6 +32,8 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
 /// Receiving half of a connection, which replaces the client's `:authority` by `localhost`.
+///
+/// `tokio::io::join` makes it a connection again, together with the writing half.
 pub struct Localhost<S> {
     inner: S,
     frames: Frames,
