@@ -70,7 +70,8 @@ fn compete(count: usize, seed: u64) -> Result<()> {
     let crowd = Crowd::new(cluster, &pair.space, &path, rules, &wishes);
     let tally = crowd.run(recorder, &mut random, || {
         within(most, "the last pod starts", || {
-            ensure!(!crowd.has_more(), "some have not started");
+            let is_over = crowd.has_gone_wrong() || !crowd.has_more();
+            ensure!(is_over, "some have not started");
             Ok(())
         })
     })?;

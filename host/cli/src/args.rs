@@ -549,7 +549,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/akri")]
     pub external_handlers_dir: PathBuf,
 
-    /// A file; while it contains OFFLINE, the handler reports no devices
+    /// A file; while its content is OFFLINE, the handler reports no devices
     #[arg(long, value_name = "FILE")]
     pub availability_file: Option<PathBuf>,
 

@@ -233,6 +233,8 @@ pub async fn serve_within(
     shutdown: CancellationToken,
 ) {
     let mut open = Open::default();
+    // True after a failed `accept`, until one succeeds.
+    let mut has_failed = false;
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -240,10 +242,15 @@ pub async fn serve_within(
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => match accepted {
-                Ok(stream) => stream,
+                Ok(stream) => {
+                    has_failed = false;
+                    stream
+                }
                 Err(error) => {
                     // Not even a reserved descriptor is free: wait for a connection to end.
-                    tracing::warn!(%error, "cannot accept a connection; retrying");
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::warn!(%error, "cannot accept a connection; retrying");
+                    }
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
