@@ -167,7 +167,10 @@ fn shown(snapshot: &DeviceSnapshot, configuration: &str) -> Vec<String> {
     let Some(view) = snapshot.configurations.get(&key(configuration)) else {
         return Vec::new();
     };
-    let shown = |(key, view): (&leafhost_core::device::DeviceKey, &leafhost_core::device_view::DeviceView)| {
+    let shown = |(key, view): (
+        &leafhost_core::device::DeviceKey,
+        &leafhost_core::device_view::DeviceView,
+    )| {
         let missing = if view.missing_since.is_some() {
             "?"
         } else {

@@ -517,7 +517,10 @@ async fn questions_that_cannot_be_answered_say_what_to_do() {
     );
     let without = whole.replace("null", r#"["a"]"#);
     let (_, text) = ask(without).await;
-    assert!(text.contains("does not describe the devices of container main"), "{text}");
+    assert!(
+        text.contains("does not describe the devices of container main"),
+        "{text}"
+    );
     let not_ours = format!(r#"{{"Pod": {{"metadata": {metadata}}}, "NodeNames": ["a", "x"]}}"#);
     let (_, text) = ask(not_ours).await;
     assert!(text.contains(r#""NodeNames":["a","x"]"#), "{text}");

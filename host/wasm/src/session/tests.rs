@@ -33,12 +33,7 @@ impl Scripted {
             .lock()
             .unwrap()
             .iter()
-            .map(|(at, ask)| {
-                (
-                    at.as_millis(),
-                    ask.events.iter().map(Into::into).collect(),
-                )
-            })
+            .map(|(at, ask)| (at.as_millis(), ask.events.iter().map(Into::into).collect()))
             .collect()
     }
 

@@ -202,8 +202,7 @@ async fn details_that_are_nested_too_deep_are_shown_to_no_handler() {
     let answered = answer(asked(&shared(), &opened(1), review("n", &deep)).await).await;
     assert_eq!(answered["allowed"], false);
     let message = answered["status"]["message"].as_str().unwrap();
-    let expected =
-        "spec.discoveryHandler.discoveryDetails: has brackets nested more than 64 deep";
+    let expected = "spec.discoveryHandler.discoveryDetails: has brackets nested more than 64 deep";
     assert!(message.starts_with(expected), "{message}");
 }
 
