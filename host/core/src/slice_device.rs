@@ -44,8 +44,8 @@ pub fn name_attribute(name: &str) -> String {
 }
 
 /// Returns the devices that an Instance offers to the scheduler, and the attributes and capacities that did not fit, as
-/// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself. For
-/// API servers that do not keep shares (`has_shares`) each slot of a device is a device.
+/// `<instance>: <name>`. Leaves out slots that are in use unless a claim holds them: the scheduler counts those itself.
+/// Without `has_shares`, for API servers that do not keep shares, each slot of a device is a device.
 pub fn offered(
     configuration: &ConfigurationKey,
     instance: &Instance,

@@ -153,11 +153,13 @@ impl Endpoint {
         &self,
         folder_state: &mut watch::Receiver<Arc<FolderState>>,
     ) -> Option<KubeletRun> {
-        if folder_state.borrow().kubelet.is_none() {
+        loop {
+            if let Some(kubelet) = folder_state.borrow_and_update().kubelet {
+                return Some(kubelet);
+            }
             self.set_state(State::Waiting, None);
+            folder_state.changed().await.ok()?;
         }
-        let state = folder_state.wait_for(|state| state.kubelet.is_some());
-        state.await.ok()?.kubelet
     }
 
     /// Serves and registers the resource; returns when the attempt has ended.
