@@ -15,7 +15,7 @@ use crate::bindings::leafhost::udev::devices as wit;
 
 #[doc(inline)]
 pub use crate::bindings::leafhost::udev::{
-    devices::Device,
+    devices::{Device, Owner},
     types::{Event, Field, Rule, Term},
 };
 
@@ -72,6 +72,12 @@ impl Udev<'_> {
     /// length and order; `None` for an attribute that is absent, not readable, binary, or larger than 4 KiB.
     pub fn read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         Ok(self.0.imports.udev_read(attributes)?)
+    }
+
+    /// Returns the owners of device nodes such as `/dev/ttyUSB0`, at most 4,096. The answer has the same length and order;
+    /// `None` for a node of no device that [`find`](Self::find) returned in the same call.
+    pub fn owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
+        Ok(self.0.imports.udev_owners(devnodes)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands of operators and handler authors.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -87,6 +88,38 @@ fn the_udev_handler_finds_a_device_of_this_machine_with_akris_properties() -> Re
         "/devices/virtual/mem/null",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_has_the_path_that_the_details_give_it_and_its_group_is_named() -> Result<()> {
+    let details = "udevRules:\n  - KERNEL==\"null\", SUBSYSTEM==\"mem\"\npermissions: rw\n\
+                   containerPath: /dev/nothing\nleafhost.dev/identity: port\n";
+    let out = run_udev(details, &["-o", "json"])?.good()?;
+    let found: Value = serde_json::from_str(&out).context("no JSON")?;
+    let text = found.to_string();
+    let group = fs::metadata("/dev/null")?.gid();
+    for words in [
+        r#""UDEV_DEVNODE":"/dev/nothing""#.to_owned(),
+        r#""containerPath":"/dev/nothing""#.to_owned(),
+        r#""hostPath":"/dev/null""#.to_owned(),
+        r#""devname":{"string":"null"}"#.to_owned(),
+        // A device without hardware keeps its path.
+        r#""id":"/devices/virtual/mem/null""#.to_owned(),
+        format!(r#""UDEV_GID":"{group}""#),
+    ] {
+        assert!(text.contains(&words), "{words} is not in {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_path_outside_dev_is_refused_with_its_place() -> Result<()> {
+    let ended = run_udev("udevRules: []\ncontainerPath: /etc/passwd\n", &[])?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for words in ["containerPath", "such as /dev/zigbee"] {
+        assert!(ended.err.contains(words), "{ended:?}");
     }
     Ok(())
 }
@@ -255,6 +288,42 @@ fn the_samples_pass_the_check() -> Result<()> {
         )?;
     }
     leafhost(&["check", home.path().to_str().unwrap_or_default()])?.good()?;
+    Ok(())
+}
+
+#[test]
+fn the_udev_examples_pass_the_check() -> Result<()> {
+    let home = Home::new()?;
+    home.add_handler("udev")?;
+    for name in ["udev", "zigbee"] {
+        let file = format!("{name}.yaml");
+        let sample = source_tree().join("deploy/samples/cluster").join(&file);
+        home.write(&format!("configurations/{file}"), fs::read(sample)?)?;
+    }
+    let manual = fs::read_to_string(source_tree().join("docs/handlers.md"))?;
+    let (_, manual) = manual.split_once("\n## udev\n").context("no udev")?;
+    let mut examples = 0;
+    for (_, block) in manual
+        .split("```")
+        .enumerate()
+        .filter(|(at, _)| at % 2 == 1)
+    {
+        let Some((_, details)) = block.split_once("discoveryDetails: |\n") else {
+            continue;
+        };
+        examples += 1;
+        let indented: Vec<String> = details.lines().map(|line| format!("    {line}")).collect();
+        let text = format!(
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: example{examples}}}\nspec:\n  \
+             discoveryHandler:\n    name: udev\n    discoveryDetails: |\n{}\n",
+            indented.join("\n")
+        );
+        home.write(&format!("configurations/example{examples}.yaml"), text)?;
+    }
+    assert_eq!(examples, 4);
+    let check = ["check", home.path().to_str().unwrap_or_default()];
+    let out = leafhost(&check)?.good()?;
+    assert!(!out.contains("note: "), "{out}");
     Ok(())
 }
 

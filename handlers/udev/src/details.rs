@@ -1,9 +1,9 @@
-//! `discoveryDetails` of Akri's udev handler.
+//! `discoveryDetails`: the fields of Akri's udev handler and our additions.
 
 use leafhost_sdk::Problem;
 use leafhost_sdk::udev::Rule;
 
-use crate::rules;
+use crate::{paths, rules};
 
 /// Maximum number of rules: each is a wake, and one of the 64 wakes is the timer's.
 const MAX_RULES: usize = 63;
@@ -22,6 +22,63 @@ pub struct Details {
     /// Permissions of a workload on the device nodes.
     #[serde(default = "all")]
     pub permissions: String,
+    /// Path of the node in the container; `%n` stands for the number of the node.
+    pub container_path: Option<String>,
+    /// Adds the names of the nodes in `by-id` and `by-path` to the container.
+    #[serde(default)]
+    pub links: bool,
+    /// Source of a device's id.
+    #[serde(rename = "leafhost.dev/identity", default)]
+    pub identity: Identity,
+    /// Merges all matched devices of one piece of hardware into one.
+    pub group: Option<Grouping>,
+    /// Rules for the nodes of this hardware that a workload gets.
+    #[serde(default)]
+    pub nodes: Vec<String>,
+    /// Rules for other devices that belong to every piece of hardware.
+    #[serde(default)]
+    pub with: Vec<String>,
+}
+
+/// Devices that become one.
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Grouping {
+    /// Matched devices of one piece of hardware.
+    Hardware,
+}
+
+/// Parsed rules of the details.
+#[derive(Debug, Default)]
+pub struct Rules {
+    /// Rules for devices.
+    pub devices: Vec<Rule>,
+    /// Rules for the nodes of a group.
+    pub nodes: Vec<Rule>,
+    /// Rules for the companions of all groups.
+    pub with: Vec<Rule>,
+}
+
+impl Rules {
+    /// Returns all rules: those for devices, for nodes, for companions.
+    pub fn all(&self) -> impl Iterator<Item = &Rule> {
+        self.devices.iter().chain(&self.nodes).chain(&self.with)
+    }
+}
+
+/// Source of a device's id.
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Identity {
+    /// Path below `/sys`, as in Akri: another number of the kernel makes another device.
+    #[default]
+    Path,
+    /// Controller and port that the hardware is plugged into.
+    Port,
+    /// Vendor, model and serial number of the hardware.
+    Serial,
 }
 
 fn all() -> String {
@@ -31,16 +88,30 @@ fn all() -> String {
 impl Details {
     /// Returns all problems of the details.
     pub fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.rules().err().unwrap_or_default();
+        let rules = self.rules();
+        let terms = rules
+            .as_ref()
+            .map_or(0, |rules| rules.all().map(Vec::len).sum());
+        let mut problems = rules.err().unwrap_or_default();
+        let count = self.udev_rules.len() + self.nodes.len() + self.with.len();
         if self.udev_rules.len() > MAX_RULES {
             problems.push(Problem::new(
                 "udevRules",
                 format!("has more than {MAX_RULES} rules; write alternatives as KERNEL==\"a|b\""),
             ));
+        } else if count > MAX_RULES {
+            let place = if self.with.is_empty() {
+                "nodes"
+            } else {
+                "with"
+            };
+            problems.push(Problem::new(
+                place,
+                format!(
+                    "udevRules, nodes and with have {count} rules in all, at most {MAX_RULES}; write alternatives as KERNEL==\"a|b\""
+                ),
+            ));
         }
-        let terms = self
-            .rules()
-            .map_or(0, |rules| rules.iter().map(Vec::len).sum());
         if terms > MAX_TERMS {
             problems.push(Problem::new(
                 "udevRules",
@@ -56,16 +127,44 @@ impl Details {
                 ),
             ));
         }
+        let path = self.container_path.as_deref();
+        if let Some(problem) = path.and_then(paths::problem) {
+            problems.push(Problem::new("containerPath", problem));
+        }
+        problems.extend(self.problems_of_groups());
+        problems
+    }
+
+    fn problems_of_groups(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.group.is_some() && self.group_recursive {
+            let what = "is set together with groupRecursive: true; remove one of them";
+            problems.push(Problem::new("group", what));
+        }
+        for (name, rules) in [("nodes", &self.nodes), ("with", &self.with)] {
+            if self.group.is_none() && !rules.is_empty() {
+                let what = "has no effect without group; add group: hardware";
+                problems.push(Problem::new(name, what));
+            }
+        }
         problems
     }
 
     /// Returns remarks on valid rules.
     pub fn remarks(&self) -> Vec<Problem> {
-        let rules = self.rules().unwrap_or_default();
         let mut remarks = Vec::new();
-        for (index, rule) in rules.iter().enumerate() {
-            for term in rule {
-                let path = format!("udevRules[{index}]");
+        let rules = self.rules().unwrap_or_default();
+        for (list, rules) in [
+            ("udevRules", rules.devices),
+            ("nodes", rules.nodes),
+            ("with", rules.with),
+        ] {
+            for (index, term) in rules
+                .iter()
+                .enumerate()
+                .flat_map(|(index, rule)| rule.iter().map(move |term| (index, term)))
+            {
+                let path = format!("{list}[{index}]");
                 let remark = rules::remark(term);
                 remarks.extend(remark.map(|remark| Problem::new(path, remark)));
             }
@@ -74,18 +173,26 @@ impl Details {
     }
 
     /// Parses the rules; fails with a problem for each invalid one.
-    pub fn rules(&self) -> Result<Vec<Rule>, Vec<Problem>> {
-        let mut rules = Vec::new();
+    pub fn rules(&self) -> Result<Rules, Vec<Problem>> {
         let mut problems = Vec::new();
-        for (index, text) in self.udev_rules.iter().enumerate() {
-            match rules::parse(text) {
-                Ok(rule) => rules.push(rule),
-                Err(mistake) => problems.push(Problem::new(
-                    format!("udevRules[{index}]"),
-                    mistake.to_string(),
-                )),
+        let mut parse = |list: &str, texts: &[String]| {
+            let mut rules = Vec::new();
+            for (index, text) in texts.iter().enumerate() {
+                match rules::parse(text) {
+                    Ok(rule) => rules.push(rule),
+                    Err(mistake) => problems.push(Problem::new(
+                        format!("{list}[{index}]"),
+                        mistake.to_string(),
+                    )),
+                }
             }
-        }
+            rules
+        };
+        let rules = Rules {
+            devices: parse("udevRules", &self.udev_rules),
+            nodes: parse("nodes", &self.nodes),
+            with: parse("with", &self.with),
+        };
         if problems.is_empty() {
             Ok(rules)
         } else {

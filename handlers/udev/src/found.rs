@@ -1,13 +1,16 @@
-//! Converts matched udev devices into devices: nodes of ancestors, groups, properties.
+//! Converts groups of udev devices into devices: ids, properties, nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leafhost_sdk::udev::{self, Rule};
 use leafhost_sdk::{Device, Discovery, Error, Host, Problem, Request, Result};
 
 use crate::details::Details;
-use crate::{hardware, resource};
+use crate::facts::{Facts, wanted};
+use crate::groups::{self, Group};
+use crate::tree::Tree;
+use crate::{hardware, identity, paths, resource};
 
 /// Time between calls without events. A process in a user namespace's network namespace receives no events, and udev's
 /// database may change without one.
@@ -15,25 +18,33 @@ const BACKSTOP: Duration = Duration::from_mins(5);
 
 /// Runs one `discover` call.
 pub fn discover(request: &Request<Details>, host: &Host) -> Result<Discovery> {
-    let rules = request.details.rules().map_err(Error::InvalidDetails)?;
-    if rules.is_empty() {
+    let details = &request.details;
+    let rules = details.rules().map_err(Error::InvalidDetails)?;
+    if rules.devices.is_empty() {
         return Ok(Discovery::complete([]).until_changed());
     }
-    let found = host.udev().find(&rules).map_err(|error| match error {
+    let all: Vec<Rule> = rules.all().cloned().collect();
+    let found = host.udev().find(&all).map_err(|error| match error {
         udev::Error::InvalidRule(what) => {
             Error::InvalidDetails(vec![Problem::new("udevRules", what)])
         }
         udev::Error::Unavailable(what) => Error::Unavailable(what),
     })?;
     let options = Options::of(request)?;
-    let tree = Tree::new(&found);
-    let members = members(&tree, &request.details.udev_rules, host);
-    let groups = grouped(&members, request.details.group_recursive);
+    let tree = Tree::new(&found, &rules);
+    let groups = if details.group.is_some() {
+        groups::by_hardware(&tree, !rules.nodes.is_empty(), host)
+    } else {
+        let members = groups::members(&tree, &details.udev_rules, host);
+        groups::by_path(&members, details.group_recursive)
+    };
+    let facts = options.facts(&groups, &tree, host)?;
+    let ids = identity::ids(details.identity, &groups, &tree, &facts, host);
     let mut devices = Vec::new();
-    for (devpath, nodes) in groups {
-        devices.push(options.device(&tree, devpath, &nodes, host)?);
+    for (group, id) in groups.iter().zip(ids) {
+        devices.push(options.device(id, group, &tree, &facts, host));
     }
-    Ok(wakes(Discovery::complete(devices), rules))
+    Ok(wakes(Discovery::complete(devices), all))
 }
 
 fn wakes(discovery: Discovery, rules: Vec<Rule>) -> Discovery {
@@ -43,82 +54,10 @@ fn wakes(discovery: Discovery, rules: Vec<Rule>) -> Discovery {
         .wake_after(BACKSTOP)
 }
 
-/// Devices of the host's answer by path.
-struct Tree<'a>(BTreeMap<&'a str, &'a udev::Device>);
-
-impl<'a> Tree<'a> {
-    fn new(found: &'a [udev::Device]) -> Self {
-        Self(
-            found
-                .iter()
-                .map(|device| (device.devpath.as_str(), device))
-                .collect(),
-        )
-    }
-
-    /// Returns a device and its ancestors, nearest first.
-    fn chain(&self, devpath: &str) -> Vec<&'a udev::Device> {
-        let first = self.0.get(devpath).copied();
-        std::iter::successors(first, |device| {
-            self.0.get(device.parent.as_deref()?).copied()
-        })
-        .collect()
-    }
-}
-
-/// Returns path and node of each matched device, or of its nearest ancestor with a node.
-fn members(tree: &Tree<'_>, rules: &[String], host: &Host) -> BTreeMap<String, Option<String>> {
-    let mut members: BTreeMap<String, Option<String>> = BTreeMap::new();
-    let mut climbed: BTreeSet<String> = BTreeSet::new();
-    for device in tree.0.values().filter(|device| device.matched()) {
-        let chain = tree.chain(&device.devpath);
-        let with_node = chain.iter().find(|device| device.devnode.is_some());
-        let member = with_node.copied().unwrap_or(device);
-        let climbs = member.devpath != device.devpath;
-        if climbs && (member.matched() || climbed.contains(&member.devpath)) {
-            let rule = device
-                .rules
-                .first()
-                .and_then(|index| rules.get(usize::try_from(*index).ok()?));
-            host.skipped(
-                &device.devpath,
-                rule.map(String::as_str).unwrap_or_default(),
-                format!(
-                    "has no node of its own and belongs to {}, which is a device already",
-                    member.devpath
-                ),
-            );
-        }
-        if climbs {
-            climbed.insert(member.devpath.clone());
-        }
-        members.insert(member.devpath.clone(), member.devnode.clone());
-    }
-    members
-}
-
-/// Groups every member under the uppermost member on its path if `recursive` is set, otherwise under itself. Paths are
-/// compared by parts: `loop10` is not below `loop1`.
-fn grouped(
-    members: &BTreeMap<String, Option<String>>,
-    recursive: bool,
-) -> BTreeMap<&str, Vec<&str>> {
-    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (devpath, node) in members {
-        let uppermost = devpath
-            .match_indices('/')
-            .filter_map(|(end, _)| devpath.get(..end))
-            .find(|path| recursive && members.contains_key(*path))
-            .unwrap_or(devpath);
-        groups.entry(uppermost).or_default().extend(node.as_deref());
-    }
-    groups
-}
-
 /// Options from the details and properties.
 struct Options<'a> {
+    details: &'a Details,
     grouped: bool,
-    permissions: &'a str,
     resource: Option<String>,
     vfio: bool,
 }
@@ -128,8 +67,8 @@ impl<'a> Options<'a> {
         let resource = request.property_text("devicePluginResourceName")?;
         let vfio = request.property_text("vfioPassthrough")?;
         Ok(Self {
-            grouped: request.details.group_recursive,
-            permissions: &request.details.permissions,
+            details: &request.details,
+            grouped: request.details.group_recursive || request.details.group.is_some(),
             resource: resource
                 .map(|name| name.trim().to_owned())
                 .filter(|name| !name.is_empty()),
@@ -137,63 +76,167 @@ impl<'a> Options<'a> {
         })
     }
 
+    /// Reads everything that the groups need beyond the host's answer.
+    fn facts(&self, groups: &[Group<'_>], tree: &Tree<'_>, host: &Host) -> Result<Facts> {
+        let mut attributes = BTreeSet::new();
+        let mut nodes = BTreeSet::new();
+        for group in groups {
+            let devpath = &group.head.devpath;
+            let chain = tree.chain(devpath);
+            attributes.extend(hardware::wanted(&chain));
+            attributes.extend(identity::attributes(self.details.identity, &chain));
+            if self.vfio
+                && self.resource.is_some()
+                && let Some((path, _)) = resource::pci_device(devpath)
+            {
+                attributes.insert(wanted(path, "iommu_group"));
+            }
+            let all = group.nodes.iter().chain(&group.companions);
+            nodes.extend(all.filter_map(|device| device.devnode.clone()));
+        }
+        Facts::read(attributes, nodes, host)
+    }
+
     fn device(
         &self,
+        id: String,
+        group: &Group<'_>,
         tree: &Tree<'_>,
-        devpath: &str,
-        nodes: &[&str],
+        facts: &Facts,
         host: &Host,
-    ) -> Result<Device> {
+    ) -> Device {
+        let devpath = group.head.devpath.as_str();
         let chain = tree.chain(devpath);
-        let mut device = Device::new(devpath).property("UDEV_DEVPATH", devpath);
+        let mut device = Device::new(id).property("UDEV_DEVPATH", devpath);
         device.physical_id = hardware::physical_id(&chain);
-        for (name, value) in hardware::attributes(&chain) {
+        for (name, value) in hardware::attributes(&chain, facts) {
             device = device.attribute(name, value);
         }
-        for (index, node) in nodes.iter().enumerate() {
+        let mut places = Places::new(devpath, host);
+        let all = group.nodes.iter().chain(&group.companions);
+        for (index, node) in all.enumerate() {
+            let Some(path) = &node.devnode else {
+                continue;
+            };
             let suffix = if self.grouped {
                 format!("_{index}")
             } else {
                 String::new()
             };
-            device = device
-                .property(format!("UDEV_DEVNODE{suffix}"), *node)
-                .device_node(*node, *node, self.permissions);
-            if let (Some(resource), Some(address)) = (&self.resource, resource::usb_address(node)) {
+            let place = if index < group.nodes.len() {
+                self.place(path, index, &places)
+            } else {
+                path.clone()
+            };
+            if let (Some(resource), Some(address)) = (&self.resource, resource::usb_address(path)) {
                 let variable = resource::variable("USB_RESOURCE", resource);
                 device = device.property(variable + &suffix, address);
             }
+            if places.take(&place, "containerPath") {
+                device = device
+                    .property(format!("UDEV_DEVNODE{suffix}"), &place)
+                    .device_node(path, &place, &self.details.permissions);
+                if let Some(group) = facts.group_of(path) {
+                    device = device.property(format!("UDEV_GID{suffix}"), group.to_string());
+                }
+            }
+            for link in self.links(node, &places) {
+                if places.take(&link, "links") {
+                    device = device.device_node(path, link, &self.details.permissions);
+                }
+            }
         }
-        self.with_pci(device, devpath, host)
+        self.with_pci(device, devpath, facts, host)
     }
 
-    fn with_pci(&self, device: Device, devpath: &str, host: &Host) -> Result<Device> {
+    /// Returns the path of a node in the container.
+    fn place(&self, node: &str, index: usize, places: &Places<'_>) -> String {
+        let Some(path) = &self.details.container_path else {
+            return node.to_owned();
+        };
+        paths::numbered(path, index).unwrap_or_else(|| {
+            let reason = format!(
+                "has several nodes: the first one is {path} in the container, {node} keeps its path; \
+                 write %n in containerPath for a number"
+            );
+            places.explain("containerPath", &reason);
+            node.to_owned()
+        })
+    }
+
+    fn links(&self, node: &udev::Device, places: &Places<'_>) -> Vec<String> {
+        if !self.details.links {
+            return Vec::new();
+        }
+        let (links, dropped) = paths::links(node);
+        if dropped > 0 {
+            let kernel = &node.kernel;
+            let most = links.len();
+            let reason =
+                format!("{kernel} has {dropped} names more than the {most} that are handed out");
+            places.explain("links", &reason);
+        }
+        links
+    }
+
+    fn with_pci(&self, device: Device, devpath: &str, facts: &Facts, host: &Host) -> Device {
         let Some(resource) = &self.resource else {
             if self.vfio {
                 let reason = "nothing is passed through without devicePluginResourceName";
                 host.skipped(devpath, "vfioPassthrough", reason);
             }
-            return Ok(device);
+            return device;
         };
         let Some((path, address)) = resource::pci_device(devpath) else {
-            return Ok(device);
+            return device;
         };
         let device = device.property(resource::variable("PCI_RESOURCE", resource), address);
         if !self.vfio {
-            return Ok(device);
+            return device;
         }
-        let asked = [(path.to_owned(), "iommu_group".to_owned())];
-        let group = host.udev().read(&asked)?.into_iter().flatten().next();
+        let group = facts.get(path, "iommu_group");
         let Some(group) = group.filter(|group| group.parse::<u32>().is_ok()) else {
             let reason = format!("{address} has no IOMMU group; is the IOMMU switched on?");
             host.skipped(devpath, "vfioPassthrough", reason);
-            return Ok(device);
+            return device;
         };
         let group = format!("/dev/vfio/{group}");
-        Ok(device.device_node(&group, &group, "rwm").device_node(
+        device.device_node(&group, &group, "rwm").device_node(
             "/dev/vfio/vfio",
             "/dev/vfio/vfio",
             "rwm",
-        ))
+        )
+    }
+}
+
+/// Paths in the container that nodes of one device have.
+struct Places<'a> {
+    device: &'a str,
+    host: &'a Host,
+    taken: BTreeSet<String>,
+}
+
+impl<'a> Places<'a> {
+    fn new(device: &'a str, host: &'a Host) -> Self {
+        Self {
+            device,
+            host,
+            taken: BTreeSet::new(),
+        }
+    }
+
+    fn explain(&self, rule: &str, reason: &str) {
+        self.host.skipped(self.device, rule, reason);
+    }
+
+    /// Reserves a path; returns false and explains it if another node has the path.
+    fn take(&mut self, path: &str, rule: &str) -> bool {
+        let is_free = self.taken.insert(path.to_owned());
+        if !is_free {
+            let reason =
+                format!("two nodes have the path {path} in the container: the first one gets it");
+            self.explain(rule, &reason);
+        }
+        is_free
     }
 }

@@ -1,6 +1,10 @@
 //! Identifies and describes hardware by data from udev or the kernel.
 
+use leafhost_sdk::AttributeValue;
 use leafhost_sdk::udev::Device;
+
+use crate::facts::{self, Facts, Wanted};
+use crate::{ports, resource};
 
 /// Maximum number of bytes in the text of an attribute.
 const MAX_ATTRIBUTE: usize = 64;
@@ -10,53 +14,135 @@ const MAX_ATTRIBUTE: usize = 64;
 ///
 /// Other descendants of a PCI device have no id: the disks of one controller are not one piece of hardware.
 pub fn physical_id(chain: &[&Device]) -> Option<String> {
-    let own = own_hardware(chain);
-    if let Some(usb) = own.last().filter(|device| is_usb_device(device)) {
-        let (vendor, model) = ids(usb).unwrap_or_default();
-        let serial = usb.property("ID_SERIAL_SHORT").unwrap_or_default();
-        return bounded(format!("usb:{vendor}:{model}:{serial}@{}", usb.kernel), 256);
+    let whole = whole(chain)?;
+    if is_pci(whole) {
+        return Some(format!("pci:{}", whole.kernel));
     }
-    let pci = own.last().filter(|device| is_pci(device))?;
-    Some(format!("pci:{}", pci.kernel))
+    let (vendor, model) = ids(whole).unwrap_or_default();
+    let serial = whole.property("ID_SERIAL_SHORT").unwrap_or_default();
+    bounded(
+        format!("usb:{vendor}:{model}:{serial}@{}", whole.kernel),
+        256,
+    )
+}
+
+/// Returns the USB or PCI device that is the hardware of the chain's first device.
+pub fn whole<'a>(chain: &[&'a Device]) -> Option<&'a Device> {
+    let last = own(chain).last().copied();
+    last.filter(|device| is_usb_device(device) || is_pci(device))
+}
+
+/// Returns the attributes in sysfs that [`attributes`] needs.
+pub fn wanted(chain: &[&Device]) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    if let Some(usb) = usb_device(chain) {
+        all.push(facts::wanted(&usb.devpath, "speed"));
+    }
+    let pci = chain
+        .first()
+        .and_then(|device| resource::nearest_pci(&device.devpath));
+    if let Some((path, _)) = pci {
+        all.push(facts::wanted(path, "numa_node"));
+    }
+    all
 }
 
 /// Returns names and values of attributes, each from the nearest device of the chain that has it and is the same hardware.
-pub fn attributes(chain: &[&Device]) -> Vec<(&'static str, String)> {
-    let own = |value: fn(&Device) -> Option<String>| chain.first().and_then(|device| value(device));
-    let same = own_hardware(chain);
-    let nearest = |names: &[&str]| {
-        same.iter().find_map(|device| {
+pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, AttributeValue)> {
+    let Some(device) = chain.first() else {
+        return Vec::new();
+    };
+    let text = |names: &[&str]| {
+        own(chain).iter().find_map(|device| {
             names
                 .iter()
                 .find_map(|name| device.property(name))
                 .map(str::to_owned)
         })
     };
-    let ids = same.iter().find_map(|device| ids(device));
-    let (vendor_id, model_id) = ids.unzip();
-    let all = [
-        ("subsystem", own(|device| device.subsystem.clone())),
-        ("driver", own(|device| device.driver.clone())),
+    let (vendor_id, model_id) = nearest_ids(chain).unzip();
+    let usb = usb_device(chain);
+    let pci = resource::nearest_pci(&device.devpath);
+    let texts = [
+        ("subsystem", device.subsystem.clone()),
+        ("driver", device.driver.clone()),
+        ("hardwareDriver", driver(chain)),
         ("vendorID", vendor_id),
         ("modelID", model_id),
-        ("vendor", nearest(&["ID_VENDOR", "ID_VENDOR_FROM_DATABASE"])),
-        ("model", nearest(&["ID_MODEL", "ID_MODEL_FROM_DATABASE"])),
-        ("serial", nearest(&["ID_SERIAL_SHORT"])),
+        ("vendor", text(&["ID_VENDOR", "ID_VENDOR_FROM_DATABASE"])),
+        ("model", text(&["ID_MODEL", "ID_MODEL_FROM_DATABASE"])),
+        ("serial", text(&["ID_SERIAL_SHORT"])),
+        ("devname", Some(device.kernel.clone())),
+        ("port", usb.map(|usb| usb.kernel.clone())),
+        ("pciBusID", pci.map(|(_, address)| address.to_owned())),
+        (
+            "resource.kubernetes.io/pcieRoot",
+            resource::pcie_root(&device.devpath).map(str::to_owned),
+        ),
     ];
-    all.into_iter()
-        .filter_map(|(name, value)| Some((name, bounded(value?, MAX_ATTRIBUTE)?)))
-        .collect()
+    let numbers = [
+        (
+            "interface",
+            usb.and_then(|_| ports::interface_number(&device.devpath)),
+        ),
+        (
+            "usbSpeed",
+            usb.and_then(|usb| number(facts.get(&usb.devpath, "speed")?)),
+        ),
+        (
+            "numaNode",
+            pci.and_then(|(path, _)| number(facts.get(path, "numa_node")?)),
+        ),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, value)| {
+        Some((name, AttributeValue::from(bounded(value?, MAX_ATTRIBUTE)?)))
+    });
+    let numbers = numbers
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, AttributeValue::from(value?))));
+    texts.chain(numbers).collect()
+}
+
+/// Returns a number that is not negative, without decimals: the slowest USB devices have 1.5 Mbit/s.
+fn number(text: &str) -> Option<i64> {
+    let whole = text.split('.').next()?;
+    whole.parse().ok().filter(|number| *number >= 0)
+}
+
+/// Returns the driver of the nearest device of the same hardware that has one. All USB devices have the same driver, so
+/// only those of their parts count.
+fn driver(chain: &[&Device]) -> Option<String> {
+    let parts = own(chain).iter().filter(|device| !is_usb_device(device));
+    parts.copied().find_map(|device| device.driver.clone())
 }
 
 /// Returns the devices of the chain that are one piece of hardware with the first: up to the nearest USB device; otherwise
 /// up to the PCI device that it is or is a direct child of; otherwise all devices below a PCI device.
-fn own_hardware<'a>(chain: &'a [&'a Device]) -> &'a [&'a Device] {
+pub fn own<'a, 'b>(chain: &'b [&'a Device]) -> &'b [&'a Device] {
     let usb = chain.iter().position(|device| is_usb_device(device));
     let end = usb.map(|usb| usb + 1).or_else(|| {
         let pci = chain.iter().position(|device| is_pci(device))?;
         Some(if pci < 2 { pci + 1 } else { pci })
     });
     end.and_then(|end| chain.get(..end)).unwrap_or(chain)
+}
+
+/// Returns the USB device that the first device of the chain is or is a part of.
+pub fn usb_device<'a>(chain: &[&'a Device]) -> Option<&'a Device> {
+    let last = own(chain).last().copied();
+    last.filter(|device| is_usb_device(device))
+}
+
+/// Returns the property of the nearest device of the same hardware that has it.
+pub fn nearest<'a>(chain: &[&'a Device], property: &str) -> Option<&'a str> {
+    own(chain)
+        .iter()
+        .find_map(|device| device.property(property))
+}
+
+/// Returns the ids of vendor and model of the nearest device of the same hardware that has them.
+pub fn nearest_ids(chain: &[&Device]) -> Option<(String, String)> {
+    own(chain).iter().find_map(|device| ids(device))
 }
 
 fn is_pci(device: &Device) -> bool {

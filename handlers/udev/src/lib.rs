@@ -1,10 +1,17 @@
 //! The `udev` discovery handler: devices of the node by udev rules.
 
 mod details;
+mod facts;
 mod found;
+mod groups;
 mod hardware;
+mod identity;
+mod natural;
+mod paths;
+mod ports;
 mod resource;
 pub mod rules;
+mod tree;
 
 use leafhost_sdk::{Description, Discovery, Handler, Host, Problem, Request, Result, register};
 

@@ -26,6 +26,11 @@ pub fn pci_device(devpath: &str) -> Option<(&str, &str)> {
     if devpath.split('/').any(|part| part.starts_with("usb")) {
         return None;
     }
+    nearest_pci(devpath)
+}
+
+/// Returns path and address of the last PCI device on the path of a device.
+pub fn nearest_pci(devpath: &str) -> Option<(&str, &str)> {
     let mut end = devpath.len();
     loop {
         let path = devpath.get(..end)?;
@@ -37,15 +42,32 @@ pub fn pci_device(devpath: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// Returns the `PCIe` root complex on the path of a device, such as `pci0000:00`.
+pub fn pcie_root(devpath: &str) -> Option<&str> {
+    let is_hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
+    devpath.split('/').find(|part| {
+        part.strip_prefix("pci")
+            .and_then(|root| root.split_once(':'))
+            .is_some_and(|(domain, bus)| is_hex(domain) && is_hex(bus))
+    })
+}
+
 /// Returns true if the text is `domain:bus:slot.function` in hexadecimal digits.
-fn is_pci_address(text: &str) -> bool {
-    let is_hex = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
+pub fn is_pci_address(text: &str) -> bool {
+    let is_hex = |part: &str, digits: usize| {
+        part.len() == digits && part.chars().all(|c| c.is_ascii_hexdigit())
+    };
     let mut parts = text.splitn(3, ':');
     let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
         return false;
     };
-    rest.split_once('.')
-        .is_some_and(|(slot, function)| [domain, bus, slot, function].into_iter().all(is_hex))
+    // A domain of Intel's VMD has more digits.
+    rest.split_once('.').is_some_and(|(slot, function)| {
+        is_hex(domain, domain.len().max(4))
+            && is_hex(bus, 2)
+            && is_hex(slot, 2)
+            && is_hex(function, 1)
+    })
 }
 
 #[cfg(test)]
@@ -93,6 +115,18 @@ mod tests {
                 Some(("/devices/pci0000:00/0000:03:00.0", "0000:03:00.0")),
             ),
             ("/devices/pci0000:00/0000:00:14.0/usb1/1-1", None),
+            (
+                "/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/nvme/nvme0",
+                Some((
+                    "/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0",
+                    "10000:e0:06.0",
+                )),
+            ),
+            // A HID device, which is on Bluetooth.
+            (
+                "/devices/virtual/misc/uhid/0005:046D:B342.0004/hidraw/hidraw0",
+                None,
+            ),
             ("/devices/virtual/mem/null", None),
             ("", None),
         ];

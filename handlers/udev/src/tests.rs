@@ -5,6 +5,10 @@ use leafhost_sdk::{AttributeValue, Device, Devices, Discovery, Error, Wake, udev
 
 use super::Udev;
 
+mod container;
+mod groups;
+mod identity;
+
 const PCI: &str = "/devices/pci0000:00/0000:00:14.0";
 const USB: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1";
 const VIDEO: &str = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
@@ -30,14 +34,20 @@ fn mk_host() -> FakeHost {
             .devnode(&format!("/dev/loop{number}"))
     };
     FakeHost::new()
-        .udev(UdevDevice::new(PCI).subsystem("pci").driver("xhci_hcd"))
+        .udev(
+            UdevDevice::new(PCI)
+                .subsystem("pci")
+                .driver("xhci_hcd")
+                .attribute("numa_node", "1"),
+        )
         .udev(
             UdevDevice::new(USB)
                 .subsystem("usb")
                 .devnode("/dev/bus/usb/001/002")
                 .property("DEVTYPE", "usb_device")
                 .property("ID_SERIAL_SHORT", "SN1")
-                .property("PRODUCT", "46d/825/12"),
+                .property("PRODUCT", "46d/825/12")
+                .attribute("speed", "480"),
         )
         .udev(interface(0, "uvcvideo"))
         .udev(interface(1, "snd-usb-audio"))
@@ -113,10 +123,18 @@ fn a_camera_is_a_device_named_by_its_path() {
         attributes,
         [
             ("subsystem", text("video4linux")),
+            ("hardwareDriver", text("uvcvideo")),
             ("vendorID", text("046d")),
             ("modelID", text("0825")),
             ("model", text("C270")),
             ("serial", text("SN1")),
+            ("devname", text("video0")),
+            ("port", text("1-1")),
+            ("pciBusID", text("0000:00:14.0")),
+            ("resource.kubernetes.io/pcieRoot", text("pci0000:00")),
+            ("interface", AttributeValue::Integer(0)),
+            ("usbSpeed", AttributeValue::Integer(480)),
+            ("numaNode", AttributeValue::Integer(1)),
         ]
     );
 }
@@ -155,10 +173,28 @@ fn attributes_come_only_from_the_devices_own_hardware() {
     let table: [(&str, &[&str], Option<&str>); 3] = [
         (
             "video2",
-            &["subsystem", "vendorID", "modelID"],
+            &[
+                "subsystem",
+                "vendorID",
+                "modelID",
+                "devname",
+                "port",
+                "pciBusID",
+                "resource.kubernetes.io/pcieRoot",
+                "interface",
+            ],
             Some("usb:0c45:6366:@1-2"),
         ),
-        ("sda", &["subsystem"], None),
+        (
+            "sda",
+            &[
+                "subsystem",
+                "devname",
+                "pciBusID",
+                "resource.kubernetes.io/pcieRoot",
+            ],
+            None,
+        ),
         // A direct child of a PCI device is part of that hardware.
         (
             "renderD128",
@@ -169,6 +205,9 @@ fn attributes_come_only_from_the_devices_own_hardware() {
                 "vendor",
                 "model",
                 "serial",
+                "devname",
+                "pciBusID",
+                "resource.kubernetes.io/pcieRoot",
             ],
             Some("pci:0000:00:14.0"),
         ),
@@ -384,6 +423,27 @@ fn without_sysfs_the_call_fails_instead_of_reporting_no_devices() {
 #[test]
 fn problems_of_details_name_the_field() {
     let many = details(&[r#"KERNEL=="a""#; 64], "");
+    let list = |rule: &str, count: usize| {
+        let rules = vec![format!("'{rule}'"); count];
+        format!("[{}]", rules.join(", "))
+    };
+    let one = r#"KERNEL=="a""#;
+    let together = details(
+        &[one; 30],
+        &format!(
+            "group: hardware\nnodes: {}\nwith: {}",
+            list(one, 30),
+            list(one, 4)
+        ),
+    );
+    let terms = details(
+        &[one; 0],
+        &format!(
+            "group: hardware\nnodes: {}",
+            list(&r#"KERNEL=="a","#.repeat(30), 9)
+        ),
+    )
+    .replacen("udevRules:", "udevRules: []", 1);
     let wide = details(&[r#"KERNEL=="a","#.repeat(30).as_str(); 9], "");
     let table = [
         ("", "udevRules", "is missing"),
@@ -412,6 +472,44 @@ fn problems_of_details_name_the_field() {
         ),
         ("{udevRules: [], permissions: xyz}", "permissions", "rwm"),
         ("{udevRules: [], permissions: ''}", "permissions", "rwm"),
+        (
+            "{udevRules: [], containerPath: /etc/passwd}",
+            "containerPath",
+            "not below /dev; write a path below /dev, such as /dev/zigbee",
+        ),
+        (
+            "{udevRules: [], leafhost.dev/identity: bus}",
+            "leafhost.dev/identity",
+            "path",
+        ),
+        ("{udevRules: [], group: all}", "group", "hardware"),
+        (
+            "{udevRules: [], group: hardware, groupRecursive: true}",
+            "group",
+            "groupRecursive: true; remove one of them",
+        ),
+        (
+            "{udevRules: [], nodes: ['KERNEL==\"a\"']}",
+            "nodes",
+            "add group: hardware",
+        ),
+        (
+            "{udevRules: [], with: ['KERNEL==\"a\"']}",
+            "with",
+            "add group: hardware",
+        ),
+        (
+            "{udevRules: [], group: hardware, nodes: [''], with: []}",
+            "nodes[0]",
+            "empty",
+        ),
+        (
+            "{udevRules: [], group: hardware, with: ['KERNEL==\"a\"', 'X']}",
+            "with[1]",
+            "unknown field X",
+        ),
+        (together.as_str(), "with", "64 rules in all, at most 63"),
+        (terms.as_str(), "udevRules", "270 terms in all, at most 256"),
         (many.as_str(), "udevRules", "more than 63 rules"),
         (wide.as_str(), "udevRules", "270 terms in all, at most 256"),
     ];

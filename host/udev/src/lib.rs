@@ -12,6 +12,7 @@ mod find;
 mod glob;
 mod listing;
 mod monitor;
+mod owner;
 mod pattern;
 mod rule;
 mod subsystems;
@@ -24,6 +25,7 @@ pub use attribute::read;
 pub use event::Event;
 pub use find::{Device, Found, MAX_NOTES, Note, find};
 pub use monitor::{Group, Monitor, MonitorError};
+pub use owner::{Owner, owner};
 pub use rule::{Field, InvalidRule, MAX_TERMS, MAX_VALUE, Rule, Term};
 pub use subsystems::Subsystems;
 

@@ -14,7 +14,7 @@ use crate::Level;
 use crate::bindings::leafhost;
 use crate::http::{Request, Response};
 use crate::net::{self, Address, NetworkInterface};
-use crate::udev::{Device, Rule};
+use crate::udev::{Device, Owner, Rule};
 use leafhost::udev::devices::Error;
 use reactor::Reactor;
 
@@ -53,6 +53,10 @@ impl Reactor {
 
     pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         leafhost::udev::devices::read(attributes)
+    }
+
+    pub fn udev_owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
+        leafhost::udev::devices::owners(devnodes)
     }
 
     pub fn interfaces(&self) -> Vec<NetworkInterface> {

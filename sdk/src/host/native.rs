@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::bindings::leafhost::udev::devices::Error;
 use crate::net::{self, NetworkInterface};
 use crate::testing::State;
-use crate::udev::{Device, Rule};
+use crate::udev::{Device, Owner, Rule};
 
 pub(crate) use crate::testing::{TcpStream, UdpSocket};
 
@@ -35,6 +35,10 @@ impl State {
 
     pub fn udev_read(&self, attributes: &[(String, String)]) -> Result<Vec<Option<String>>, Error> {
         self.udev.read(attributes)
+    }
+
+    pub fn udev_owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
+        self.udev.owners(devnodes)
     }
 
     pub fn park(&self) {

@@ -211,6 +211,20 @@ fn attributes_are_returned_in_the_requested_order() {
 }
 
 #[test]
+fn a_node_has_the_owner_of_its_device() {
+    let node = |name: &str| UdevDevice::new(&format!("/devices/{name}")).devnode(name);
+    let host = FakeHost::new()
+        .udev(node("/dev/a").owner(1, 2))
+        .udev(node("/dev/b"));
+    let asked = ["/dev/b", "/dev/a", "/dev/c"].map(str::to_owned);
+    let owner = rules::Owner { user: 1, group: 2 };
+    assert_eq!(
+        host.host().udev().owners(&asked),
+        Ok(vec![None, Some(owner), None])
+    );
+}
+
+#[test]
 fn a_rule_with_a_key_where_none_belongs_is_refused() {
     let term = rules::Term {
         key: Some("a".into()),

@@ -10,13 +10,14 @@ use glob::Pattern;
 
 use super::Skipped;
 use crate::bindings::leafhost::udev::devices::Error;
-use crate::udev::{Device, Field, Rule, Term};
+use crate::udev::{Device, Field, Owner, Rule, Term};
 
 /// Udev device of a [`FakeHost`](super::FakeHost).
 #[derive(Debug, Clone)]
 pub struct UdevDevice {
     device: Device,
     attributes: BTreeMap<String, String>,
+    owner: Option<Owner>,
 }
 
 impl UdevDevice {
@@ -36,6 +37,7 @@ impl UdevDevice {
                 rules: Vec::new(),
             },
             attributes: BTreeMap::new(),
+            owner: None,
         }
     }
 
@@ -57,6 +59,13 @@ impl UdevDevice {
     #[must_use]
     pub fn devnode(mut self, path: &str) -> Self {
         self.device.devnode = Some(path.to_owned());
+        self
+    }
+
+    /// Sets the user and the group that own the device node.
+    #[must_use]
+    pub fn owner(mut self, user: u32, group: u32) -> Self {
+        self.owner = Some(Owner { user, group });
         self
     }
 
@@ -210,6 +219,18 @@ impl Table {
             .iter()
             .map(|(devpath, name)| devices.get(devpath)?.attributes.get(name).cloned())
             .collect())
+    }
+
+    pub(crate) fn owners(&self, devnodes: &[String]) -> Result<Vec<Option<Owner>>, Error> {
+        self.available()?;
+        let devices = self.devices.borrow();
+        let owner = |node: &String| {
+            let mut devices = devices.values();
+            devices
+                .find(|device| device.device.devnode.as_ref() == Some(node))?
+                .owner
+        };
+        Ok(devnodes.iter().map(owner).collect())
     }
 }
 

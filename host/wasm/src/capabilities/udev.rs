@@ -19,9 +19,9 @@ use crate::timeouts::SYSFS_ANSWER;
 pub(crate) const MAX_RULES: usize = 64;
 /// Maximum number of terms in all rules of a query and in all wakes of an answer: each holds up to 128 KiB of the host's memory.
 pub(crate) const MAX_TERMS: usize = 256;
-/// Maximum number of attributes per read.
+/// Maximum number of attributes per read, and of device nodes whose owners are asked for.
 const MAX_READS: usize = 4096;
-/// Maximum size of the names in one read, in bytes.
+/// Maximum size of the names in one read or of these nodes, in bytes.
 const MAX_NAMES: usize = 1 << 20;
 
 /// Device access of a call.
@@ -121,6 +121,29 @@ impl UdevState {
             move || leafhost_udev::read(&attributes, &allowed).map_err(|error| unavailable(&error));
         self.look(read).await
     }
+
+    /// Answers only for nodes of devices that this call has found, because those are granted.
+    async fn owners(
+        &self,
+        devnodes: Vec<String>,
+    ) -> Result<Vec<Option<devices::Owner>>, devices::Error> {
+        self.allowed("udev.owners")?;
+        let names: usize = devnodes.iter().map(String::len).sum();
+        if devnodes.len() > MAX_READS || names > MAX_NAMES {
+            return Err(devices::Error::InvalidRule(format!(
+                "asks for the owners of {} nodes, at most {MAX_READS} with names of at most {MAX_NAMES} bytes in all",
+                devnodes.len()
+            )));
+        }
+        let found: Vec<Option<String>> = {
+            let kept = self.record.kept();
+            let is_found = |node: String| kept.nodes.contains(&node).then_some(node);
+            devnodes.into_iter().map(is_found).collect()
+        };
+        let owner = |node: Option<String>| leafhost_udev::owner(&node?).map(guest_owner);
+        self.look(move || Ok(found.into_iter().map(owner).collect()))
+            .await
+    }
 }
 
 impl types::Host for CallState {}
@@ -138,6 +161,13 @@ impl devices::Host for CallState {
         attributes: Vec<(String, String)>,
     ) -> wasmtime::Result<Result<Vec<Option<String>>, devices::Error>> {
         Ok(self.udev.read(attributes).await)
+    }
+
+    async fn owners(
+        &mut self,
+        devnodes: Vec<String>,
+    ) -> wasmtime::Result<Result<Vec<Option<devices::Owner>>, devices::Error>> {
+        Ok(self.udev.owners(devnodes).await)
     }
 }
 
@@ -186,6 +216,13 @@ fn host_term(term: types::Term) -> Term {
         key: term.key,
         negated: term.negated,
         value: term.value,
+    }
+}
+
+fn guest_owner(owner: leafhost_udev::Owner) -> devices::Owner {
+    devices::Owner {
+        user: owner.user,
+        group: owner.group,
     }
 }
 
@@ -280,6 +317,25 @@ mod tests {
         };
         assert!(message.contains("no thread is free"), "{message}");
         assert!(message.contains("TasksMax"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn owners_are_those_of_nodes_that_the_call_has_found() {
+        let state = state();
+        let null = "/dev/null".to_owned();
+        let asked = vec![
+            null.clone(),
+            "/etc/passwd".to_owned(),
+            "/dev/zero".to_owned(),
+        ];
+        let answer = state.owners(asked.clone()).await.unwrap();
+        assert!(answer.iter().all(Option::is_none), "{answer:?}");
+        state.record.kept().nodes.insert(null);
+        let answer = state.owners(asked).await.unwrap();
+        let known: Vec<bool> = answer.iter().map(Option::is_some).collect();
+        assert_eq!(known, [true, false, false]);
+        let many = state.owners(vec![String::new(); MAX_READS + 1]).await;
+        assert!(matches!(many, Err(devices::Error::InvalidRule(_))));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 
 use crate::answers;
 use crate::bindings::leafhost::discovery::types::{Discovery, Wake};
-use crate::bindings::leafhost::udev::devices::{Error, find, read};
+use crate::bindings::leafhost::udev::devices::{Error, find, owners, read};
 use crate::bindings::leafhost::udev::types::{Field, Term};
 
 const NULL: &str = "/devices/virtual/mem/null";
@@ -108,6 +108,27 @@ fn attributes() {
         let windows = values(&[(path, "config"), (path, "rom"), (path, "resource0")]);
         assert_eq!(windows, [None, None, None], "{path}");
     }
+    let is_owned = |node: &str| {
+        let owners = owners(&[node.to_owned()]).expect("there is a sysfs");
+        owners.iter().any(Option::is_some)
+    };
+    assert!(!is_owned("/dev/null"), "it was not found yet");
+    let null = term(Field::Devpath, None, NULL);
+    assert_eq!(find(&[vec![null]]).expect("there is a sysfs").len(), 1);
+    assert!(is_owned("/dev/null"));
+    for path in [
+        "/dev/zero",
+        "/etc/passwd",
+        "/dev/../dev/null",
+        "/dev/null/",
+        "",
+    ] {
+        assert!(!is_owned(path), "{path:?}");
+    }
+    assert!(matches!(
+        owners(&vec![String::new(); 4097]),
+        Err(Error::InvalidRule(_))
+    ));
     let many = vec![(NULL.to_owned(), "dev".to_owned()); 4097];
     assert!(matches!(read(&many), Err(Error::InvalidRule(_))));
     let long = vec![("/".repeat(1 << 20), "dev".to_owned()); 2];
