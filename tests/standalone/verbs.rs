@@ -234,8 +234,10 @@ fn wrong_usage_exits_2() -> Result<()> {
 
 #[test]
 fn the_version_includes_the_contract() -> Result<()> {
-    let out = leafhost(&["--version"])?.good()?;
-    assert!(out.contains("leafhost:discovery@0.1.0"), "{out}");
+    for line in ["--version", "version"] {
+        let out = leafhost(&[line])?.good()?;
+        assert!(out.contains("leafhost:discovery@0.1.0"), "{out}");
+    }
     Ok(())
 }
 

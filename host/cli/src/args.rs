@@ -155,6 +155,8 @@ pub enum Command {
         #[arg(value_parser = SHELLS)]
         shell: String,
     },
+    /// Print the version, the contracts with handlers and the engine that runs them
+    Version,
     /// Write the manual pages
     #[command(hide = true)]
     Man {
