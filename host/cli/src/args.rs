@@ -12,10 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, RangedU64ValueParser};
-use clap::{
-    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
-};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use leafhost_agent::MAX_TICKETS;
 
@@ -24,6 +22,7 @@ mod examples;
 mod migrate;
 mod property;
 mod scheduler;
+mod variables;
 mod webhook;
 
 pub use controller::ControllerArgs;
@@ -52,7 +51,7 @@ pub struct Cli {
 
 /// Returns the definition of the command line.
 pub fn definition() -> clap::Command {
-    with_variables(Cli::command())
+    variables::named(Cli::command())
 }
 
 /// Parses a command line; the environment has flags that are not in it.
@@ -62,27 +61,6 @@ where
 {
     let matches = definition().try_get_matches_from(line)?;
     Ok(Cli::from_arg_matches(&matches)?.command)
-}
-
-/// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. The variable of a switch may be `yes`,
-/// `off` and the like.
-fn with_variables(command: clap::Command) -> clap::Command {
-    let with_variable = |arg: clap::Arg| {
-        let arg = match arg.get_long() {
-            Some(long) if arg.get_env().is_none() => {
-                let name = long.to_uppercase().replace('-', "_");
-                arg.env(format!("LEAFHOST_{name}"))
-            }
-            _ => arg,
-        };
-        match arg.get_action() {
-            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
-            _ => arg,
-        }
-    };
-    command
-        .mut_args(with_variable)
-        .mut_subcommands(with_variables)
 }
 
 /// Command to run.

@@ -1,7 +1,8 @@
 //! Text at the end of `--help`, mostly examples; each constant is named after its command.
 
 pub const TOP: &str = "\
-Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME.
+Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME. If a flag belongs to one call, its variable has
+the name of the command, too: --watch of leafhost status is LEAFHOST_STATUS_WATCH.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line.
 
