@@ -92,17 +92,23 @@ pub fn lines(
         );
         out.field("Allocation", &text);
     }
-    let messages = |problems: &[ProblemView]| -> Vec<String> {
+    let messages = |problems: &[&ProblemView]| -> Vec<String> {
         let problems = problems.iter();
         problems.map(|problem| problem.message.clone()).collect()
     };
-    out.list("Problems", Tone::Bad, &messages(&view.problems));
-    out.list("Warnings", Tone::Warning, &messages(&view.warnings));
+    let (loading, problems): (Vec<_>, Vec<_>) = view
+        .problems
+        .iter()
+        .partition(|problem| tables::is_loading(problem));
+    let warnings: Vec<_> = view.warnings.iter().collect();
+    out.list("Problems", Tone::Bad, &messages(&problems));
+    out.list("Waits", Tone::Plain, &messages(&loading));
+    out.list("Warnings", Tone::Warning, &messages(&warnings));
     let refused = view.invalid_details.iter().map(ToString::to_string);
     let refused: Vec<String> = refused.collect();
     out.list("Refused details", Tone::Bad, &refused);
     if view.sessions.is_empty() {
-        let has_problems = !view.problems.is_empty() || !refused.is_empty();
+        let has_problems = !problems.is_empty() || !refused.is_empty();
         out.section(if has_problems {
             "Not called until the problems above are fixed."
         } else {
