@@ -349,8 +349,8 @@ pub struct StatusArgs {
     /// Part of the status to show [default: an overview]
     pub view: Option<View>,
 
-    /// The Configuration, NAME or NAMESPACE/NAME; with `configuration` and `instances`
-    #[arg(add = ArgValueCompleter::new(completion::configuration_names))]
+    /// The Configuration, NAME or NAMESPACE/NAME, with `configuration` and `instances`; the Instance with `instance`
+    #[arg(add = ArgValueCompleter::new(completion::names))]
     pub name: Option<String>,
 
     /// Show only devices that are unhealthy or missing; with `instances`
@@ -393,6 +393,8 @@ pub enum View {
     Handlers,
     /// Instances with their CDI devices; with NAME those of one Configuration
     Instances,
+    /// One Instance in full: nodes, slots, properties, attributes
+    Instance,
     /// Slots, with the pod that has each slot and the resource through which it has it
     Slots,
     /// The resources that the agent offers to the kubelet, and the state of each

@@ -9,6 +9,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
+use super::page::Page;
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
 use crate::table::{Cell, Table};
@@ -60,10 +61,7 @@ pub fn lines(
     all: bool,
     paint: Paint,
 ) -> Vec<String> {
-    let mut out = Page {
-        paint,
-        lines: Vec::new(),
-    };
+    let mut out = Page::new(paint);
     out.field(
         "Configuration",
         &format!("{}/{}", view.namespace, view.name),
@@ -262,53 +260,5 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     if let Some(note) = podman::other_podman(dir) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
-    }
-}
-
-/// Lines grouped under headings.
-struct Page {
-    paint: Paint,
-    lines: Vec<String>,
-}
-
-impl Page {
-    fn section(&mut self, title: &str) {
-        self.lines.push(String::new());
-        self.lines.push(self.paint.apply(Tone::Heading, title));
-    }
-
-    fn field(&mut self, name: &str, value: &str) {
-        self.toned(name, Tone::Plain, value);
-    }
-
-    fn toned(&mut self, name: &str, tone: Tone, value: &str) {
-        let value = self.paint.apply(tone, value);
-        self.lines
-            .push(format!("  {:<16} {value}", format!("{name}:")));
-    }
-
-    fn list(&mut self, name: &str, tone: Tone, values: &[String]) {
-        let mut label = format!("{name}:");
-        for value in values {
-            let value = self.paint.apply(tone, value);
-            self.lines.push(format!("  {label:<16} {value}"));
-            label.clear();
-        }
-    }
-
-    fn table(&mut self, table: &Table) {
-        self.indented(table.lines(self.paint));
-    }
-
-    /// Adds the number of entries that are not kept, if there are any.
-    fn more(&mut self, dropped: u64) {
-        if dropped > 0 {
-            self.lines.push(format!("  and {dropped} more"));
-        }
-    }
-
-    fn indented(&mut self, lines: impl IntoIterator<Item = String>) {
-        let lines = lines.into_iter().map(|line| format!("  {line}"));
-        self.lines.extend(lines);
     }
 }

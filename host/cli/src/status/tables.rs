@@ -331,7 +331,8 @@ pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str
         .then_some(instance.spec.cdi_name.as_str())
 }
 
-fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
+/// Returns the health of the device as the node sees it, coloured.
+pub fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
     let Some(status) = instance.status.nodes.get(node) else {
         return Cell::new(Tone::Faint, "Unknown");
     };

@@ -7,6 +7,7 @@ use super::*;
 use crate::args::{self, Command};
 use crate::terminal::Size;
 
+mod instance;
 mod kubelet;
 
 use leafhost_agent::status::{ConfigurationView, HandlerView, ProblemView, SessionView};
