@@ -111,8 +111,8 @@ pub enum Command {
     /// Check Configurations, handlers and grants without an agent
     ///
     /// It reads the files as the agent would, and prints every problem with file, line and field. If the handler's file is
-    /// there too, or installed with this program, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields.
-    /// It exits with 1 if there is a problem, and with 0 if there are only notes.
+    /// there too, or installed with this program, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields;
+    /// those with "skipped:" name details that could not be checked. It exits with 1 if there is a problem, and with 0 if there are only such lines.
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Create, inspect and run discovery handlers
@@ -410,7 +410,7 @@ pub struct CheckArgs {
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 
-    /// Exit with 1 for notes as well
+    /// Exit with 1 for notes and skipped checks as well
     #[arg(long)]
     pub strict: bool,
 
