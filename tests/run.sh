@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the named steps in order and stops at the first that fails. Runs a failed test once more by itself; if the test then passes, the step
-# continues, and the end of the output lists the test as flaky, below the minutes of each step.
+# continues, and the end of the output lists the test as flaky, below the minutes of each step and the reasons of skipped tests.
 # usage: tests/run.sh STEP...
 # STEP is check (the changed crates), check-all, doc, a target of make (lint, setup-…), or a suite: unit, crates (the tests of single crates), or one of tests/ by its name.
 set -uo pipefail
@@ -11,11 +11,14 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 LD_LIBRARY_PATH=$target/debug/deps:$(rustc --print target-libdir):$(rustc --print sysroot)/lib
 export LD_LIBRARY_PATH
 work=$(mktemp -d)
+# Tests write here why they are skipped: what a successful test prints is not shown.
+export LEAFHOST_SKIPPED=$work/skipped
 minutes=() flaky=() is_built=
 
 finish() {
-  rm -rf "$work"
   [ ${#minutes[@]} = 0 ] || printf '%s\n' '' 'minutes' "${minutes[@]}"
+  [ ! -s "$LEAFHOST_SKIPPED" ] || { printf '%s\n' '' 'skipped tests'; sort "$LEAFHOST_SKIPPED" | uniq -c; }
+  rm -rf "$work"
   [ ${#flaky[@]} = 0 ] || { printf 'flaky: %s\n' "${flaky[@]}"; echo "${#flaky[@]} flaky"; }
 }
 trap finish EXIT

@@ -1,3 +1,38 @@
+//! [Device::attribute]: Device::attribute()
+//! [Device::capacity]: Device::capacity()
+//! [Device::health]: Device::health()
+//! [Device::mount]: Device::mount()
+//! [Device::new]: Device::new()
+//! [Device::node]: Device::node()
+//! [Device::property]: Device::property()
+//! [Discovery::complete]: Discovery::complete()
+//! [Discovery::cursor]: Discovery::cursor()
+//! [Discovery::partial]: Discovery::partial()
+//! [Discovery::unchanged]: Discovery::unchanged()
+//! [Discovery::wake_after]: Discovery::wake_after()
+//! [Discovery::wake_on_multicast]: Discovery::wake_on_multicast()
+//! [Discovery::wake_on_network]: Discovery::wake_on_network()
+//! [Discovery::wake_on_udev]: Discovery::wake_on_udev()
+//! [`details`]: macro@details
+//! [`Error::InvalidDetails`]: Error::InvalidDetails
+//! [`Handler`]: Handler
+//! [`Handler::validate`]: Handler::validate()
+//! [Host::all]: Host::all()
+//! [`Host::block_on`]: Host::block_on()
+//! [Host::connect]: Host::connect()
+//! [`Host::has_time`]: Host::has_time()
+//! [Host::http]: Host::http()
+//! [Host::probe]: Host::probe()
+//! [`Host::skipped`]: Host::skipped()
+//! [`Host::time_left`]: Host::time_left()
+//! [Host::retry]: Host::retry()
+//! [Host::udp]: Host::udp()
+//! [Host::within]: Host::within()
+//! [`net::Error::Denied`]: net::Error::Denied
+//! [`Problem`]: Problem
+//! [testing::FakeHost]: testing::FakeHost
+
+// The first definition of a label counts: here the links of the README lead to documentation, elsewhere to the source.
 #![doc = include_str!("../README.md")]
 #![allow(
     clippy::test_attr_in_doctest,

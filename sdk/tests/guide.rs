@@ -49,3 +49,24 @@ fn the_table_of_versions_has_this_version() {
     let version = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap().0;
     assert!(GUIDE.contains(&format!("\n| {version} | ")));
 }
+
+#[test]
+fn the_links_of_the_guide_lead_to_the_source_and_to_documentation() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let documentation = include_str!("../src/lib.rs");
+    let links = GUIDE.lines().filter(|line| line.starts_with('['));
+    let links: Vec<(&str, &str)> = links.filter_map(|line| line.split_once("]: ")).collect();
+    assert!(links.len() > 30, "{links:?}");
+    for (label, place) in links {
+        let source = std::fs::read_to_string(folder.join(place));
+        let item = label.trim_matches(['[', '`']).rsplit("::").next().unwrap();
+        assert!(
+            source.is_ok_and(|text| text.contains(item)),
+            "{label}: {place}"
+        );
+        assert!(
+            documentation.contains(&format!("//! {label}]: ")),
+            "{label}"
+        );
+    }
+}

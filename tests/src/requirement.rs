@@ -1,9 +1,14 @@
 //! Requirements of a test on the machine, with the command that installs them.
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+
+/// Variable with the file to which `tests/run.sh` lets tests write why they are skipped.
+const SKIPPED: &str = "LEAFHOST_SKIPPED";
 
 /// Requirement of a test that this machine lacks.
 #[derive(Debug, Clone)]
@@ -52,5 +57,9 @@ pub fn lacks(missing: Option<Missing>) -> Result<bool> {
         bail!("{missing}");
     }
     eprintln!("skipped: {missing}");
+    if let Some(list) = std::env::var_os(SKIPPED) {
+        let mut list = OpenOptions::new().create(true).append(true).open(list)?;
+        list.write_all(format!("{missing}\n").as_bytes())?;
+    }
     Ok(true)
 }

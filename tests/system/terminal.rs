@@ -111,11 +111,14 @@ fn the_live_table_shows_what_is_wrong_first_at_every_size() -> Result<()> {
         );
         ensure!(rows[first + 1].contains("Missing"), "{screen}");
         ensure!(at("Active").is_some(), "handlers do not fit\n{screen}");
+        ensure!(at("q: quit").is_some(), "no way out\n{screen}");
         // Every Configuration, and the screen is full of devices.
         for configuration in ["debug-echo ", "mock-gpu ", "sensors ", "udev "] {
             ensure!(at(configuration).is_some(), "no {configuration}\n{screen}");
         }
-        let devices = rows.iter().filter(|row| row.contains("0/")).count();
+        let below = rows[first + 1..].iter();
+        let devices = below.take_while(|row| !row.is_empty() && !row.starts_with("and "));
+        let devices = devices.count();
         ensure!(
             devices + 16 >= height.min(48),
             "{devices} devices\n{screen}"

@@ -12,10 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, RangedU64ValueParser};
-use clap::{
-    ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
-};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use leafhost_agent::MAX_TICKETS;
 
@@ -24,6 +22,7 @@ mod examples;
 mod migrate;
 mod property;
 mod scheduler;
+mod variables;
 mod webhook;
 
 pub use controller::ControllerArgs;
@@ -52,7 +51,7 @@ pub struct Cli {
 
 /// Returns the definition of the command line.
 pub fn definition() -> clap::Command {
-    with_variables(Cli::command())
+    variables::named(Cli::command())
 }
 
 /// Parses a command line; the environment has flags that are not in it.
@@ -62,27 +61,6 @@ where
 {
     let matches = definition().try_get_matches_from(line)?;
     Ok(Cli::from_arg_matches(&matches)?.command)
-}
-
-/// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. The variable of a switch may be `yes`,
-/// `off` and the like.
-fn with_variables(command: clap::Command) -> clap::Command {
-    let with_variable = |arg: clap::Arg| {
-        let arg = match arg.get_long() {
-            Some(long) if arg.get_env().is_none() => {
-                let name = long.to_uppercase().replace('-', "_");
-                arg.env(format!("LEAFHOST_{name}"))
-            }
-            _ => arg,
-        };
-        match arg.get_action() {
-            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
-            _ => arg,
-        }
-    };
-    command
-        .mut_args(with_variable)
-        .mut_subcommands(with_variables)
 }
 
 /// Command to run.
@@ -133,8 +111,8 @@ pub enum Command {
     /// Check Configurations, handlers and grants without an agent
     ///
     /// It reads the files as the agent would, and prints every problem with file, line and field. If the handler's file is
-    /// there too, or installed with this program, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields.
-    /// It exits with 1 if there is a problem, and with 0 if there are only notes.
+    /// there too, or installed with this program, the handler checks the discoveryDetails. Lines that begin with "note:" are warnings, such as unknown fields;
+    /// those with "skipped:" name details that could not be checked. It exits with 1 if there is a problem, and with 0 if there are only such lines.
     #[command(after_long_help = examples::CHECK)]
     Check(CheckArgs),
     /// Create, inspect and run discovery handlers
@@ -155,6 +133,8 @@ pub enum Command {
         #[arg(value_parser = SHELLS)]
         shell: String,
     },
+    /// Print the version, the contracts with handlers and the engine that runs them
+    Version,
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -369,8 +349,8 @@ pub struct StatusArgs {
     /// Part of the status to show [default: an overview]
     pub view: Option<View>,
 
-    /// The Configuration, NAME or NAMESPACE/NAME; with `configuration` and `instances`
-    #[arg(add = ArgValueCompleter::new(completion::configuration_names))]
+    /// The Configuration, NAME or NAMESPACE/NAME, with `configuration` and `instances`; the Instance with `instance`
+    #[arg(add = ArgValueCompleter::new(completion::names))]
     pub name: Option<String>,
 
     /// Show only devices that are unhealthy or missing; with `instances`
@@ -413,6 +393,8 @@ pub enum View {
     Handlers,
     /// Instances with their CDI devices; with NAME those of one Configuration
     Instances,
+    /// One Instance in full: nodes, slots, properties, attributes
+    Instance,
     /// Slots, with the pod that has each slot and the resource through which it has it
     Slots,
     /// The resources that the agent offers to the kubelet, and the state of each
@@ -428,7 +410,7 @@ pub struct CheckArgs {
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 
-    /// Exit with 1 for notes as well
+    /// Exit with 1 for notes and skipped checks as well
     #[arg(long)]
     pub strict: bool,
 

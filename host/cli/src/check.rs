@@ -31,6 +31,10 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         text.push_str(&paint.apply(Tone::Warning, &format!("note: {note}")));
         text.push('\n');
     }
+    for skipped in &findings.skipped {
+        text.push_str(&paint.apply(Tone::Faint, &format!("skipped: {skipped}")));
+        text.push('\n');
+    }
     let found = match findings.problems.len() {
         0 => "no problem".to_owned(),
         number => count(number, "problem"),
@@ -38,16 +42,20 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     let configurations = count(findings.configurations, "Configuration");
     let handlers = count(findings.handlers, "handler");
     terminal::print(&text)?;
-    let notes = match findings.notes.len() {
-        number if args.strict && number > 0 => {
-            format!(", and {}, which --strict refuses", count(number, "note"))
-        }
-        _ => String::new(),
+    let skipped = findings.skipped.len();
+    let notes = findings.notes.len() + skipped;
+    let is_refused = args.strict && notes > 0;
+    let rest = if is_refused {
+        format!(", and {}, which --strict refuses", count(notes, "note"))
+    } else if skipped > 0 {
+        format!("; {} skipped", count(skipped, "check"))
+    } else {
+        String::new()
     };
     terminal::print(&format!(
-        "{configurations} and {handlers} checked: {found}{notes}\n"
+        "{configurations} and {handlers} checked: {found}{rest}\n"
     ))?;
-    if findings.problems.is_empty() && notes.is_empty() {
+    if findings.problems.is_empty() && !is_refused {
         Ok(())
     } else {
         Err(AlreadyReported.into())
@@ -63,8 +71,10 @@ struct Findings {
     handlers: usize,
     /// Problems, one line each.
     problems: Vec<String>,
-    /// Warnings, remarks, and notes on details that could not be checked.
+    /// Warnings and remarks.
     notes: Vec<String>,
+    /// Details that could not be checked.
+    skipped: Vec<String>,
 }
 
 /// Items to check.
@@ -98,6 +108,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
         warnings,
     } = plan;
     let mut notes: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    let mut skipped = Vec::new();
     let output = (&mut problems, &mut notes);
     let folders = folders.into_iter().chain(installed);
     let handlers = Handlers::load(components, folders, &args.compiler, output).await?;
@@ -120,7 +131,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
                 handlers.names()
             ),
             (None, false) => {
-                notes.push(format!(
+                skipped.push(format!(
                     "{}: discoveryDetails of {} not checked: no handler {name:?} found; name its folder with --handlers-dir DIR",
                     found.file,
                     found.configuration.key
@@ -141,6 +152,7 @@ async fn check(args: &CheckArgs) -> Result<Findings> {
         handlers: handlers.count(),
         problems: problems.iter().map(ToString::to_string).collect(),
         notes,
+        skipped,
     })
 }
 

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Migrate(command) => migrate::run(command),
         Command::Crds => crds(),
         Command::Completions { shell } => manual::completions(&shell),
+        Command::Version => version::print(),
         Command::Man { dir } => manual::pages(dir.as_deref()),
     };
     match result {

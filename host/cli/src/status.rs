@@ -16,8 +16,10 @@ pub mod configuration;
 pub mod podman;
 pub mod tables;
 
+mod instance;
 mod kubelet;
 mod overview;
+mod page;
 mod slots;
 mod watch;
 
@@ -36,7 +38,12 @@ pub fn run(args: StatusArgs) -> Result<()> {
     let misplaced = match args.view {
         Some(View::Configuration) => args.unhealthy.then_some("--unhealthy needs `instances`"),
         Some(View::Instances) => args.all.then_some("--all needs `configuration`"),
-        _ if args.name.is_some() => Some("NAME can only follow `configuration` or `instances`"),
+        Some(View::Instance) if args.name.is_none() => {
+            Some("`instance` needs NAME; `instances` shows all of them")
+        }
+        Some(View::Handlers | View::Slots | View::Resources) | None if args.name.is_some() => {
+            Some("NAME can only follow `configuration`, `instance` or `instances`")
+        }
         _ if args.unhealthy => Some("--unhealthy needs `instances`"),
         _ => args.all.then_some("--all needs `configuration`"),
     };
@@ -109,6 +116,10 @@ impl Request {
             (None, _) => serde_json::to_value(status)?,
             (Some(View::Handlers), _) => serde_json::to_value(&status.handlers)?,
             (Some(View::Instances), _) => serde_json::to_value(self.instances(status)?)?,
+            (Some(View::Instance), name) => {
+                let name = name.as_deref().unwrap_or_default();
+                serde_json::to_value(instance::find(status, name)?)?
+            }
             (Some(View::Slots), _) => serde_json::to_value(slots::list(status))?,
             (Some(View::Resources), _) => serde_json::to_value(kubelet::resources(status))?,
             (Some(View::Configuration), None) => serde_json::to_value(&status.configurations)?,
@@ -137,6 +148,10 @@ impl Request {
             (Some(View::Handlers), _) => tables::handlers(&status.handlers, now).lines(self.paint),
             (Some(View::Instances), _) => {
                 tables::instances(status, &self.instances(status)?, now).lines(self.paint)
+            }
+            (Some(View::Instance), name) => {
+                let name = name.as_deref().unwrap_or_default();
+                instance::lines(status, instance::find(status, name)?, now, self.paint)
             }
             (Some(View::Slots), _) => slots::table(status).lines(self.paint),
             (Some(View::Resources), _) => kubelet::lines(status, self.paint),

@@ -13,6 +13,9 @@ use wasmtime::{
 
 use crate::limits::{GUEST_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 
+/// Name and version of the engine that runs handlers.
+pub const ENGINE: &str = "wasmtime 48.0.8";
+
 /// Number of guests in the pool: more than one call per handler and the additional concurrent calls together (`admission`).
 pub(crate) const GUESTS: u16 = 128;
 /// Bytes of a linear memory that stay mapped, zeroed, for the next guest in the slot. Most calls touch fewer.
@@ -128,4 +131,19 @@ pub(crate) fn fingerprint() -> Result<String, EngineError> {
 /// Formats bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_the_engine_is_that_of_the_build() {
+        let lock = include_str!("../../../Cargo.lock");
+        let (_, entry) = lock.split_once("\nname = \"wasmtime\"\n").unwrap();
+        let version = entry.lines().next().unwrap();
+        let version = version.strip_prefix("version = \"").unwrap();
+        let version = version.strip_suffix('"').unwrap();
+        assert_eq!(ENGINE, format!("wasmtime {version}"));
+    }
 }

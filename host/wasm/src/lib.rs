@@ -41,7 +41,7 @@ mod timeouts;
 
 pub use compiler::{EXIT_INVALID, EXIT_LIMITS, EXIT_PANIC};
 pub use component::{CONTRACT_VERSIONS, ComponentError, Inspection, MAX_BYTES, inspect};
-pub use engine::{EngineError, engine_config};
+pub use engine::{ENGINE, EngineError, engine_config};
 pub use suggest::suggest;
 pub use threads::MORE_THREADS;
 

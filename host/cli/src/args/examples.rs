@@ -1,7 +1,8 @@
 //! Text at the end of `--help`, mostly examples; each constant is named after its command.
 
 pub const TOP: &str = "\
-Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME.
+Every flag is also an environment variable: --node-name is LEAFHOST_NODE_NAME. If a flag belongs to one call, its variable has
+the name of the command, too: --watch of leafhost status is LEAFHOST_STATUS_WATCH.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line.
 
@@ -37,6 +38,7 @@ Examples:
   leafhost status instances -o json | jq -r '.[].spec.cdiName'
   leafhost status configuration cameras     last call, devices, what was skipped and why, the lines for podman and pods
   leafhost status instances cameras --unhealthy
+  leafhost status instance cameras-1a2b3c   nodes, who has each slot, properties and attributes of one device
   leafhost status slots                     which pod has which device
 ";
 

@@ -27,11 +27,31 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
             else {
                 continue;
             };
-            let variable = format!("LEAFHOST_{}", long.to_uppercase().replace('-', "_"));
+            let variable = |words: &str| words.to_uppercase().replace(['-', ' '], "_");
+            let common = variable(&format!("leafhost {long}"));
+            let own = variable(&format!("{path} {long}"));
             let expected = match (path, long) {
-                // The flag is a switch here and a file for `handler run`; one variable cannot be both.
                 ("leafhost handler inspect", "grants") => "LEAFHOST_PRINT_GRANTS",
-                _ => &variable,
+                (
+                    "leafhost agent"
+                    | "leafhost controller"
+                    | "leafhost handler serve"
+                    | "leafhost scheduler"
+                    | "leafhost webhook",
+                    _,
+                )
+                | (
+                    _,
+                    "agent"
+                    | "compile-timeout"
+                    | "compiler"
+                    | "handlers-dir"
+                    | "node-name"
+                    | "properties-namespaces"
+                    | "sdk"
+                    | "state-dir",
+                ) => &common,
+                _ => &own,
             };
             assert_eq!(
                 arg.get_env().and_then(|env| env.to_str()),
@@ -45,6 +65,31 @@ fn every_flag_has_a_variable_of_its_name_and_a_help_text() {
         }
     }
     look(&definition(), "leafhost");
+}
+
+#[test]
+fn a_variable_of_an_agent_changes_a_status_only_by_the_place_of_the_agent() {
+    let variables = |command: &str| -> Vec<String> {
+        let definition = definition();
+        let command = definition.find_subcommand(command).unwrap();
+        let variables = command.get_arguments().filter_map(clap::Arg::get_env);
+        let variables = variables.map(|name| name.to_string_lossy().into_owned());
+        variables.collect()
+    };
+    let status = variables("status");
+    for (name, is_known) in [
+        ("LEAFHOST_READY", false),
+        ("LEAFHOST_WATCH", false),
+        ("LEAFHOST_OUTPUT", false),
+        ("LEAFHOST_STATUS_READY", true),
+        ("LEAFHOST_STATUS_WATCH", true),
+        ("LEAFHOST_AGENT", true),
+    ] {
+        assert_eq!(status.iter().any(|one| one == name), is_known, "{name}");
+    }
+    let agent = variables("agent");
+    let both: Vec<&String> = status.iter().filter(|name| agent.contains(name)).collect();
+    assert_eq!(both, ["LEAFHOST_STATE_DIR"]);
 }
 
 #[test]

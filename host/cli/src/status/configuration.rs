@@ -9,6 +9,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
+use super::page::Page;
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
 use crate::table::{Cell, Table};
@@ -60,10 +61,7 @@ pub fn lines(
     all: bool,
     paint: Paint,
 ) -> Vec<String> {
-    let mut out = Page {
-        paint,
-        lines: Vec::new(),
-    };
+    let mut out = Page::new(paint);
     out.field(
         "Configuration",
         &format!("{}/{}", view.namespace, view.name),
@@ -92,17 +90,23 @@ pub fn lines(
         );
         out.field("Allocation", &text);
     }
-    let messages = |problems: &[ProblemView]| -> Vec<String> {
+    let messages = |problems: &[&ProblemView]| -> Vec<String> {
         let problems = problems.iter();
         problems.map(|problem| problem.message.clone()).collect()
     };
-    out.list("Problems", Tone::Bad, &messages(&view.problems));
-    out.list("Warnings", Tone::Warning, &messages(&view.warnings));
+    let (loading, problems): (Vec<_>, Vec<_>) = view
+        .problems
+        .iter()
+        .partition(|problem| tables::is_loading(problem));
+    let warnings: Vec<_> = view.warnings.iter().collect();
+    out.list("Problems", Tone::Bad, &messages(&problems));
+    out.list("Waits", Tone::Plain, &messages(&loading));
+    out.list("Warnings", Tone::Warning, &messages(&warnings));
     let refused = view.invalid_details.iter().map(ToString::to_string);
     let refused: Vec<String> = refused.collect();
     out.list("Refused details", Tone::Bad, &refused);
     if view.sessions.is_empty() {
-        let has_problems = !view.problems.is_empty() || !refused.is_empty();
+        let has_problems = !problems.is_empty() || !refused.is_empty();
         out.section(if has_problems {
             "Not called until the problems above are fixed."
         } else {
@@ -256,53 +260,5 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     if let Some(note) = podman::other_podman(dir) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);
-    }
-}
-
-/// Lines grouped under headings.
-struct Page {
-    paint: Paint,
-    lines: Vec<String>,
-}
-
-impl Page {
-    fn section(&mut self, title: &str) {
-        self.lines.push(String::new());
-        self.lines.push(self.paint.apply(Tone::Heading, title));
-    }
-
-    fn field(&mut self, name: &str, value: &str) {
-        self.toned(name, Tone::Plain, value);
-    }
-
-    fn toned(&mut self, name: &str, tone: Tone, value: &str) {
-        let value = self.paint.apply(tone, value);
-        self.lines
-            .push(format!("  {:<16} {value}", format!("{name}:")));
-    }
-
-    fn list(&mut self, name: &str, tone: Tone, values: &[String]) {
-        let mut label = format!("{name}:");
-        for value in values {
-            let value = self.paint.apply(tone, value);
-            self.lines.push(format!("  {label:<16} {value}"));
-            label.clear();
-        }
-    }
-
-    fn table(&mut self, table: &Table) {
-        self.indented(table.lines(self.paint));
-    }
-
-    /// Adds the number of entries that are not kept, if there are any.
-    fn more(&mut self, dropped: u64) {
-        if dropped > 0 {
-            self.lines.push(format!("  and {dropped} more"));
-        }
-    }
-
-    fn indented(&mut self, lines: impl IntoIterator<Item = String>) {
-        let lines = lines.into_iter().map(|line| format!("  {line}"));
-        self.lines.extend(lines);
     }
 }

@@ -2,6 +2,7 @@
 
 use leafhost_agent::status::{ConfigurationView, KubeletView, ResourceView, Status};
 use leafhost_core::device_id::resource;
+use leafhost_core::instance::Instance;
 
 use super::tables;
 use crate::table::{Cell, Table};
@@ -136,14 +137,22 @@ pub fn pod_lines(status: &Status, view: &ConfigurationView) -> Vec<String> {
     offered(kubelet, &resource(&view.name))
         .into_iter()
         .chain(instance)
-        .map(|offered| {
-            let line = format!("resources: {{limits: {{{}: 1}}}}", offered.name);
-            match offered.state.as_str() {
-                "listed" => line,
-                state => format!("{line}   # {state}: leafhost status resources"),
-            }
-        })
+        .map(limits)
         .collect()
+}
+
+/// Returns the resource limits that a container sets for this device; `None` if it has no resource of its own.
+pub fn pod_line(status: &Status, instance: &Instance) -> Option<String> {
+    let kubelet = status.kubelet.as_ref().filter(|kubelet| kubelet.present)?;
+    offered(kubelet, &resource(&instance.metadata.name)).map(limits)
+}
+
+fn limits(offered: &ResourceView) -> String {
+    let line = format!("resources: {{limits: {{{}: 1}}}}", offered.name);
+    match offered.state.as_str() {
+        "listed" => line,
+        state => format!("{line}   # {state}: leafhost status resources"),
+    }
 }
 
 fn offered<'a>(kubelet: &'a KubeletView, name: &str) -> Option<&'a ResourceView> {

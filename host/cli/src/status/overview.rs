@@ -129,9 +129,18 @@ fn handlers(status: &Status, now: Timestamp, paint: Paint, width: usize) -> Vec<
         let table = table.fitted(width, &["DIGEST", "VERSION", "SINCE", "SOURCE"]);
         lines.extend(table.lines(paint));
     }
-    for (state, tone) in [("Active", Tone::Good), ("Waiting", Tone::Faint)] {
+    for (state, tone) in [
+        ("Active", Tone::Good),
+        ("Waiting", Tone::Faint),
+        ("Loading", Tone::Faint),
+    ] {
         let names = well.iter().filter(|handler| handler.status == state);
-        let names: Vec<&str> = names.map(|handler| handler.name.as_str()).collect();
+        // A handler has no name before it is loaded.
+        let names = names.map(|handler| match handler.name.as_str() {
+            "" => handler.source.as_str(),
+            name => name,
+        });
+        let names: Vec<&str> = names.collect();
         if !names.is_empty() {
             let state = paint.apply(tone, state);
             let names = paint.apply(Tone::Plain, &names.join(", "));

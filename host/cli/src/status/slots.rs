@@ -146,8 +146,25 @@ fn slot(status: &Status, instance: &Instance, id: String) -> Slot {
 
 /// Builds the table with one line per slot.
 pub fn table(status: &Status) -> Table {
+    rows(status, list(status))
+}
+
+/// Builds the table of one Instance, with the pods that other nodes have reported.
+pub fn table_of(status: &Status, instance: &Instance) -> Table {
+    let name = qualified(&instance.metadata.namespace, &instance.metadata.name);
+    let mut slots = list(status);
+    slots.retain(|slot| slot.instance == name);
+    for slot in slots.iter_mut().filter(|slot| slot.holder.is_none()) {
+        let node = slot.node.as_ref();
+        let node = node.and_then(|node| instance.status.nodes.get(node));
+        slot.holder = node.and_then(|node| node.holders.get(&slot.id).cloned());
+    }
+    rows(status, slots)
+}
+
+fn rows(status: &Status, slots: Vec<Slot>) -> Table {
     let mut table = Table::new(&["INSTANCE", "SLOT", "HELD-BY", "THROUGH", "DEVICE", "POD"]);
-    for slot in list(status) {
+    for slot in slots {
         let holder = match (&slot.node, &slot.unreadable) {
             (Some(node), _) => node.as_str().into(),
             (None, Some(text)) => Cell::new(Tone::Bad, text),

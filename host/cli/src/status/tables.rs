@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use leafhost_agent::status::{ConfigurationView, HandlerView, SessionView, Status};
+use leafhost_agent::status::{ConfigurationView, HandlerView, ProblemView, SessionView, Status};
 use leafhost_core::device::Health;
 use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
+use leafhost_core::problem::Reason;
 use leafhost_core::text::abridge;
 
 use crate::age::{age, length};
@@ -47,14 +48,14 @@ fn source(handler: &HandlerView) -> Cow<'_, str> {
 fn handler_tone(status: &str) -> Tone {
     match status {
         "Active" => Tone::Good,
-        "Waiting" => Tone::Plain,
+        "Waiting" | "Loading" => Tone::Plain,
         _ => Tone::Bad,
     }
 }
 
-/// Returns true if the handler is neither Active nor Waiting, or has an error, a warning or a missing grant.
+/// Returns true if the handler is neither Active, Waiting nor Loading, or has an error, a warning or a missing grant.
 pub fn has_note(handler: &HandlerView) -> bool {
-    !matches!(handler.status.as_str(), "Active" | "Waiting")
+    !matches!(handler.status.as_str(), "Active" | "Waiting" | "Loading")
         || !handler.missing_grants.is_empty()
         || handler.last_error.is_some()
         || !handler.warnings.is_empty()
@@ -66,7 +67,7 @@ fn handler_note(handler: &HandlerView) -> Cell {
         return Cell::new(Tone::Bad, format!("needs the grant {grants}"));
     }
     match (&handler.last_error, handler.warnings.as_slice()) {
-        (Some(error), _) => Cell::new(Tone::Bad, abridge(error, MAX_NOTE)),
+        (Some(error), _) => Cell::new(Tone::Bad, abridge(&message_first(error), MAX_NOTE)),
         (None, warnings) => first_of(Tone::Warning, warnings),
     }
 }
@@ -75,12 +76,40 @@ fn handler_note(handler: &HandlerView) -> Cell {
 fn first_of(tone: Tone, texts: &[String]) -> Cell {
     match texts {
         [] => "".into(),
-        [only] => Cell::new(tone, abridge(only, MAX_NOTE)),
+        [only] => Cell::new(tone, abridge(&message_first(only), MAX_NOTE)),
         [first, rest @ ..] => {
-            let first = abridge(first, MAX_NOTE);
+            let first = abridge(&message_first(first), MAX_NOTE);
             Cell::new(tone, format!("{first} (and {} more)", rest.len()))
         }
     }
+}
+
+/// Moves the places at the beginning of a message, such as `cameras.yaml:7: spec.capcity: `, to its end: a narrow column shows
+/// only the beginning of a text.
+fn message_first(message: &str) -> Cow<'_, str> {
+    let (mut rest, mut places) = (message, Vec::new());
+    while let Some((place, after)) = rest.split_once(": ") {
+        if !is_place(place) {
+            break;
+        }
+        places.push(place);
+        rest = after;
+    }
+    if places.is_empty() {
+        return message.into();
+    }
+    format!("{rest} ({})", places.join(": ")).into()
+}
+
+/// Returns true if the text is a file, a line of a file, or a field of a Configuration.
+fn is_place(text: &str) -> bool {
+    let has_line = text.rsplit_once(':').is_some_and(|(_, line)| {
+        !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    if text.contains(' ') {
+        return text.starts_with('/') && has_line;
+    }
+    has_line || text.contains('/') || text.starts_with("spec.") || text.starts_with("metadata.")
 }
 
 /// Builds the table with one line per Configuration.
@@ -100,14 +129,21 @@ pub fn configurations<'a>(
     ]);
     for configuration in configurations {
         let session = worst(configuration);
+        // Instances of an earlier start of the agent count before the first call.
+        let is_unknown = configuration.devices == 0 && !is_called(configuration);
+        let devices = match configuration.devices {
+            0 if is_unknown => "".into(),
+            number => Cell::count(number),
+        };
         let unhealthy = match configuration.unhealthy {
+            0 if is_unknown => "".into(),
             0 => Cell::count(0),
             number => Cell::new(Tone::Warning, number.to_string()),
         };
         table.row([
             qualified(&configuration.namespace, &configuration.name).into(),
             configuration.handler.as_str().into(),
-            Cell::count(configuration.devices),
+            devices,
             unhealthy,
             age(
                 session.and_then(|session| session.last_call.as_deref()),
@@ -125,10 +161,20 @@ pub fn configurations<'a>(
     table
 }
 
+fn is_called(configuration: &ConfigurationView) -> bool {
+    let mut sessions = configuration.sessions.iter();
+    sessions.any(|session| session.last_call.is_some())
+}
+
+/// Returns true if the problem is only that the handler is not loaded yet.
+pub fn is_loading(problem: &ProblemView) -> bool {
+    problem.reason == <&str>::from(Reason::HandlerLoading)
+}
+
 /// Returns true if the Configuration, its handler or its devices have a problem.
 pub fn has_trouble(configuration: &ConfigurationView) -> bool {
     configuration.unhealthy > 0
-        || !configuration.problems.is_empty()
+        || !configuration.problems.iter().all(is_loading)
         || !configuration.invalid_details.is_empty()
         || worst(configuration).is_some_and(|session| session.error.is_some())
 }
@@ -157,7 +203,11 @@ fn number(count: usize) -> u64 {
 }
 
 fn configuration_note(configuration: &ConfigurationView) -> Cell {
-    let problems = configuration.problems.iter();
+    let (loading, problems): (Vec<_>, Vec<_>) = configuration
+        .problems
+        .iter()
+        .partition(|problem| is_loading(problem));
+    let problems = problems.into_iter();
     let mut notes: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
     notes.extend(configuration.invalid_details.iter().map(|problem| {
         if problem.path.is_empty() {
@@ -176,6 +226,9 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     if !notes.is_empty() {
         return first_of(Tone::Bad, &notes);
     }
+    if let Some(problem) = loading.first() {
+        return Cell::new(Tone::Faint, abridge(&problem.message, MAX_NOTE));
+    }
     let sessions = || configuration.sessions.iter();
     let sum = |count: fn(&SessionView) -> u64| sessions().map(count).fold(0, u64::saturating_add);
     let left_out =
@@ -190,7 +243,8 @@ fn configuration_note(configuration: &ConfigurationView) -> Cell {
     }
     if let Some(first) = configuration.warnings.first() {
         let count = number(configuration.warnings.len());
-        hints.push(beginning("without effect", count, &first.message));
+        let first = message_first(&first.message);
+        hints.push(beginning("without effect", count, &first));
     }
     Cell::new(Tone::Warning, hints.join("; "))
 }
@@ -240,14 +294,12 @@ fn instances_with(
         "ID",
     ]);
     for instance in instances {
-        let used = used_slots(instance);
-        let slots = format!("{used}/{}", instance.spec.capacity);
         table.row([
             qualified(&instance.metadata.namespace, &instance.metadata.name).into(),
             offered_as(status, instance).unwrap_or_default().into(),
             health(instance, &status.node, now),
             instance.spec.shared.to_string().into(),
-            Cell::new(if used == 0 { Tone::Faint } else { Tone::Plain }, slots),
+            slots(status, instance),
             age(instance.metadata.creation_timestamp.as_deref(), now).into(),
             shown_id(instance.device_id().unwrap_or_default()).into(),
         ]);
@@ -279,7 +331,8 @@ pub fn offered_as<'a>(status: &Status, instance: &'a Instance) -> Option<&'a str
         .then_some(instance.spec.cdi_name.as_str())
 }
 
-fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
+/// Returns the health of the device as the node sees it, coloured.
+pub fn health(instance: &Instance, node: &str, now: Timestamp) -> Cell {
     let Some(status) = instance.status.nodes.get(node) else {
         return Cell::new(Tone::Faint, "Unknown");
     };
@@ -301,6 +354,18 @@ pub fn is_troubled(instance: &Instance, node: &str) -> bool {
     status.is_some_and(|status| {
         status.missing_since.is_some() || matches!(status.health, Health::Unhealthy(_))
     })
+}
+
+/// Returns the used slots of the capacity; `-` without a kubelet, because only pods take slots.
+fn slots(status: &Status, instance: &Instance) -> Cell {
+    let kubelet = status.kubelet.as_ref();
+    let has_pods = status.mode == "cluster"
+        || kubelet.is_some_and(|kubelet| kubelet.present || kubelet.socket_missing);
+    match used_slots(instance) {
+        0 if !has_pods => "".into(),
+        0 => Cell::new(Tone::Faint, format!("0/{}", instance.spec.capacity)),
+        used => format!("{used}/{}", instance.spec.capacity).into(),
+    }
 }
 
 fn used_slots(instance: &Instance) -> usize {

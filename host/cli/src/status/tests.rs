@@ -7,6 +7,7 @@ use super::*;
 use crate::args::{self, Command};
 use crate::terminal::Size;
 
+mod instance;
 mod kubelet;
 
 use leafhost_agent::status::{ConfigurationView, HandlerView, ProblemView, SessionView};
@@ -177,12 +178,12 @@ cam      cam.wasm  Active   3h     1.2.0    0123456789ab  2        -
 
 CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  LAST-CALL  TOOK   RESULT  NOTE
 cams           cam      2        1          12s        38 ms  ok      left out: cam-2: node /dev/x is not granted
-lab/t          cam      0        0          -          -      -       its name is not a CDI class (and 1 more)
+lab/t          cam      -        -          -          -      -       its name is not a CDI class (and 1 more)
 
 INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
 cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
-cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
-t-d46b65     akri.sh/t=d46b65     Missing 30s     false   0/1    5m   -
+cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   -      5m   cam-1
+t-d46b65     akri.sh/t=d46b65     Missing 30s     false   -      5m   -
 "
     );
 }
@@ -192,13 +193,86 @@ fn what_has_no_effect_is_noted_after_what_is_left_out() {
     let mut status = mk_status();
     let warning = "a.yaml:7: spec.capcity: unknown field capcity; did you mean capacity?";
     status.configurations[0].warnings = vec![problem(warning)];
-    let note = format!("left out: cam-2: node /dev/x is not granted; without effect: {warning}");
-    assert!(page(&status, None, None).contains(&note));
+    let note = "left out: cam-2: node /dev/x is not granted; without effect: unknown field capcity; \
+                did you mean capacity? (a.yaml:7: spec.capcity)";
+    assert!(page(&status, None, None).contains(note));
     let page = page(&status, Some(View::Configuration), Some("cams"));
     assert!(
         page.contains(&format!("Warnings:        {warning}")),
         "{page}"
     );
+}
+
+#[test]
+fn a_note_begins_with_the_message_and_not_with_a_path() {
+    for (message, note) in [
+        (
+            "/etc/leaf host/a.yaml:7: spec.capacity: is 0",
+            "is 0 (/etc/leaf host/a.yaml:7: spec.capacity)",
+        ),
+        ("/etc/a.yaml: is empty", "is empty (/etc/a.yaml)"),
+        (
+            "no devices from cam.wasm: timeout: it is slow",
+            "no devices from cam.wasm: timeout: it is slow",
+        ),
+        ("it refuses a/b: too long", "it refuses a/b: too long"),
+    ] {
+        let mut status = mk_status();
+        status.configurations[1].problems = vec![problem(message)];
+        status.configurations[1].invalid_details.clear();
+        let text = page(&status, Some(View::Configuration), None);
+        assert!(text.ends_with(&format!("  {note}\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_handler_that_is_loading_is_no_fault() {
+    let mut status = mk_status();
+    status.handlers[1].status = "Loading".into();
+    status.handlers[1].missing_grants.clear();
+    let lab = &mut status.configurations[1];
+    lab.invalid_details.clear();
+    lab.problems = vec![ProblemView {
+        reason: "HandlerLoading".into(),
+        ..problem("handler \"cam\" is not loaded yet")
+    }];
+    assert!(!tables::has_trouble(lab));
+    let size = Some(mk_size(40));
+    let lines = overview::lines(&status, now(), Paint::COLOURED, size);
+    let text = lines.join("\n");
+    assert!(!text.contains("\x1b[31mhandler"), "{text}");
+    assert!(text.contains("is not loaded yet"), "{text}");
+    assert!(text.contains("Loading\x1b[0m: new.wasm"), "{text}");
+    let text = page(&status, Some(View::Configuration), Some("lab/t"));
+    assert!(text.contains("\n  Waits:           handler"), "{text}");
+    assert!(text.ends_with("\nNot called yet.\n"), "{text}");
+}
+
+#[test]
+fn devices_are_not_counted_before_the_first_call() {
+    let row = |change: fn(&mut ConfigurationView)| {
+        let mut status = mk_status();
+        status.configurations.truncate(1);
+        change(&mut status.configurations[0]);
+        let text = page(&status, Some(View::Configuration), None);
+        let row = text.lines().nth(1).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().take(4).collect();
+        cells.join(" ")
+    };
+    assert_eq!(row(|_| {}), "cams cam 2 1");
+    let unknown = |view: &mut ConfigurationView| {
+        view.sessions[0].last_call = None;
+        view.devices = 0;
+        view.unhealthy = 0;
+    };
+    assert_eq!(row(unknown), "cams cam - -");
+    // Instances of an earlier start.
+    assert_eq!(row(|view| view.sessions.clear()), "cams cam 2 1");
+    let none = |view: &mut ConfigurationView| {
+        view.devices = 0;
+        view.unhealthy = 0;
+    };
+    assert_eq!(row(none), "cams cam 0 0");
 }
 
 #[test]
@@ -257,10 +331,10 @@ edge-1  leafhost 0.1.0 standalone, 2 handlers, 2 Configurations, 51 Instances
 
 CONFIGURATION  HANDLER  DEVICES  UNHEALTHY  RESULT  NOTE
 cams           cam      2        1          ok      left out: cam-2: node /dev/x is not granted
-lab/t          cam      0        0          -       its name is not a CDI class (and 1 more)
+lab/t          cam      -        -          -       its name is not a CDI class (and 1 more)
 
 INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
-cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
+cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   -      5m   cam-1
 cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
 cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
 and 48 more: leafhost status instances
@@ -371,7 +445,7 @@ Session of cam.wasm
 Instances
   INSTANCE     CDI-DEVICE           HEALTH          SHARED  SLOTS  AGE  ID
   cams-8120fe  akri.sh/cams=8120fe  Healthy         true    1/2    5m   cam-0
-  cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   0/2    5m   cam-1
+  cams-a19705  akri.sh/cams=a19705  Unhealthy: hot  false   -      5m   cam-1
 
 Use one device, or all
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=8120fe IMAGE

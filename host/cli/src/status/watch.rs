@@ -12,10 +12,12 @@ use tokio::sync::watch;
 
 use super::client::Search;
 use crate::signals::Signals;
-use crate::terminal::{self, Size};
+use crate::terminal::{self, Paint, Size, Tone};
 
 /// Interval at which ages are refreshed on a terminal, and at which an agent that does not answer is asked again.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Last line of the screen, where keys are read.
+const HINT: &str = "q: quit";
 /// Lower bound of the time between two requests.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -119,9 +121,10 @@ impl Screen {
         Ok(Self { keys })
     }
 
-    #[allow(clippy::unused_self, reason = "only an entered screen may be drawn on")]
     fn draw(&self, text: &str) -> std::io::Result<()> {
-        terminal::print(&drawing(text, terminal::size()))
+        let hint = self.keys.as_ref();
+        let hint = hint.map(|_| Paint::stdout().apply(Tone::Faint, HINT));
+        terminal::print(&drawing(text, terminal::size(), hint.as_deref()))
     }
 }
 
@@ -135,8 +138,9 @@ fn read_keys_at_once() -> Option<Termios> {
     Some(before)
 }
 
-/// Overwrites the screen line by line to avoid flicker. If the terminal is too small, the last line has the number of missing lines.
-fn drawing(text: &str, size: Size) -> String {
+/// Overwrites the screen line by line to avoid flicker. If the terminal is too small, the last line has the number of missing
+/// lines; if a line is left, it has the hint.
+fn drawing(text: &str, size: Size, hint: Option<&str>) -> String {
     let all = text.lines().count();
     let fits = all <= size.height;
     let room = if fits {
@@ -153,6 +157,8 @@ fn drawing(text: &str, size: Size) -> String {
         let more = format!("… {} more lines; enlarge the terminal", all - room);
         lines.push(terminal::cut(&more, size.width).into_owned().into());
     }
+    let hint = hint.filter(|_| all < size.height);
+    lines.extend(hint.map(|hint| terminal::cut(hint, size.width)));
     // Each line is cleared before it is written: clearing in the last column would remove the last character.
     let lines: Vec<String> = lines.iter().map(|line| format!("\x1b[K{line}")).collect();
     format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
@@ -179,12 +185,25 @@ mod tests {
             height: 2,
         };
         assert_eq!(
-            drawing("12345\n1\n", size),
+            drawing("12345\n1\n", size, Some("q: quit")),
             "\x1b[H\x1b[K12345\r\n\x1b[K1\x1b[J"
         );
         assert_eq!(
-            drawing("123456\n1\n2\n", size),
+            drawing("123456\n1\n2\n", size, Some("q: quit")),
             "\x1b[H\x1b[K1234…\r\n\x1b[K… 2 …\x1b[J"
         );
+    }
+
+    #[test]
+    fn a_frame_that_leaves_a_line_says_how_to_end_it() {
+        let size = Size {
+            width: 20,
+            height: 2,
+        };
+        assert_eq!(
+            drawing("1\n", size, Some("q: quit")),
+            "\x1b[H\x1b[K1\r\n\x1b[Kq: quit\x1b[J"
+        );
+        assert_eq!(drawing("1\n", size, None), "\x1b[H\x1b[K1\x1b[J");
     }
 }

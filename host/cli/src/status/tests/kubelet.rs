@@ -125,6 +125,22 @@ fn the_overview_says_how_it_goes_with_the_kubelet() {
 }
 
 #[test]
+fn slots_are_counted_where_pods_may_have_them() {
+    let slots = |status: &Status| {
+        let text = shown(Some(View::Instances), None, status);
+        let row = text.lines().nth(2).unwrap();
+        row.contains("  0/2  ")
+    };
+    let mut status = mk_status_with(mk_kubelet());
+    assert!(slots(&status));
+    status.kubelet.as_mut().unwrap().present = false;
+    assert!(!slots(&status));
+    status.mode = "cluster".into();
+    assert!(slots(&status));
+    assert!(!slots(&mk_status()));
+}
+
+#[test]
 fn of_many_resources_in_trouble_the_overview_names_some() {
     let kubelet = |count: usize| {
         let resources = (0..count)

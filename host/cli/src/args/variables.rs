@@ -1,0 +1,57 @@
+//! Environment variables of flags.
+
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command};
+
+/// Begins every variable.
+const PREFIX: &str = "LEAFHOST";
+/// Lists the programs that run until they are stopped; the variables of their flags name no command.
+const PROGRAMS: [&str; 5] = [
+    "LEAFHOST_AGENT",
+    "LEAFHOST_CONTROLLER",
+    "LEAFHOST_HANDLER_SERVE",
+    "LEAFHOST_SCHEDULER",
+    "LEAFHOST_WEBHOOK",
+];
+/// Lists the flags that mean the same to every command, because they describe the machine or the cluster.
+const SHARED: [&str; 8] = [
+    "agent",
+    "compile-timeout",
+    "compiler",
+    "handlers-dir",
+    "node-name",
+    "properties-namespaces",
+    "sdk",
+    "state-dir",
+];
+
+/// Gives each flag of the command and of its subcommands an environment variable.
+pub fn named(command: Command) -> Command {
+    with_variables(command, PREFIX)
+}
+
+/// Makes each flag an environment variable, too: `--node-name` is `LEAFHOST_NODE_NAME`. A flag that belongs to one call has a
+/// variable with the name of its command, such as `LEAFHOST_STATUS_WATCH`, so that the environment of a program does not
+/// change other commands. The variable of a switch may be `yes`, `off` and the like.
+fn with_variables(command: Command, path: &str) -> Command {
+    let name = |text: &str| text.to_uppercase().replace('-', "_");
+    let with_variable = |arg: Arg| {
+        let arg = match arg.get_long() {
+            Some(long) if arg.get_env().is_none() => {
+                let is_common = PROGRAMS.contains(&path) || SHARED.contains(&long);
+                let prefix = if is_common { PREFIX } else { path };
+                let variable = format!("{prefix}_{}", name(long));
+                arg.env(variable)
+            }
+            _ => arg,
+        };
+        match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        }
+    };
+    command.mut_args(with_variable).mut_subcommands(|command| {
+        let path = format!("{path}_{}", name(command.get_name()));
+        with_variables(command, &path)
+    })
+}
