@@ -52,6 +52,7 @@ mod races;
 mod refused;
 mod replaced;
 mod requests;
+mod restarted;
 mod restarts;
 mod scheduled;
 mod scheduled_crowd;

@@ -104,6 +104,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         let controller = leafhost_controller::run(
             &cluster,
             args.name_grace,
+            args.restart_pods,
             problems.subscribe(),
             &metrics,
             shutdown.clone(),

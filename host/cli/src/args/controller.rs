@@ -22,6 +22,10 @@ pub struct ControllerArgs {
     #[arg(long)]
     pub no_brokers: bool,
 
+    /// Evict pods whose device is gone, for Configurations with the annotation leafhost.dev/restart-pods; needs the right to get pods and to create pods/eviction
+    #[arg(long)]
+    pub restart_pods: bool,
+
     /// Delete the reports of all nodes, remove the statuses of all Configurations, and exit; for use after an uninstallation, when nothing updates them
     #[arg(long)]
     pub clear: bool,

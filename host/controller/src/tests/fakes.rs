@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
-    Classes, Cluster, ClusterViews, Deleting, NodeSet, NodeState, ReadError,
+    Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeSet, NodeState, PodKey, PodState,
+    ReadError,
 };
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
@@ -59,6 +60,11 @@ pub struct Fake {
     pub metrics: Arc<Metrics>,
     /// Error of status, Event and finalizer writes.
     pub answer: Mutex<Option<WriteError>>,
+    pub pods: Mutex<BTreeMap<PodKey, PodState>>,
+    /// Error of evictions.
+    pub keeps: Mutex<Option<EvictionError>>,
+    /// Attempted evictions with their times and the uids of the pods.
+    pub evictions: Mutex<Vec<(Instant, PodKey, String)>>,
 }
 
 pub type Meanwhile = fn(&Fake);
@@ -154,6 +160,16 @@ impl Cluster for Fake {
         self.instances.send_replace(Arc::new(set));
         self.writes.send_modify(|writes| writes.push(key));
         Ok(())
+    }
+
+    async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError> {
+        Ok(self.pods.lock().unwrap().get(key).cloned())
+    }
+
+    async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError> {
+        let tried = (Instant::now(), key.clone(), uid.to_owned());
+        self.evictions.lock().unwrap().push(tried);
+        self.keeps.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 }
 
@@ -308,6 +324,9 @@ impl Fake {
             named: Mutex::default(),
             unnamed: Mutex::default(),
             answer: Mutex::default(),
+            pods: Mutex::default(),
+            keeps: Mutex::default(),
+            evictions: Mutex::default(),
         })
     }
 

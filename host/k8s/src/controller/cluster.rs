@@ -11,7 +11,8 @@ use kube::core::DeserializeGuard;
 use kube::runtime::events::Recorder;
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
-    Cluster, ClusterViews, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+    Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeSet, NodeState, PodKey,
+    PodState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
@@ -38,6 +39,7 @@ mod agents;
 mod clear;
 mod finalizers;
 mod names;
+mod pods;
 mod statuses;
 
 pub use clear::clear;
@@ -199,6 +201,14 @@ impl Cluster for KubeCluster {
             Change::Create(_) => Ok(()),
         };
         done.map_err(|failure| write_error(&failure))
+    }
+
+    async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError> {
+        pods::read(&self.client, key).await
+    }
+
+    async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError> {
+        pods::evict(&self.client, key, uid).await
     }
 }
 
