@@ -41,6 +41,7 @@ mod kubectl_reads;
 mod many_pods;
 mod migrate;
 mod names;
+mod node_labels;
 mod nodes;
 mod objects;
 mod older;

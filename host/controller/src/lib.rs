@@ -12,6 +12,7 @@ mod finalizers;
 mod fold;
 mod metrics;
 mod names;
+mod node_labels;
 mod pass_schedule;
 mod release;
 mod releasing;

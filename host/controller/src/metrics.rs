@@ -27,6 +27,8 @@ pub(crate) enum Write {
     Eviction,
     /// A reservation of a name.
     Name,
+    /// The labels of a node.
+    Node,
 }
 
 /// All metrics of the controller.
@@ -222,7 +224,7 @@ mod tests {
         let releases = || lines(&metrics, "leafhost_controller_releases_total");
         let failures = || lines(&metrics, "leafhost_controller_failed_writes_total");
         assert_eq!(releases(), [" 0"]);
-        let none = ["broker", "eviction", "instance", "name", "status"];
+        let none = ["broker", "eviction", "instance", "name", "node", "status"];
         let none = none.map(|of| format!("{{of=\"{of}\"}} 0"));
         assert_eq!(failures(), none);
         metrics.released(2);

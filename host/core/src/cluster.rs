@@ -35,6 +35,15 @@ pub struct NodeState {
     pub not_ready_since: Option<Timestamp>,
 }
 
+/// Labels of a node in this API group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeLabels {
+    /// Names of all labels.
+    pub all: BTreeSet<String>,
+    /// Names of those that the controller has set.
+    pub own: BTreeSet<String>,
+}
+
 /// Configurations whose devices the scheduler allocates, with the problem of their device class, if any. Leaves out
 /// those whose class is not known yet.
 pub type Classes = BTreeMap<ConfigurationKey, Result<(), Problem>>;
@@ -163,6 +172,8 @@ pub struct ClusterViews {
     pub leads: watch::Receiver<bool>,
     /// Nodes.
     pub nodes: watch::Receiver<Arc<NodeSet>>,
+    /// Labels of the nodes in this API group.
+    pub node_labels: watch::Receiver<Arc<BTreeMap<String, NodeLabels>>>,
     /// Instances of all nodes.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
     /// Configurations.
@@ -201,4 +212,6 @@ pub trait Cluster: StatusStore + NameStore {
     async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError>;
     /// Evicts the pod with this uid, unless a `PodDisruptionBudget` forbids it.
     async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError>;
+    /// Replaces the labels of a node that the controller has set; fails if others have set one of them.
+    async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError>;
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
-    Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeSet, NodeState, PodKey, PodState,
-    ReadError,
+    Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeLabels, NodeSet, NodeState,
+    PodKey, PodState, ReadError,
 };
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
@@ -29,6 +29,9 @@ use crate::metrics::Metrics;
 pub struct Fake {
     pub leads: watch::Sender<bool>,
     pub nodes: watch::Sender<Arc<NodeSet>>,
+    pub node_labels: watch::Sender<Arc<BTreeMap<String, NodeLabels>>>,
+    /// Attempted writes of labels.
+    pub labelled: Mutex<Vec<(String, BTreeSet<String>)>>,
     pub instances: watch::Sender<Arc<InstanceSet>>,
     /// Resources that pods ask for; `None` if the API server does not answer.
     pub requested: Mutex<Option<BTreeSet<String>>>,
@@ -88,6 +91,7 @@ impl Cluster for Fake {
         ClusterViews {
             leads: self.leads.subscribe(),
             nodes: self.nodes.subscribe(),
+            node_labels: self.node_labels.subscribe(),
             instances: self.instances.subscribe(),
             configurations: self.configurations.subscribe(),
             manifests: self.manifests.subscribe(),
@@ -170,6 +174,18 @@ impl Cluster for Fake {
         let tried = (Instant::now(), key.clone(), uid.to_owned());
         self.evictions.lock().unwrap().push(tried);
         self.keeps.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError> {
+        let tried = (node.to_owned(), labels.clone());
+        self.labelled.lock().unwrap().push(tried);
+        self.answer()?;
+        let mut nodes = BTreeMap::clone(&self.node_labels.borrow());
+        let found = nodes.get_mut(node).unwrap();
+        found.all = &(&found.all - &found.own) | labels;
+        found.own.clone_from(labels);
+        self.node_labels.send_replace(Arc::new(nodes));
+        Ok(())
     }
 }
 
@@ -304,6 +320,8 @@ impl Fake {
             metrics: Metrics::new(is_leader, None),
             leads,
             nodes: watch::Sender::new(Arc::new(nodes)),
+            node_labels: watch::Sender::default(),
+            labelled: Mutex::default(),
             instances: watch::Sender::new(Arc::new(set)),
             requested: Mutex::new(Some(BTreeSet::new())),
             writes: watch::Sender::new(Vec::new()),
