@@ -125,8 +125,8 @@ impl World<'_> {
 }
 
 impl Losses {
-    /// Compares the uses with those of the last call: a use is lost if its node no longer sees the device. A use that ended before, or whose
-    /// device comes back, is not lost.
+    /// Compares the uses with those of the last call: a use is lost if its node no longer sees the device. A use that ended before, or
+    /// whose device comes back, is not lost.
     pub fn update(&mut self, world: &World<'_>, now: Instant, clock: Timestamp) {
         let before = std::mem::replace(&mut self.held, world.uses());
         for (one, owner) in before {
