@@ -26,18 +26,18 @@ pub struct Controller {
 
 impl Controller {
     pub fn start(cluster: &'static Cluster, space: &Namespace<'_>) -> Result<Self> {
+        Self::start_with(cluster, space, &[])
+    }
+
+    /// Starts a controller with additional arguments.
+    pub fn start_with(
+        cluster: &'static Cluster,
+        space: &Namespace<'_>,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        Self::grant(cluster, space, &[])?;
         let space = space.name();
         let account = format!("{space}-leafhost-controller");
-        let chart = source_tree().join("deploy/chart");
-        let chart = chart.to_string_lossy();
-        let template = ["template", space, &chart, "--namespace", space];
-        let only = ["--show-only", "templates/controller.yaml"];
-        let rendered = cluster.helm(&[&template[..], &only].concat())?;
-        for object in serde_saphyr::from_multiple::<Value>(&rendered)? {
-            if object["kind"] != "Deployment" {
-                cluster.apply(&object.to_string())?;
-            }
-        }
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("kubeconfig");
         fs::write(
@@ -54,6 +54,7 @@ impl Controller {
             .args(["--name-grace", "1s"])
             .args(["--metrics-listen", "127.0.0.1:0"])
             .args(["--log-format", "text", "--log-level", "debug"])
+            .args(arguments)
             .env("KUBECONFIG", config)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -69,12 +70,29 @@ impl Controller {
         })
     }
 
+    /// Gives the service account the rights that the chart has with these values.
+    pub fn grant(cluster: &'static Cluster, space: &Namespace<'_>, values: &[&str]) -> Result<()> {
+        let space = space.name();
+        let chart = source_tree().join("deploy/chart");
+        let chart = chart.to_string_lossy();
+        let mut template = vec!["template", space, &*chart, "--namespace", space];
+        template.extend(["--show-only", "templates/controller.yaml"]);
+        template.extend(values.iter().flat_map(|value| ["--set", value]));
+        let rendered = cluster.helm(&template)?;
+        for object in serde_saphyr::from_multiple::<Value>(&rendered)? {
+            if object["kind"] != "Deployment" {
+                cluster.apply(&object.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// Returns the metrics of the controller.
-    fn metrics(&self) -> Result<String> {
+    pub fn metrics(&self) -> Result<String> {
         let log = self.log();
         let (_, address) = log.split_once("metrics=").context("no address")?;
         let address = address.split_whitespace().next().unwrap_or_default();

@@ -264,6 +264,55 @@ fn the_controller_may_make_pods_only_if_it_makes_brokers() -> Result<()> {
 }
 
 #[test]
+fn the_controller_may_evict_pods_only_if_a_value_says_so() -> Result<()> {
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let without = "controller.brokers.enabled=false";
+    let usual = render(cluster, &[without])?;
+    let restarting = render(cluster, &[without, "controller.restartPods=true"])?;
+    let of = |objects: &[Value]| {
+        rights(objects, "ClusterRole")
+            .remove("")
+            .unwrap_or_default()
+    };
+    let added = ["create pods/eviction", "get pods"].map(String::from);
+    assert_eq!(&of(&restarting) - &of(&usual), added.into());
+    let (usual, restarting) = (format!("{usual:?}"), format!("{restarting:?}"));
+    assert!(!usual.contains("--restart-pods") && restarting.contains("--restart-pods"));
+    Ok(())
+}
+
+#[test]
+fn the_controller_may_patch_nodes_only_if_a_value_says_so_and_a_policy_restricts_it() -> Result<()>
+{
+    let Some(cluster) = cluster::shared()? else {
+        return Ok(());
+    };
+    let usual = render(cluster, &[])?;
+    let labelling = render(cluster, &["controller.nodeLabels=true"])?;
+    let of = |objects: &[Value]| {
+        rights(objects, "ClusterRole")
+            .remove("")
+            .unwrap_or_default()
+    };
+    let added = ["patch nodes"].map(String::from);
+    assert_eq!(&of(&labelling) - &of(&usual), added.into());
+    for (objects, is_there) in [(usual, false), (labelling, true)] {
+        assert_eq!(format!("{objects:?}").contains("--node-labels"), is_there);
+        for kind in [
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ] {
+            let all = of_kind(&objects, kind);
+            let is_it = |one: &&Value| one["metadata"]["name"] == "leafhost-agent-node-labels";
+            assert_eq!(all.into_iter().any(|one| is_it(&one)), is_there, "{kind}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn the_agents_container_has_no_privilege_and_only_the_folders_it_needs() -> Result<()> {
     let Some(cluster) = cluster::shared()? else {
         return Ok(());

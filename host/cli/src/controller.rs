@@ -104,6 +104,7 @@ async fn serve(args: &ControllerArgs) -> Result<()> {
         let controller = leafhost_controller::run(
             &cluster,
             args.name_grace,
+            (args.restart_pods, args.node_labels),
             problems.subscribe(),
             &metrics,
             shutdown.clone(),

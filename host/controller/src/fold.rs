@@ -38,6 +38,8 @@ pub struct ClusterState<'a> {
     pub names: &'a ResourceNames,
     /// Problems of brokers.
     pub brokers: &'a [Problem],
+    /// Configurations whose pods are not restarted although they ask for it.
+    pub restarts: &'a [Problem],
     /// Device classes of Configurations whose devices the scheduler allocates.
     pub classes: &'a Classes,
 }
@@ -108,6 +110,17 @@ pub fn fold(seen: &ClusterState<'_>, now: Timestamp) -> Folded {
             message: problem.message.clone(),
         }));
         problems.extend(brokers.into_iter().map(|one| (one.reason, one.message)));
+        let mut restarts = seen.restarts.iter();
+        let restarts = restarts.find(|one| one.subject() == Subject::Configuration(key));
+        if let Some(problem) = restarts.map(ReportedProblem::from) {
+            conditions.push(ConditionUpdate {
+                kind: ConditionType::PodsRestarted,
+                status: Truth::False,
+                reason: problem.reason.clone(),
+                message: problem.message.clone(),
+            });
+            problems.insert(problem.reason, problem.message);
+        }
         let ready = reports.iter().filter(|one| !one.is_blocked());
         let ready = if is_taken { 0 } else { ready.count() };
         let mut status = ConfigurationStatus {
@@ -142,14 +155,23 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn reason(&self) -> Option<Reason> {
-        self.reported.problem.as_ref()?.reason.parse().ok()
+        reason(self.reported)
     }
 
     /// Returns true if the Configuration does not work on the node.
     fn is_blocked(&self) -> bool {
-        let concerns = self.reason().map(concerns);
-        concerns.is_some_and(|concerns| concerns != Concerns::Remark)
+        is_blocked(self.reported)
     }
+}
+
+fn reason(reported: &ReportedConfiguration) -> Option<Reason> {
+    reported.problem.as_ref()?.reason.parse().ok()
+}
+
+/// Returns true if a Configuration does not work on the node that reports this.
+pub fn is_blocked(reported: &ReportedConfiguration) -> bool {
+    let concerns = reason(reported).map(concerns);
+    concerns.is_some_and(|concerns| concerns != Concerns::Remark)
 }
 
 /// Part of a Configuration that a reason is about.
@@ -184,7 +206,7 @@ fn concerns(reason: Reason) -> Concerns {
 }
 
 /// Returns true if the node is Ready, so that its reports count.
-fn is_ready(nodes: &NodeSet, node: &str) -> bool {
+pub fn is_ready(nodes: &NodeSet, node: &str) -> bool {
     let state = nodes.nodes.get(node);
     state.is_some_and(|state| state.not_ready_since.is_none())
 }

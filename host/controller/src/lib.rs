@@ -1,16 +1,19 @@
 //! The controller: the part that one process does for all nodes of a cluster.
 //!
 //! Agents write only about their own node. The controller releases what nodes that are gone left behind, and shows on each Configuration
-//! what agents report about it. It creates the brokers that Configurations ask for and reserves the names of Configurations. Two
-//! controllers at once do no harm, because each write carries the state that it assumes.
+//! what agents report about it. It creates the brokers that Configurations ask for and reserves the names of Configurations. If it is told
+//! to, it evicts pods whose device is gone, and labels nodes. Two controllers at once do no harm, because each write carries the state that
+//! it assumes.
 
 mod attempts;
 pub mod brokers;
 mod events;
+mod evictions;
 mod finalizers;
 mod fold;
 mod metrics;
 mod names;
+mod node_labels;
 mod pass_schedule;
 mod release;
 mod releasing;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leafhost_core::brokers::{Kind, ObjectSet, Phase};
-use leafhost_metrics::{Count, Counts, Labels, labels, register};
+use leafhost_metrics::{Count, Counts, Labels, count, labels, register};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -23,8 +23,12 @@ pub(crate) enum Write {
     Status,
     /// A broker or a service.
     Broker,
+    /// The eviction of a pod whose device is gone.
+    Eviction,
     /// A reservation of a name.
     Name,
+    /// The labels of a node.
+    Node,
 }
 
 /// All metrics of the controller.
@@ -37,6 +41,7 @@ pub struct Metrics {
     brokers: Counts,
     leading: Gauge,
     releases: Count,
+    evictions: Family<Labels, Count>,
     failures: Family<Labels, Count>,
 }
 
@@ -62,6 +67,11 @@ impl Metrics {
                 "leafhost_controller_releases_total",
                 "Entries of nodes that are gone, removed from Instances",
             ),
+            evictions: register(
+                all,
+                "leafhost_controller_pods_evicted_total",
+                "Pods that were evicted because their device is gone",
+            ),
             failures: register(
                 all,
                 "leafhost_controller_failed_writes_total",
@@ -86,6 +96,17 @@ impl Metrics {
     pub(crate) fn released(&self, nodes: usize) {
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
         self.releases.0.inc_by(nodes);
+    }
+
+    /// Counts an evicted pod of a Configuration.
+    pub(crate) fn evicted(&self, configuration: &str) {
+        count(&self.evictions, [("configuration", configuration)]);
+    }
+
+    /// Removes the counter of a name that no Configuration has any more.
+    pub(crate) fn forget_evictions(&self, configuration: &str) {
+        self.evictions
+            .remove(&labels([("configuration", configuration)]));
     }
 
     /// Counts a write that failed for a reason other than a concurrent change of the object.
@@ -203,7 +224,8 @@ mod tests {
         let releases = || lines(&metrics, "leafhost_controller_releases_total");
         let failures = || lines(&metrics, "leafhost_controller_failed_writes_total");
         assert_eq!(releases(), [" 0"]);
-        let none = ["broker", "instance", "name", "status"].map(|of| format!("{{of=\"{of}\"}} 0"));
+        let none = ["broker", "eviction", "instance", "name", "node", "status"];
+        let none = none.map(|of| format!("{{of=\"{of}\"}} 0"));
         assert_eq!(failures(), none);
         metrics.released(2);
         metrics.failed(Write::Broker);

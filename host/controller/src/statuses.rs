@@ -32,11 +32,12 @@ pub type Problems = Arc<BTreeMap<(Regarding, String), String>>;
 /// A Configuration as it was seen, and the status to write.
 type Job = (Arc<ConfigurationState>, ConfigurationStatus);
 
-/// Writes statuses while this controller leads; returns only if a source ends. `brokers` are the problems of brokers; `problems` gets all
-/// problems.
+/// Writes statuses while this controller leads; returns only if a source ends. `brokers` are the problems of brokers, `restarts` those of
+/// pods whose device is gone; `problems` gets all problems.
 pub async fn run(
     cluster: &dyn Cluster,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
+    restarts: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     metrics: &Metrics,
 ) -> Result<(), SourceEnded> {
@@ -45,6 +46,7 @@ pub async fn run(
         metrics,
         views: cluster.views(),
         brokers,
+        restarts,
         problems,
         writes: Writes::new(PLACES),
         attempts: Attempts::default(),
@@ -61,6 +63,7 @@ pub async fn run(
             changed = task.views.names.changed() => changed.map_err(|_| SourceEnded("ResourceNames"))?,
             changed = task.views.classes.changed() => changed.map_err(|_| SourceEnded("DeviceClasses"))?,
             changed = task.brokers.changed() => changed.map_err(|_| SourceEnded("the brokers' problems"))?,
+            changed = task.restarts.changed() => changed.map_err(|_| SourceEnded("the problems of restarts"))?,
             done = task.writes.done() => {
                 for one in done {
                     task.note(one);
@@ -84,6 +87,7 @@ struct StatusWriter<'a> {
     metrics: &'a Metrics,
     views: ClusterViews,
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
+    restarts: watch::Receiver<Arc<Vec<Problem>>>,
     problems: watch::Sender<Problems>,
     writes: Writes<'a, ConfigurationKey, Job>,
     attempts: Attempts<ConfigurationKey, (), ()>,
@@ -100,6 +104,7 @@ impl StatusWriter<'_> {
         let reports = Arc::clone(&self.views.reports.borrow_and_update());
         let names = Arc::clone(&self.views.names.borrow_and_update());
         let brokers = Arc::clone(&self.brokers.borrow_and_update());
+        let restarts = Arc::clone(&self.restarts.borrow_and_update());
         let classes = Arc::clone(&self.views.classes.borrow_and_update());
         let leads = *self.views.leads.borrow_and_update();
         let is_read = nodes.complete
@@ -122,6 +127,7 @@ impl StatusWriter<'_> {
             instances: &instances,
             names: &names.names,
             brokers: &brokers,
+            restarts: &restarts,
             classes: &classes,
         };
         // The API server keeps whole seconds.

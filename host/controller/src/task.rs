@@ -10,24 +10,29 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::{events, finalizers, names, releasing, statuses};
+use crate::{events, evictions, finalizers, names, node_labels, releasing, statuses};
 
 /// Acts on this cluster while this process leads, until `shutdown` is cancelled. Shows the problems of `brokers`, too. An unused name stays
-/// reserved for `name_grace`. A write in flight at the end is left to the API server.
+/// reserved for `name_grace`. Evicts pods whose device is gone only if it `evicts`, and labels nodes only if it `labels`. A write
+/// in flight at the end is left to the API server.
 pub async fn run(
     cluster: &dyn Cluster,
     name_grace: Duration,
+    (evicts, labels): (bool, bool),
     brokers: watch::Receiver<Arc<Vec<Problem>>>,
     metrics: &Metrics,
     shutdown: CancellationToken,
 ) -> Result<(), SourceEnded> {
     let (sender, problems) = watch::channel(Arc::default());
+    let (evictor, restarts) = watch::channel(Arc::default());
     let tasks = async {
         tokio::try_join!(
             releasing::run(cluster, metrics),
             finalizers::run(cluster),
             names::run(cluster, name_grace, metrics),
-            statuses::run(cluster, brokers, sender, metrics),
+            statuses::run(cluster, brokers, restarts, sender, metrics),
+            evictions::run(cluster, evicts, evictor, metrics),
+            node_labels::run(cluster, labels, metrics),
             events::run(cluster, problems),
         )
     };

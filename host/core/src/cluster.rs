@@ -1,7 +1,9 @@
 //! Port of the controller: the cluster as seen by one process that acts for all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -33,6 +35,15 @@ pub struct NodeState {
     pub not_ready_since: Option<Timestamp>,
 }
 
+/// Labels of a node in this API group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeLabels {
+    /// Names of all labels.
+    pub all: BTreeSet<String>,
+    /// Names of those that the controller has set.
+    pub own: BTreeSet<String>,
+}
+
 /// Configurations whose devices the scheduler allocates, with the problem of their device class, if any. Leaves out
 /// those whose class is not known yet.
 pub type Classes = BTreeMap<ConfigurationKey, Result<(), Problem>>;
@@ -62,8 +73,8 @@ pub enum DeletingKind {
     Instance,
 }
 
-impl std::fmt::Display for Deleting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Deleting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}/{}", self.kind, self.namespace, self.name)
     }
 }
@@ -87,6 +98,73 @@ pub struct ReadError {
     pub why: String,
 }
 
+/// Namespace and name of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodKey {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+}
+
+impl PodKey {
+    /// Parses a holder as Instances show it: `namespace/name`.
+    pub fn of_holder(holder: &str) -> Option<Self> {
+        let (namespace, name) = holder.split_once('/')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// State of a pod that may be evicted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodState {
+    /// Uid of the pod: distinguishes it from all others that ever had the name.
+    pub uid: String,
+    /// Node that the pod is bound to.
+    pub node: Option<String>,
+    /// Time of creation.
+    pub created: Option<Timestamp>,
+    /// True if the pod has ended, or is being deleted.
+    pub is_ending: bool,
+    /// True if the pod shows a static pod of its kubelet.
+    pub is_mirror: bool,
+    /// True if the pod has a label of brokers, which the controller itself manages.
+    pub is_broker: bool,
+    /// Kind of the object that controls the pod, if any, such as `ReplicaSet`.
+    pub owner: Option<String>,
+}
+
+/// Reason why a pod was not evicted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EvictionError {
+    /// Forbidden at the moment, such as by a `PodDisruptionBudget`.
+    #[error("{0}")]
+    NotNow(String),
+    /// Rejected by the API server's rules, such as for a missing right.
+    #[error("{0}")]
+    Denied(String),
+    /// Another pod has the name, or none.
+    #[error("the pod is gone")]
+    Gone,
+    /// No answer arrived.
+    #[error("{message}")]
+    NoAnswer {
+        /// Description of the error.
+        message: String,
+        /// Delay before the next attempt, if the API server asks for one.
+        retry_after: Option<Duration>,
+    },
+}
+
 /// Watches of the cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterViews {
@@ -94,6 +172,8 @@ pub struct ClusterViews {
     pub leads: watch::Receiver<bool>,
     /// Nodes.
     pub nodes: watch::Receiver<Arc<NodeSet>>,
+    /// Labels of the nodes in this API group.
+    pub node_labels: watch::Receiver<Arc<BTreeMap<String, NodeLabels>>>,
     /// Instances of all nodes.
     pub instances: watch::Receiver<Arc<InstanceSet>>,
     /// Configurations.
@@ -128,4 +208,10 @@ pub trait Cluster: StatusStore + NameStore {
     async fn requested(&self, node: &str) -> Result<BTreeSet<String>, ReadError>;
     /// Writes a change of `base` if its version is still current; fails if another writer was first.
     async fn write(&self, base: &Instance, change: &Change) -> Result<(), WriteError>;
+    /// Reads the state of a pod from the API server; returns `None` if the pod does not exist.
+    async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError>;
+    /// Evicts the pod with this uid, unless a `PodDisruptionBudget` forbids it.
+    async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError>;
+    /// Replaces the labels of a node that the controller has set; fails if others have set one of them.
+    async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError>;
 }

@@ -12,11 +12,13 @@ use crate::yaml_cost;
 mod backend;
 mod broker_properties;
 mod resources;
+mod restarts;
 mod workloads;
 
 pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, read as read_allocation};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
+pub use restarts::{RESTART_PODS_ANNOTATION, read as read_restart_pods};
 
 /// Annotation that sets how long a missing device keeps its Instance, such as `30s` or `5m`.
 pub const GRACE_ANNOTATION: &str = "leafhost.dev/grace";
@@ -333,6 +335,7 @@ impl TryFrom<Manifest> for Configuration {
         let resources = or_default(resources, &mut problems);
         let (backend, evicts, wrong) = backend::read(&metadata.annotations);
         problems.extend(wrong);
+        problems.extend(restarts::read(&metadata.annotations, backend).err());
         match (key, capacity) {
             (Some(key), Some(capacity)) if problems.is_empty() => Ok(Self {
                 uid: metadata.uid.unwrap_or_default(),
@@ -520,6 +523,7 @@ mod tests {
             (RESOURCES_ANNOTATION, "all"),
             (ALLOCATION_ANNOTATION, "both"),
             (EVICT_ANNOTATION, "true"),
+            (RESTART_PODS_ANNOTATION, "yes"),
         ];
         let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
         wrong.metadata.annotations.extend(annotations);
@@ -533,6 +537,7 @@ mod tests {
                 "metadata.annotations.leafhost.dev/resources",
                 "metadata.annotations.leafhost.dev/allocation",
                 "metadata.annotations.leafhost.dev/evict",
+                "metadata.annotations.leafhost.dev/restart-pods",
             ]
         );
     }

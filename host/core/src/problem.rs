@@ -116,6 +116,13 @@ pub enum Problem {
         "spec.brokerSpec: brokers ask for the resources of Instances, which the annotation leafhost.dev/resources: configuration leaves out; remove the annotation"
     )]
     BrokerResourceNotOffered { configuration: ConfigurationKey },
+    #[error(
+        "pods whose device is gone are not restarted: {error}; set controller.restartPods=true in the chart, which starts the controller with --restart-pods and allows it to evict pods, or remove the annotation leafhost.dev/restart-pods"
+    )]
+    PodsNotRestarted {
+        configuration: ConfigurationKey,
+        error: String,
+    },
 
     // Handlers and their answers.
     #[error("handler {handler:?} is not loaded yet")]
@@ -417,6 +424,7 @@ impl Problem {
             | Self::BrokerNotWritten { configuration, .. }
             | Self::BrokerNameTaken { configuration, .. }
             | Self::BrokerResourceNotOffered { configuration }
+            | Self::PodsNotRestarted { configuration, .. }
             | Self::HandlerLoading { configuration, .. }
             | Self::HandlerNotFound { configuration, .. }
             | Self::HandlerRemoved { configuration, .. }

@@ -55,6 +55,8 @@ pub struct ConfigurationState {
     pub backend: Backend,
     /// True if pods are evicted when their device does not work.
     pub evicts: bool,
+    /// True if pods whose device is gone are evicted by the controller.
+    pub restarts_pods: bool,
     /// Current status of the object, if it can be parsed.
     pub status: Option<ConfigurationStatus>,
 }
@@ -124,6 +126,8 @@ pub enum ConditionType {
     DraUnavailable,
     /// Its brokers and services match the spec. Shown only if false.
     BrokersMade,
+    /// The controller may evict pods whose device is gone, as an annotation asks. Shown only if false.
+    PodsRestarted,
     /// Type of another version of the controller. Never written.
     #[serde(other)]
     Other,
@@ -156,6 +160,8 @@ pub enum Regarding {
     Configuration(ConfigurationKey, String),
     /// ConfigMap with handlers.
     ConfigMap(ObjectName),
+    /// Pod whose device is gone.
+    Pod(ObjectName),
 }
 
 impl Regarding {
@@ -163,7 +169,7 @@ impl Regarding {
     pub fn namespace(&self) -> &str {
         match self {
             Self::Configuration(key, _) => key.namespace(),
-            Self::ConfigMap(object) => &object.namespace,
+            Self::ConfigMap(object) | Self::Pod(object) => &object.namespace,
         }
     }
 }

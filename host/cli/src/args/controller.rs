@@ -9,6 +9,10 @@ use super::{LogArgs, duration, socket_address};
 
 /// Flags of `leafhost controller`.
 #[derive(Debug, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag on the command line"
+)]
 pub struct ControllerArgs {
     /// The namespace of the Lease leafhost-controller, by which one of several controllers becomes the leader [default: that of the service account]
     #[arg(long, value_name = "NAMESPACE")]
@@ -21,6 +25,14 @@ pub struct ControllerArgs {
     /// Create no pods, jobs and services for brokerSpec, instanceServiceSpec and configurationServiceSpec
     #[arg(long)]
     pub no_brokers: bool,
+
+    /// Evict pods whose device is gone, for Configurations with the annotation leafhost.dev/restart-pods; needs the right to get pods and to create pods/eviction
+    #[arg(long)]
+    pub restart_pods: bool,
+
+    /// Label each node with the Configurations of which it sees a device, such as akri.sh/cameras=true; needs the right to patch nodes
+    #[arg(long)]
+    pub node_labels: bool,
 
     /// Delete the reports of all nodes, remove the statuses of all Configurations, and exit; for use after an uninstallation, when nothing updates them
     #[arg(long)]

@@ -15,6 +15,7 @@ struct Cluster {
     instances: InstanceSet,
     names: ResourceNames,
     brokers: Vec<Problem>,
+    restarts: Vec<Problem>,
     classes: Classes,
 }
 
@@ -42,6 +43,7 @@ impl Cluster {
             instances: InstanceSet::default(),
             names: ResourceNames::default(),
             brokers: Vec::new(),
+            restarts: Vec::new(),
             classes: Classes::new(),
         };
         for node in nodes {
@@ -103,6 +105,7 @@ impl Cluster {
             instances: &self.instances,
             names: &self.names,
             brokers: &self.brokers,
+            restarts: &self.restarts,
             classes: &self.classes,
         };
         fold(&seen, at(1000))
@@ -149,6 +152,30 @@ fn brokers_that_cannot_be_made_are_a_condition_and_an_event_of_their_configurati
     let events = cluster.fold().events;
     let reasons: Vec<&str> = events.keys().map(|(_, reason)| reason.as_str()).collect();
     assert_eq!(reasons, ["BrokerNotWritten"]);
+}
+
+#[test]
+fn pods_that_are_not_restarted_although_it_is_asked_for_are_a_condition_and_an_event() {
+    let mut cluster = Cluster::new(&["a"]);
+    cluster.report("a", "onvif", 2, None);
+    let works = cluster.shown();
+    let denied = |name| Problem::PodsNotRestarted {
+        configuration: key(name),
+        error: "no right".into(),
+    };
+    cluster.restarts = vec![denied("others"), denied("cams")];
+    assert_eq!(
+        cluster.shown(),
+        format!("{works} PodsRestarted=False/PodsNotRestarted")
+    );
+    let message = cluster.message(ConditionType::PodsRestarted);
+    assert!(
+        message.contains("no right") && message.contains("controller.restartPods=true"),
+        "{message}"
+    );
+    let events = cluster.fold().events;
+    let reasons: Vec<&str> = events.keys().map(|(_, reason)| reason.as_str()).collect();
+    assert_eq!(reasons, ["PodsNotRestarted"]);
 }
 
 #[test]

@@ -38,8 +38,9 @@ fn start_with(
     let cluster = Arc::clone(&fake);
     let (problems, _) = watch::channel(Arc::default());
     let task = tokio::spawn(async move {
-        let brokers = watch::Sender::default();
-        run(&*cluster, brokers.subscribe(), problems, &cluster.metrics).await
+        let (brokers, restarts) = (watch::Sender::default(), watch::Sender::default());
+        let (brokers, restarts) = (brokers.subscribe(), restarts.subscribe());
+        run(&*cluster, brokers, restarts, problems, &cluster.metrics).await
     });
     (fake, AbortOnDropHandle::new(task))
 }

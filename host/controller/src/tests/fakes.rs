@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{
-    Classes, Cluster, ClusterViews, Deleting, NodeSet, NodeState, ReadError,
+    Classes, Cluster, ClusterViews, Deleting, EvictionError, NodeLabels, NodeSet, NodeState,
+    PodKey, PodState, ReadError,
 };
 use leafhost_core::instance::{Instance, InstanceKey};
 use leafhost_core::names::ConfigurationKey;
@@ -28,6 +29,9 @@ use crate::metrics::Metrics;
 pub struct Fake {
     pub leads: watch::Sender<bool>,
     pub nodes: watch::Sender<Arc<NodeSet>>,
+    pub node_labels: watch::Sender<Arc<BTreeMap<String, NodeLabels>>>,
+    /// Attempted writes of labels.
+    pub labelled: Mutex<Vec<(String, BTreeSet<String>)>>,
     pub instances: watch::Sender<Arc<InstanceSet>>,
     /// Resources that pods ask for; `None` if the API server does not answer.
     pub requested: Mutex<Option<BTreeSet<String>>>,
@@ -59,6 +63,11 @@ pub struct Fake {
     pub metrics: Arc<Metrics>,
     /// Error of status, Event and finalizer writes.
     pub answer: Mutex<Option<WriteError>>,
+    pub pods: Mutex<BTreeMap<PodKey, PodState>>,
+    /// Error of evictions.
+    pub keeps: Mutex<Option<EvictionError>>,
+    /// Attempted evictions with their times and the uids of the pods.
+    pub evictions: Mutex<Vec<(Instant, PodKey, String)>>,
 }
 
 pub type Meanwhile = fn(&Fake);
@@ -82,6 +91,7 @@ impl Cluster for Fake {
         ClusterViews {
             leads: self.leads.subscribe(),
             nodes: self.nodes.subscribe(),
+            node_labels: self.node_labels.subscribe(),
             instances: self.instances.subscribe(),
             configurations: self.configurations.subscribe(),
             manifests: self.manifests.subscribe(),
@@ -153,6 +163,28 @@ impl Cluster for Fake {
         }
         self.instances.send_replace(Arc::new(set));
         self.writes.send_modify(|writes| writes.push(key));
+        Ok(())
+    }
+
+    async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError> {
+        Ok(self.pods.lock().unwrap().get(key).cloned())
+    }
+
+    async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError> {
+        let tried = (Instant::now(), key.clone(), uid.to_owned());
+        self.evictions.lock().unwrap().push(tried);
+        self.keeps.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError> {
+        let tried = (node.to_owned(), labels.clone());
+        self.labelled.lock().unwrap().push(tried);
+        self.answer()?;
+        let mut nodes = BTreeMap::clone(&self.node_labels.borrow());
+        let found = nodes.get_mut(node).unwrap();
+        found.all = &(&found.all - &found.own) | labels;
+        found.own.clone_from(labels);
+        self.node_labels.send_replace(Arc::new(nodes));
         Ok(())
     }
 }
@@ -288,6 +320,8 @@ impl Fake {
             metrics: Metrics::new(is_leader, None),
             leads,
             nodes: watch::Sender::new(Arc::new(nodes)),
+            node_labels: watch::Sender::default(),
+            labelled: Mutex::default(),
             instances: watch::Sender::new(Arc::new(set)),
             requested: Mutex::new(Some(BTreeSet::new())),
             writes: watch::Sender::new(Vec::new()),
@@ -308,6 +342,9 @@ impl Fake {
             named: Mutex::default(),
             unnamed: Mutex::default(),
             answer: Mutex::default(),
+            pods: Mutex::default(),
+            keeps: Mutex::default(),
+            evictions: Mutex::default(),
         })
     }
 

@@ -11,7 +11,8 @@ use kube::core::DeserializeGuard;
 use kube::runtime::events::Recorder;
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::cluster::{
-    Cluster, ClusterViews, Deleting, DeletingKind, NodeSet, NodeState, ReadError,
+    Cluster, ClusterViews, Deleting, DeletingKind, EvictionError, NodeLabels, NodeSet, NodeState,
+    PodKey, PodState, ReadError,
 };
 use leafhost_core::instance::{Edit, Instance, InstanceKey};
 use leafhost_core::names::GROUP;
@@ -37,7 +38,9 @@ use crate::watch::Watch;
 mod agents;
 mod clear;
 mod finalizers;
+mod labels;
 mod names;
+mod pods;
 mod statuses;
 
 pub use clear::clear;
@@ -49,6 +52,9 @@ pub(crate) const NAME: &str = "leafhost-controller";
 
 /// An Instance, and its state of deletion.
 type Read = (Arc<Instance>, Option<Deleting>);
+
+/// State of a node, its hostname, and its labels.
+type ReadNode = (NodeState, Option<String>, NodeLabels);
 
 /// Watched cluster.
 pub struct KubeCluster {
@@ -75,17 +81,26 @@ impl KubeCluster {
         tasks.add("Lease", held);
         let (sender, nodes) = watch::channel(Arc::default());
         let (hostname_sender, hostnames) = watch::channel(None);
-        let publish = move |all: &BTreeMap<String, (NodeState, Option<String>)>| {
-            let nodes = all.iter().map(|(name, (state, _))| (name.clone(), *state));
+        let (label_sender, node_labels) = watch::channel(Arc::default());
+        let publish = move |all: &BTreeMap<String, ReadNode>| {
+            let nodes = all.iter().map(|(name, (state, ..))| (name.clone(), *state));
             let nodes = nodes.collect();
             let complete = true;
             crate::publish(&sender, NodeSet { complete, nodes });
             let named = all.iter();
-            let named = named.filter_map(|(name, (_, host))| Some((name.clone(), host.clone()?)));
+            let named =
+                named.filter_map(|(name, (_, host, _))| Some((name.clone(), host.clone()?)));
             let named: BTreeMap<_, _> = named.collect();
             crate::publish(&hostname_sender, Some(Arc::new(named)));
+            let labels = all.iter();
+            let labels = labels.map(|(name, (.., labels))| (name.clone(), labels.clone()));
+            let labels: BTreeMap<_, _> = labels.collect();
+            crate::publish(&label_sender, labels);
         };
-        let read = |node: Node, _: Option<&_>| Some((state(&node), hostname(&node)));
+        let read = |node: Node, _: Option<&_>| {
+            let labels = labels::read(&node);
+            Some((state(&node), hostname(&node), labels))
+        };
         let all = Watch::new(Api::all(client.clone()));
         let following = follow(all, ("Nodes", TRIES_AGAIN), Node::name_any, read, publish);
         tasks.add_loop("watch of Nodes", following);
@@ -129,6 +144,7 @@ impl KubeCluster {
         let views = ClusterViews {
             leads,
             nodes,
+            node_labels,
             instances,
             configurations,
             manifests,
@@ -199,6 +215,18 @@ impl Cluster for KubeCluster {
             Change::Create(_) => Ok(()),
         };
         done.map_err(|failure| write_error(&failure))
+    }
+
+    async fn pod(&self, key: &PodKey) -> Result<Option<PodState>, EvictionError> {
+        pods::read(&self.client, key).await
+    }
+
+    async fn evict(&self, key: &PodKey, uid: &str) -> Result<(), EvictionError> {
+        pods::evict(&self.client, key, uid).await
+    }
+
+    async fn label_node(&self, node: &str, labels: &BTreeSet<String>) -> Result<(), WriteError> {
+        labels::set(&self.client, node, labels).await
     }
 }
 

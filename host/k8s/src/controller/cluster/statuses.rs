@@ -10,7 +10,7 @@ use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _, ResourceExt as _};
 use leafhost_core::brokers::ManifestSet;
 use leafhost_core::cluster::{Deleting, DeletingKind};
-use leafhost_core::configuration::{Configuration, Manifest, read_allocation};
+use leafhost_core::configuration::{Configuration, Manifest, read_allocation, read_restart_pods};
 use leafhost_core::names::{API_VERSION, ConfigurationKey};
 use leafhost_core::node_report::ReportedHandler;
 use leafhost_core::status_store::{
@@ -173,6 +173,10 @@ async fn publish(recorder: &Recorder, event: &Event) -> Result<(), WriteError> {
                 reference("v1", "ConfigMap", place, &object.uid),
             )
         }
+        Regarding::Pod(object) => {
+            let place = (&*object.namespace, &*object.name);
+            ("Evict", reference("v1", "Pod", place, &object.uid))
+        }
     };
     let event = events::Event {
         type_: EventType::Warning,
@@ -214,8 +218,11 @@ fn state(
     let handler = object.data.pointer("/spec/discoveryHandler/name");
     let status = object.data.get("status").cloned();
     let (backend, evicts, wrong) = read_allocation(object.annotations());
-    let before = before.filter(|_| !wrong.is_empty());
-    let (backend, evicts) = before.map_or((backend, evicts), |one| (one.backend, one.evicts));
+    let restarts = read_restart_pods(object.annotations(), backend);
+    let before = before.filter(|_| !wrong.is_empty() || restarts.is_err());
+    let read = (backend, evicts, restarts.unwrap_or_default());
+    let (backend, evicts, restarts_pods) =
+        before.map_or(read, |one| (one.backend, one.evicts, one.restarts_pods));
     let state = ConfigurationState {
         uid: meta.uid.clone().unwrap_or_default(),
         resource_version: meta.resource_version.clone().unwrap_or_default(),
@@ -225,6 +232,7 @@ fn state(
         handler: handler?.as_str()?.to_owned(),
         backend,
         evicts,
+        restarts_pods,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     };
     Some((key, Arc::new(state)))
@@ -281,6 +289,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn pods_are_restarted_as_the_last_valid_annotation_asks() {
+        let with = |restarts: &str, allocation: &str| -> DynamicObject {
+            serde_json::from_value(json!({"apiVersion": "akri.sh/v0", "kind": "Configuration",
+                "metadata": {"name": "cams", "namespace": "n", "annotations": {"leafhost.dev/restart-pods": restarts, "leafhost.dev/allocation": allocation}},
+                "spec": {"discoveryHandler": {"name": "onvif"}}}))
+            .unwrap()
+        };
+        let plugin = "device-plugin";
+        let (_, wrong) = state(&with("yes", plugin), None).unwrap();
+        assert!(!wrong.restarts_pods);
+        let (_, first) = state(&with("true", plugin), None).unwrap();
+        for (restarts, allocation, expected) in [
+            ("yes", plugin, true),
+            ("true", "dra", true),
+            ("false", plugin, false),
+            ("false", "dra", false),
+        ] {
+            let (_, then) = state(&with(restarts, allocation), Some(&first)).unwrap();
+            assert_eq!(then.restarts_pods, expected, "{restarts} {allocation}");
+        }
+    }
+
     #[tokio::test]
     async fn an_event_of_the_same_object_and_reason_counts_on_whatever_its_text() {
         let stub = Stub::start(|_| Answer::Object(200, json!({"metadata": {"name": "e"}}))).await;
@@ -299,7 +330,12 @@ mod tests {
         publish(&recorder, &event).await.unwrap();
         event.message = "another text".into();
         publish(&recorder, &event).await.unwrap();
-        event.regarding = Regarding::ConfigMap(object);
+        event.regarding = Regarding::ConfigMap(object.clone());
+        publish(&recorder, &event).await.unwrap();
+        event.regarding = Regarding::Pod(ObjectName {
+            namespace: "lab".into(),
+            ..object
+        });
         publish(&recorder, &event).await.unwrap();
         let events = |verb: &str, namespace: &str| {
             stub.requests(&format!(
@@ -307,7 +343,7 @@ mod tests {
             ))
         };
         assert_eq!((events("POST", "plant"), events("PATCH", "plant")), (1, 1));
-        assert_eq!(events("POST", "leafhost"), 1);
+        assert_eq!((events("POST", "leafhost"), events("POST", "lab")), (1, 1));
     }
 
     #[test]

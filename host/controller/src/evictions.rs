@@ -1,0 +1,310 @@
+//! Evicts pods whose device is gone, if their Configuration asks for it, so that their controllers create them again on other nodes.
+//!
+//! ```text
+//!  Instances, Configurations ─► losses ─► due ─► pod ─► eviction, Event
+//!  reports, nodes ─────────────┘
+//! ```
+//!
+//! A pod has used a device if the Instance has shown it as a holder. The controller remembers that only while it leads: devices that are
+//! lost while no controller leads evict no pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use leafhost_core::cluster::{Cluster, ClusterViews, EvictionError, PodKey};
+use leafhost_core::names::ConfigurationKey;
+use leafhost_core::node_report::ObjectName;
+use leafhost_core::problem::Problem;
+use leafhost_core::status_store::{ConfigurationStates, Event, Regarding, WriteError};
+use leafhost_core::wait::{SourceEnded, publish};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::attempts::Attempts;
+use crate::metrics::{Metrics, Write};
+use crate::pass_schedule::PassSchedule;
+use crate::round_robin::WriteLimits;
+use crate::writes::{Done, Writes};
+use plan::{Loss, Losses, World, reason_to_stay};
+
+mod plan;
+
+/// Delay between a change and the pass that handles it; many changes come together.
+const SOON: Duration = Duration::from_millis(100);
+/// Pause after each eviction.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Time within which an eviction is expected to be seen.
+const SEEN: Duration = Duration::from_secs(30);
+/// Limits of concurrent evictions: one, and one more for a namespace whose evictions take long.
+const PLACES: WriteLimits = WriteLimits {
+    all: 1,
+    of_one: 1,
+    slow: 1,
+};
+/// Reason of the Event on an evicted pod.
+const REASON: &str = "DeviceGone";
+/// Error of a controller that was not told to evict pods.
+const DISABLED: &str = "the controller may not evict pods";
+
+/// Evicts pods while this controller leads, if `is_enabled`; returns only if a source ends. `problems` gets the Configurations whose pods
+/// are not restarted although they ask for it.
+pub async fn run(
+    cluster: &dyn Cluster,
+    is_enabled: bool,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    metrics: &Metrics,
+) -> Result<(), SourceEnded> {
+    let mut task = PodEvictor {
+        cluster,
+        metrics,
+        is_enabled,
+        views: cluster.views(),
+        problems,
+        writes: Writes::new(PLACES),
+        attempts: Attempts::default(),
+        losses: Losses::default(),
+        denied: BTreeMap::new(),
+        counted: BTreeSet::new(),
+    };
+    let mut pace = PassSchedule::new(SOON);
+    loop {
+        tokio::select! {
+            changed = task.views.leads.changed() => changed.map_err(|_| SourceEnded("the lease"))?,
+            changed = task.views.nodes.changed() => changed.map_err(|_| SourceEnded("nodes"))?,
+            changed = task.views.instances.changed() => changed.map_err(|_| SourceEnded("Instances"))?,
+            changed = task.views.configurations.changed() => changed.map_err(|_| SourceEnded("Configurations"))?,
+            changed = task.views.reports.changed() => changed.map_err(|_| SourceEnded("reports"))?,
+            done = task.writes.done() => {
+                for one in done {
+                    task.note(one);
+                }
+                task.begin();
+            }
+            () = pace.due() => {
+                let begun = Instant::now();
+                let next = task.look();
+                pace.looked(begun, next);
+                task.begin();
+                continue;
+            }
+        }
+        pace.changed();
+    }
+}
+
+/// A loss, and what became of the pod.
+struct Job {
+    loss: Loss,
+    /// `None` before the attempt.
+    outcome: Option<Outcome>,
+}
+
+/// Result of an attempt to evict a pod.
+enum Outcome {
+    Evicted,
+    /// The pod stays, for this reason.
+    Stays(&'static str),
+    Failed(EvictionError),
+}
+
+struct PodEvictor<'a> {
+    cluster: &'a dyn Cluster,
+    metrics: &'a Metrics,
+    is_enabled: bool,
+    views: ClusterViews,
+    problems: watch::Sender<Arc<Vec<Problem>>>,
+    writes: Writes<'a, PodKey, Job>,
+    attempts: Attempts<PodKey, (), ()>,
+    losses: Losses,
+    /// Last refusal of an eviction for a Configuration.
+    denied: BTreeMap<ConfigurationKey, String>,
+    /// Names of Configurations that have a counter.
+    counted: BTreeSet<String>,
+}
+
+impl PodEvictor<'_> {
+    /// Plans the evictions that are due. Returns the time of the next pass if nothing changes.
+    fn look(&mut self) -> Option<Instant> {
+        let nodes = Arc::clone(&self.views.nodes.borrow_and_update());
+        let instances = Arc::clone(&self.views.instances.borrow_and_update());
+        let configurations = Arc::clone(&self.views.configurations.borrow_and_update());
+        let reports = Arc::clone(&self.views.reports.borrow_and_update());
+        let is_leader = *self.views.leads.borrow_and_update();
+        let is_read =
+            nodes.complete && instances.complete && configurations.complete && reports.complete;
+        self.writes.plan([]);
+        if !is_leader {
+            // The next leader starts without this state, too.
+            self.attempts = Attempts::default();
+            self.losses = Losses::default();
+            self.denied.clear();
+            publish(&self.problems, Arc::default());
+        }
+        if !is_leader || !is_read {
+            return None;
+        }
+        self.forget(&configurations);
+        publish(&self.problems, Arc::new(self.problems_of(&configurations)));
+        if !self.is_enabled {
+            return None;
+        }
+        let world = World {
+            nodes: &nodes,
+            configurations: &configurations,
+            reports: &reports,
+            instances: &instances,
+        };
+        let now = Instant::now();
+        self.losses.update(&world, now, Timestamp::now());
+        let (due, mut next) = self.losses.due(&world, now);
+        self.attempts.forget(|pod| due.contains_key(pod), now);
+        let mut jobs = Vec::new();
+        for (pod, loss) in due {
+            if let Some(until) = self.attempts.later(&pod, &(), &(), now) {
+                next.by(until);
+            } else {
+                let outcome = None;
+                jobs.push((pod.namespace.clone(), pod, Job { loss, outcome }));
+            }
+        }
+        self.writes.plan(jobs);
+        next.0
+    }
+
+    /// Forgets what is known of Configurations that are gone or no longer ask for restarts.
+    fn forget(&mut self, configurations: &ConfigurationStates) {
+        let all = &configurations.configurations;
+        self.denied
+            .retain(|key, _| all.get(key).is_some_and(|state| state.restarts_pods));
+        let names: BTreeSet<&str> = all.keys().map(ConfigurationKey::name).collect();
+        let metrics = self.metrics;
+        self.counted.retain(|name| {
+            let is_there = names.contains(name.as_str());
+            if !is_there {
+                metrics.forget_evictions(name);
+            }
+            is_there
+        });
+    }
+
+    /// Returns the Configurations whose pods are not restarted although they ask for it.
+    fn problems_of(&self, configurations: &ConfigurationStates) -> Vec<Problem> {
+        let all = configurations.configurations.iter();
+        let asking = all.filter(|(_, state)| state.restarts_pods && !state.is_deleting);
+        let problem = |key: &ConfigurationKey| {
+            let disabled = (!self.is_enabled).then(|| DISABLED.to_owned());
+            Some(Problem::PodsNotRestarted {
+                configuration: key.clone(),
+                error: disabled.or_else(|| self.denied.get(key).cloned())?,
+            })
+        };
+        asking.filter_map(|(key, _)| problem(key)).collect()
+    }
+
+    /// Begins planned evictions, unless Instances have changed since the plan was made.
+    fn begin(&mut self) {
+        if !*self.views.leads.borrow() || self.views.instances.has_changed().unwrap_or(true) {
+            return;
+        }
+        let cluster = self.cluster;
+        self.writes.begin(|pod: PodKey, job: Job| async move {
+            let outcome = evict(cluster, &pod, &job.loss).await;
+            sleep(PAUSE).await;
+            let answer = answer(&outcome);
+            let outcome = Some(outcome);
+            (Job { outcome, ..job }, answer)
+        });
+    }
+
+    /// Records the outcome of an attempt.
+    fn note(&mut self, done: Done<PodKey, Job>) {
+        let Done {
+            key: pod,
+            value: Job { loss, outcome },
+            answer,
+            at,
+            ..
+        } = done;
+        let (instance, node) = (&loss.instance, loss.node.as_str());
+        match outcome {
+            Some(Outcome::Evicted) => {
+                tracing::info!(%pod, %instance, node, "evicted a pod whose device is gone");
+                let name = loss.configuration.name();
+                self.metrics.evicted(name);
+                self.counted.insert(name.to_owned());
+                self.denied.remove(&loss.configuration);
+                self.losses.settle(&pod, node);
+            }
+            Some(Outcome::Stays(why)) => {
+                tracing::info!(%pod, %instance, node, why, "a pod whose device is gone stays");
+                self.losses.settle(&pod, node);
+            }
+            Some(Outcome::Failed(error)) => {
+                tracing::warn!(%pod, %instance, node, %error, "cannot evict a pod whose device is gone");
+                if !matches!(error, EvictionError::NotNow(_)) {
+                    self.metrics.failed(Write::Eviction);
+                }
+                if let EvictionError::Denied(error) = error {
+                    self.denied.insert(loss.configuration, error);
+                }
+            }
+            None => {}
+        }
+        self.attempts.tried(pod, ((), ()), &answer, SEEN, at);
+    }
+}
+
+/// Evicts a pod if it is the one that has used the device.
+async fn evict(cluster: &dyn Cluster, pod: &PodKey, loss: &Loss) -> Outcome {
+    let state = match cluster.pod(pod).await {
+        Ok(Some(state)) => state,
+        Ok(None) => return Outcome::Stays("it is gone"),
+        Err(error) => return Outcome::Failed(error),
+    };
+    if let Some(why) = reason_to_stay(&state, loss) {
+        return Outcome::Stays(why);
+    }
+    match cluster.evict(pod, &state.uid).await {
+        Ok(()) => {}
+        Err(EvictionError::Gone) => return Outcome::Stays("it is gone"),
+        Err(error) => return Outcome::Failed(error),
+    }
+    let event = Event {
+        regarding: Regarding::Pod(ObjectName {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: state.uid,
+        }),
+        reason: REASON.to_owned(),
+        message: format!(
+            "evicted, because node {} no longer has the device of Instance {}, as leafhost.dev/restart-pods of Configuration {} asks",
+            loss.node, loss.instance, loss.configuration
+        ),
+    };
+    if let Err(error) = cluster.publish(&event).await {
+        tracing::warn!(%pod, %error, reason = REASON, "cannot make an Event");
+    }
+    Outcome::Evicted
+}
+
+/// Returns the outcome as the answer to a write.
+fn answer(outcome: &Outcome) -> Result<(), WriteError> {
+    match outcome {
+        Outcome::Evicted | Outcome::Stays(_) | Outcome::Failed(EvictionError::Gone) => Ok(()),
+        Outcome::Failed(EvictionError::NotNow(message) | EvictionError::Denied(message)) => {
+            Err(WriteError::Denied(message.clone()))
+        }
+        Outcome::Failed(EvictionError::NoAnswer {
+            message,
+            retry_after,
+        }) => Err(WriteError::NoAnswer {
+            message: message.clone(),
+            retry_after: *retry_after,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
