@@ -16,6 +16,7 @@ mod strict;
 mod wording;
 
 pub use strict::Strict;
+pub use wording::reworded;
 
 /// Maximum depth of maps and lists in each other.
 const MAX_DEPTH: usize = 32;

@@ -202,7 +202,7 @@ mod tests {
             (
                 pod(json!({"containers": [{"name": "c", "ports": [{"containerPort": "high"}]}]})),
                 vec![
-                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: invalid type: string \"high\"",
+                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: is \"high\", must be a whole number",
                 ],
             ),
             (pod(json!({})), vec![]),
