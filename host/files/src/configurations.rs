@@ -18,7 +18,8 @@ use tokio::sync::watch;
 
 use crate::blocking::blocking;
 use crate::damaged;
-use crate::folder::{self, Content, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
+use crate::handlers;
 use crate::properties::{self, Values};
 use crate::state::{Error, fail};
 
@@ -31,6 +32,7 @@ const RULES: Rules = Rules {
     kinds: &[Kind::held(".yaml", 1 << 20), Kind::held(".yml", 1 << 20)],
     nested: false,
     max_files: 1000,
+    stray: Some(stray::among_configurations),
 };
 
 /// Last good text of each file, with the accepted documents only.
@@ -102,7 +104,9 @@ pub fn check_folder(folder: &Path) -> Reading {
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
     let mut memory = Memory::default();
-    let set = assemble(&path, &snapshot, &values, &mut memory);
+    let mut set = assemble(&path, &snapshot, &values, &mut memory);
+    set.warnings
+        .extend(handlers::notes(&folder.join("handlers")));
     let mut documents = Vec::new();
     for (name, content) in &snapshot.files {
         let shown = path.join(name).display().to_string();
@@ -186,6 +190,7 @@ fn assemble(
     set.problems.extend(folder_problems(path, snapshot, values));
     set.problems
         .extend(snapshot.missing(path, "Configurations"));
+    set.warnings.extend(snapshot.stray.notes(path));
     let Memory { kept, served } = memory;
     let lost: BTreeMap<String, Content>;
     let files = if snapshot.exists {

@@ -11,7 +11,7 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::wait::publish;
 use tokio::sync::watch;
 
-use crate::folder::{self, Content, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
 
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// Maximum size of a component, in bytes.
@@ -35,6 +35,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    stray: Some(stray::among_handlers),
 };
 
 /// Handler files of a folder.
@@ -77,6 +78,11 @@ impl HandlerSource for FileHandlers {
     }
 }
 
+/// Returns the notes about files of a folder of handlers that are not loaded. Reads no file. Blocks.
+pub(crate) fn notes(path: &Path) -> Vec<SourceProblem> {
+    folder::notes(path, &RULES)
+}
+
 async fn follow(
     folder: PathBuf,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -96,6 +102,7 @@ fn assemble(folder: &Path, snapshot: &Snapshot) -> SourceSet {
     let mut set = SourceSet {
         complete: snapshot.complete,
         problems: snapshot.problems_of(folder),
+        warnings: snapshot.stray.notes(folder),
         ..SourceSet::default()
     };
     if !set.complete {

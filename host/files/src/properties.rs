@@ -17,6 +17,7 @@ pub const RULES: Rules = Rules {
     kinds: &[Kind::held("", MAX_VALUE)],
     nested: true,
     max_files: 1000,
+    stray: None,
 };
 
 /// Named values: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.

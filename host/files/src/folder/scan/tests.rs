@@ -22,6 +22,7 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 100,
+    stray: None,
 };
 
 #[test]
@@ -167,4 +168,26 @@ fn what_is_in_the_place_of_a_folder_is_named() {
         );
         assert_eq!(scan.problems, Vec::<String>::new());
     }
+}
+
+#[test]
+fn what_seems_to_be_meant_for_the_folder_and_is_not_read_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        stray: Some(crate::folder::stray::among_configurations),
+        ..RULES
+    };
+    for name in ["a.bare", "b.json", "c.YAML", "d.wasm", "README", ".e.json"] {
+        fs::write(folder.path().join(name), "text").unwrap();
+    }
+    fs::create_dir(folder.path().join("old")).unwrap();
+    let noted = |rules: &Rules| -> Vec<String> {
+        let notes = Scan::of(folder.path(), rules).stray.notes(Path::new("/f"));
+        notes.into_iter().map(|note| note.source).collect()
+    };
+    assert_eq!(
+        noted(&rules),
+        ["/f/b.json", "/f/c.YAML", "/f/d.wasm", "/f/old"]
+    );
+    assert_eq!(noted(&RULES), [""; 0]);
 }
