@@ -13,6 +13,7 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use leafhost_core::wait::publish;
+use leafhost_core::yaml;
 use leafhost_disk::atomic;
 use tokio::sync::watch;
 
@@ -287,16 +288,19 @@ fn assemble(
 
 /// Reads a file; if it has problems, adds the `kept` documents.
 fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
-    let refused = |why| Reading {
-        problems: vec![SourceProblem::new(file, why)],
+    let refused = |line, why: String| Reading {
+        problems: vec![SourceProblem {
+            line,
+            ..SourceProblem::new(file, why)
+        }],
         ..Reading::default()
     };
     let mut reading = match content {
         Content::Digest(_) | Content::Pending => Reading::default(),
-        Content::Refused(why) => refused(why.clone()),
-        Content::Bytes(bytes) => match std::str::from_utf8(bytes) {
+        Content::Refused(why) => refused(None, why.clone()),
+        Content::Bytes(bytes) => match yaml::decode(bytes) {
             Ok(text) => documents::read(file, text),
-            Err(error) => refused(format!("is not UTF-8 text: {error}")),
+            Err(mistake) => refused(mistake.line, mistake.message),
         },
     };
     if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {

@@ -9,6 +9,7 @@ use leafhost_core::ports::{
 };
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait::publish;
+use leafhost_core::yaml;
 use tokio::sync::watch;
 
 use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
@@ -159,9 +160,9 @@ fn version(
 fn text(grants: Option<&Content>) -> Result<Option<Arc<str>>, Option<String>> {
     match grants {
         None => Ok(None),
-        Some(Content::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+        Some(Content::Bytes(bytes)) => match yaml::decode(bytes) {
             Ok(text) => Ok(Some(text.into())),
-            Err(error) => Err(Some(format!("is not UTF-8 text: {error}"))),
+            Err(mistake) => Err(Some(mistake.with_line())),
         },
         Some(Content::Refused(why)) => Err(Some(why.clone())),
         Some(Content::Digest(_) | Content::Pending) => Err(None),

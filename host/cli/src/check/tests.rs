@@ -152,6 +152,28 @@ async fn what_is_in_a_wrong_folder_or_has_a_wrong_name_is_a_note() {
 }
 
 #[tokio::test]
+async fn a_file_in_another_encoding_has_a_problem_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), "configurations/a.yaml", "");
+    let latin = [GOOD.as_bytes(), b"# \xe4\n"].concat();
+    let wide: Vec<u8> = GOOD.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (bytes, words) in [
+        (latin, "a.yaml:9: is not UTF-8 text: it has the byte 0xE4"),
+        (wide, "a.yaml: is not UTF-8 text, but UTF-16; save"),
+        (b"a: \0".to_vec(), "a.yaml:1: has a NUL character"),
+    ] {
+        std::fs::write(&file, &bytes).unwrap();
+        for path in [&*file, dir.path()] {
+            let findings = checked(path).await;
+            let [problem] = &findings.problems[..] else {
+                panic!("{words}: {findings:?}");
+            };
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_folder_is_checked_with_its_handlers() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "configurations/a.yaml", GOOD);

@@ -153,6 +153,8 @@ pub fn template(text: &str, line: Option<usize>) -> Option<String> {
 pub const TOO_DEEP: &str = "is nested more than 32 deep; write it flatter";
 /// Message for a line that is indented with a tab.
 const TAB: &str = "has a tab; YAML indents with spaces";
+/// Message for a character that looks like a space.
+pub const NO_BREAK: &str = "has a no-break space, or another character that looks like a space, where YAML needs a space; replace it";
 /// Message for a colon where no field may begin.
 const COLON: &str =
     "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
@@ -191,6 +193,21 @@ pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
     let lines = text.split('\n').enumerate().skip(line.saturating_sub(1));
     let found = lines.map(|(index, text)| (index + 1, text));
     Some(found.into_iter().find(|(_, text)| indented(text))?.0)
+}
+
+/// Returns the first of `most` lines from line `from` on that begins with a character that only looks like a space, or has one after its first
+/// colon.
+pub fn no_break(text: &str, from: usize, most: usize) -> Option<usize> {
+    let looks = |character: char| character.is_whitespace() && !character.is_ascii();
+    let has = |line: &str| {
+        let after = line.split_once(':').map(|(_, after)| after);
+        line.trim_start_matches([' ', '-']).starts_with(looks)
+            || after.is_some_and(|after| after.starts_with(looks))
+    };
+    let lines = text.split('\n').enumerate();
+    let mut lines = lines.skip(from.saturating_sub(1)).take(most);
+    let (index, _) = lines.find(|(_, line)| has(line))?;
+    Some(index + 1)
 }
 
 fn written(text: &str, line: Option<usize>) -> &str {

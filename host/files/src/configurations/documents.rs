@@ -282,6 +282,12 @@ fn parse(text: &str) -> Parsed {
             configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
             configuration
         });
+    let configuration = configuration.map_err(|mut mistakes| {
+        if let Some(space) = yaml::no_break_space(text) {
+            mistakes.insert(0, space);
+        }
+        mistakes
+    });
     ignored.extend(values);
     let unknown = unknown.iter().map(Unknown::warning);
     Parsed {
