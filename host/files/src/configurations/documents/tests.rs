@@ -61,6 +61,20 @@ fn a_kept_text_reads_as_the_same_document() {
 }
 
 #[test]
+fn a_misspelt_annotation_is_a_warning_with_its_line() {
+    let text = GOOD.replace("NAME", "a\n  annotations: {leafhost.dev/graze: 30s, b: c}");
+    let reading = read("f.yaml", &text);
+    assert_eq!(reading.problems, []);
+    let [warning] = reading.warnings.as_slice() else {
+        panic!("{:?}", reading.warnings);
+    };
+    assert_eq!(
+        warning.to_string(),
+        "f.yaml:5: metadata.annotations.leafhost.dev/graze: unknown annotation leafhost.dev/graze; did you mean leafhost.dev/grace?"
+    );
+}
+
+#[test]
 fn a_character_that_looks_like_a_space_is_named_with_its_line() {
     for (from, to, line) in [
         ("  name: NAME", "\u{a0} name: NAME", 4),
