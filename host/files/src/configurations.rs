@@ -34,6 +34,7 @@ const RULES: Rules = Rules {
     nested: false,
     max_files: 1000,
     stray: Some(stray::among_configurations),
+    secret: false,
 };
 
 /// Last good text of each file, with the accepted documents only.
@@ -90,7 +91,7 @@ pub async fn watch(
     };
     let folders = Folders {
         configurations: watched("configurations", RULES),
-        secrets: watched("secrets", properties::RULES),
+        secrets: watched("secrets", properties::SECRETS),
         configmaps: watched("configmaps", properties::RULES),
     };
     let (sender, set) = watch::channel(Arc::default());
@@ -192,6 +193,8 @@ fn assemble(
     set.problems
         .extend(snapshot.missing(path, "Configurations"));
     set.warnings.extend(snapshot.stray.notes(path));
+    let secrets = Path::new(&values.folder).join("secrets");
+    set.warnings.extend(values.secrets.stray.notes(&secrets));
     let Memory { kept, served } = memory;
     let lost: BTreeMap<String, Content>;
     let files = if snapshot.exists {

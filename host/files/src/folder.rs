@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub files: BTreeMap<String, Content>,
     /// Problems of the folder as a whole.
     pub problems: Vec<String>,
-    /// Files that are not read although they seem to be meant for the folder.
+    /// Files that an operator should know of.
     pub stray: Stray,
 }
 

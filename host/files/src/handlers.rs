@@ -37,6 +37,7 @@ const RULES: Rules = Rules {
     nested: false,
     max_files: 1000,
     stray: Some(stray::among_handlers),
+    secret: false,
 };
 
 /// Handler files of a folder.

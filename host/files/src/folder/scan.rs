@@ -14,7 +14,7 @@ use leafhost_core::text;
 
 use crate::events::is_missing;
 use crate::folder::Content;
-use crate::folder::stray::{Judge, Stray};
+use crate::folder::stray::{Judge, PUBLIC, Stray};
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
 use leafhost_disk::atomic;
@@ -33,6 +33,8 @@ pub struct Rules {
     pub max_files: usize,
     /// Judge of the files that are not read, if notes about them are wanted; not in a nested folder.
     pub stray: Option<Judge>,
+    /// True if the files are secrets, which not every user should be able to read.
+    pub secret: bool,
 }
 
 /// Files with a common suffix.
@@ -125,7 +127,7 @@ pub struct Scan {
     pub unreadable: Vec<String>,
     /// Problems of files and folders that could not be read.
     pub problems: Vec<String>,
-    /// Files that are not read although they seem to be meant for the folder.
+    /// Files that an operator should know of.
     pub stray: Stray,
 }
 
@@ -198,6 +200,9 @@ impl Scan {
             }
             scan.subfolders.insert(folder);
         }
+        if rules.secret {
+            scan.note_public(path);
+        }
         if !unprintable.is_empty() {
             unprintable.sort();
             #[expect(
@@ -234,6 +239,23 @@ impl Scan {
             self.problems.push(
                 "is empty and on another file system than before, its last content stays in use; mount it again, or restart the agent if it is meant to be empty".to_owned(),
             );
+        }
+    }
+
+    /// Notes the files that every user of the machine can read.
+    fn note_public(&mut self, path: &Path) {
+        let has_mode = |path: &Path, mode: u32| {
+            fs::metadata(path).is_ok_and(|metadata| metadata.mode() & mode != 0)
+        };
+        let is_open = |folder: &Path| has_mode(folder, 0o001);
+        if !is_open(path) || !path.parent().is_none_or(is_open) {
+            return;
+        }
+        for name in self.found.keys() {
+            let file = path.join(name);
+            if file.parent().is_none_or(is_open) && has_mode(&file, 0o004) {
+                self.stray.add(name, PUBLIC);
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Files that are not read although they seem to be meant for their folder. Pure.
+//! Files that an operator should know of: those that are not read although they seem to be meant for their folder, and secrets that every user
+//! can read. Pure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,11 +10,14 @@ use leafhost_core::ports::SourceProblem;
 /// Maximum number of files that are named.
 const MAX_NAMED: usize = 20;
 
+/// Note about a secret that every user can read.
+pub const PUBLIC: &str = "can be read by every user of this machine; run chmod o-r on it";
+
 /// Returns the reason why a file is not read and the remedy, from its name and true for a folder; `None` if it does not seem to be meant for
 /// the folder.
 pub type Judge = fn(&str, bool) -> Option<&'static str>;
 
-/// Files of a folder that are not read although they seem to be meant for it.
+/// Files of a folder that an operator should know of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stray {
     /// Reasons of the first files by name.
@@ -40,7 +44,7 @@ impl Stray {
             .collect();
         if self.more > 0 {
             let message = format!(
-                "has {} more files that are not read; move or rename the reported ones first",
+                "has {} more such files; correct the reported ones first",
                 self.more
             );
             notes.push(SourceProblem::new(folder.display().to_string(), message));
