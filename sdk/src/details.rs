@@ -1,10 +1,12 @@
 //! Reads `discoveryDetails` and reports the fields that are wrong, missing or unknown.
 
 mod unknown;
+mod wording;
 
 use serde::de::DeserializeOwned;
 
 use self::unknown::{Unknown, join};
+use self::wording::reworded;
 use crate::Problem;
 
 /// Maximum number of unknown fields that are reported.
@@ -40,7 +42,7 @@ fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
     let message = message
         .strip_prefix(path)
         .and_then(|rest| rest.strip_prefix(": "))
-        .unwrap_or(message);
+        .unwrap_or_else(|| without_path(message));
     let missing = message
         .strip_prefix("missing field `")
         .and_then(|rest| rest.split_once('`'));
@@ -68,8 +70,21 @@ fn problem(path: &str, message: &str, unknown: &mut Vec<Unknown>) -> Problem {
             let expected = expected.replace('`', "");
             Problem::new(path, format!("is {word:?}, must be {expected}"))
         }
-        None => Problem::new(path, message),
+        None => Problem::new(path, reworded(message)),
     }
+}
+
+/// Returns the message without the path that the reader puts before it, if it has another form than ours.
+fn without_path(message: &str) -> &str {
+    let mistakes = ["invalid type: ", "invalid value: ", "invalid length "];
+    let found = mistakes.iter().find_map(|begin| message.find(begin));
+    let Some((path, mistake)) = found.map(|start| message.split_at(start)) else {
+        return message;
+    };
+    let is_path = path
+        .strip_suffix(": ")
+        .is_some_and(|path| !path.contains(' '));
+    if is_path { mistake } else { message }
 }
 
 #[cfg(test)]
@@ -115,8 +130,12 @@ mod tests {
     #[test]
     fn the_invalid_field_is_reported() {
         for (text, path, words) in [
-            ("udevRules: [[a]]", "udevRules[0]", "expected a string"),
-            ("udevRules: a", "udevRules", "expected a sequence"),
+            (
+                "udevRules: [[a]]",
+                "udevRules[0]",
+                "is a list, must be text",
+            ),
+            ("udevRules: a", "udevRules", "is \"a\", must be a list"),
             ("other: 1", "udevRules", "is missing"),
             (
                 "udevRule: []",
@@ -131,7 +150,7 @@ mod tests {
             (
                 "udevRules: []\nfilter: {action: Include, items: [1, 2, 300]}",
                 "filter.items[2]",
-                "300",
+                "is 300, must be a whole number from 0 to 255",
             ),
             (
                 "udevRules: []\nfilter: {action: Inclde, items: []}",
@@ -139,7 +158,7 @@ mod tests {
                 "is \"Inclde\", must be Include or Exclude",
             ),
             ("udevRules: [a", "udevRules", "line 2 column 1"),
-            ("- a", "", "expected struct"),
+            ("- a", "", "is a list, must be a map"),
             ("", "udevRules", "is missing"),
         ] {
             let problem = parse::<Details>(text).unwrap_err().remove(0);

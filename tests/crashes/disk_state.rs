@@ -109,6 +109,7 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
         "native",
         "node-name",
         "owners.yaml",
+        "version",
     ];
     ensure!(
         entries.iter().eq(usual),

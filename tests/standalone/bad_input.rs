@@ -87,6 +87,28 @@ fn a_misspelt_field_is_a_warning_in_status_and_log_until_it_is_right() -> Result
 }
 
 #[test]
+fn a_file_in_a_wrong_place_is_a_note_until_it_is_gone() -> Result<()> {
+    let mut home = home_with_echo()?;
+    let files = ["configurations/cams.json", "handlers/cams.yaml"];
+    for file in files {
+        home.write(file, DEBUG_ECHO)?;
+    }
+    home.start(&[])?;
+    let notes = |status: &serde_json::Value| {
+        let notes = status.pointer("/notes").map(ToString::to_string);
+        notes.unwrap_or_default()
+    };
+    home.until("both are named", |status| {
+        files.iter().all(|file| notes(status).contains(*file))
+    })?;
+    for file in files {
+        fs::remove_file(home.path().join(file))?;
+    }
+    home.until("nothing is named", |status| notes(status) == "[]")?;
+    Ok(())
+}
+
+#[test]
 fn details_the_handler_refuses_are_shown_with_their_path() -> Result<()> {
     let mut home = Home::new()?;
     home.add_handler("debug-echo")?;

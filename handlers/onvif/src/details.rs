@@ -193,7 +193,7 @@ mod tests {
             (
                 "uuids: {items: [[a]]}",
                 "uuids.items[0]",
-                "expected a string",
+                "is a list, must be text",
             ),
             (
                 "discoveryTimeoutSeconds: -1",
@@ -208,7 +208,7 @@ mod tests {
             (
                 "discoveryTimeoutSeconds: 1.5",
                 "discoveryTimeoutSeconds",
-                "i64",
+                "is 1.5, must be a whole number",
             ),
             (
                 "leafhost.dev/xaddrs: some",

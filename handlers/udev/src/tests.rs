@@ -457,7 +457,12 @@ fn problems_of_details_name_the_field() {
             "permission",
             "unknown field permission; did you mean permissions?",
         ),
-        ("udevRules: KERNEL", "udevRules", "sequence"),
+        ("udevRules: KERNEL", "udevRules", "must be a list"),
+        (
+            "udevRules: [KERNEL: a]",
+            "udevRules[0]",
+            "is a map, must be text; a text with ': ' must be in quotes",
+        ),
         ("udevRules: [1]", "udevRules[0]", ""),
         (
             "udevRules: ['KERNEL==\"a\"', 'KERNEL=\"b\"']",
@@ -468,7 +473,7 @@ fn problems_of_details_name_the_field() {
         (
             "{udevRules: [], groupRecursive: perhaps}",
             "groupRecursive",
-            "boolean",
+            "is \"perhaps\", must be true or false",
         ),
         ("{udevRules: [], permissions: xyz}", "permissions", "rwm"),
         ("{udevRules: [], permissions: ''}", "permissions", "rwm"),

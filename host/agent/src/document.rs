@@ -195,11 +195,13 @@ impl AgentState {
         problems
     }
 
-    /// Returns the parts of Configurations without effect, which are shown and logged but do not count as problems.
+    /// Returns the parts of Configurations without effect, and files that are not read, which are shown and logged but do not count as
+    /// problems.
     pub(crate) fn warnings(&self) -> Vec<Problem> {
-        let report = self.report.borrow();
-        let warnings = report.warnings.iter().cloned();
-        warnings.map(Problem::NoEffect).collect()
+        let handlers = Arc::clone(&self.handlers.borrow());
+        let report = Arc::clone(&self.report.borrow());
+        let warnings = report.warnings.iter().chain(&handlers.warnings);
+        warnings.cloned().map(Problem::NoEffect).collect()
     }
 
     /// Returns the problems of this machine. A missing udevd counts only if a handler in use asks for udev's devices.
@@ -258,12 +260,16 @@ impl AgentState {
             };
             list.push(problem.into());
         }
+        let mut notes = Vec::new();
         for warning in &self.warnings() {
-            if let Subject::Configuration(key) = warning.subject() {
-                let view = configurations.entry(key.clone());
-                let view = view.or_insert_with(|| configuration_view(key));
-                view.warnings.push(warning.into());
-            }
+            let list = match warning.subject() {
+                Subject::Configuration(key) => {
+                    let view = configurations.entry(key.clone());
+                    &mut view.or_insert_with(|| configuration_view(key)).warnings
+                }
+                _ => &mut notes,
+            };
+            list.push(warning.into());
         }
         let shown = |one: &Arc<Instance>| {
             let mut instance = Instance::clone(one);
@@ -286,6 +292,7 @@ impl AgentState {
             instances: instances.map(shown).collect(),
             kubelet: self.kubelet.as_ref().map(kubelet_view),
             problems: general,
+            notes,
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Status {
     pub kubelet: Option<KubeletView>,
     /// Problems of no single Configuration: broken files, folders that cannot be read, no udev, no root.
     pub problems: Vec<ProblemView>,
+    /// Notes of no single Configuration: files that are not read, secrets that every user can read.
+    pub notes: Vec<ProblemView>,
 }
 
 /// Problem.

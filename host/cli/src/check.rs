@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use leafhost_core::grants_file;
 use leafhost_core::ports::SourceProblem;
+use leafhost_core::yaml;
 use leafhost_files::{Document, Reading, check_file, check_folder};
 use leafhost_grants::Grants;
 
@@ -212,7 +213,13 @@ impl Plan {
             self.components.insert(path.to_owned());
             return Ok(());
         }
-        let text = read(path)?;
+        let text = match read(path)? {
+            Ok(text) => text,
+            Err(problem) => {
+                self.problems.push(problem);
+                return Ok(());
+            }
+        };
         let file = path.display().to_string();
         if name.ends_with(grants_file::SUFFIX) {
             self.problems.extend(grants_problems(&file, &text));
@@ -268,15 +275,24 @@ fn lone_grants(folder: &Path, components: &[PathBuf]) -> Result<Vec<SourceProble
             among == name || grants_file::own(&component) == name
         });
         if !has_component {
-            let text = read(&path)?;
-            problems.extend(grants_problems(&path.display().to_string(), &text));
+            match read(&path)? {
+                Ok(text) => problems.extend(grants_problems(&path.display().to_string(), &text)),
+                Err(problem) => problems.push(problem),
+            }
         }
     }
     Ok(problems)
 }
 
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+/// Reads a file; returns its text, or the problem of one that is not text.
+fn read(path: &Path) -> Result<Result<String, SourceProblem>> {
+    let file = path.display().to_string();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {file}"))?;
+    let text = yaml::decode(&bytes).map(str::to_owned);
+    Ok(text.map_err(|mistake| SourceProblem {
+        line: mistake.line,
+        ..SourceProblem::new(file, mistake.message)
+    }))
 }
 
 fn grants_problems(file: &str, text: &str) -> Vec<SourceProblem> {

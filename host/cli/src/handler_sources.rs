@@ -149,6 +149,7 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
         let whole = whole.map(|(name, object)| (name.clone(), object.clone()));
         joined.objects.extend(whole);
         joined.problems.extend_from_slice(&set.problems);
+        joined.warnings.extend_from_slice(&set.warnings);
     }
     let is_missing = |number: &usize| sets.get(*number).is_some_and(|set| set.partial);
     let gone = places.iter().filter(|(name, number)| {
@@ -157,6 +158,7 @@ fn join(sets: &[Arc<SourceSet>], places: &mut BTreeMap<String, usize>) -> Source
     joined.gone = gone.map(|(name, _)| name.clone()).collect();
     joined.problems.retain(|one| !of_others.contains(one));
     joined.problems.sort();
+    joined.warnings.sort();
     joined
 }
 

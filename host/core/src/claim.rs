@@ -5,13 +5,16 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 pub mod ports;
 pub mod record;
 
+use crate::configuration::FieldProblem;
 use crate::names::is_env_name;
 use crate::slices::DRIVER;
 use crate::variables::{NEVER_SET, is_never_set};
+use crate::yaml::{Strict, reworded};
 
 /// `apiVersion` and `kind` of the parameters that a claim or class may have for our devices.
 const PARAMETERS: (&str, &str) = ("leafhost.dev/v1alpha1", "DeviceParameters");
@@ -85,15 +88,13 @@ impl Parameters {
         if driver != DRIVER {
             return Ok(None);
         }
-        let form = |error: serde_json::Error| format!("cannot read the parameters: {error}");
-        let Kind { api_version, kind } = Kind::deserialize(value).map_err(form)?;
+        let Kind { api_version, kind } = parsed(value)?;
         if (&*api_version, &*kind) != PARAMETERS {
             return Err(format!(
                 "parameters of {api_version} {kind} are not known; write apiVersion: leafhost.dev/v1alpha1 and kind: DeviceParameters"
             ));
         }
-        let DeviceParameters { properties, .. } =
-            DeviceParameters::deserialize(value).map_err(form)?;
+        let DeviceParameters { properties, .. } = parsed(value)?;
         if let Some(name) = properties.keys().find(|name| !is_env_name(name)) {
             return Err(format!(
                 "properties.{name} is not a valid variable name: use letters, digits and _, not beginning with a digit"
@@ -115,6 +116,16 @@ impl Parameters {
         let named = |name: &String| *name == allocated.request || *name == allocated.alternative;
         self.requests.is_empty() || self.requests.iter().any(named)
     }
+}
+
+/// Reads parameters; fails with the field.
+fn parsed<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { "" } else { path.as_str() };
+        let problem = FieldProblem::new(path, reworded(&error.inner().to_string()));
+        format!("cannot read the parameters: {problem}")
+    })
 }
 
 impl AllocatedClaim {
@@ -197,7 +208,7 @@ mod tests {
             ),
             (
                 json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"A": 1}}),
-                "expected a string",
+                "cannot read the parameters: properties.A: is 1, must be text",
             ),
             (
                 json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"A B": "1"}}),
@@ -207,7 +218,7 @@ mod tests {
                 json!({"apiVersion": "leafhost.dev/v1alpha1", "kind": "DeviceParameters", "properties": {"LD_PRELOAD": "/x"}}),
                 "properties.LD_PRELOAD may not be set",
             ),
-            (json!(7), "cannot read the parameters"),
+            (json!(7), "cannot read the parameters: is 7, must be a map"),
         ] {
             let error = Parameters::read(DRIVER, &[], &value).unwrap_err();
             assert!(error.contains(said), "{error}");

@@ -9,12 +9,14 @@ use crate::names::ConfigurationKey;
 use crate::text;
 use crate::yaml_cost;
 
+mod annotations;
 mod backend;
 mod broker_properties;
 mod resources;
 mod restarts;
 mod workloads;
 
+pub use annotations::{invalid_annotations, unknown_annotations};
 pub use backend::{ALLOCATION_ANNOTATION, Backend, EVICT_ANNOTATION, read as read_allocation};
 pub use broker_properties::{MAX_BROKER_PROPERTIES, broker_problems};
 pub use resources::{RESOURCES_ANNOTATION, Resources};
@@ -318,18 +320,8 @@ impl TryFrom<Manifest> for Configuration {
             ));
         }
         problems.extend(broker_problems(&spec.broker_properties));
-        let grace = metadata
-            .annotations
-            .get(GRACE_ANNOTATION)
-            .map(|text| parse_duration(text).ok_or(text));
-        if let Some(Err(text)) = grace {
-            problems.push(FieldProblem::new(
-                format!("metadata.annotations.{GRACE_ANNOTATION}"),
-                format!(
-                    "is {text:?}, must be a number with s, m or h, such as \"30s\", and at most 24h"
-                ),
-            ));
-        }
+        let grace = annotations::grace(&metadata.annotations);
+        let grace = or_default(Some(grace), &mut problems);
         let resources = metadata.annotations.get(RESOURCES_ANNOTATION);
         let resources = resources.map(|text| Resources::parse(text));
         let resources = or_default(resources, &mut problems);
@@ -344,7 +336,7 @@ impl TryFrom<Manifest> for Configuration {
                 properties,
                 capacity,
                 broker_properties: spec.broker_properties,
-                grace: grace.and_then(Result::ok),
+                grace,
                 resources,
                 backend,
                 evicts,

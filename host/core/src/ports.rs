@@ -117,6 +117,8 @@ pub struct SourceSet {
     pub objects: BTreeMap<String, ObjectName>,
     /// Problems of what cannot be read, sorted.
     pub problems: Vec<SourceProblem>,
+    /// Notes about files that are not read, sorted.
+    pub warnings: Vec<SourceProblem>,
 }
 
 /// Grants file.

@@ -12,10 +12,13 @@ use serde_saphyr::{
     Error, Location, MessageFormatter as _, Options, Spanned, UserMessageFormatter,
 };
 
+mod decode;
 mod strict;
 mod wording;
 
+pub use decode::decode;
 pub use strict::Strict;
+pub use wording::reworded;
 
 /// Maximum depth of maps and lists in each other.
 const MAX_DEPTH: usize = 32;
@@ -56,6 +59,20 @@ pub fn read_all(text: &str) -> Result<Vec<Value>, Mistake> {
     match all {
         Ok(all) => Ok(all.iter().map(Node::value).collect()),
         Err(error) => Err(syntax(text, &error)),
+    }
+}
+
+/// Returns the mistake of the first line that begins with a no-break space, or has one after the colon of its field: it looks like a space, and
+/// is none for YAML.
+pub fn no_break_space(text: &str) -> Option<Mistake> {
+    wording::no_break(text, 1, usize::MAX).map(no_break)
+}
+
+fn no_break(line: usize) -> Mistake {
+    Mistake {
+        line: Some(line),
+        path: String::new(),
+        message: wording::NO_BREAK.to_owned(),
     }
 }
 
@@ -232,6 +249,11 @@ fn syntax(text: &str, error: &Error) -> Mistake {
         error => error,
     };
     let line = error.location().and_then(|location| line(text, &location));
+    // What is open at the mistake may have begun in the line before.
+    let near = line.and_then(|line| wording::no_break(text, line.saturating_sub(1), 2));
+    if let Some(line) = near {
+        return no_break(line);
+    }
     let message = match error {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("has {key} twice; remove one")

@@ -98,6 +98,7 @@ pub struct LoaderTask {
     /// Files that exist, usable or not.
     there: BTreeSet<String>,
     objects: BTreeMap<String, ObjectName>,
+    warnings: Vec<SourceProblem>,
     problems: Vec<SourceProblem>,
 }
 
@@ -127,6 +128,7 @@ impl LoaderTask {
             owners: HandlerOwners::default(),
             there: BTreeSet::new(),
             objects: BTreeMap::new(),
+            warnings: Vec::new(),
             problems: Vec::new(),
         };
         (task, receiver)
@@ -195,6 +197,7 @@ impl LoaderTask {
     fn update(&mut self, set: &SourceSet) {
         self.problems.clone_from(&set.problems);
         self.objects.clone_from(&set.objects);
+        self.warnings.clone_from(&set.warnings);
         if !set.complete {
             return;
         }
@@ -545,6 +548,7 @@ impl LoaderTask {
             trusted: self.owners.trusted(&self.candidates()),
             objects: self.objects.clone(),
             problems,
+            warnings: self.warnings.clone(),
         };
         publish(&self.handlers, Arc::new(set));
     }

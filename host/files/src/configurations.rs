@@ -13,12 +13,14 @@ use leafhost_core::tasks::Tasks;
 use leafhost_core::text;
 use leafhost_core::timeouts::FOLDER_BACKSTOP;
 use leafhost_core::wait::publish;
+use leafhost_core::yaml;
 use leafhost_disk::atomic;
 use tokio::sync::watch;
 
 use crate::blocking::blocking;
 use crate::damaged;
-use crate::folder::{self, Content, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
+use crate::handlers;
 use crate::properties::{self, Values};
 use crate::state::{Error, fail};
 
@@ -31,6 +33,8 @@ const RULES: Rules = Rules {
     kinds: &[Kind::held(".yaml", 1 << 20), Kind::held(".yml", 1 << 20)],
     nested: false,
     max_files: 1000,
+    stray: Some(stray::among_configurations),
+    secret: false,
 };
 
 /// Last good text of each file, with the accepted documents only.
@@ -87,7 +91,7 @@ pub async fn watch(
     };
     let folders = Folders {
         configurations: watched("configurations", RULES),
-        secrets: watched("secrets", properties::RULES),
+        secrets: watched("secrets", properties::SECRETS),
         configmaps: watched("configmaps", properties::RULES),
     };
     let (sender, set) = watch::channel(Arc::default());
@@ -102,7 +106,9 @@ pub fn check_folder(folder: &Path) -> Reading {
     let path = folder.join("configurations");
     let snapshot = Snapshot::now(&path, &RULES);
     let mut memory = Memory::default();
-    let set = assemble(&path, &snapshot, &values, &mut memory);
+    let mut set = assemble(&path, &snapshot, &values, &mut memory);
+    set.warnings
+        .extend(handlers::notes(&folder.join("handlers")));
     let mut documents = Vec::new();
     for (name, content) in &snapshot.files {
         let shown = path.join(name).display().to_string();
@@ -186,6 +192,9 @@ fn assemble(
     set.problems.extend(folder_problems(path, snapshot, values));
     set.problems
         .extend(snapshot.missing(path, "Configurations"));
+    set.warnings.extend(snapshot.stray.notes(path));
+    let secrets = Path::new(&values.folder).join("secrets");
+    set.warnings.extend(values.secrets.stray.notes(&secrets));
     let Memory { kept, served } = memory;
     let lost: BTreeMap<String, Content>;
     let files = if snapshot.exists {
@@ -282,16 +291,19 @@ fn assemble(
 
 /// Reads a file; if it has problems, adds the `kept` documents.
 fn read(file: &str, content: &Content, kept: Option<&str>) -> Reading {
-    let refused = |why| Reading {
-        problems: vec![SourceProblem::new(file, why)],
+    let refused = |line, why: String| Reading {
+        problems: vec![SourceProblem {
+            line,
+            ..SourceProblem::new(file, why)
+        }],
         ..Reading::default()
     };
     let mut reading = match content {
         Content::Digest(_) | Content::Pending => Reading::default(),
-        Content::Refused(why) => refused(why.clone()),
-        Content::Bytes(bytes) => match std::str::from_utf8(bytes) {
+        Content::Refused(why) => refused(None, why.clone()),
+        Content::Bytes(bytes) => match yaml::decode(bytes) {
             Ok(text) => documents::read(file, text),
-            Err(error) => refused(format!("is not UTF-8 text: {error}")),
+            Err(mistake) => refused(mistake.line, mistake.message),
         },
     };
     if !reading.problems.is_empty() || !matches!(content, Content::Bytes(_)) {

@@ -21,8 +21,10 @@ use crate::events::{self, Event, FolderEvents};
 use crate::settle::{SCAN_SPACING, Settled, Settling, Stamp};
 
 mod scan;
+pub mod stray;
 pub use scan::{Kind, Rules, fetch};
 use scan::{Read, Scan};
+use stray::Stray;
 
 /// Maximum number of unreadable files that are reported.
 const MAX_NAMED: usize = 20;
@@ -65,6 +67,8 @@ pub struct Snapshot {
     pub files: BTreeMap<String, Content>,
     /// Problems of the folder as a whole.
     pub problems: Vec<String>,
+    /// Files that an operator should know of.
+    pub stray: Stray,
 }
 
 impl Snapshot {
@@ -82,6 +86,7 @@ impl Snapshot {
             obstructed: scan.obstructed,
             files: scan.found.iter().filter_map(content).collect(),
             problems: scan.problems,
+            stray: scan.stray,
         }
     }
 
@@ -119,6 +124,11 @@ impl Snapshot {
             self.files.insert(name.clone(), Content::Pending);
         }
     }
+}
+
+/// Returns the notes about files of a folder that are not read. Reads no file. Blocks.
+pub fn notes(path: &Path, rules: &Rules) -> Vec<SourceProblem> {
+    Scan::of(path, rules).stray.notes(path)
 }
 
 /// Watches a folder, which need not exist, with a task of this name. Without events the folder is scanned every ten seconds.
@@ -196,6 +206,7 @@ impl Folder {
             snapshot.exists = scan.exists;
             snapshot.obstructed = scan.obstructed;
             snapshot.problems = scan.problems;
+            snapshot.stray = scan.stray;
             snapshot.problems.extend(events.problem().cloned());
             let cannot = |(name, why)| {
                 format!("{name} cannot be read, its last content stays in use: {why}")
@@ -339,8 +350,10 @@ impl Folder {
                 let name = path.strip_prefix(&self.path).unwrap_or(&path);
                 let Some(name) = name.to_str().filter(|name| self.rules.kind(name).is_some())
                 else {
-                    // A file that is not read may be reported as a problem.
-                    return self.rules.has_suffix(name.as_os_str());
+                    // A file that is not read may be reported as a problem or a note.
+                    let stray = |name| self.rules.why_stray(name, false).is_some();
+                    return self.rules.has_suffix(name.as_os_str())
+                        || name.to_str().is_some_and(stray);
                 };
                 if let Some(event) = event {
                     settling.event(name, event, now);

@@ -9,9 +9,10 @@ use leafhost_core::ports::{
 };
 use leafhost_core::tasks::Tasks;
 use leafhost_core::wait::publish;
+use leafhost_core::yaml;
 use tokio::sync::watch;
 
-use crate::folder::{self, Content, Kind, Rules, Snapshot};
+use crate::folder::{self, Content, Kind, Rules, Snapshot, stray};
 
 const COMPONENTS: [&str; 2] = [".wasm.gz", ".wasm"];
 /// Maximum size of a component, in bytes.
@@ -35,6 +36,8 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 1000,
+    stray: Some(stray::among_handlers),
+    secret: false,
 };
 
 /// Handler files of a folder.
@@ -77,6 +80,11 @@ impl HandlerSource for FileHandlers {
     }
 }
 
+/// Returns the notes about files of a folder of handlers that are not loaded. Reads no file. Blocks.
+pub(crate) fn notes(path: &Path) -> Vec<SourceProblem> {
+    folder::notes(path, &RULES)
+}
+
 async fn follow(
     folder: PathBuf,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -96,6 +104,7 @@ fn assemble(folder: &Path, snapshot: &Snapshot) -> SourceSet {
     let mut set = SourceSet {
         complete: snapshot.complete,
         problems: snapshot.problems_of(folder),
+        warnings: snapshot.stray.notes(folder),
         ..SourceSet::default()
     };
     if !set.complete {
@@ -152,9 +161,9 @@ fn version(
 fn text(grants: Option<&Content>) -> Result<Option<Arc<str>>, Option<String>> {
     match grants {
         None => Ok(None),
-        Some(Content::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+        Some(Content::Bytes(bytes)) => match yaml::decode(bytes) {
             Ok(text) => Ok(Some(text.into())),
-            Err(error) => Err(Some(format!("is not UTF-8 text: {error}"))),
+            Err(mistake) => Err(Some(mistake.with_line())),
         },
         Some(Content::Refused(why)) => Err(Some(why.clone())),
         Some(Content::Digest(_) | Content::Pending) => Err(None),

@@ -17,6 +17,14 @@ pub const RULES: Rules = Rules {
     kinds: &[Kind::held("", MAX_VALUE)],
     nested: true,
     max_files: 1000,
+    stray: None,
+    secret: false,
+};
+
+/// Rules of the files that are secret values.
+pub const SECRETS: Rules = Rules {
+    secret: true,
+    ..RULES
 };
 
 /// Named values: `secrets/NAME/KEY` and `configmaps/NAME/KEY` below `folder`.
@@ -32,11 +40,11 @@ pub struct Values {
 impl Values {
     /// Reads the values below a folder as they are now, even if their files have not settled. Blocks.
     pub fn now(folder: &Path) -> Self {
-        let read = |name: &str| Arc::new(Snapshot::now(&folder.join(name), &RULES));
+        let read = |name: &str, rules: &Rules| Arc::new(Snapshot::now(&folder.join(name), rules));
         Self {
             folder: folder.display().to_string(),
-            secrets: read("secrets"),
-            configmaps: read("configmaps"),
+            secrets: read("secrets", &SECRETS),
+            configmaps: read("configmaps", &RULES),
         }
     }
 

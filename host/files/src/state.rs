@@ -15,6 +15,9 @@ use crate::{FileLedger, FileLoaderStore};
 
 const NODE_NAME: &str = "node-name";
 const LOCK: &str = "lock";
+const VERSION: &str = "version";
+/// Version of the files in the state folder. A change that an older agent would misread increases it.
+const FORMAT: u32 = 1;
 /// Time that the agent waits for the lock of another one.
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -113,6 +116,7 @@ impl StateDir {
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
         atomic::open(&path).map_err(fail("read", &path))?;
+        check_version(&path)?;
         let remembered = path.join(NODE_NAME);
         let read = match fs::read(&remembered) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
@@ -136,6 +140,32 @@ impl StateDir {
             _lock: file,
         })
     }
+}
+
+/// Refuses a folder that a newer agent has written. A folder without a version gets the current one.
+fn check_version(folder: &Path) -> Result<(), Error> {
+    let file = folder.join(VERSION);
+    let read = match fs::read(&file) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(fail("read", &file)(error)),
+    };
+    if read.is_empty() {
+        // A disk that cannot be written does not keep the agent from starting.
+        let _ = atomic::write(folder, VERSION, format!("{FORMAT}\n").as_bytes());
+        return Ok(());
+    }
+    let why = match read.parse::<u32>() {
+        Ok(version) if version <= FORMAT => return Ok(()),
+        Ok(version) => format!(
+            "has files of version {version}, and this agent reads those up to version {FORMAT}; start the newer agent that wrote them, or name another folder with --state-dir"
+        ),
+        Err(_) => format!(
+            "has the version {read:?}, which is no number; remove {} if no newer agent has written it, or name another folder with --state-dir",
+            file.display()
+        ),
+    };
+    Err(taken(folder, &why))
 }
 
 /// Opens the lock file, read-only if nothing can be written, which locks as well. The agent then serves what is stored.
@@ -229,6 +259,30 @@ mod tests {
         fs::write(&half, "edge").unwrap();
         drop(StateDir::open(folder.path(), "edge-1").unwrap());
         assert!(!half.exists());
+    }
+
+    #[test]
+    fn what_a_newer_agent_has_written_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let version = folder.path().join(VERSION);
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+        assert_eq!(fs::read_to_string(&version).unwrap(), "1\n");
+        for (text, words) in [
+            ("2\n", "start the newer agent"),
+            ("1.5", "which is no number; remove "),
+        ] {
+            fs::write(&version, text).unwrap();
+            let error = StateDir::open(folder.path(), "edge-1").unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.contains(words) && error.contains("--state-dir"),
+                "{error}"
+            );
+            assert_eq!(fs::read_to_string(&version).unwrap(), text);
+        }
+        fs::write(&version, "").unwrap();
+        drop(StateDir::open(folder.path(), "edge-1").unwrap());
+        assert_eq!(fs::read_to_string(&version).unwrap(), "1\n");
     }
 
     #[test]

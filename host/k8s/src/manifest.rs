@@ -3,6 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use leafhost_core::configuration::{FieldProblem, Manifest, Metadata, Spec};
 use leafhost_core::names::{API_VERSION, GROUP};
+use leafhost_core::yaml::reworded;
 use serde_json::Value;
 
 pub mod embedded;
@@ -22,7 +23,7 @@ pub fn read(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
             "." => "spec".to_owned(),
             path => format!("spec.{path}"),
         };
-        FieldProblem::new(path, error.into_inner().to_string())
+        FieldProblem::new(path, reworded(&error.into_inner().to_string()))
     })?;
     Ok(Manifest {
         api_version: API_VERSION.to_owned(),
@@ -38,4 +39,35 @@ pub fn read(object: &DynamicObject) -> Result<Manifest, FieldProblem> {
         },
         spec,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_of_a_wrong_type_is_told_in_words_of_yaml() {
+        for (spec, path, message) in [
+            (json!(null), "spec", "is empty, must be a map"),
+            (
+                json!({"discoveryHandler": "udev"}),
+                "spec.discoveryHandler",
+                "is \"udev\", must be a map",
+            ),
+            (
+                json!({"discoveryHandler": {"name": "udev"}, "capacity": null}),
+                "spec.capacity",
+                "is empty, must be a whole number",
+            ),
+        ] {
+            let object: DynamicObject = serde_json::from_value(json!({
+                "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cams"}, "spec": spec,
+            }))
+            .unwrap();
+            let problem = read(&object).unwrap_err();
+            assert_eq!((&*problem.path, &*problem.message), (path, message));
+        }
+    }
 }

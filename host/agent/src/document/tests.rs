@@ -388,6 +388,28 @@ fn a_warning_is_shown_at_its_configuration_and_is_no_problem() {
     );
 }
 
+#[test]
+fn a_file_that_is_not_read_is_a_note_and_no_problem() {
+    let report = DiscoveryReport {
+        warnings: vec![problem("a.json", None)],
+        ..DiscoveryReport::default()
+    };
+    let handlers = HandlerSet {
+        warnings: vec![problem("b.yaml", None)],
+        ..HandlerSet::default()
+    };
+    let status = document(Parts {
+        report,
+        handlers,
+        ..Parts::default()
+    });
+    let mut problems = status.problems.iter();
+    assert!(problems.all(|problem| problem.reason != "NoEffect"));
+    assert_eq!(status.configurations, []);
+    let subjects: Vec<&str> = status.notes.iter().map(|note| &*note.subject).collect();
+    assert_eq!(subjects, ["source a.json", "source b.yaml"]);
+}
+
 fn devices(
     name: &str,
     devices: &[(&str, Option<&str>, Health)],

@@ -131,6 +131,50 @@ fn the_handlers_built_in_a_source_tree_are_found_from_a_file_in_it() {
 }
 
 #[tokio::test]
+async fn what_is_in_a_wrong_folder_or_has_a_wrong_name_is_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "configurations/a.yaml", GOOD);
+    write(dir.path(), "configurations/b.json", "{}");
+    write(dir.path(), "configurations/cam.wasm", "not wasm");
+    write(dir.path(), "configurations/old/c.yaml", GOOD);
+    write(dir.path(), "handlers/d.yaml", GOOD);
+    let findings = checked(dir.path()).await;
+    let notes = findings.notes.join("\n");
+    for words in [
+        "configurations/b.json: is not read; let its name end in .yaml",
+        "configurations/cam.wasm: is a handler",
+        "configurations/old: is a folder",
+        "handlers/d.yaml: is not read; a Configuration belongs in the folder configurations",
+    ] {
+        assert!(notes.contains(words), "{words} not in\n{notes}");
+    }
+    assert_eq!(findings.configurations, 1);
+    assert_eq!(findings.problems.len(), 1, "only the handler is missing");
+}
+
+#[tokio::test]
+async fn a_file_in_another_encoding_has_a_problem_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), "configurations/a.yaml", "");
+    let latin = [GOOD.as_bytes(), b"# \xe4\n"].concat();
+    let wide: Vec<u8> = GOOD.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (bytes, words) in [
+        (latin, "a.yaml:9: is not UTF-8 text: it has the byte 0xE4"),
+        (wide, "a.yaml: is not UTF-8 text, but UTF-16; save"),
+        (b"a: \0".to_vec(), "a.yaml:1: has a NUL character"),
+    ] {
+        std::fs::write(&file, &bytes).unwrap();
+        for path in [&*file, dir.path()] {
+            let findings = checked(path).await;
+            let [problem] = &findings.problems[..] else {
+                panic!("{words}: {findings:?}");
+            };
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_folder_is_checked_with_its_handlers() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "configurations/a.yaml", GOOD);

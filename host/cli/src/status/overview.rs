@@ -103,12 +103,16 @@ fn problems(status: &Status, paint: Paint, width: usize) -> Vec<String> {
         .problems
         .iter()
         .map(|problem| problem.message.clone());
+    let problems = messages.chain(kubelet::problems(status));
+    let problems = problems.map(|message| ("!", Tone::Warning, message));
+    let notes = status.notes.iter();
+    let notes = notes.map(|note| ("-", Tone::Faint, format!("note: {}", note.message)));
     let mut lines = Vec::new();
-    for problem in messages.chain(kubelet::problems(status)) {
-        let problem = crate::terminal::escape(&problem);
-        for (number, line) in wrap(&problem, width.saturating_sub(2)).iter().enumerate() {
-            let mark = if number == 0 { "!" } else { " " };
-            lines.push(paint.apply(Tone::Warning, &format!("{mark} {line}")));
+    for (mark, tone, message) in problems.chain(notes) {
+        let message = crate::terminal::escape(&message);
+        for (number, line) in wrap(&message, width.saturating_sub(2)).iter().enumerate() {
+            let mark = if number == 0 { mark } else { " " };
+            lines.push(paint.apply(tone, &format!("{mark} {line}")));
         }
     }
     lines

@@ -276,6 +276,17 @@ fn devices_are_not_counted_before_the_first_call() {
 }
 
 #[test]
+fn a_file_that_is_not_read_is_a_line_after_the_problems() {
+    let mut status = mk_status();
+    status.notes = vec![problem("/d/a.json: is not read")];
+    let page = page(&status, None, None);
+    assert!(
+        page.contains("\n- note: /d/a.json: is not read\n"),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_long_note_does_not_fill_the_screen() {
     let mut status = mk_status();
     let at = |status: &mut Status, session: SessionView| {

@@ -163,6 +163,7 @@ struct ConfigurationReview {
     /// Name of the Configuration, if it is new.
     created: Option<ConfigurationKey>,
     problems: Vec<String>,
+    warnings: Vec<String>,
     /// Handler name and details, unless the handler need not validate them.
     details: Option<(String, String)>,
 }
@@ -179,11 +180,13 @@ impl ConfigurationReview {
             Some((name.to_owned(), details.to_owned()))
         });
         let created = review.created();
+        let warnings = review.warnings();
         review.forget_objects();
         Self {
             review,
             created,
             problems,
+            warnings,
             details,
         }
     }
@@ -202,7 +205,7 @@ async fn validate(
         Err(answer) => return *answer,
     };
     let mut problems = asked.problems;
-    let mut warnings = Vec::new();
+    let mut warnings = asked.warnings;
     if let Some(names) = &shared.names {
         match names.check_name(asked.created.as_ref()).await {
             Ok(problem) => problems.extend(problem),

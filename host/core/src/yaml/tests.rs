@@ -344,3 +344,223 @@ fn only_a_text_with_line_ends_is_written_in_several_lines() {
     );
     assert_eq!(read::<Value>(&text).unwrap(), value);
 }
+
+mod every_type {
+    //! Types of all kinds, to be read from wrong values.
+
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    #[allow(dead_code, reason = "the values are only read")]
+    pub struct Every {
+        text: Option<String>,
+        letter: Option<char>,
+        number: Option<i64>,
+        small: Option<u8>,
+        share: Option<f64>,
+        is: Option<bool>,
+        list: Option<Vec<String>>,
+        map: Option<BTreeMap<String, u8>>,
+        inner: Option<Inner>,
+        word: Option<Word>,
+        form: Option<Form>,
+        pair: Option<(u8, u8)>,
+        three: Option<[u8; 3]>,
+        wrapped: Option<Wrapped>,
+        empty: Option<Empty>,
+        nothing: Option<()>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "the values are only read")]
+    pub struct Inner {
+        a: u8,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "the values are only read")]
+    pub enum Word {
+        One,
+        Other(u8),
+        Pair(u8, u8),
+        Named { a: u8 },
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(untagged)]
+    #[allow(dead_code, reason = "the values are only read")]
+    pub enum Form {
+        Small(u8),
+        Named { a: u8 },
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "the values are only read")]
+    pub struct Wrapped(u8);
+
+    #[derive(Debug, Deserialize)]
+    pub struct Empty;
+
+    pub const FIELDS: [&str; 17] = [
+        "text", "letter", "number", "small", "share", "is", "list", "map", "inner", "word", "form",
+        "pair", "three", "wrapped", "empty", "nothing", "other",
+    ];
+    pub const VALUES: [&str; 25] = [
+        "5",
+        "-1",
+        "300",
+        "1.5",
+        "18446744073709551615",
+        "\"x y\"",
+        "\"7\"",
+        "true",
+        "[]",
+        "[1]",
+        "[null]",
+        "[\"a\", {}]",
+        "{}",
+        "{\"a\": \"x\"}",
+        "{\"a\": null}",
+        "{\"b\": [1]}",
+        "{\"One\": 1}",
+        "{\"Other\": \"x\"}",
+        "{\"Pair\": 1}",
+        "{\"Pair\": [1]}",
+        "{\"Pair\": [1, 2, 3]}",
+        "{\"Named\": 1}",
+        "{\"Named\": []}",
+        "\"Pair\"",
+        "{\"Nope\": 1}",
+    ];
+    /// Words of Rust and of its readers.
+    pub const RUST: &[&str] = &[
+        "struct",
+        "enum",
+        "variant",
+        "tuple",
+        "newtype",
+        "unit",
+        "Option",
+        "sequence",
+        "mapping",
+        "scalar",
+        "identifier",
+        "integer",
+        "boolean",
+        "floating",
+        "invalid",
+        "null",
+        "i64",
+        "u8",
+        "f64",
+        "Every",
+        "Inner",
+        "Word",
+        "Form",
+        "Wrapped",
+        "Empty",
+    ];
+
+    /// Returns the first word of Rust in a message.
+    pub fn of_rust(message: &str) -> Option<&str> {
+        let mut words = message.split(|letter: char| !letter.is_ascii_alphanumeric());
+        words.find(|word| RUST.contains(word))
+    }
+}
+
+#[test]
+fn no_message_has_a_word_of_rust() {
+    use every_type::{Every, FIELDS, VALUES, of_rust};
+    let mut wrong = 0;
+    for (field, value) in FIELDS
+        .iter()
+        .flat_map(|field| VALUES.map(|value| (field, value)))
+    {
+        let text = format!("{{\"{field}\": {value}}}");
+        let yaml = read::<Every>(&text).err().map(|mistake| mistake.message);
+        let json = serde_json::from_str::<Value>(&text).unwrap();
+        let json = serde_json::from_value::<Every>(json).err();
+        let json = json.map(|error| reworded(&error.to_string()));
+        for message in yaml.into_iter().chain(json) {
+            assert_eq!(of_rust(&message), None, "{text}: {message}");
+            wrong += 1;
+        }
+    }
+    assert!(wrong > 400, "{wrong}");
+    for text in [
+        "5",
+        "[1]",
+        "text",
+        "a: b: c",
+        "x: [a, {b: c]",
+        "x: {a: [}",
+        "? [a]\n: b",
+        "x: 'a' b",
+        "x: \"\\q\"",
+        "x: - a",
+        "- a\nb: c",
+        "<<: 1",
+        "x: |a\n  b",
+        "x: &a [*a]",
+        "x: *a",
+        "x: @a",
+    ] {
+        let mistake = read::<Every>(text).unwrap_err();
+        let known = of_rust(&mistake.message).filter(|word| *word != "invalid");
+        assert_eq!(known, None, "{text}: {}", mistake.message);
+    }
+}
+
+#[test]
+fn what_a_reader_says_is_said_in_words_of_yaml() {
+    for (theirs, ours) in [
+        (
+            "invalid type: null, expected struct DiscoveryHandlerInfo",
+            "is empty, must be a map",
+        ),
+        (
+            "invalid type: unit value, expected a string",
+            "is empty, must be text",
+        ),
+        (
+            "invalid type: integer `5`, expected a string",
+            "is 5, must be text; write it in quotes",
+        ),
+        (
+            "invalid value: integer `300`, expected u8",
+            "is 300, must be a whole number from 0 to 255",
+        ),
+        (
+            "invalid value: integer `-1`, expected u16",
+            "is -1, must be a whole number from 0",
+        ),
+        (
+            "invalid type: string \"high\", expected i32",
+            "is \"high\", must be a whole number",
+        ),
+        (
+            "invalid type: sequence, expected PodSpec",
+            "is a list, must be a map",
+        ),
+        (
+            "invalid type: map, expected IntOrString",
+            "is a map, must be a whole number or text",
+        ),
+        (
+            "invalid length 1, expected a tuple of size 2",
+            "has 1 item, must have 2",
+        ),
+        (
+            "unknown variant `a`, expected one of `b`, `c`",
+            "is \"a\", must be one of b, c",
+        ),
+        ("duplicate field `a`", "has a twice; remove one"),
+        ("missing field `name` at line 1 column 2", "has no name"),
+        ("must be a text that we word", "must be a text that we word"),
+    ] {
+        assert_eq!(reworded(theirs), ours, "{theirs}");
+    }
+}

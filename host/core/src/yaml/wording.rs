@@ -1,9 +1,36 @@
 //! Words of mistakes for the author of the text. Pure.
 
+/// Words of Rust that no operator should read.
+const RUST: [&str; 9] = [
+    "struct",
+    "enum",
+    "variant",
+    "tuple",
+    "newtype",
+    "unit",
+    "Option",
+    "sequence",
+    "identifier",
+];
+
 /// Returns the message of a JSON reader in words of YAML.
 pub fn reworded(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("missing field `") {
-        return format!("has no {}", rest.split('`').next().unwrap_or_default());
+        return format!("has no {}", first_name(rest));
+    }
+    if let Some(rest) = message.strip_prefix("duplicate field `") {
+        return format!("has {} twice; remove one", first_name(rest));
+    }
+    if let Some(rest) = message.strip_prefix("unknown variant `") {
+        let (word, expected) = rest.split_once("`, ").unwrap_or((rest, ""));
+        let expected = expected.strip_prefix("expected ").unwrap_or("another word");
+        return format!("is {word:?}, must be {}", expected.replace('`', ""));
+    }
+    if message.starts_with("data did not match any variant of") {
+        return "has none of the known forms; compare it with an example".to_owned();
+    }
+    if let Some(rest) = message.strip_prefix("invalid length ") {
+        return wrong_length(rest);
     }
     let wrong = ["invalid type: ", "invalid value: "];
     let wrong = wrong.iter().find_map(|begin| message.strip_prefix(begin));
@@ -11,32 +38,108 @@ pub fn reworded(message: &str) -> String {
         return message.to_owned();
     };
     let quoted = found.strip_prefix("string ");
-    let expected = match expected {
-        "i64" | "u64" | "u32" | "u16" | "u8" => {
-            let text = quoted.map(|quoted| quoted.trim_matches('"'));
-            if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
-                return format!("is \"{number}\"; write {number} without quotes");
-            }
-            if expected == "i64" {
-                "a whole number"
-            } else {
-                "a whole number from 0"
-            }
-        }
-        "a string" if !matches!(found, "map" | "sequence" | "null") => "text; write it in quotes",
-        "a string" => "text",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        other if other.starts_with("struct ") => "a map",
-        other => other,
-    };
-    let found = match found {
+    let shown = match found {
         "map" => "a map",
         "sequence" => "a list",
-        "null" => "empty",
+        "null" | "unit value" | "Option value" => "empty",
+        "unit variant" => "a name without a value",
+        "newtype variant" | "tuple variant" | "struct variant" | "enum" => "a name with a value",
+        "newtype struct" | "byte array" => "of another type",
         other => quoted.or_else(|| other.split('`').nth(1)).unwrap_or(other),
     };
-    format!("is {found}, must be {expected}")
+    if let Some(kind) = numbers(expected, shown) {
+        let text = quoted.map(|quoted| quoted.trim_matches('"'));
+        if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
+            return format!("is \"{number}\"; write {number} without quotes");
+        }
+        return format!("is {shown}, must be {kind}");
+    }
+    let is_scalar = !matches!(shown, "a map" | "a list" | "empty");
+    let expected = match expected {
+        "a string" | "a borrowed string" if is_scalar => "text; write it in quotes",
+        "a string" | "a borrowed string" | "byte array" => "text",
+        "a character" => "one character",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "unit" => "empty",
+        "option" => "a value or empty",
+        "string or map" => "text or a map",
+        "map with a single key" => "a map with one key",
+        "variant identifier" | "field identifier" => "a known name",
+        "newtype variant" | "tuple variant" | "struct variant" => "a name with a value",
+        "IntOrString" => "a whole number or text",
+        "Quantity" => "a quantity, such as \"500m\"",
+        "Time" | "MicroTime" => "a time, such as \"2026-01-31T12:00:00Z\"",
+        other if other.starts_with("unit struct ") => "empty",
+        other if other.starts_with("enum ") => "a known name",
+        other
+            if ["tuple", "a tuple ", "an array "]
+                .iter()
+                .any(|begin| other.starts_with(begin)) =>
+        {
+            "a list"
+        }
+        other if other.starts_with("struct ") || is_type_name(other) => "a map",
+        other if has_rust(other) => "of another type",
+        other => other,
+    };
+    format!("is {shown}, must be {expected}")
+}
+
+/// Returns the name before the next backtick.
+fn first_name(rest: &str) -> &str {
+    rest.split('`').next().unwrap_or_default()
+}
+
+/// Returns the wording of a type of numbers, with its bounds if the number that was found is outside of them.
+fn numbers(kind: &str, found: &str) -> Option<String> {
+    let (least, most): (i128, i128) = match kind {
+        "i8" => (i8::MIN.into(), i8::MAX.into()),
+        "i16" => (i16::MIN.into(), i16::MAX.into()),
+        "i32" => (i32::MIN.into(), i32::MAX.into()),
+        "i64" | "isize" => (i64::MIN.into(), i64::MAX.into()),
+        "u8" => (0, u8::MAX.into()),
+        "u16" => (0, u16::MAX.into()),
+        "u32" => (0, u32::MAX.into()),
+        "u64" | "usize" => (0, u64::MAX.into()),
+        "f32" | "f64" => return Some("a number".to_owned()),
+        _ => return None,
+    };
+    let is_beyond = |number: i128| number > most || (least < 0 && number < least);
+    if found.parse::<i128>().is_ok_and(is_beyond) {
+        return Some(format!("a whole number from {least} to {most}"));
+    }
+    let from = if least == 0 { " from 0" } else { "" };
+    Some(format!("a whole number{from}"))
+}
+
+/// Returns the message for a list or a map with too many or too few items, from `2, expected a tuple of size 3`.
+fn wrong_length(rest: &str) -> String {
+    let (length, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
+    let items = if length == "1" { "item" } else { "items" };
+    let number = expected.split(' ').find(|word| word.parse::<u64>().is_ok());
+    let must = match number {
+        Some(number) => number,
+        None if expected.starts_with("fewer") => "fewer",
+        None => "another number",
+    };
+    format!("has {length} {items}, must have {must}")
+}
+
+/// Returns true if the text is the name of a type, as the types of Kubernetes describe themselves.
+fn is_type_name(text: &str) -> bool {
+    let begins = text.starts_with(|first: char| first.is_ascii_uppercase());
+    let lower = text.contains(|character: char| character.is_ascii_lowercase());
+    begins
+        && lower
+        && text
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric())
+}
+
+fn has_rust(text: &str) -> bool {
+    let mut words = text.split(|character: char| !character.is_ascii_alphanumeric());
+    words.any(|word| RUST.contains(&word))
 }
 
 /// Returns the message for a line with a template of Helm.
@@ -50,13 +153,36 @@ pub fn template(text: &str, line: Option<usize>) -> Option<String> {
 pub const TOO_DEEP: &str = "is nested more than 32 deep; write it flatter";
 /// Message for a line that is indented with a tab.
 const TAB: &str = "has a tab; YAML indents with spaces";
+/// Message for a character that looks like a space.
+pub const NO_BREAK: &str = "has a no-break space, or another character that looks like a space, where YAML needs a space; replace it";
+/// Message for a colon where no field may begin.
+const COLON: &str =
+    "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
+/// Words of the YAML reader, and ours. The longer ones come first.
+const WORDS: [(&str, &str); 10] = [
+    ("flow sequence", "list in brackets"),
+    ("block sequence", "list"),
+    ("escape sequence", "escape"),
+    ("flow mapping", "map in braces"),
+    ("block mapping", "map"),
+    ("block scalar", "text block"),
+    ("string scalar", "text"),
+    ("sequence", "list"),
+    ("mapping", "map"),
+    ("scalar", "text"),
+];
 
 /// Returns the message of the YAML reader in other words, where they are better.
 pub fn syntax(message: &str) -> String {
     match message {
         "recursion limit exceeded" => TOO_DEEP.to_owned(),
         _ if message.contains(" tab") || message.starts_with("tab") => TAB.to_owned(),
-        _ => message.to_owned(),
+        _ if message.contains("mapping values are not allowed") => COLON.to_owned(),
+        _ => WORDS
+            .iter()
+            .fold(reworded(message), |text, (theirs, ours)| {
+                text.replace(*theirs, ours)
+            }),
     }
 }
 
@@ -67,6 +193,21 @@ pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
     let lines = text.split('\n').enumerate().skip(line.saturating_sub(1));
     let found = lines.map(|(index, text)| (index + 1, text));
     Some(found.into_iter().find(|(_, text)| indented(text))?.0)
+}
+
+/// Returns the first of `most` lines from line `from` on that begins with a character that only looks like a space, or has one after its first
+/// colon.
+pub fn no_break(text: &str, from: usize, most: usize) -> Option<usize> {
+    let looks = |character: char| character.is_whitespace() && !character.is_ascii();
+    let has = |line: &str| {
+        let after = line.split_once(':').map(|(_, after)| after);
+        line.trim_start_matches([' ', '-']).starts_with(looks)
+            || after.is_some_and(|after| after.starts_with(looks))
+    };
+    let lines = text.split('\n').enumerate();
+    let mut lines = lines.skip(from.saturating_sub(1)).take(most);
+    let (index, _) = lines.find(|(_, line)| has(line))?;
+    Some(index + 1)
 }
 
 fn written(text: &str, line: Option<usize>) -> &str {

@@ -20,6 +20,8 @@ pub struct HandlerSet {
     pub objects: BTreeMap<String, ObjectName>,
     /// Problems of sources and of the store, sorted.
     pub problems: Vec<SourceProblem>,
+    /// Notes about files that are not read, sorted.
+    pub warnings: Vec<SourceProblem>,
 }
 
 impl HandlerSet {

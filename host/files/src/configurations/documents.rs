@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leafhost_core::configuration::{Configuration, FieldProblem, Manifest};
+use leafhost_core::configuration::{Configuration, FieldProblem, Manifest, unknown_annotations};
 use leafhost_core::names::ConfigurationKey;
 use leafhost_core::ports::SourceProblem;
 use leafhost_core::properties::invalid_references;
@@ -264,6 +264,7 @@ fn parse(text: &str) -> Parsed {
         .and_then(|()| read_manifest(&value, &document, &mut unknown))
         .and_then(|manifest| {
             ignored.extend(manifest.spec.only_in_clusters());
+            ignored.extend(unknown_annotations(&manifest.metadata.annotations));
             let read = Configuration::try_from(manifest);
             let mut problems = match &read {
                 Ok(_) => Vec::new(),
@@ -282,6 +283,12 @@ fn parse(text: &str) -> Parsed {
             configuration.uid = Uuid::new_v5(&UIDS, name.as_bytes()).to_string();
             configuration
         });
+    let configuration = configuration.map_err(|mut mistakes| {
+        if let Some(space) = yaml::no_break_space(text) {
+            mistakes.insert(0, space);
+        }
+        mistakes
+    });
     ignored.extend(values);
     let unknown = unknown.iter().map(Unknown::warning);
     Parsed {

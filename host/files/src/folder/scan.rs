@@ -14,6 +14,7 @@ use leafhost_core::text;
 
 use crate::events::is_missing;
 use crate::folder::Content;
+use crate::folder::stray::{Judge, PUBLIC, Stray};
 use crate::regular::{self, Error};
 use crate::settle::Stamp;
 use leafhost_disk::atomic;
@@ -30,6 +31,10 @@ pub struct Rules {
     pub nested: bool,
     /// Maximum number of files; the others are reported as a problem.
     pub max_files: usize,
+    /// Judge of the files that are not read, if notes about them are wanted; not in a nested folder.
+    pub stray: Option<Judge>,
+    /// True if the files are secrets, which not every user should be able to read.
+    pub secret: bool,
 }
 
 /// Files with a common suffix.
@@ -67,6 +72,15 @@ impl Rules {
     /// Returns true if a file would be read if its name were printable.
     pub fn has_suffix(&self, name: &OsStr) -> bool {
         self.kind_of(name).is_some()
+    }
+
+    /// Returns the reason why a file or folder is not read although it seems to be meant for the folder.
+    pub fn why_stray(&self, name: &str, is_folder: bool) -> Option<&'static str> {
+        let judge = self.stray?;
+        if self.has_suffix(OsStr::new(name)) || !is_printable(name) {
+            return None;
+        }
+        judge(name, is_folder)
     }
 
     /// Returns the kind of a file by its suffix, even if its name is not printable: none for a name that begins with a dot;
@@ -113,6 +127,8 @@ pub struct Scan {
     pub unreadable: Vec<String>,
     /// Problems of files and folders that could not be read.
     pub problems: Vec<String>,
+    /// Files that an operator should know of.
+    pub stray: Stray,
 }
 
 impl Scan {
@@ -148,6 +164,12 @@ impl Scan {
         let mut unprintable = Vec::new();
         for (name, is_folder) in entries {
             if !rules.nested {
+                let shown = name.to_str();
+                if let Some((shown, why)) =
+                    shown.and_then(|shown| Some((shown, rules.why_stray(shown, is_folder)?)))
+                {
+                    scan.stray.add(shown, why);
+                }
                 scan.add(path, name, rules, &mut unprintable);
                 continue;
             }
@@ -177,6 +199,9 @@ impl Scan {
                 }
             }
             scan.subfolders.insert(folder);
+        }
+        if rules.secret {
+            scan.note_public(path);
         }
         if !unprintable.is_empty() {
             unprintable.sort();
@@ -214,6 +239,23 @@ impl Scan {
             self.problems.push(
                 "is empty and on another file system than before, its last content stays in use; mount it again, or restart the agent if it is meant to be empty".to_owned(),
             );
+        }
+    }
+
+    /// Notes the files that every user of the machine can read.
+    fn note_public(&mut self, path: &Path) {
+        let has_mode = |path: &Path, mode: u32| {
+            fs::metadata(path).is_ok_and(|metadata| metadata.mode() & mode != 0)
+        };
+        let is_open = |folder: &Path| has_mode(folder, 0o001);
+        if !is_open(path) || !path.parent().is_none_or(is_open) {
+            return;
+        }
+        for name in self.found.keys() {
+            let file = path.join(name);
+            if file.parent().is_none_or(is_open) && has_mode(&file, 0o004) {
+                self.stray.add(name, PUBLIC);
+            }
         }
     }
 

@@ -25,6 +25,8 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 5,
+    stray: None,
+    secret: false,
 };
 
 struct Watched {
@@ -344,6 +346,8 @@ async fn files_below_a_nested_folder_have_two_names() {
         }],
         nested: true,
         max_files: 10,
+        stray: None,
+        secret: false,
     };
     let mut watched = mk_watched(rules, mk_folder);
     watched.until(|snapshot| snapshot.complete).await;

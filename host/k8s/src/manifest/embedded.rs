@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::api::core::v1::{PodSpec, ServiceSpec};
+use leafhost_core::yaml::reworded;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -59,7 +60,10 @@ fn check<T: DeserializeOwned>(spec: &Value, field: &str, problems: &mut Vec<Prob
         };
         problems.push(Problem {
             is_fatal: true,
-            text: format!("spec.{field}{path}: {}", error.inner()),
+            text: format!(
+                "spec.{field}{path}: {}",
+                reworded(&error.inner().to_string())
+            ),
         });
         return;
     }

@@ -7,7 +7,7 @@
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use leafhost_core::brokers::Kind;
-use leafhost_core::configuration::broker_problems;
+use leafhost_core::configuration::{broker_problems, invalid_annotations, unknown_annotations};
 use leafhost_core::names::ConfigurationKey;
 use serde_json::Value;
 
@@ -120,6 +120,23 @@ impl Review {
         problems
     }
 
+    /// Returns warnings about annotations of the Configuration that have no effect: misspelt names, and invalid values. They are no problems,
+    /// because agents keep the values from before.
+    pub fn warnings(&self) -> Vec<String> {
+        let object = self
+            .request
+            .object
+            .as_ref()
+            .filter(|_| self.spec().is_some());
+        let annotations = object.and_then(|object| object.metadata.annotations.as_ref());
+        let Some(annotations) = annotations else {
+            return Vec::new();
+        };
+        let invalid = invalid_annotations(annotations).into_iter();
+        let all = invalid.chain(unknown_annotations(annotations));
+        all.map(|problem| problem.to_string()).collect()
+    }
+
     /// Returns the problems of the parameters for Leafhost's driver in a claim, a claim template or a device class.
     fn parameters(&self) -> Vec<String> {
         let kind = &self.request.kind;
@@ -202,7 +219,7 @@ mod tests {
             (
                 pod(json!({"containers": [{"name": "c", "ports": [{"containerPort": "high"}]}]})),
                 vec![
-                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: invalid type: string \"high\"",
+                    "brokerSpec.brokerPodSpec.containers[0].ports[0].containerPort: is \"high\", must be a whole number",
                 ],
             ),
             (pod(json!({})), vec![]),
@@ -236,6 +253,23 @@ mod tests {
             assert!(found.starts_with(&begin), "{found}");
         }
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn an_annotation_without_effect_is_a_warning() {
+        let mut object = configuration(&json!({"discoveryHandler": {"name": "udev"}}));
+        assert_eq!(review("CREATE", &object).warnings(), [""; 0]);
+        object["metadata"]["annotations"] =
+            json!({"leafhost.dev/grace": "soon", "leafhost.dev/evikt": "true", "a": "b"});
+        let review = review("CREATE", &object);
+        let warnings = review.warnings();
+        for (warning, words) in warnings.iter().zip([
+            "metadata.annotations.leafhost.dev/grace: is \"soon\", must be",
+            "metadata.annotations.leafhost.dev/evikt: unknown annotation",
+        ]) {
+            assert!(warning.starts_with(words), "{warning}");
+        }
+        assert_eq!((warnings.len(), review.problems().len()), (2, 0));
     }
 
     #[test]

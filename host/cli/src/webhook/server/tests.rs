@@ -131,6 +131,17 @@ fn is_checked(answer: &Value) -> bool {
     answer["warnings"].is_null()
 }
 
+#[tokio::test]
+async fn a_misspelt_annotation_is_a_warning() {
+    let mut body: Value = serde_json::from_str(&review("a", "")).unwrap();
+    body["request"]["object"]["metadata"]["annotations"] = json!({"leafhost.dev/graze": "30s"});
+    let answered = asked(&shared(), &opened(1), body.to_string()).await;
+    let answered = answer(answered).await;
+    assert_eq!(answered["allowed"], true);
+    let warning = answered["warnings"][0].as_str().unwrap();
+    assert!(warning.ends_with("did you mean leafhost.dev/grace?"));
+}
+
 /// Returns a body that never ends.
 fn endless() -> Body {
     let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);

@@ -61,6 +61,38 @@ fn a_kept_text_reads_as_the_same_document() {
 }
 
 #[test]
+fn a_misspelt_annotation_is_a_warning_with_its_line() {
+    let text = GOOD.replace("NAME", "a\n  annotations: {leafhost.dev/graze: 30s, b: c}");
+    let reading = read("f.yaml", &text);
+    assert_eq!(reading.problems, []);
+    let [warning] = reading.warnings.as_slice() else {
+        panic!("{:?}", reading.warnings);
+    };
+    assert_eq!(
+        warning.to_string(),
+        "f.yaml:5: metadata.annotations.leafhost.dev/graze: unknown annotation leafhost.dev/graze; did you mean leafhost.dev/grace?"
+    );
+}
+
+#[test]
+fn a_character_that_looks_like_a_space_is_named_with_its_line() {
+    for (from, to, line) in [
+        ("  name: NAME", "\u{a0} name: NAME", 4),
+        ("  name: NAME", "  name:\u{a0}NAME", 4),
+        ("  discoveryHandler:", "\u{3000}discoveryHandler:", 6),
+    ] {
+        let text = GOOD.replacen(from, to, 1);
+        assert_ne!(text, GOOD, "{from}");
+        let reading = read("f.yaml", &text);
+        let problem = &reading.problems[0];
+        assert_eq!(problem.line, Some(line), "{problem}");
+        assert!(problem.message.contains("no-break space"), "{problem}");
+    }
+    let text = GOOD.replacen("NAME", "\"a\" # \u{a0}:\u{a0}b", 1);
+    assert_eq!(read("f.yaml", &text).problems, []);
+}
+
+#[test]
 fn every_problem_has_its_line_path_and_remedy_and_spoils_no_other_document() {
     // The line counts from the start of the document, which is the tenth of the file.
     for (from, to, line, path, words) in [

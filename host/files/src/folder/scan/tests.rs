@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use nix::sys::stat::Mode;
 
@@ -22,6 +22,8 @@ const RULES: Rules = Rules {
     ],
     nested: false,
     max_files: 100,
+    stray: None,
+    secret: false,
 };
 
 #[test]
@@ -167,4 +169,72 @@ fn what_is_in_the_place_of_a_folder_is_named() {
         );
         assert_eq!(scan.problems, Vec::<String>::new());
     }
+}
+
+#[test]
+fn what_seems_to_be_meant_for_the_folder_and_is_not_read_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        stray: Some(crate::folder::stray::among_configurations),
+        ..RULES
+    };
+    for name in ["a.bare", "b.json", "c.YAML", "d.wasm", "README", ".e.json"] {
+        fs::write(folder.path().join(name), "text").unwrap();
+    }
+    fs::create_dir(folder.path().join("old")).unwrap();
+    let noted = |rules: &Rules| -> Vec<String> {
+        let notes = Scan::of(folder.path(), rules).stray.notes(Path::new("/f"));
+        notes.into_iter().map(|note| note.source).collect()
+    };
+    assert_eq!(
+        noted(&rules),
+        ["/f/b.json", "/f/c.YAML", "/f/d.wasm", "/f/old"]
+    );
+    assert_eq!(noted(&RULES), [""; 0]);
+}
+
+#[test]
+fn a_secret_that_every_user_can_read_is_noted() {
+    let top = tempfile::tempdir().unwrap();
+    let rules = Rules {
+        nested: true,
+        secret: true,
+        ..RULES
+    };
+    let (home, folder) = (top.path().join("home"), top.path().join("home/secrets"));
+    fs::create_dir_all(folder.join("cam")).unwrap();
+    let set = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (file, mode) in [("a.bare", 0o644), ("b.bare", 0o640), ("c.bare", 0o600)] {
+        fs::write(folder.join("cam").join(file), "text").unwrap();
+        set(&folder.join("cam").join(file), mode);
+    }
+    let noted = |rules: &Rules| Scan::of(&folder, rules).stray.notes(Path::new("/s"));
+    for (closed, expected) in [
+        (None, 1),
+        (Some(&home), 0),
+        (Some(&folder), 0),
+        (Some(&folder.join("cam")), 0),
+    ] {
+        for path in [&home, &folder, &folder.join("cam")] {
+            set(path, 0o755);
+        }
+        if let Some(closed) = closed {
+            set(closed, 0o750);
+        }
+        assert_eq!(noted(&rules).len(), expected, "{closed:?}");
+    }
+    for path in [&home, &folder, &folder.join("cam")] {
+        set(path, 0o755);
+    }
+    assert_eq!(
+        noted(&rules)[0].to_string(),
+        "/s/cam/a.bare: can be read by every user of this machine; run chmod o-r on it"
+    );
+    let public = Rules {
+        secret: false,
+        ..rules
+    };
+    assert_eq!(noted(&public), []);
 }

@@ -1,0 +1,121 @@
+//! Annotations of a Configuration that Leafhost reads, and those that look like them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{
+    ALLOCATION_ANNOTATION, EVICT_ANNOTATION, FieldProblem, GRACE_ANNOTATION, RESOURCES_ANNOTATION,
+    Resources, backend, parse_duration,
+};
+use crate::text;
+
+/// Beginning of the names of our annotations.
+const OURS: &str = "leafhost.dev/";
+/// Annotations that are read.
+const KNOWN: [&str; 4] = [
+    ALLOCATION_ANNOTATION,
+    EVICT_ANNOTATION,
+    GRACE_ANNOTATION,
+    RESOURCES_ANNOTATION,
+];
+/// Maximum number of annotations that are named.
+const MOST: usize = 16;
+
+/// Parses [`GRACE_ANNOTATION`].
+pub fn grace(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>, FieldProblem> {
+    let Some(text) = annotations.get(GRACE_ANNOTATION) else {
+        return Ok(None);
+    };
+    parse_duration(text).map(Some).ok_or_else(|| {
+        let message = format!(
+            "is {text:?}, must be a number with s, m or h, such as \"30s\", and at most 24h"
+        );
+        FieldProblem::new(path(GRACE_ANNOTATION), message)
+    })
+}
+
+/// Returns the problems of annotations with an invalid value.
+pub fn invalid_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldProblem> {
+    let resources = annotations.get(RESOURCES_ANNOTATION);
+    let resources = resources.and_then(|text| Resources::parse(text).err());
+    let (_, _, backend) = backend::read(annotations);
+    let problems = grace(annotations).err().into_iter().chain(resources);
+    problems.chain(backend).collect()
+}
+
+/// Returns a problem for each annotation whose name begins like ours and is not known. It has no effect.
+pub fn unknown_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldProblem> {
+    let names = annotations.keys().filter_map(|name| {
+        let rest = name.strip_prefix(OURS)?;
+        (!KNOWN.contains(&name.as_str())).then_some((name, rest))
+    });
+    let problem = |(name, rest): (&String, &str)| {
+        let known = KNOWN.iter().filter_map(|known| known.strip_prefix(OURS));
+        let hint = match text::nearest(rest, known) {
+            Some(near) => format!("did you mean {OURS}{near}?"),
+            None => format!("known: {}", KNOWN.join(", ")),
+        };
+        FieldProblem::new(path(name), format!("unknown annotation {name}; {hint}"))
+    };
+    names.take(MOST).map(problem).collect()
+}
+
+fn path(name: &str) -> String {
+    format!("metadata.annotations.{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let all = all.iter();
+        all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    fn shown(problems: &[FieldProblem]) -> Vec<String> {
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_misspelt_annotation_is_named_with_the_nearest_known_one() {
+        let all = annotations(&[
+            ("example.com/graze", "1"),
+            ("leafhost.dev/Evict", "true"),
+            ("leafhost.dev/alocation", "dra"),
+            ("leafhost.dev/grace", "30s"),
+            ("leafhost.dev/owner", "me"),
+        ]);
+        assert_eq!(
+            shown(&unknown_annotations(&all)),
+            [
+                "metadata.annotations.leafhost.dev/Evict: unknown annotation leafhost.dev/Evict; did you mean leafhost.dev/evict?",
+                "metadata.annotations.leafhost.dev/alocation: unknown annotation leafhost.dev/alocation; did you mean leafhost.dev/allocation?",
+                "metadata.annotations.leafhost.dev/owner: unknown annotation leafhost.dev/owner; known: leafhost.dev/allocation, leafhost.dev/evict, leafhost.dev/grace, leafhost.dev/resources",
+            ]
+        );
+        assert_eq!(invalid_annotations(&all), []);
+    }
+
+    #[test]
+    fn each_annotation_with_an_invalid_value_is_a_problem() {
+        let all = annotations(&[
+            (ALLOCATION_ANNOTATION, "both"),
+            (EVICT_ANNOTATION, "yes"),
+            (GRACE_ANNOTATION, "soon"),
+            (RESOURCES_ANNOTATION, "none"),
+        ]);
+        let problems = shown(&invalid_annotations(&all));
+        for name in KNOWN {
+            let begin = format!("metadata.annotations.{name}: is ");
+            let mut problems = problems.iter();
+            assert!(
+                problems.any(|problem| problem.starts_with(&begin)),
+                "{name}"
+            );
+        }
+        assert_eq!(problems.len(), 4);
+        assert_eq!(unknown_annotations(&all), []);
+    }
+}
