@@ -30,6 +30,9 @@ pub struct Details {
     /// Source of a device's id.
     #[serde(rename = "leafhost.dev/identity", default)]
     pub identity: Identity,
+    /// True if the cameras are asked for the URLs of their streams and snapshots.
+    #[serde(default)]
+    pub streams: bool,
 }
 
 /// Filter with an action and values.
@@ -160,6 +163,7 @@ mod tests {
             "ipAddresses:\n  action: Exclude\n  items: []\nmacAddresses:\n  action: Exclude\n  items: []\nscopes:\n  action: Include\n  items: [\"onvif://www.onvif.org/name/GreatONVIFCamera\"]\ndiscoveryTimeoutSeconds: 2\n",
             "uuids: {items: [a]}",
             "leafhost.dev/xaddrs: all",
+            "streams: true",
             "leafhost.dev/identity: endpoint-reference",
             "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
         ] {

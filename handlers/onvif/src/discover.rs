@@ -79,6 +79,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         asks_again: is_changed,
         is_cut_short: false,
         is_bye_unconfirmed: false,
+        streams_left: Cell::new(0),
         second_chances: Cell::new(SECOND_CHANCES),
         lost: 0,
         departed: Vec::new(),

@@ -12,6 +12,7 @@ mod interfaces;
 mod later_calls;
 mod quirks;
 mod services;
+mod streams;
 mod without_time;
 
 use std::cell::Cell;

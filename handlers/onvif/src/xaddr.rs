@@ -103,13 +103,28 @@ impl XAddr {
         }
     }
 
+    /// Returns the address of another service of the camera: as the camera tells it if that has the same host, otherwise with
+    /// this host and port.
+    pub fn service(&self, told: &str) -> Option<Self> {
+        if let Ok(xaddr) = Self::new(told)
+            && xaddr.host == self.host
+        {
+            return Some(xaddr);
+        }
+        let (_, rest) = told.split_once("://")?;
+        let path = rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/");
+        let own = self.target.strip_suffix(self.path.as_str())?;
+        Self::new(&format!("{own}{path}")).ok()
+    }
+
     /// Returns true if this address has this IP address as its host.
     pub fn is_at(&self, ip: IpAddr) -> bool {
         self.host == Host::Ip(ip)
     }
 }
 
-fn host(authority: &str) -> Result<Host, Error> {
+/// Returns the host of an authority, such as `192.168.7.9:80`.
+pub fn host(authority: &str) -> Result<Host, Error> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (inside, port) = rest.split_once(']').ok_or(Error::Form)?;
         check_port(port)?;
@@ -274,6 +289,31 @@ mod tests {
         }
         let long = format!("http://192.168.7.9/{}", "a".repeat(MAX_BYTES));
         assert_eq!(XAddr::new(&long), Err(Error::Form));
+    }
+
+    #[test]
+    fn another_service_is_asked_at_the_same_host() {
+        let xaddr = XAddr::new("http://192.168.7.9:8080/onvif/device_service").unwrap();
+        for (told, target) in [
+            (
+                "http://192.168.7.9/onvif/Media",
+                Some("http://192.168.7.9/onvif/Media"),
+            ),
+            (
+                "http://10.0.0.9:81/onvif/Media?a",
+                Some("http://192.168.7.9:8080/onvif/Media?a"),
+            ),
+            (
+                "http://127.0.0.1/onvif/Media",
+                Some("http://192.168.7.9:8080/onvif/Media"),
+            ),
+            ("http://10.0.0.9", Some("http://192.168.7.9:8080/")),
+            ("/onvif/Media", None),
+            ("http://10.0.0.9/a b", None),
+        ] {
+            let service = xaddr.service(told).map(|one| one.target);
+            assert_eq!(service.as_deref(), target, "{told}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! slower.
 
 mod bytes;
+pub mod media;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,6 +10,7 @@ use crate::filter::mac;
 use crate::soap::{self, Interface};
 use crate::xaddr::Host;
 use bytes::{Reader, Writer};
+use media::Media;
 
 /// Maximum number of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
@@ -17,7 +19,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// Maximum number of stored addresses that did not answer.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
 
 /// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -99,6 +101,8 @@ pub struct Info {
     pub serial: String,
     /// Reason why facts are missing.
     pub trouble: String,
+    /// Streams and snapshots, if they are wanted.
+    pub media: Media,
 }
 
 /// Proof of the host's identity by an announcement.
@@ -151,13 +155,15 @@ impl Camera {
             firmware,
             serial,
             trouble,
+            media,
         } = &self.info;
         let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
         let texts = info
             .into_iter()
             .chain([&self.unhealthy, &self.moved_from])
             .chain(macs)
-            .chain(&self.scopes);
+            .chain(&self.scopes)
+            .chain(media.texts());
         texts.map(String::len).sum()
     }
 }
@@ -426,6 +432,7 @@ impl Camera {
                 serial: reader.text()?,
                 trouble: reader.text()?,
                 macs: Vec::new(),
+                media: Media::default(),
             },
             scopes: Vec::new(),
         };
@@ -435,6 +442,7 @@ impl Camera {
         for _ in 0..reader.number()? {
             camera.scopes.push(reader.text()?);
         }
+        camera.info.media = Media::read(reader)?;
         Some(camera)
     }
 
@@ -481,6 +489,7 @@ impl Camera {
                 writer.text(text);
             }
         }
+        info.media.write(writer);
     }
 }
 

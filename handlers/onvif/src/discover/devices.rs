@@ -4,6 +4,7 @@ use leafhost_sdk::{Device, Health};
 
 use crate::details::Identity;
 use crate::discover::cursor::Camera;
+use crate::discover::cursor::media::Media;
 use crate::wsd;
 
 /// Maximum number of bytes in the text of an attribute.
@@ -64,10 +65,42 @@ pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     ] {
         device = text(device, name, value);
     }
+    device = streams(device, &info.media);
     for scope in &camera.scopes {
         device = attribute(device, scope);
     }
     device
+}
+
+/// Adds the streams and snapshots: those of each profile, and of the first without a number.
+fn streams(mut device: Device, media: &Media) -> Device {
+    for (place, profile) in media.profiles.iter().enumerate() {
+        for (name, value) in [
+            ("NAME", &profile.name),
+            ("STREAM_URI", &profile.stream),
+            ("SNAPSHOT_URI", &profile.snapshot),
+            ("RESOLUTION", &profile.resolution),
+            ("CODEC", &profile.codec),
+        ] {
+            if !value.is_empty() {
+                device = device.property(format!("ONVIF_DEVICE_PROFILE_{place}_{name}"), value);
+            }
+        }
+    }
+    let Some(first) = media.profiles.first() else {
+        return device;
+    };
+    for (name, value) in [
+        ("ONVIF_DEVICE_STREAM_URI", &first.stream),
+        ("ONVIF_DEVICE_SNAPSHOT_URI", &first.snapshot),
+    ] {
+        if !value.is_empty() {
+            device = device.property(name, value);
+        }
+    }
+    device = text(device, "resolution", &first.resolution);
+    device = text(device, "codec", &first.codec);
+    device.attribute("ptz", media.has_ptz)
 }
 
 /// Adds the attribute of a scope: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each

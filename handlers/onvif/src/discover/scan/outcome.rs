@@ -82,6 +82,10 @@ impl Scan<'_> {
                 self.cursor.failed.remove(&url);
                 let cameras = &self.cursor.cameras;
                 let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                // URLs of streams hold the address, so those of another address do not stay.
+                if let Some(before) = before {
+                    reply.info.media.keep(&before.info.media);
+                }
                 let before = before.or_else(|| {
                     let mut cameras = cameras.iter().filter(|_| self.follows_references());
                     let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
