@@ -117,6 +117,20 @@ impl XAddr {
         Self::new(&format!("{own}{path}")).ok()
     }
 
+    /// Returns the same port and path at another host; `None` if others cannot use that.
+    pub fn at_host(&self, ip: IpAddr) -> Option<Self> {
+        let (scheme, rest) = self.target.split_once("://")?;
+        let authority = rest.strip_suffix(self.path.as_str())?;
+        let (_, after) = authority.rsplit_once(']').unwrap_or(("", authority));
+        let port = after.find(':').and_then(|at| after.get(at..));
+        let host = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let port = port.unwrap_or_default();
+        Self::new(&format!("{scheme}://{host}{port}{}", self.path)).ok()
+    }
+
     /// Returns true if this address has this IP address as its host.
     pub fn is_at(&self, ip: IpAddr) -> bool {
         self.host == Host::Ip(ip)
@@ -313,6 +327,37 @@ mod tests {
         ] {
             let service = xaddr.service(told).map(|one| one.target);
             assert_eq!(service.as_deref(), target, "{told}");
+        }
+    }
+
+    #[test]
+    fn port_and_path_stay_at_another_host() {
+        for (url, ip, other) in [
+            (
+                "http://10.0.0.1:8080/a?b",
+                "192.168.7.9",
+                Some("http://192.168.7.9:8080/a?b"),
+            ),
+            (
+                "https://camera.lan/a",
+                "192.168.7.9",
+                Some("https://192.168.7.9/a"),
+            ),
+            (
+                "http://[2001:db8::1]:81/a",
+                "192.168.7.9",
+                Some("http://192.168.7.9:81/a"),
+            ),
+            (
+                "http://10.0.0.1",
+                "2001:db8::1",
+                Some("http://[2001:db8::1]/"),
+            ),
+            ("http://10.0.0.1/a", "fe80::1", None),
+            ("http://10.0.0.1/a", "127.0.0.1", None),
+        ] {
+            let moved = XAddr::new(url).unwrap().at_host(ip.parse().unwrap());
+            assert_eq!(moved.map(|one| one.url).as_deref(), other, "{url}");
         }
     }
 

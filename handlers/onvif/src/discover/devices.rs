@@ -5,6 +5,7 @@ use leafhost_sdk::{Device, Health};
 use crate::details::Identity;
 use crate::discover::cursor::Camera;
 use crate::discover::cursor::media::Media;
+use crate::filter::mac;
 use crate::wsd;
 
 /// Maximum number of bytes in the text of an attribute.
@@ -21,6 +22,13 @@ const SCOPE: &str = "onvif://www.onvif.org/";
 /// Returns true if a scope can become an attribute.
 pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
+}
+
+/// Returns the hardware address that a scope names, as `MAC/…` of some vendors.
+pub fn mac(scope: &str) -> Option<String> {
+    let (category, value) = scope.strip_prefix(SCOPE)?.split_once('/')?;
+    let mac = mac::spell(&decode(value));
+    (category.eq_ignore_ascii_case("mac") && mac::is_spelled(&mac)).then_some(mac)
 }
 
 /// Returns the id of the device.
@@ -237,6 +245,30 @@ mod tests {
             ("http://camera/1", "http://camera/1"),
         ] {
             assert_eq!(id("u", uuid, Identity::EndpointReference), name);
+        }
+    }
+
+    #[test]
+    fn a_scope_names_the_hardware_address() {
+        for (scope, expected) in [
+            (
+                "onvif://www.onvif.org/MAC/C0:56:E3:01:02:03",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            (
+                "onvif://www.onvif.org/mac/c056e3010203",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            (
+                "onvif://www.onvif.org/MAC/c0%3A56%3Ae3%3A01%3A02%3A03",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            ("onvif://www.onvif.org/MAC/unknown", None),
+            ("onvif://www.onvif.org/MAC/", None),
+            ("onvif://www.onvif.org/name/C0:56:E3:01:02:03", None),
+            ("odm:MAC/C0:56:E3:01:02:03", None),
+        ] {
+            assert_eq!(mac(scope).as_deref(), expected, "{scope}");
         }
     }
 

@@ -15,7 +15,7 @@ pub const MAX_PROFILES: usize = 4;
 /// Maximum number of bytes in the name of a codec.
 const MAX_CODEC: usize = 32;
 
-/// What an answer says about streams.
+/// Content of an answer about streams.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Media {
     /// Address of the media service.
