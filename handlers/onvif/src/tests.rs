@@ -13,6 +13,7 @@ mod later_calls;
 mod quirks;
 mod services;
 mod streams;
+mod sweep;
 mod without_time;
 
 use std::cell::Cell;

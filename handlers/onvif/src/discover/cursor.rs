@@ -31,6 +31,8 @@ pub struct Cursor {
     pub probed: Moment,
     /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
+    /// Number of the next address of the details to be probed.
+    pub swept: u64,
     /// Digest of the devices that the agent has; `None` before the first complete answer.
     pub sent_digest: Option<u64>,
     /// Cameras that have answered.
@@ -331,6 +333,7 @@ impl Cursor {
         let mut cursor = Self {
             probed: reader.number()?,
             listened: reader.number()?,
+            swept: reader.number()?,
             sent_digest: match reader.number()? {
                 0 => None,
                 _ => Some(reader.number()?),
@@ -380,6 +383,7 @@ impl Cursor {
         writer.number(VERSION);
         writer.number(self.probed);
         writer.number(self.listened);
+        writer.number(self.swept);
         writer.number(u64::from(self.sent_digest.is_some()));
         if let Some(digest) = self.sent_digest {
             writer.number(digest);

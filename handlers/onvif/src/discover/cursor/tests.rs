@@ -12,6 +12,7 @@ fn mk_camera(is_here: bool, asked: u64, text: usize) -> Camera {
 fn mk_cursor() -> Cursor {
     let mut cursor = Cursor {
         probed: 7,
+        swept: 300,
         sent_digest: Some(u64::MAX),
         ..Cursor::default()
     };
