@@ -1,6 +1,7 @@
 //! `discoveryDetails`: Akri's fields and our additions.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use leafhost_sdk::Problem;
@@ -8,6 +9,13 @@ use leafhost_sdk::net::Address;
 
 /// Maximum of `discoveryTimeoutSeconds`: the call also needs time to ask the cameras.
 const MAX_TIMEOUT_SECONDS: i64 = 10;
+
+/// Maximum number of addresses that are probed one by one.
+const MAX_ADDRESSES: usize = 1_024;
+/// Lower bound of the prefix of a network that is probed address by address.
+const MIN_PREFIX: u8 = 22;
+/// Port of WS-Discovery.
+const PORT: u16 = 3702;
 
 /// `discoveryDetails` of the handler.
 #[leafhost_sdk::details]
@@ -30,6 +38,12 @@ pub struct Details {
     /// Source of a device's id.
     #[serde(rename = "leafhost.dev/identity", default)]
     pub identity: Identity,
+    /// True if the cameras are asked for the URLs of their streams and snapshots.
+    #[serde(default)]
+    pub streams: bool,
+    /// Addresses and networks to probe one by one.
+    #[serde(default)]
+    addresses: Vec<String>,
 }
 
 /// Filter with an action and values.
@@ -98,6 +112,22 @@ impl Details {
                 "must be `first` where leafhost.dev/identity is `endpoint-reference`, which makes one device of a camera",
             ));
         }
+        let mut count = 0;
+        for (place, item) in self.addresses.iter().enumerate() {
+            match Target::new(item) {
+                Ok(target) => count += target.addresses().count(),
+                Err(why) => problems.push(Problem::new(
+                    format!("addresses[{place}]"),
+                    format!("{item:?} {why}"),
+                )),
+            }
+        }
+        if count > MAX_ADDRESSES {
+            problems.push(Problem::new(
+                "addresses",
+                format!("are {count} addresses, at most {MAX_ADDRESSES}; list less"),
+            ));
+        }
         let items = self.ip_addresses.iter().flat_map(|list| &list.items);
         for (place, item) in items.enumerate() {
             if item.contains('/') && network(item).is_none() {
@@ -124,6 +154,21 @@ impl Details {
         Duration::from_secs(seconds.unsigned_abs())
     }
 
+    /// Returns the addresses and networks to probe one by one.
+    pub fn targets(&self) -> Vec<Target> {
+        let items = self.addresses.iter();
+        items.filter_map(|item| Target::new(item).ok()).collect()
+    }
+
+    /// Returns the addresses that `ipAddresses` includes, without networks.
+    pub fn included(&self) -> impl Iterator<Item = IpAddr> {
+        let lists = self.ip_addresses.iter();
+        let items = lists
+            .filter(|list| list.action == Action::Include)
+            .flat_map(|list| &list.items);
+        items.filter_map(|item| item.trim().parse().ok())
+    }
+
     /// Returns true if the operator named this host as that of a camera. A network does not count as naming a host.
     pub fn names(&self, host: IpAddr) -> bool {
         self.ip_addresses.as_ref().is_some_and(|list| {
@@ -133,6 +178,92 @@ impl Details {
                     .iter()
                     .any(|item| item.trim().parse::<IpAddr>() == Ok(host))
         })
+    }
+}
+
+/// Item of `addresses`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    network: Address,
+    port: u16,
+}
+
+impl Target {
+    fn new(item: &str) -> Result<Self, &'static str> {
+        let item = item.trim();
+        let whole = |ip: IpAddr, port| {
+            let prefix = if ip.is_ipv4() { 32 } else { 128 };
+            let network = Address { ip, prefix };
+            Self { network, port }
+        };
+        let target = if let Ok(ip) = item.parse() {
+            whole(ip, PORT)
+        } else if let Ok(address) = item.parse::<SocketAddr>() {
+            whole(address.ip(), address.port())
+        } else {
+            let form = "is no address, address with a port, or network; write one such as 10.20.0.5 or 10.20.0.0/24";
+            let network = network(item).ok_or(form)?;
+            Self {
+                network,
+                port: PORT,
+            }
+        };
+        let Address { ip, prefix } = target.network;
+        if ip.is_multicast() || ip.is_unspecified() || ip.is_loopback() || target.port == 0 {
+            return Err("is no address of a camera");
+        }
+        match ip {
+            IpAddr::V4(_) if prefix < MIN_PREFIX => Err("is too large a network; at most /22"),
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                Err("is a link-local address, which probes to the group reach")
+            }
+            IpAddr::V6(_) if prefix < 128 => {
+                Err("is a network of IPv6, which has too many addresses; list addresses")
+            }
+            _ => Ok(target),
+        }
+    }
+
+    /// Returns the addresses to probe; a network has none for itself and its broadcasts.
+    pub fn addresses(self) -> impl Iterator<Item = SocketAddr> {
+        let Address { ip, prefix } = self.network;
+        let (first, last, only) = match ip {
+            IpAddr::V4(ip) => {
+                let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or_default();
+                let first = ip.to_bits() & !hosts;
+                let inner = u32::from(prefix < 31);
+                (first + inner, (first | hosts) - inner, None)
+            }
+            IpAddr::V6(_) => (1, 0, Some(ip)),
+        };
+        let ips = (first..=last).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
+        let port = self.port;
+        ips.chain(only).map(move |ip| SocketAddr::new(ip, port))
+    }
+
+    /// Returns true if the address is this one, or in this network.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.network.contains(ip)
+    }
+
+    /// Returns the entry of the grants for these ports.
+    pub fn grant(&self, ports: &str) -> String {
+        let Address { ip, prefix } = self.network;
+        match ip {
+            IpAddr::V4(_) => format!("{ip}/{prefix}:{ports}"),
+            IpAddr::V6(_) => format!("[{ip}]/{prefix}:{ports}"),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Address { ip, prefix } = self.network;
+        if prefix < 32 {
+            write!(f, "{ip}/{prefix}")
+        } else {
+            ip.fmt(f)
+        }
     }
 }
 
@@ -147,6 +278,7 @@ pub fn network(item: &str) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::Onvif;
     use leafhost_sdk::testing::validate;
 
@@ -160,10 +292,42 @@ mod tests {
             "ipAddresses:\n  action: Exclude\n  items: []\nmacAddresses:\n  action: Exclude\n  items: []\nscopes:\n  action: Include\n  items: [\"onvif://www.onvif.org/name/GreatONVIFCamera\"]\ndiscoveryTimeoutSeconds: 2\n",
             "uuids: {items: [a]}",
             "leafhost.dev/xaddrs: all",
+            "streams: true",
+            "addresses: [10.20.0.5, '10.20.0.5:13702', 10.20.0.0/24, '2001:db8::9', '[2001:db8::9]:3702']",
             "leafhost.dev/identity: endpoint-reference",
             "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
         ] {
             assert_eq!(validate::<Onvif>(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_probed_without_its_broadcasts() {
+        for (item, count, first, grant) in [
+            ("10.0.0.9", 1, "10.0.0.9:3702", "10.0.0.9/32:*"),
+            ("10.0.0.9:81", 1, "10.0.0.9:81", "10.0.0.9/32:*"),
+            ("10.0.0.9/32", 1, "10.0.0.9:3702", "10.0.0.9/32:*"),
+            ("10.0.0.9/31", 2, "10.0.0.8:3702", "10.0.0.9/31:*"),
+            ("10.0.0.9/30", 2, "10.0.0.9:3702", "10.0.0.9/30:*"),
+            ("10.0.0.9/22", 1022, "10.0.0.1:3702", "10.0.0.9/22:*"),
+            (
+                "255.255.255.0/24",
+                254,
+                "255.255.255.1:3702",
+                "255.255.255.0/24:*",
+            ),
+            (
+                "2001:db8::9",
+                1,
+                "[2001:db8::9]:3702",
+                "[2001:db8::9]/128:*",
+            ),
+        ] {
+            let target = Target::new(item).unwrap();
+            assert_eq!(target.addresses().count(), count, "{item}");
+            let address = target.addresses().next().map(|one| one.to_string());
+            assert_eq!(address.as_deref(), Some(first));
+            assert_eq!(target.grant("*"), grant);
         }
     }
 
@@ -209,6 +373,33 @@ mod tests {
                 "discoveryTimeoutSeconds: 1.5",
                 "discoveryTimeoutSeconds",
                 "is 1.5, must be a whole number",
+            ),
+            ("addresses: [camera.lan]", "addresses[0]", "10.20.0.0/24"),
+            (
+                "addresses: [10.0.0.1, 10.0.0.0/21]",
+                "addresses[1]",
+                "at most /22",
+            ),
+            (
+                "addresses: ['2001:db8::/120']",
+                "addresses[0]",
+                "list addresses",
+            ),
+            ("addresses: ['fe80::9']", "addresses[0]", "link-local"),
+            (
+                "addresses: [239.255.255.250]",
+                "addresses[0]",
+                "no address of a camera",
+            ),
+            (
+                "addresses: ['10.0.0.1:0']",
+                "addresses[0]",
+                "no address of a camera",
+            ),
+            (
+                "addresses: [10.0.0.0/22, 10.0.4.0/22]",
+                "addresses",
+                "are 2044 addresses, at most 1024",
             ),
             (
                 "leafhost.dev/xaddrs: some",

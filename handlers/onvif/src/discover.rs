@@ -9,6 +9,7 @@ mod cursor;
 mod devices;
 mod probe;
 mod scan;
+mod sweep;
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -24,8 +25,10 @@ use crate::discover::probe::{ExtraWait, GROUP_V4, GROUP_V6, PORT, probe, report_
 use crate::security::credentials::Credentials;
 use crate::soap::cut;
 use crate::wsd::{self, Message};
+use crate::xaddr::XAddr;
 
 use scan::{SECOND_CHANCES, Scan};
+use sweep::sweep;
 
 /// Time from one probe to the next, as in Akri.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -79,6 +82,7 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
         asks_again: is_changed,
         is_cut_short: false,
         is_bye_unconfirmed: false,
+        streams_left: Cell::new(0),
         second_chances: Cell::new(SECOND_CHANCES),
         lost: 0,
         departed: Vec::new(),
@@ -100,11 +104,14 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
             scan.cursor.listened = now(host);
         }
         resolve(host, &scan.cursor, &mut received).await;
+        let swept = sweep(host, &request.details, &mut scan.cursor, timeout).await;
+        received.extend(swept);
         received.extend(news.hellos);
         if received.is_empty() && scan.cursor.cameras.iter().next().is_none() {
             report_silence(host);
         }
         scan.scan_all(&received, &news.byes).await;
+        report_unattached(host, &request.details, &scan.cursor);
         (scan.everything(), INTERVAL)
     } else {
         let before = scan.rendered();
@@ -127,6 +134,27 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
     wakes(answer)
         .wake_after(next.saturating_sub(passed).max(Duration::from_secs(1)))
         .cursor(scan.cursor.write())
+}
+
+/// Reports addresses that `ipAddresses` includes and that no probe reaches.
+fn report_unattached(host: &Host, details: &Details, cursor: &Cursor) {
+    let interfaces = host.interfaces();
+    let targets = details.targets();
+    for ip in details.included() {
+        let is_attached = interfaces
+            .iter()
+            .flat_map(|one| &one.addresses)
+            .any(|address| address.contains(ip));
+        let is_probed = targets.iter().any(|target| target.contains(ip));
+        let is_known = |url: &str| XAddr::new(url).is_ok_and(|xaddr| xaddr.is_at(ip));
+        if !is_attached && !is_probed && !cursor.cameras.iter().any(|(url, _)| is_known(url)) {
+            host.skipped(
+                ip.to_string(),
+                "ipAddresses",
+                "is in no network of this node, so no probe to a group reaches it; list it in `addresses` as well",
+            );
+        }
+    }
 }
 
 /// Adds the wakes for multicast datagrams and changes of the network.

@@ -3,6 +3,7 @@
 mod details;
 mod discover;
 mod filter;
+mod link;
 mod security;
 pub mod soap;
 pub mod wsd;

@@ -1,13 +1,15 @@
-//! Requests of ONVIF's device service that discovery needs, and their answers. This module has no connections and no credentials.
+//! Requests of ONVIF's device and media services that discovery needs, and their answers. This module has no connections and no credentials.
 //!
 //! Answers are matched by local names, because cameras put elements into wrong namespaces.
 
 pub mod clock;
+pub mod media;
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::xml::{self, Element};
 use clock::UtcTime;
+use media::{Media, Profile};
 
 /// Maximum number of bytes kept of a camera's text.
 const MAX_TEXT: usize = 256;
@@ -20,6 +22,9 @@ const MAX_IPS: usize = 32;
 /// Maximum number of codes kept of a fault.
 const MAX_CODES: usize = 8;
 
+/// Namespace of the device service.
+const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
+
 /// Request to a camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -31,6 +36,16 @@ pub enum Operation {
     GetNetworkInterfaces,
     /// Scopes: names and capabilities.
     GetScopes,
+    /// Address of the media service.
+    GetCapabilities,
+    /// Addresses of all services, for cameras without `GetCapabilities`.
+    GetServices,
+    /// Media profiles.
+    GetProfiles,
+    /// URL of a profile's stream.
+    GetStreamUri,
+    /// URL of a profile's snapshot.
+    GetSnapshotUri,
 }
 
 impl Operation {
@@ -41,27 +56,66 @@ impl Operation {
             Self::GetDeviceInformation => "GetDeviceInformation",
             Self::GetNetworkInterfaces => "GetNetworkInterfaces",
             Self::GetScopes => "GetScopes",
+            Self::GetCapabilities => "GetCapabilities",
+            Self::GetServices => "GetServices",
+            Self::GetProfiles => "GetProfiles",
+            Self::GetStreamUri => "GetStreamUri",
+            Self::GetSnapshotUri => "GetSnapshotUri",
+        }
+    }
+
+    /// Returns true if the request is one to the media service, and not to the device service.
+    pub fn is_media(self) -> bool {
+        matches!(
+            self,
+            Self::GetProfiles | Self::GetStreamUri | Self::GetSnapshotUri
+        )
+    }
+
+    fn namespace(self) -> &'static str {
+        if self.is_media() {
+            media::MEDIA
+        } else {
+            DEVICE
+        }
+    }
+
+    /// Returns the content of the request; `profile` is the token of the profile that it is about.
+    fn content(self, profile: &str) -> String {
+        let profile = || format!("<ProfileToken>{}</ProfileToken>", xml::escape(profile));
+        match self {
+            Self::GetCapabilities => "<Category>Media</Category>".to_owned(),
+            Self::GetServices => "<IncludeCapability>false</IncludeCapability>".to_owned(),
+            Self::GetStreamUri => format!("{}{}", media::UNICAST, profile()),
+            Self::GetSnapshotUri => profile(),
+            _ => String::new(),
         }
     }
 
     /// Returns the `Content-Type` of the request (SOAP 1.2, RFC 3902).
     pub fn content_type(self) -> String {
         format!(
-            "application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/ver10/device/wsdl/{}\"",
+            "application/soap+xml; charset=utf-8; action=\"{}/{}\"",
+            self.namespace(),
             self.name()
         )
     }
 
-    /// Returns the request with an optional `wsse:Security` element. Some devices accept only exactly this body.
-    pub fn request(self, security: Option<&str>) -> String {
+    /// Returns the request about a profile, or about the camera, with an optional `wsse:Security` element. Some devices accept
+    /// only exactly this body.
+    pub fn request(self, profile: &str, security: Option<&str>) -> String {
+        let (name, namespace) = (self.name(), self.namespace());
+        let element = match self.content(profile).as_str() {
+            "" => format!("<{name} xmlns=\"{namespace}\"/>"),
+            content => format!("<{name} xmlns=\"{namespace}\">{content}</{name}>"),
+        };
         let header = security.map_or(String::new(), |security| {
             format!("<s:Header>{security}</s:Header>")
         });
         format!(
             "<s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\">{header}\
              <s:Body xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xmlns:xsd=\"http://www.w3.org/2001/XMLSchema\">\
-             <{} xmlns=\"http://www.onvif.org/ver10/device/wsdl\"/></s:Body></s:Envelope>",
-            self.name()
+             {element}</s:Body></s:Envelope>"
         )
     }
 }
@@ -85,6 +139,8 @@ pub struct Answer {
     pub interfaces: Vec<Interface>,
     /// Scopes.
     pub scopes: Vec<String>,
+    /// Streams and snapshots.
+    pub media: Media,
 }
 
 /// Network interface of a camera.
@@ -142,6 +198,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
     let mut fault = Fault::default();
     let mut utc = Date::default();
     let mut interface = Interface::default();
+    let mut profile = Profile::default();
     let (mut is_envelope, mut is_fault, mut has_date) = (false, false, false);
     let response = format!("{}Response", operation.name());
     let read = xml::read(body, &mut |element| {
@@ -161,6 +218,7 @@ pub fn read(operation: Operation, status: u16, body: &[u8]) -> Result<Answer, Fa
                 take_fault(element, &mut fault);
                 take_number(element, &mut utc);
                 take_interface(element, &mut interface);
+                answer.media.take(element, &mut profile);
                 take(element, &mut answer, text);
             }
         }

@@ -12,6 +12,8 @@ mod interfaces;
 mod later_calls;
 mod quirks;
 mod services;
+mod streams;
+mod sweep;
 mod without_time;
 
 use std::cell::Cell;

@@ -103,13 +103,42 @@ impl XAddr {
         }
     }
 
+    /// Returns the address of another service of the camera: as the camera tells it if that has the same host, otherwise with
+    /// this host and port.
+    pub fn service(&self, told: &str) -> Option<Self> {
+        if let Ok(xaddr) = Self::new(told)
+            && xaddr.host == self.host
+        {
+            return Some(xaddr);
+        }
+        let (_, rest) = told.split_once("://")?;
+        let path = rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/");
+        let own = self.target.strip_suffix(self.path.as_str())?;
+        Self::new(&format!("{own}{path}")).ok()
+    }
+
+    /// Returns the same port and path at another host; `None` if others cannot use that.
+    pub fn at_host(&self, ip: IpAddr) -> Option<Self> {
+        let (scheme, rest) = self.target.split_once("://")?;
+        let authority = rest.strip_suffix(self.path.as_str())?;
+        let (_, after) = authority.rsplit_once(']').unwrap_or(("", authority));
+        let port = after.find(':').and_then(|at| after.get(at..));
+        let host = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        let port = port.unwrap_or_default();
+        Self::new(&format!("{scheme}://{host}{port}{}", self.path)).ok()
+    }
+
     /// Returns true if this address has this IP address as its host.
     pub fn is_at(&self, ip: IpAddr) -> bool {
         self.host == Host::Ip(ip)
     }
 }
 
-fn host(authority: &str) -> Result<Host, Error> {
+/// Returns the host of an authority, such as `192.168.7.9:80`.
+pub fn host(authority: &str) -> Result<Host, Error> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (inside, port) = rest.split_once(']').ok_or(Error::Form)?;
         check_port(port)?;
@@ -274,6 +303,62 @@ mod tests {
         }
         let long = format!("http://192.168.7.9/{}", "a".repeat(MAX_BYTES));
         assert_eq!(XAddr::new(&long), Err(Error::Form));
+    }
+
+    #[test]
+    fn another_service_is_asked_at_the_same_host() {
+        let xaddr = XAddr::new("http://192.168.7.9:8080/onvif/device_service").unwrap();
+        for (told, target) in [
+            (
+                "http://192.168.7.9/onvif/Media",
+                Some("http://192.168.7.9/onvif/Media"),
+            ),
+            (
+                "http://10.0.0.9:81/onvif/Media?a",
+                Some("http://192.168.7.9:8080/onvif/Media?a"),
+            ),
+            (
+                "http://127.0.0.1/onvif/Media",
+                Some("http://192.168.7.9:8080/onvif/Media"),
+            ),
+            ("http://10.0.0.9", Some("http://192.168.7.9:8080/")),
+            ("/onvif/Media", None),
+            ("http://10.0.0.9/a b", None),
+        ] {
+            let service = xaddr.service(told).map(|one| one.target);
+            assert_eq!(service.as_deref(), target, "{told}");
+        }
+    }
+
+    #[test]
+    fn port_and_path_stay_at_another_host() {
+        for (url, ip, other) in [
+            (
+                "http://10.0.0.1:8080/a?b",
+                "192.168.7.9",
+                Some("http://192.168.7.9:8080/a?b"),
+            ),
+            (
+                "https://camera.lan/a",
+                "192.168.7.9",
+                Some("https://192.168.7.9/a"),
+            ),
+            (
+                "http://[2001:db8::1]:81/a",
+                "192.168.7.9",
+                Some("http://192.168.7.9:81/a"),
+            ),
+            (
+                "http://10.0.0.1",
+                "2001:db8::1",
+                Some("http://[2001:db8::1]/"),
+            ),
+            ("http://10.0.0.1/a", "fe80::1", None),
+            ("http://10.0.0.1/a", "127.0.0.1", None),
+        ] {
+            let moved = XAddr::new(url).unwrap().at_host(ip.parse().unwrap());
+            assert_eq!(moved.map(|one| one.url).as_deref(), other, "{url}");
+        }
     }
 
     #[test]

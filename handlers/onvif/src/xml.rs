@@ -15,6 +15,8 @@ pub const MAX_BYTES: usize = 256 << 10;
 const MAX_DEPTH: usize = 64;
 /// Maximum number of elements in a document.
 const MAX_ELEMENTS: usize = 10_000;
+/// Maximum number of bytes in a token.
+const MAX_TOKEN: usize = 128;
 /// Maximum number of attributes of an element, including declared prefixes. gSOAP declares about sixty.
 const MAX_ATTRIBUTES: usize = 128;
 
@@ -66,6 +68,7 @@ pub struct Element<'a> {
 #[derive(Debug)]
 struct Frame {
     local: String,
+    token: String,
     text: String,
 }
 
@@ -76,6 +79,11 @@ impl Element<'_> {
             .iter()
             .nth_back(above)
             .map_or("", |frame| &frame.local)
+    }
+
+    /// Returns the value of the attribute `token`; empty if there is none of a usable length.
+    pub fn token(&self) -> &str {
+        self.path.last().map_or("", |frame| &frame.token)
     }
 
     /// Returns true if the path of this element ends with these local names; `*` matches any.
@@ -155,12 +163,22 @@ fn enter(start: &BytesStart<'_>, depth: usize, elements: usize) -> Result<Frame>
         return Err(Error::TooManyElements);
     }
     let mut attributes = start.attributes();
-    let attributes = attributes.with_checks(false).take(MAX_ATTRIBUTES + 1);
-    if attributes.count() > MAX_ATTRIBUTES {
-        return Err(Error::TooManyAttributes);
+    let mut token = String::new();
+    for (place, attribute) in attributes.with_checks(false).enumerate() {
+        if place >= MAX_ATTRIBUTES {
+            return Err(Error::TooManyAttributes);
+        }
+        if let Ok(attribute) = attribute
+            && attribute.key.local_name().into_inner() == "token"
+            && let Ok(value) = quick_xml::escape::unescape(&attribute.value)
+            && value.len() <= MAX_TOKEN
+        {
+            token = value.into_owned();
+        }
     }
     Ok(Frame {
         local: start.local_name().into_inner().to_owned(),
+        token,
         text: String::new(),
     })
 }

@@ -1,5 +1,7 @@
 //! Sends requests to one camera to learn whether it is present, and its data. This module does not read announcements.
 
+mod streams;
+
 use std::time::Duration;
 
 use leafhost_sdk::{Host, http, net};
@@ -17,6 +19,17 @@ use crate::xml::{self, encoding};
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for all requests to a camera together.
 pub const LIMIT: Duration = Duration::from_secs(5);
+
+/// Request for the streams of a camera.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streams {
+    /// The streams are not wanted.
+    No,
+    /// They are wanted, and not asked for in this call.
+    Later,
+    /// They are asked for, with this time limit.
+    Within(Duration),
+}
 
 /// Capabilities and credentials for asking cameras.
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +118,7 @@ impl Asker<'_> {
         uuid: &str,
         may_authenticate: Result<(), &'static str>,
         limit: Duration,
+        streams: Streams,
     ) -> Asked {
         let credential = may_authenticate.and_then(|()| {
             self.credentials
@@ -112,8 +126,13 @@ impl Asker<'_> {
                 .ok_or("none are given for its UUID, nor default ones")
         });
         let mut exchange = self.exchange(xaddr, credential, limit);
+        let mut reply = exchange.questions().await;
+        if let Ok(reply) = &mut reply {
+            exchange.ends = exchange.ends.max(self.host.elapsed());
+            reply.is_cut_short |= exchange.streams(streams, &mut reply.info.media).await;
+        }
         Asked {
-            reply: exchange.questions().await,
+            reply,
             is_refused: exchange.is_refused,
         }
     }
@@ -128,6 +147,7 @@ impl Asker<'_> {
         Exchange {
             host: self.host,
             xaddr,
+            media: None,
             credential,
             began,
             ends: began.saturating_add(limit),
@@ -148,6 +168,8 @@ const WITHOUT: &str = "it is only greeted";
 struct Exchange<'a> {
     host: &'a Host,
     xaddr: &'a XAddr,
+    /// Address of the media service, if it is known.
+    media: Option<XAddr>,
     credential: Result<&'a Credential, &'static str>,
     began: Duration,
     ends: Duration,
@@ -200,7 +222,7 @@ impl Exchange<'_> {
             Operation::GetDeviceInformation,
             Operation::GetScopes,
         ] {
-            match self.ask(operation).await {
+            match self.ask(operation, "").await {
                 Ok(mut answer) => {
                     is_proven = true;
                     reply.scopes.append(&mut answer.scopes);
@@ -229,7 +251,7 @@ impl Exchange<'_> {
     }
 
     async fn ping(&mut self) -> Result<(), AskError> {
-        match self.ask(Operation::GetSystemDateAndTime).await {
+        match self.ask(Operation::GetSystemDateAndTime, "").await {
             Ok(_) => Ok(()),
             Err(QuestionError::Network(error)) => Err(AskError::Network(error)),
             Err(QuestionError::Answer(failure)) => Err(AskError::Answer(failure)),
@@ -239,10 +261,11 @@ impl Exchange<'_> {
         }
     }
 
-    async fn ask(&mut self, operation: Operation) -> Result<Answer, QuestionError> {
+    async fn ask(&mut self, operation: Operation, profile: &str) -> Result<Answer, QuestionError> {
         let mut may_renew = true;
         loop {
-            let response = self.send(operation).await.map_err(QuestionError::Network)?;
+            let response = self.send(operation, profile).await;
+            let response = response.map_err(QuestionError::Network)?;
             let content_type = response.header("content-type").unwrap_or_default();
             let body = encoding::decode(&response.body, content_type);
             match soap::read(operation, response.status, body.as_bytes()) {
@@ -264,7 +287,11 @@ impl Exchange<'_> {
         }
     }
 
-    async fn send(&mut self, operation: Operation) -> Result<http::Response, net::Error> {
+    async fn send(
+        &mut self,
+        operation: Operation,
+        profile: &str,
+    ) -> Result<http::Response, net::Error> {
         let left = self.ends.saturating_sub(self.host.elapsed());
         let limit = if operation == Operation::GetSystemDateAndTime {
             left.min(PING_TIMEOUT)
@@ -275,12 +302,15 @@ impl Exchange<'_> {
             return Err(net::Error::TimedOut);
         }
         let security = self.security();
+        let media = self.media.as_ref().filter(|_| operation.is_media());
+        let XAddr { target, path, .. } = media.unwrap_or(self.xaddr);
+        let (target, path) = (target.clone(), path.clone());
         let mut request =
-            http::Request::post(&self.xaddr.target, operation.request(security.as_deref()))
+            http::Request::post(target, operation.request(profile, security.as_deref()))
                 .header("Content-Type", operation.content_type())
                 .limit(limit)
                 .max_body(xml::MAX_BYTES);
-        if let Some(authorization) = self.authorization() {
+        if let Some(authorization) = self.authorization(&path) {
             request = request.header("Authorization", authorization);
         }
         self.host.http(request).await
@@ -300,14 +330,14 @@ impl Exchange<'_> {
         Some(token::security(credential, &nonce, created))
     }
 
-    fn authorization(&mut self) -> Option<String> {
+    fn authorization(&mut self, path: &str) -> Option<String> {
         let (Proof::Digest(challenge, count), Ok(credential)) = (&mut self.proof, self.credential)
         else {
             return None;
         };
         *count += 1;
         let cnonce = format!("{:016x}", self.host.random());
-        Some(challenge.answer(credential, ("POST", &self.xaddr.path), &cnonce, *count))
+        Some(challenge.answer(credential, ("POST", path), &cnonce, *count))
     }
 
     /// Returns the camera's current time, which it compares with a token's.

@@ -49,6 +49,8 @@ pub struct Candidate {
     pub uuid: String,
     /// Address to ask.
     pub xaddr: XAddr,
+    /// Address of the sender of the announcement.
+    pub source: IpAddr,
     /// True if the announcement came from the host that `xaddr` names.
     pub is_own: bool,
     /// Proof of the camera's identity by the announcement.
@@ -57,7 +59,7 @@ pub struct Candidate {
     pub scopes: Vec<String>,
     /// Digest of the announcement.
     pub announced: u64,
-    /// Same camera at the address from which the announcement came, asked if `xaddr` fails.
+    /// Same camera at the address from which the announcement came, announced or not, asked if `xaddr` fails.
     pub alternative: Option<Box<Candidate>>,
     /// Number of this candidate among those of its source, from 1.
     turn: usize,
@@ -113,6 +115,7 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places = Index::new();
     let mut turns = Index::new();
+    let cameras_of = count_cameras(received);
     for ReceivedAnnouncement {
         source,
         announcement,
@@ -122,6 +125,7 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
         for xaddr in usable(details, announcement, &uuid, *source, &mut collected) {
             let at = |xaddr: XAddr| Candidate {
                 uuid: uuid.clone(),
+                source: *source,
                 is_own: xaddr.is_at(*source),
                 claim: Claim::Foreign,
                 scopes: announcement.scopes.clone(),
@@ -130,7 +134,13 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
                 turn: 0,
                 xaddr,
             };
-            let alternative = own_address(details, announcement, *source).map(at);
+            let is_alone = cameras_of.get(&source.to_string()) == Some(&1);
+            let unannounced = (is_alone && details.xaddrs == XAddrs::First)
+                .then(|| xaddr.at_host(*source))
+                .flatten();
+            let announced = own_address(details, announcement, *source);
+            let is_announced = announced.is_some();
+            let alternative = announced.or(unannounced).map(at);
             let mut candidate = at(xaddr);
             if let Some(alternative) = alternative.filter(|_| !candidate.is_own) {
                 let is_known = |one: &Candidate| {
@@ -140,7 +150,16 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
                 // The address is part of the device's id, so a chosen address stays chosen.
                 match (is_known(&candidate), is_known(&alternative)) {
                     (true, _) => {}
-                    (false, true) => candidate = alternative,
+                    (false, true) => {
+                        if !is_announced {
+                            let (used, wrong) = (&alternative.xaddr.url, &candidate.xaddr.url);
+                            let reason = format!(
+                                "{used} is used, the sender's address: the announced address {wrong} did not answer"
+                            );
+                            collected.leave_out(&format!("{uuid} at {source}"), "XAddrs", reason);
+                        }
+                        candidate = alternative;
+                    }
                     (false, false) => candidate.alternative = Some(Box::new(alternative)),
                 }
             }
@@ -176,6 +195,20 @@ pub fn collect(details: &Details, cursor: &Cursor, received: &[ReceivedAnnouncem
         keep_known(cursor, &mut collected);
     }
     collected
+}
+
+/// Counts the endpoint references that each source announces. A source with several is a recorder or a router: its own
+/// address stands for none of them.
+fn count_cameras(received: &[ReceivedAnnouncement]) -> Index {
+    let (mut counts, mut counted) = (Index::new(), Index::new());
+    for one in received {
+        let source = one.source.to_string();
+        let camera = format!("{source} {}", wsd::uuid(&one.announcement.endpoint));
+        if counted.insert(camera, 0).is_none() {
+            *counts.entry(source).or_default() += 1;
+        }
+    }
+    counts
 }
 
 /// Returns the usable addresses of an announcement.

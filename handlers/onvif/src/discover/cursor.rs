@@ -2,6 +2,7 @@
 //! slower.
 
 mod bytes;
+pub mod media;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,6 +10,7 @@ use crate::filter::mac;
 use crate::soap::{self, Interface};
 use crate::xaddr::Host;
 use bytes::{Reader, Writer};
+use media::Media;
 
 /// Maximum number of bytes in the cursor.
 const MAX_BYTES: usize = 1 << 20;
@@ -17,7 +19,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// Maximum number of stored addresses that did not answer.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
 
 /// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;
@@ -29,6 +31,8 @@ pub struct Cursor {
     pub probed: Moment,
     /// Time at which a scan last waited for late answers, or at which the session began.
     pub listened: Moment,
+    /// Number of the next address of the details to be probed.
+    pub swept: u64,
     /// Digest of the devices that the agent has; `None` before the first complete answer.
     pub sent_digest: Option<u64>,
     /// Cameras that have answered.
@@ -99,6 +103,8 @@ pub struct Info {
     pub serial: String,
     /// Reason why facts are missing.
     pub trouble: String,
+    /// Streams and snapshots, if they are wanted.
+    pub media: Media,
 }
 
 /// Proof of the host's identity by an announcement.
@@ -151,13 +157,15 @@ impl Camera {
             firmware,
             serial,
             trouble,
+            media,
         } = &self.info;
         let info = [ip, mac, manufacturer, model, firmware, serial, trouble];
         let texts = info
             .into_iter()
             .chain([&self.unhealthy, &self.moved_from])
             .chain(macs)
-            .chain(&self.scopes);
+            .chain(&self.scopes)
+            .chain(media.texts());
         texts.map(String::len).sum()
     }
 }
@@ -325,6 +333,7 @@ impl Cursor {
         let mut cursor = Self {
             probed: reader.number()?,
             listened: reader.number()?,
+            swept: reader.number()?,
             sent_digest: match reader.number()? {
                 0 => None,
                 _ => Some(reader.number()?),
@@ -374,6 +383,7 @@ impl Cursor {
         writer.number(VERSION);
         writer.number(self.probed);
         writer.number(self.listened);
+        writer.number(self.swept);
         writer.number(u64::from(self.sent_digest.is_some()));
         if let Some(digest) = self.sent_digest {
             writer.number(digest);
@@ -426,6 +436,7 @@ impl Camera {
                 serial: reader.text()?,
                 trouble: reader.text()?,
                 macs: Vec::new(),
+                media: Media::default(),
             },
             scopes: Vec::new(),
         };
@@ -435,6 +446,7 @@ impl Camera {
         for _ in 0..reader.number()? {
             camera.scopes.push(reader.text()?);
         }
+        camera.info.media = Media::read(reader)?;
         Some(camera)
     }
 
@@ -481,6 +493,7 @@ impl Camera {
                 writer.text(text);
             }
         }
+        info.media.write(writer);
     }
 }
 

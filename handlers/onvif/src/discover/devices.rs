@@ -4,6 +4,8 @@ use leafhost_sdk::{Device, Health};
 
 use crate::details::Identity;
 use crate::discover::cursor::Camera;
+use crate::discover::cursor::media::Media;
+use crate::filter::mac;
 use crate::wsd;
 
 /// Maximum number of bytes in the text of an attribute.
@@ -20,6 +22,13 @@ const SCOPE: &str = "onvif://www.onvif.org/";
 /// Returns true if a scope can become an attribute.
 pub fn is_useful(scope: &str) -> bool {
     scope.starts_with(SCOPE) && scope.len() <= MAX_SCOPE
+}
+
+/// Returns the hardware address that a scope names, as `MAC/…` of some vendors.
+pub fn mac(scope: &str) -> Option<String> {
+    let (category, value) = scope.strip_prefix(SCOPE)?.split_once('/')?;
+    let mac = mac::spell(&decode(value));
+    (category.eq_ignore_ascii_case("mac") && mac::is_spelled(&mac)).then_some(mac)
 }
 
 /// Returns the id of the device.
@@ -64,10 +73,42 @@ pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     ] {
         device = text(device, name, value);
     }
+    device = streams(device, &info.media);
     for scope in &camera.scopes {
         device = attribute(device, scope);
     }
     device
+}
+
+/// Adds the streams and snapshots: those of each profile, and of the first without a number.
+fn streams(mut device: Device, media: &Media) -> Device {
+    for (place, profile) in media.profiles.iter().enumerate() {
+        for (name, value) in [
+            ("NAME", &profile.name),
+            ("STREAM_URI", &profile.stream),
+            ("SNAPSHOT_URI", &profile.snapshot),
+            ("RESOLUTION", &profile.resolution),
+            ("CODEC", &profile.codec),
+        ] {
+            if !value.is_empty() {
+                device = device.property(format!("ONVIF_DEVICE_PROFILE_{place}_{name}"), value);
+            }
+        }
+    }
+    let Some(first) = media.profiles.first() else {
+        return device;
+    };
+    for (name, value) in [
+        ("ONVIF_DEVICE_STREAM_URI", &first.stream),
+        ("ONVIF_DEVICE_SNAPSHOT_URI", &first.snapshot),
+    ] {
+        if !value.is_empty() {
+            device = device.property(name, value);
+        }
+    }
+    device = text(device, "resolution", &first.resolution);
+    device = text(device, "codec", &first.codec);
+    device.attribute("ptz", media.has_ptz)
 }
 
 /// Adds the attribute of a scope: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each
@@ -204,6 +245,30 @@ mod tests {
             ("http://camera/1", "http://camera/1"),
         ] {
             assert_eq!(id("u", uuid, Identity::EndpointReference), name);
+        }
+    }
+
+    #[test]
+    fn a_scope_names_the_hardware_address() {
+        for (scope, expected) in [
+            (
+                "onvif://www.onvif.org/MAC/C0:56:E3:01:02:03",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            (
+                "onvif://www.onvif.org/mac/c056e3010203",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            (
+                "onvif://www.onvif.org/MAC/c0%3A56%3Ae3%3A01%3A02%3A03",
+                Some("c0:56:e3:01:02:03"),
+            ),
+            ("onvif://www.onvif.org/MAC/unknown", None),
+            ("onvif://www.onvif.org/MAC/", None),
+            ("onvif://www.onvif.org/name/C0:56:E3:01:02:03", None),
+            ("odm:MAC/C0:56:E3:01:02:03", None),
+        ] {
+            assert_eq!(mac(scope).as_deref(), expected, "{scope}");
         }
     }
 

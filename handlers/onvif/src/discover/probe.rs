@@ -19,7 +19,7 @@ pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xc);
 pub const PORT: u16 = 3702;
 
 /// Maximum delay of a device before it answers (WS-Discovery 2005/04, appendix I).
-const APP_MAX_DELAY: Duration = Duration::from_millis(500);
+pub const APP_MAX_DELAY: Duration = Duration::from_millis(500);
 /// Time from the first probe to the second.
 const SECOND_PROBE: Duration = Duration::from_millis(100);
 /// Maximum number of devices without an announced address that one call resolves.
@@ -248,7 +248,7 @@ fn repeat_delay(host: &Host) -> Duration {
 }
 
 /// Returns a random message id (RFC 9562, version 4).
-fn message_id(host: &Host, scheme: &str) -> String {
+pub fn message_id(host: &Host, scheme: &str) -> String {
     let (high, low) = (host.random(), host.random());
     format!(
         "{scheme}:{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
@@ -260,7 +260,8 @@ fn message_id(host: &Host, scheme: &str) -> String {
     )
 }
 
-fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<ReceivedAnnouncement> {
+/// Reads the answers to the probes with these ids; reports those that cannot be read.
+pub fn read(host: &Host, ids: &[String], replies: &[udp::Reply]) -> Vec<ReceivedAnnouncement> {
     let mut received = Vec::new();
     let mut bodies = HashSet::new();
     let mut unread: Vec<(IpAddr, String)> = Vec::new();

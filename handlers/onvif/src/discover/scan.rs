@@ -45,6 +45,8 @@ pub(super) struct Scan<'a> {
     pub is_cut_short: bool,
     /// True if a camera for which a Bye came still answers.
     pub is_bye_unconfirmed: bool,
+    /// Number of cameras that may still be asked for their streams.
+    pub streams_left: Cell<usize>,
     /// Number of new cameras that may still be asked a second time.
     pub second_chances: Cell<usize>,
     /// Number of new cameras that did not answer the first time they were asked.

@@ -23,6 +23,13 @@ pub fn spell(text: &str) -> String {
     spelled
 }
 
+/// Returns true if the text is a hardware address in the form of [`spell`].
+pub fn is_spelled(text: &str) -> bool {
+    let groups: Vec<&str> = text.split(':').collect();
+    let is_byte = |group: &&str| group.len() == 2 && group.bytes().all(|b| b.is_ascii_hexdigit());
+    groups.len() == 6 && groups.iter().all(is_byte)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,14 +29,14 @@ fn is_not_authorized(status: u16, body: &[u8]) -> bool {
 #[test]
 fn a_request_has_the_form_that_old_devices_require() {
     assert_eq!(
-        Operation::GetScopes.request(None),
+        Operation::GetScopes.request("", None),
         "<s:Envelope xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\"><s:Body xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xmlns:xsd=\"http://www.w3.org/2001/XMLSchema\"><GetScopes xmlns=\"http://www.onvif.org/ver10/device/wsdl\"/></s:Body></s:Envelope>"
     );
     assert_eq!(
         Operation::GetNetworkInterfaces.content_type(),
         "application/soap+xml; charset=utf-8; action=\"http://www.onvif.org/ver10/device/wsdl/GetNetworkInterfaces\""
     );
-    let request = Operation::GetScopes.request(Some("<t/>"));
+    let request = Operation::GetScopes.request("", Some("<t/>"));
     assert!(
         request.contains("<s:Header><t/></s:Header><s:Body"),
         "{request}"

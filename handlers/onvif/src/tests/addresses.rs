@@ -251,3 +251,82 @@ fn a_camera_that_answers_to_the_group_is_found_and_explained() {
     assert_eq!(found.devices, Devices::Unchanged);
     assert_eq!(requests(&host).len(), asked);
 }
+
+#[test]
+fn a_camera_that_announces_a_wrong_address_is_found_at_the_senders() {
+    let wrong = "http://10.0.0.9:80/onvif/device_service";
+    let used = "http://192.168.7.9:80/onvif/device_service";
+    let host = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), wrong));
+    let host = with_service(host, 9);
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [at(used, 9)], "{:?}", host.skipped());
+    assert_eq!(
+        reasons(&host, wrong),
+        [
+            "answer: does not answer GetSystemDateAndTime: unreachable; it was announced from 192.168.7.9, and is in no network of this node: the camera's own address is probably misconfigured"
+        ]
+    );
+    // It stays there, with an explanation in each call.
+    host.pass(Duration::from_secs(9));
+    let asked = requests(&host).len();
+    let again = next(&found, "", vec![Event::Timer]).run(&host).unwrap();
+    assert_eq!(again.devices, Devices::Unchanged);
+    assert!(requests(&host)[asked..].iter().all(|to| to.contains(used)));
+    assert_eq!(
+        reasons(&host, &uuid(9)),
+        [format!(
+            "XAddrs: {used} is used, the sender's address: the announced address {wrong} did not answer"
+        )]
+    );
+}
+
+#[test]
+fn the_senders_address_is_used_only_if_the_announced_one_fails_and_the_camera_is_its_only_one() {
+    let other = "http://192.168.7.77/onvif/device_service";
+    let announced = answering(mk_network(), "192.168.7.9:3702", mk_match(&uuid(9), other));
+    let host = with_service(announced, 9).http_server("http://192.168.7.77:80", |request| {
+        answer(9, request).into()
+    });
+    let found = call("").run(&host).unwrap();
+    assert_eq!(ids(&found), [at(other, 9)]);
+    // A recorder answers for its cameras, and is none of them.
+    let mut host = with_service(mk_network(), 9);
+    for n in [20, 21] {
+        let inside = format!("http://10.0.0.{n}{SERVICE}");
+        host = answering(host, "192.168.7.9:3702", mk_match(&uuid(n), &inside));
+    }
+    let found = call("").run(&host).unwrap();
+    assert!(found.devices().is_empty(), "{:?}", ids(&found));
+}
+
+#[test]
+fn the_hardware_address_comes_from_a_scope_if_the_camera_refuses_the_rest() {
+    for (source, mac) in [
+        ("192.168.7.9", Some("c0:56:e3:01:02:03")),
+        ("192.168.7.66", None),
+    ] {
+        let announcement = String::from_utf8(mk_match(&uuid(9), &url(9))).unwrap();
+        let scope = "<d:Scopes>onvif://www.onvif.org/MAC/C0:56:E3:01:02:03 ";
+        let announcement = announcement.replace("<d:Scopes>", scope);
+        let host = answering(
+            mk_network(),
+            &format!("{source}:3702"),
+            announcement.into_bytes(),
+        );
+        let host = host.http_server("http://192.168.7.9:80", |request| {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            if body.contains("<GetSystemDateAndTime ") {
+                answer(9, request).into()
+            } else {
+                http::Response::new(401, "").into()
+            }
+        });
+        let found = call("").run(&host).unwrap();
+        let told = found.devices()[0].get_property("ONVIF_DEVICE_MAC_ADDRESS");
+        assert_eq!(told, mac, "{source}");
+        let found = call("macAddresses: {items: [C056E3010203]}")
+            .run(&host)
+            .unwrap();
+        assert_eq!(found.devices().len(), usize::from(mac.is_some()));
+    }
+}

@@ -141,14 +141,14 @@ fn one_address_identifies_the_camera_whichever_of_them_answer() {
         url(9)
     );
     assert_eq!(found_with("", &both).0, [url(9)]);
-    // If the first address does not answer, only the announcement's source is tried.
+    // If the first address does not answer, only the announcement's source is tried, announced or not.
     let dead = format!("http://192.168.7.77{SERVICE} {}", url(10));
     let (urls, host) = found_with("", &dead);
-    assert!(urls.is_empty());
+    assert_eq!(urls, [url(9)]);
     assert_eq!(
         reasons(&host, "192.168.7.77"),
         [
-            "answer: does not answer GetSystemDateAndTime: unreachable; it was announced from another address"
+            "answer: does not answer GetSystemDateAndTime: unreachable; it was announced from 192.168.7.9"
         ]
     );
     let dead = format!("http://192.168.7.77{SERVICE} {}", url(9));

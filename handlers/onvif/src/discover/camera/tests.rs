@@ -63,7 +63,7 @@ fn ask(
         credentials: &credentials,
     };
     let xaddr = XAddr::new(URL).unwrap();
-    call.block_on(asker.ask(&xaddr, "uuid", may_authenticate, LIMIT))
+    call.block_on(asker.ask(&xaddr, "uuid", may_authenticate, LIMIT, Streams::No))
         .reply
 }
 

@@ -12,6 +12,7 @@ fn mk_camera(is_here: bool, asked: u64, text: usize) -> Camera {
 fn mk_cursor() -> Cursor {
     let mut cursor = Cursor {
         probed: 7,
+        swept: 300,
         sent_digest: Some(u64::MAX),
         ..Cursor::default()
     };
@@ -22,6 +23,16 @@ fn mk_cursor() -> Cursor {
     camera.info.mac = "00:11".to_owned();
     camera.info.macs = vec!["00:11".to_owned(), "00:22".to_owned()];
     camera.info.trouble = "\u{e4}".to_owned();
+    camera.info.media = Media {
+        profiles: vec![media::Profile {
+            token: "t".to_owned(),
+            stream: "rtsp://c".to_owned(),
+            ..media::Profile::default()
+        }],
+        has_ptz: true,
+        notes: vec!["n".to_owned()],
+        is_incomplete: true,
+    };
     cursor.cameras.insert("http://b".to_owned(), camera);
     cursor
         .cameras
@@ -52,7 +63,7 @@ fn an_unreadable_cursor_counts_as_empty() {
         assert_eq!(Cursor::read(Some(cut)), Cursor::default(), "{end}");
     }
     let mut later = bytes;
-    later[0] = 9;
+    later[0] = 10;
     assert_eq!(Cursor::read(Some(&later)), Cursor::default());
 }
 

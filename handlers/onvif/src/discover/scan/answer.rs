@@ -58,6 +58,11 @@ impl Scan<'_> {
                 }
                 Ok(()) => {}
             }
+            if self.filter(camera).is_ok() {
+                for note in &camera.info.media.notes {
+                    self.asker.host.skipped(url, "streams", note);
+                }
+            }
         }
     }
 

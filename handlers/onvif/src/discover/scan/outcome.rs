@@ -82,6 +82,10 @@ impl Scan<'_> {
                 self.cursor.failed.remove(&url);
                 let cameras = &self.cursor.cameras;
                 let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                // URLs of streams hold the address, so those of another address do not stay.
+                if let Some(before) = before {
+                    reply.info.media.keep(&before.info.media);
+                }
                 let before = before.or_else(|| {
                     let mut cameras = cameras.iter().filter(|_| self.follows_references());
                     let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
@@ -105,7 +109,11 @@ impl Scan<'_> {
         };
         let mut reason = error.to_string();
         if !candidate.is_own {
-            reason.push_str("; it was announced from another address");
+            let source = candidate.source;
+            reason = format!("{reason}; it was announced from {source}");
+            if !self.is_in_a_network(&candidate.xaddr.host) {
+                reason.push_str(", and is in no network of this node: the camera's own address is probably misconfigured");
+            }
         }
         self.asker.host.skipped(&url, "answer", &reason);
         if let Some(camera) = self.cursor.cameras.get_mut(&url) {
@@ -142,6 +150,16 @@ impl Scan<'_> {
             reason,
         };
         self.cursor.failed.insert(url, failed);
+    }
+
+    /// Returns true if the host is in a network of a granted interface, or has a name.
+    fn is_in_a_network(&self, host: &Host) -> bool {
+        let Host::Ip(ip) = host else {
+            return true;
+        };
+        let interfaces = self.asker.host.interfaces();
+        let mut addresses = interfaces.iter().flat_map(|one| &one.addresses);
+        addresses.any(|address| address.contains(*ip))
     }
 
     fn miss(&mut self, url: &str, now: Moment) {
@@ -207,6 +225,15 @@ fn milliseconds(time: Duration) -> u64 {
 fn remember(candidate: Candidate, mut reply: CameraReply, now: Moment) -> Camera {
     if let (Host::Ip(ip), true) = (&candidate.xaddr.host, reply.info.ip.is_empty()) {
         reply.info.ip = ip.to_string();
+    }
+    if reply.info.macs.is_empty() {
+        // Other hosts say nothing about the camera's hardware.
+        let announced = candidate.scopes.iter().filter(|_| candidate.is_own);
+        let mut scopes = reply.scopes.iter().chain(announced);
+        if let Some(mac) = scopes.find_map(|scope| devices::mac(scope)) {
+            reply.info.mac.clone_from(&mac);
+            reply.info.macs.push(mac);
+        }
     }
     let mut scopes: Vec<String> = Vec::new();
     for scope in candidate.scopes.into_iter().chain(reply.scopes) {

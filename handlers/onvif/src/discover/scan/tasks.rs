@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use leafhost_sdk::net::CONNECTIONS;
+
 use super::{FRESH, Scan};
-use crate::discover::camera::{self, AskError, Asked, Asker};
+use crate::discover::camera::{self, AskError, Asked, Asker, Streams};
 use crate::discover::candidates::Candidate;
 use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
 use crate::discover::now;
@@ -23,6 +25,13 @@ const TRIES: u32 = 3;
 const TRYING: Duration = Duration::from_millis(1_500);
 /// Pause before the second ping of a camera for which a Bye came.
 const SECOND_CHECK: Duration = Duration::from_millis(250);
+
+/// Time limit for the streams of one camera.
+const STREAMS: Duration = Duration::from_secs(5);
+/// Maximum number of cameras that one call asks for their streams.
+const MAX_STREAMS: usize = 64;
+/// Number of connections that are kept for each task of a call, and for the streams of a camera.
+const CONNECTIONS_EACH: (usize, usize) = (8, 20);
 
 /// Task for one camera.
 pub(super) enum Task {
@@ -52,6 +61,9 @@ pub(super) enum Outcome {
 
 impl Scan<'_> {
     pub(super) async fn run_tasks(&mut self, tasks: Vec<Task>, may_be_starting: bool) {
+        let (of_task, of_streams) = CONNECTIONS_EACH;
+        let spare = CONNECTIONS.saturating_sub(tasks.len() * of_task);
+        self.streams_left.set(MAX_STREAMS.min(spare / of_streams));
         let this = &*self;
         let host = this.asker.host;
         let ends = host.elapsed().saturating_add(ASKING);
@@ -203,7 +215,21 @@ impl Scan<'_> {
         let may_authenticate = self.may_authenticate(candidate, now(self.asker.host));
         let Candidate { xaddr, uuid, .. } = candidate;
         let limit = camera::LIMIT.min(left);
-        self.asker.ask(xaddr, uuid, may_authenticate, limit).await
+        let chances = self.streams_left.get();
+        let streams = match chances {
+            _ if !self.details.streams => Streams::No,
+            0 => Streams::Later,
+            _ => Streams::Within(STREAMS.min(left.saturating_sub(limit))),
+        };
+        self.streams_left.set(chances.saturating_sub(1));
+        let asker = &self.asker;
+        let asked = asker
+            .ask(xaddr, uuid, may_authenticate, limit, streams)
+            .await;
+        if asked.reply.is_err() && chances > 0 {
+            self.streams_left.set(self.streams_left.get() + 1);
+        }
+        asked
     }
 
     /// Checks whether a camera may be sent a password digest: it must have announced itself from there, or the operator

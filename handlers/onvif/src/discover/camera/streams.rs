@@ -1,0 +1,168 @@
+//! Asks one camera for the URLs of its streams and snapshots.
+
+use std::time::Duration;
+
+use leafhost_sdk::net::Error::{Closed, TimedOut};
+
+use super::{Exchange, QuestionError, Streams};
+use crate::discover::cursor::media::{Media, Profile};
+use crate::link::{self, Link};
+use crate::soap::{Answer, Operation};
+
+/// Request without a usable answer.
+struct Failed(Operation, QuestionError);
+
+impl Exchange<'_> {
+    /// Asks for the streams. Returns true if a request timed out, or the camera is to be asked later.
+    pub(super) async fn streams(&mut self, streams: Streams, media: &mut Media) -> bool {
+        let limit = match streams {
+            Streams::No => return false,
+            Streams::Later => Duration::ZERO,
+            Streams::Within(limit) => limit,
+        };
+        if limit.is_zero() {
+            media.is_incomplete = true;
+            media.note("the camera is asked for its streams in a later call");
+            return true;
+        }
+        self.ends = self.ends.saturating_add(limit);
+        let mut failed = Vec::new();
+        match self.profiles(media).await {
+            Err(why) => failed.push(why),
+            Ok(()) => {
+                for operation in [Operation::GetStreamUri, Operation::GetSnapshotUri] {
+                    failed.extend(self.links(operation, media).await.err());
+                }
+            }
+        }
+        for Failed(operation, why) in &failed {
+            media.is_incomplete = true;
+            media.note(&format!("{}: {why}", operation.name()));
+        }
+        let is_loss =
+            |Failed(_, why): &Failed| matches!(why, QuestionError::Network(Closed | TimedOut));
+        failed.iter().any(is_loss)
+    }
+
+    async fn question(&mut self, operation: Operation, profile: &str) -> Result<Answer, Failed> {
+        let answer = self.ask(operation, profile).await;
+        answer.map_err(|why| Failed(operation, why))
+    }
+
+    /// Asks for the media service and its profiles.
+    async fn profiles(&mut self, media: &mut Media) -> Result<(), Failed> {
+        let mut service = match self.question(Operation::GetCapabilities, "").await {
+            Ok(answer) => answer.media.service,
+            Err(Failed(_, QuestionError::Answer(_))) => String::new(),
+            Err(failed) => return Err(failed),
+        };
+        if service.is_empty() {
+            let answer = self.question(Operation::GetServices, "").await?;
+            service = answer.media.service;
+        }
+        self.media = self.xaddr.service(&service);
+        if self.media.is_none() {
+            media.note("the camera names no media service of ONVIF's first version");
+            return Ok(());
+        }
+        let answer = self.question(Operation::GetProfiles, "").await?.media;
+        media.has_ptz = answer.has_ptz;
+        let most = answer.profiles.len();
+        for profile in answer.profiles {
+            let (width, height) = profile.size;
+            let is_known = width > 0 && height > 0;
+            media.profiles.push(Profile {
+                token: profile.token,
+                name: profile.name,
+                codec: profile.codec,
+                resolution: if is_known {
+                    format!("{width}x{height}")
+                } else {
+                    String::new()
+                },
+                ..Profile::default()
+            });
+        }
+        if answer.more_profiles > 0 {
+            let all = most + answer.more_profiles;
+            media.note(&format!(
+                "the camera has {all} profiles; the first {most} are given"
+            ));
+        } else if most == 0 {
+            media.note("the camera has no profiles");
+        }
+        Ok(())
+    }
+
+    /// Asks for the streams or snapshots of all profiles. That of the first is asked for twice: a value that changes with each
+    /// answer would change the device each time.
+    async fn links(&mut self, operation: Operation, media: &mut Media) -> Result<(), Failed> {
+        let is_stream = operation == Operation::GetStreamUri;
+        let tokens: Vec<String> = media.profiles.iter().map(|one| one.token.clone()).collect();
+        let mut changing = Vec::new();
+        for (place, token) in tokens.iter().enumerate() {
+            let url = match self.link(operation, token, media).await {
+                Ok(url) => url,
+                // A camera may have no such URL for one of its profiles.
+                Err(Failed(_, why @ QuestionError::Answer(_))) => {
+                    media.is_incomplete = true;
+                    media.note(&format!("{}: {why}", operation.name()));
+                    continue;
+                }
+                Err(failed) => return Err(failed),
+            };
+            if place == 0 && !url.is_empty() {
+                let again = self.link(operation, token, media).await;
+                let again = again.ok().filter(|again| !again.is_empty());
+                let again = again.unwrap_or_else(|| url.clone());
+                let Some(names) = link::differences(&url, &again) else {
+                    media.note(&format!(
+                        "{}: the camera gives another URL each time, so none is given",
+                        operation.name()
+                    ));
+                    return Ok(());
+                };
+                changing = names;
+            }
+            if !changing.is_empty() {
+                media.note(&format!(
+                    "{}: the camera changes {} each time, which is left out",
+                    operation.name(),
+                    changing.join(" and ")
+                ));
+            }
+            if let Some(profile) = media.profiles.get_mut(place) {
+                let url = link::without(&url, &changing);
+                if is_stream {
+                    profile.stream = url;
+                } else {
+                    profile.snapshot = url;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for one URL; returns an empty text, with a note, if it cannot be handed out.
+    async fn link(
+        &mut self,
+        operation: Operation,
+        token: &str,
+        media: &mut Media,
+    ) -> Result<String, Failed> {
+        let schemes: &[&str] = if operation == Operation::GetStreamUri {
+            &["rtsp", "rtsps"]
+        } else {
+            &["http", "https"]
+        };
+        let answer = self.question(operation, token).await?;
+        let (url, notes) = match Link::new(&answer.media.uri, schemes, &self.xaddr.host) {
+            Ok(Link { url, notes }) => (url, notes),
+            Err(error) => (String::new(), vec![error.to_string()]),
+        };
+        for note in notes {
+            media.note(&format!("{}: {note}", operation.name()));
+        }
+        Ok(url)
+    }
+}

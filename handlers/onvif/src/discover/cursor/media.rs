@@ -1,0 +1,179 @@
+//! Streams and snapshots that a camera reported.
+
+use super::bytes::{Reader, Writer};
+use crate::soap::cut;
+
+/// Maximum number of notes of a camera.
+const MAX_NOTES: usize = 6;
+
+/// Streams of a camera.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Media {
+    /// Profiles in the camera's order.
+    pub profiles: Vec<Profile>,
+    /// True if a profile can pan, tilt or zoom.
+    pub has_ptz: bool,
+    /// Explanations of missing and changed URLs.
+    pub notes: Vec<String>,
+    /// True if the camera was not asked for everything, or did not answer everything.
+    pub is_incomplete: bool,
+}
+
+/// Profile of a camera; texts that are not known are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// Identifier in requests.
+    pub token: String,
+    /// Name.
+    pub name: String,
+    /// Encoding of the video.
+    pub codec: String,
+    /// Width and height, such as `1920x1080`.
+    pub resolution: String,
+    /// URL of the stream.
+    pub stream: String,
+    /// URL of the snapshot.
+    pub snapshot: String,
+}
+
+impl Profile {
+    fn texts(&self) -> [&String; 6] {
+        let Self {
+            token,
+            name,
+            codec,
+            resolution,
+            stream,
+            snapshot,
+        } = self;
+        [token, name, codec, resolution, stream, snapshot]
+    }
+}
+
+impl Media {
+    /// Adds an explanation, once.
+    pub fn note(&mut self, text: &str) {
+        let text = cut(text);
+        if self.notes.len() < MAX_NOTES && !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    /// Keeps what is missing here from an earlier answer, and the order of the same profiles.
+    pub fn keep(&mut self, before: &Self) {
+        let place = |profile: &Profile| {
+            let mut others = before.profiles.iter();
+            others.position(|other| other.token == profile.token)
+        };
+        if self.is_incomplete && self.profiles.is_empty() {
+            self.profiles.clone_from(&before.profiles);
+            self.has_ptz = before.has_ptz;
+        }
+        if self.is_incomplete {
+            for profile in &mut self.profiles {
+                let old = place(profile).and_then(|place| before.profiles.get(place));
+                let Some(old) = old else {
+                    continue;
+                };
+                if profile.stream.is_empty() {
+                    profile.stream.clone_from(&old.stream);
+                }
+                if profile.snapshot.is_empty() {
+                    profile.snapshot.clone_from(&old.snapshot);
+                }
+            }
+        }
+        let has_same = self.profiles.len() == before.profiles.len();
+        if has_same && self.profiles.iter().all(|one| place(one).is_some()) {
+            self.profiles.sort_by_key(place);
+        }
+    }
+
+    /// Returns all texts.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &String> {
+        let profiles = self.profiles.iter().flat_map(Profile::texts);
+        profiles.chain(&self.notes)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut media = Self {
+            has_ptz: reader.number()? != 0,
+            is_incomplete: reader.number()? != 0,
+            ..Self::default()
+        };
+        for _ in 0..reader.number()? {
+            media.profiles.push(Profile {
+                token: reader.text()?,
+                name: reader.text()?,
+                codec: reader.text()?,
+                resolution: reader.text()?,
+                stream: reader.text()?,
+                snapshot: reader.text()?,
+            });
+        }
+        for _ in 0..reader.number()? {
+            media.notes.push(reader.text()?);
+        }
+        Some(media)
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.number(u64::from(self.has_ptz));
+        writer.number(u64::from(self.is_incomplete));
+        writer.count(self.profiles.len());
+        for text in self.profiles.iter().flat_map(Profile::texts) {
+            writer.text(text);
+        }
+        writer.count(self.notes.len());
+        for note in &self.notes {
+            writer.text(note);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_media(profiles: &[(&str, &str)], is_incomplete: bool) -> Media {
+        let profiles = profiles.iter().map(|&(token, stream)| Profile {
+            token: token.to_owned(),
+            stream: stream.to_owned(),
+            ..Profile::default()
+        });
+        Media {
+            profiles: profiles.collect(),
+            is_incomplete,
+            ..Media::default()
+        }
+    }
+
+    #[test]
+    fn earlier_urls_stay_only_in_place_of_missing_answers() {
+        let before = mk_media(&[("a", "1"), ("b", "2")], false);
+        for (now, is_incomplete, kept) in [
+            (&[][..], true, &[("a", "1"), ("b", "2")][..]),
+            (&[], false, &[]),
+            (&[("a", "")], true, &[("a", "1")]),
+            (&[("a", "")], false, &[("a", "")]),
+            (&[("a", "3"), ("c", "")], true, &[("a", "3"), ("c", "")]),
+            // A camera that changes only the order.
+            (&[("b", "2"), ("a", "1")], false, &[("a", "1"), ("b", "2")]),
+            (&[("c", "2"), ("a", "1")], false, &[("c", "2"), ("a", "1")]),
+        ] {
+            let mut media = mk_media(now, is_incomplete);
+            media.keep(&before);
+            assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn each_note_is_kept_once_and_few_in_all() {
+        let mut media = Media::default();
+        for n in 0..20 {
+            media.note(&format!("note {}", n / 2));
+        }
+        assert_eq!(media.notes.len(), MAX_NOTES);
+        assert_eq!(media.notes.get(1).map(String::as_str), Some("note 1"));
+    }
+}
