@@ -68,6 +68,7 @@ fn mk_status() -> Status {
         node: "edge-1".into(),
         version: "0.1.0".into(),
         mode: "standalone".into(),
+        notes: Vec::new(),
         cdi_dir: Some("/home/a/cdi".into()),
         handlers: vec![
             HandlerView {
