@@ -1,7 +1,7 @@
 //! Tests of the discovery task on paused time, with sessions that answer as told.
 
 use leafhost_core::configuration::FieldProblem;
-use leafhost_core::device::Device;
+use leafhost_core::device::{Device, DeviceKey};
 use leafhost_core::fault::{Fault, FaultReason};
 use leafhost_core::handler::Registration;
 use leafhost_core::left_out::LeftOuts;
@@ -167,10 +167,7 @@ fn shown(snapshot: &DeviceSnapshot, configuration: &str) -> Vec<String> {
     let Some(view) = snapshot.configurations.get(&key(configuration)) else {
         return Vec::new();
     };
-    let shown = |(key, view): (
-        &leafhost_core::device::DeviceKey,
-        &leafhost_core::device_view::DeviceView,
-    )| {
+    let shown = |(key, view): (&DeviceKey, &leafhost_core::device_view::DeviceView)| {
         let missing = if view.missing_since.is_some() {
             "?"
         } else {

@@ -249,7 +249,9 @@ impl Endpoint {
         let service = Service {
             offered: Arc::clone(&self.offered),
             session: Session::new(),
-            shared: Arc::clone(&self.shared),
+            allocator: Arc::clone(&self.shared.allocator),
+            allocations: self.shared.allocations.clone(),
+            limit: self.shared.config.times.allocate,
         };
         let drain = self.shared.config.times.drain;
         Ok(Serving::start(listener, socket, service, drain))

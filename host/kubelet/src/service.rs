@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::Stream;
+use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
-use crate::endpoint::Shared;
 use crate::listing::List;
 use crate::offered::{InFlight, Offered};
 use crate::proto::device_plugin as proto;
 use crate::session::Session;
-use crate::{Allocation, Refusal};
+use crate::{Allocation, Allocator, Refusal};
 
 /// Maximum number of ids for one container.
 const MAX_IDS: usize = 4096;
@@ -24,7 +25,10 @@ const MAX_CONTAINERS: usize = 16;
 pub(crate) struct Service {
     pub offered: Arc<Offered>,
     pub session: Arc<Session>,
-    pub shared: Arc<Shared>,
+    pub allocator: Arc<dyn Allocator>,
+    /// Tasks of allocations, which outlive the call and the session.
+    pub allocations: TaskTracker,
+    pub limit: Duration,
 }
 
 #[async_trait]
@@ -75,7 +79,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
         &self,
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
-        let limit = self.shared.config.times.allocate;
+        let limit = self.limit;
         let containers = checked(request.into_inner())?;
         // All ids are checked before the allocator gets the first, so that one unknown id refuses the whole call.
         let flights = containers
@@ -85,7 +89,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
             .map_err(|error| Status::not_found(error.to_string()))?;
         let flights = Arc::new(flights);
         let work = {
-            let (allocator, flights) = (Arc::clone(&self.shared.allocator), Arc::clone(&flights));
+            let (allocator, flights) = (Arc::clone(&self.allocator), Arc::clone(&flights));
             let offered = Arc::clone(&self.offered);
             async move {
                 let mut answers = Vec::with_capacity(containers.len());
@@ -97,7 +101,7 @@ impl proto::device_plugin_server::DevicePlugin for Service {
                 Ok::<_, Refusal>(answers)
             }
         };
-        let work = self.shared.allocations.spawn(work);
+        let work = self.allocations.spawn(work);
         let answers = match tokio::time::timeout(limit, work).await {
             Ok(Ok(Ok(answers))) => answers,
             Ok(Ok(Err(refusal))) => return Err(refused(&refusal)),
@@ -133,7 +137,7 @@ impl Service {
     ) -> proto::ContainerPreferredAllocationResponse {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let available: BTreeSet<String> = request.available_device_i_ds.into_iter().collect();
-        let preferred = self.shared.allocator.prefer(&self.offered.name, &available);
+        let preferred = self.allocator.prefer(&self.offered.name, &available);
         let preferred = preferred.into_iter().filter(|id| available.contains(id));
         let mut chosen = BTreeSet::new();
         let device_i_ds = request

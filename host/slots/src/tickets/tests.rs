@@ -1,5 +1,7 @@
 //! Tests of tickets with a simulated kubelet and a store that holds a scheduler's writes.
 
+mod handle;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -8,13 +10,14 @@ use leafhost_core::device::Health;
 use leafhost_core::instance::{Instance, NodeStatus, Reserved, Use};
 use leafhost_core::scheduling::NodeLock;
 use leafhost_fakes::Store;
-use leafhost_kubelet::Allocator as _;
 use tokio::task::JoinHandle;
 
+use handle::TicketHandle;
+
 use super::*;
+use crate::AllocateQueue;
 use crate::fixture::{Fixture, Kubelet, NODE, device_id, instance, kubelet, snapshot};
 use crate::model::snapshot::Admission;
-use crate::{AllocateQueue, SlotHandle};
 use model::{Reservation, Reservations, ReservedDevices};
 
 /// Admitted pods, and pods with tickets in the kubelet's records.
@@ -67,17 +70,6 @@ fn reserve(instance: &mut Instance, pod: &str, uses: &[Use]) {
     };
     let edit = leafhost_core::allocation::reserve(&slot, usage, reserved);
     edit.apply(instance).unwrap();
-}
-
-/// Sends the kubelet's calls for tickets.
-#[derive(Clone)]
-struct TicketHandle(SlotHandle);
-
-impl TicketHandle {
-    async fn allocate(&self, ids: BTreeSet<String>) -> Result<Allocation, Refusal> {
-        let resource = ResourceName::new(DEVICES).unwrap();
-        self.0.allocate(&resource, ids).await
-    }
 }
 
 struct World {
