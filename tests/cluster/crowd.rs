@@ -68,7 +68,8 @@ pub struct Wish {
 /// Pod that failed.
 #[derive(Debug)]
 pub struct Failure {
-    pub name: String,
+    #[expect(dead_code, reason = "printed")]
+    name: String,
     pub kind: Kind,
     /// Reason and message of the pod's status.
     pub why: String,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
 use leafhost_tests::scheduling::{AGENT, ALLOCATED, DEVICES, Scheduling, exactly, indices, of};
 use leafhost_tests::wait::eventually;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agents::Agents;
 use crate::crowd::in_use;
