@@ -108,7 +108,7 @@ impl Contest {
             let crashes = node.kubelet.record().crashes;
             ensure!(crashes.is_empty(), "{}: {crashes:?}", node.name());
         }
-        crowds(&outcome.grants, 1)?;
+        overlaps(&outcome.grants)?;
         Ok(outcome)
     }
 }
@@ -208,6 +208,28 @@ impl Worker {
     }
 }
 
+/// Fails if a slot was allocated on a node before another node freed it.
+pub fn overlaps(grants: &[Grant]) -> Result<()> {
+    let mut sorted: Vec<&Grant> = grants.iter().collect();
+    sorted.sort_by_key(|grant| grant.from);
+    // End of the last grant, by slot and node.
+    let mut ends: BTreeMap<&str, BTreeMap<&str, Instant>> = BTreeMap::new();
+    for grant in sorted {
+        let ends = ends.entry(&grant.slot).or_default();
+        for (node, end) in &*ends {
+            ensure!(
+                *node == grant.node || *end <= grant.from,
+                "{} was given on {} while {node} had it",
+                grant.slot,
+                grant.node
+            );
+        }
+        let end = ends.entry(&grant.node).or_insert(grant.until);
+        *end = grant.until.max(*end);
+    }
+    Ok(())
+}
+
 /// Fails if more than `capacity` grants of one slot, or of one device, overlap.
 pub fn crowds(grants: &[Grant], capacity: usize) -> Result<()> {
     let mut by_slot: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
@@ -269,9 +291,17 @@ mod tests {
             from: begin + Duration::from_millis(from),
             until: begin + Duration::from_millis(until),
         };
-        let one = [grant("m", 0, 9), grant("n", 9, 12), grant("m", 12, 13)];
-        assert!(crowds(&one, 1).is_ok());
-        assert!(crowds(&[grant("n", 4, 5), grant("m", 0, 6)], 1).is_err());
+        assert!(
+            overlaps(&[
+                grant("m", 0, 9),
+                grant("m", 3, 5),
+                grant("n", 9, 12),
+                grant("m", 12, 13)
+            ])
+            .is_ok()
+        );
+        assert!(overlaps(&[grant("m", 0, 9), grant("m", 3, 5), grant("n", 8, 12)]).is_err());
+        assert!(overlaps(&[grant("n", 4, 5), grant("m", 0, 6)]).is_err());
         let two = [grant("m", 0, 9), grant("m", 3, 5), grant("n", 5, 12)];
         assert!(crowds(&two, 2).is_ok() && crowds(&two, 1).is_err());
     }
