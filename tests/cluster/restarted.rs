@@ -152,8 +152,12 @@ fn a_pod_whose_device_is_gone_is_created_again_with_another_one_as_soon_as_its_b
         .collect();
     ensure!(regarding == [name.as_str()], "{events:#?}");
     let counted = format!("leafhost_controller_pods_evicted_total{{configuration=\"{NAME}\"}} 1\n");
-    let metrics = controller.metrics()?;
-    ensure!(metrics.contains(&counted), "{metrics}");
+    // The controller pauses after an eviction, and counts it then.
+    eventually("the eviction is counted", || {
+        let metrics = controller.metrics()?;
+        ensure!(metrics.contains(&counted), "{metrics}");
+        Ok(())
+    })?;
     cluster.api().delete(&format!("{apps}/{NAME}"))?;
     Ok(())
 }

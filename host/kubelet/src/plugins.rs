@@ -329,7 +329,7 @@ impl Plugins {
 async fn keep_report(
     resources: Resources,
     mut folder_state: watch::Receiver<Arc<FolderState>>,
-    changes: Arc<Notify>,
+    reports: Arc<Notify>,
     report: watch::Sender<Arc<Report>>,
     spacing: Duration,
 ) {
@@ -347,7 +347,7 @@ async fn keep_report(
         publish(&report, Arc::new(current));
         tokio::time::sleep(spacing).await;
         tokio::select! {
-            () = changes.notified() => {}
+            () = reports.notified() => {}
             changed = folder_state.changed() => if changed.is_err() {
                 return;
             },

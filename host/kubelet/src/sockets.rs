@@ -114,7 +114,7 @@ pub(crate) async fn sweep(folder: &Path, prefix: &str) {
         let name = name.to_str();
         let is_ours = name.is_some_and(|name| {
             let end = name.strip_prefix(&begin);
-            end.is_some_and(|end| end.ends_with(".sock"))
+            end.is_some_and(|end| end.strip_suffix(".sock").is_some())
         });
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_ours && is_socket {
