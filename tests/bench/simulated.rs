@@ -173,7 +173,7 @@ impl Running {
         );
         let report = KubeReport::new(client, &node, &identity.node_uid, None);
         let ports = Ports {
-            configurations: Arc::new(configurations),
+            configurations: configurations.configurations(),
             handlers: Arc::<Simulation>::clone(&simulation),
             accepted: Arc::<Simulation>::clone(&simulation),
             loader: Arc::<Simulation>::clone(&simulation),

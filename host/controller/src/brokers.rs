@@ -17,12 +17,13 @@ mod restarts;
 mod review;
 mod task;
 mod template;
-#[cfg(test)]
-mod tests {
-    pub mod fixture;
-}
 
 pub use plan::{Plan, World, plan};
 pub use restarts::Restarts;
 pub use review::{BrokerWrite, ReferencedOwner};
 pub use task::BrokerTask;
+
+#[cfg(test)]
+mod tests {
+    pub mod fixture;
+}

@@ -128,7 +128,7 @@ mod tests {
         let missing = folder.path().join("missing");
         let ledger = FileLedger::open(missing).await.unwrap();
         let error = ledger.add(["a".to_owned()].into()).await.unwrap_err();
-        assert!(error.to_string().contains("missing/offered-resources"));
+        assert!(error.contains("missing/offered-resources"));
         assert_eq!(ledger.names().len(), 1);
     }
 }

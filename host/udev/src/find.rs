@@ -234,12 +234,11 @@ impl<'a> Walk<'a> {
         look: impl FnOnce(Chain<'_>) -> T,
     ) -> T {
         let listed;
-        let own: &dyn DeviceInfo = match self.node(devpath) {
-            Some(node) => node,
-            None => {
-                listed = Node::listed(devpath, subsystem, self.allowed);
-                &listed
-            }
+        let own: &dyn DeviceInfo = if let Some(node) = self.node(devpath) {
+            node
+        } else {
+            listed = Node::listed(devpath, subsystem, self.allowed);
+            &listed
         };
         let ancestors = &self.ancestors(devpath);
         look(Chain { own, ancestors })

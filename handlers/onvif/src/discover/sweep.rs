@@ -146,7 +146,7 @@ impl Reader<'_> {
             } else if self.strangers.len() < MAX_REPORTED && !self.strangers.contains(&ip) {
                 self.strangers.push(ip);
             }
-            if self.read % TURN == 0 {
+            if self.read.is_multiple_of(TURN) {
                 // With more datagrams than can be read, this loop would never wait, and no time limit would end it.
                 self.host.sleep(Duration::ZERO).await;
             }

@@ -29,7 +29,7 @@ pub struct Media {
     /// URL of a stream or snapshot.
     pub uri: String,
     /// True if the service that is being read is the media service.
-    is_media: bool,
+    is_service: bool,
 }
 
 /// Media profile of a camera.
@@ -71,8 +71,8 @@ impl Media {
             ("Resolution", "Height") if is_of_encoder(element) => profile.size.1 = number(),
             ("MediaUri", "Uri") => self.uri = short(text),
             ("Media", "XAddr") => self.service = short(text),
-            ("Service", "Namespace") => self.is_media = text == MEDIA,
-            ("Service", "XAddr") if self.is_media => self.service = short(text),
+            ("Service", "Namespace") => self.is_service = text == MEDIA,
+            ("Service", "XAddr") if self.is_service => self.service = short(text),
             _ => {}
         }
     }

@@ -72,7 +72,7 @@ fn a_network_is_probed_in_parts_and_slowly() {
     let details = "addresses: [10.20.0.0/23]";
     let mut found = call(details).run(&host).unwrap();
     assert_eq!(unicasts(&host).len(), 512);
-    assert!(host.now() > Duration::from_millis(500 + 1_500));
+    assert!(host.now() > Duration::from_secs(2));
     assert!(host.now() < Duration::from_secs(9), "{:?}", host.now());
     let mut known = found.clone();
     for _ in 0..2 {

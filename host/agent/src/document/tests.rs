@@ -399,8 +399,8 @@ fn a_file_that_is_not_read_is_a_note_and_no_problem() {
         ..HandlerSet::default()
     };
     let status = document(Parts {
-        report,
         handlers,
+        report,
         ..Parts::default()
     });
     let mut problems = status.problems.iter();

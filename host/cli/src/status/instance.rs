@@ -117,14 +117,14 @@ fn nodes(instance: &Instance, now: Timestamp) -> Table {
     let names: BTreeSet<&String> = seen.chain(instance.status.nodes.keys()).collect();
     let mut table = Table::new(&["NODE", "SEES-IT", "HEALTH"]);
     for name in names {
-        let sees = if instance.is_seen_by(name) {
+        let answer = if instance.is_seen_by(name) {
             "yes"
         } else {
             "no"
         };
         table.row([
             name.as_str().into(),
-            sees.into(),
+            answer.into(),
             tables::health(instance, name, now),
         ]);
     }

@@ -77,7 +77,7 @@ fn a_node_has_a_label_for_each_configuration_of_which_it_sees_a_device_unless_it
 }
 
 /// Starts the task for a shared Instance of nodes `a` and `b`.
-async fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
+fn start() -> (Arc<Fake>, AbortOnDropHandle<Result<(), SourceEnded>>) {
     let fake = Fake::new(1);
     let nodes = ["a", "b"].map(|node| (node.to_owned(), NodeLabels::default()));
     fake.node_labels.send_replace(Arc::new(nodes.into()));
@@ -96,7 +96,7 @@ fn written(fake: &Fake) -> Vec<(String, BTreeSet<String>)> {
 
 #[tokio::test(start_paused = true)]
 async fn labels_are_written_once_and_removed_with_the_last_device() {
-    let (fake, _task) = start().await;
+    let (fake, _task) = start();
     pass(60).await;
     let cams = labels(&["akri.sh/cams"]);
     let both = ["a", "b"].map(|node| (node.to_owned(), cams.clone()));
@@ -113,7 +113,7 @@ async fn labels_are_written_once_and_removed_with_the_last_device() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_tried_ever_later_and_only_the_leader_writes() {
-    let (fake, _task) = start().await;
+    let (fake, _task) = start();
     fake.leads.send_replace(false);
     pass(600).await;
     assert_eq!(written(&fake).len(), 0);
@@ -129,7 +129,7 @@ async fn what_is_refused_is_tried_ever_later_and_only_the_leader_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn devices_that_come_and_go_cause_a_write_a_minute_in_the_end() {
-    let (fake, _task) = start().await;
+    let (fake, _task) = start();
     for second in 0..1_800 {
         pass(1).await;
         fake.edit(|instance| {

@@ -223,13 +223,13 @@ impl Scan<'_> {
         };
         self.streams_left.set(chances.saturating_sub(1));
         let asker = &self.asker;
-        let asked = asker
+        let answer = asker
             .ask(xaddr, uuid, may_authenticate, limit, streams)
             .await;
-        if asked.reply.is_err() && chances > 0 {
+        if answer.reply.is_err() && chances > 0 {
             self.streams_left.set(self.streams_left.get() + 1);
         }
-        asked
+        answer
     }
 
     /// Checks whether a camera may be sent a password digest: it must have announced itself from there, or the operator

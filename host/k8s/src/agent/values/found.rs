@@ -162,8 +162,8 @@ mod tests {
         }
     }
 
-    fn mk_keys(value: &[u8]) -> Outcome {
-        Ok(Known::Keys([("password".to_owned(), value.into())].into()))
+    fn mk_keys(value: &[u8]) -> Known {
+        Known::Keys([("password".to_owned(), value.into())].into())
     }
 
     fn looked_up(found: &Found, name: &str) -> Lookup {
@@ -182,7 +182,7 @@ mod tests {
         let mut found = Found::default();
         found.insert(secret("a"), &want, failed());
         assert_eq!(looked_up(&found, "a"), Lookup::Unavailable("away".into()));
-        found.insert(secret("a"), &want, mk_keys(b"x"));
+        found.insert(secret("a"), &want, Ok(mk_keys(b"x")));
         found.insert(secret("a"), &want, failed());
         assert_eq!(
             looked_up(&found, "a"),
@@ -209,7 +209,7 @@ mod tests {
             found.insert(
                 secret(&name),
                 &mk_want(namespace, first + n),
-                mk_keys(&vec![0; (1 << 20) - 8]),
+                Ok(mk_keys(&vec![0; (1 << 20) - 8])),
             );
         }
         count(found, namespace, number)
