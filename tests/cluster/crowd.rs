@@ -103,7 +103,7 @@ pub struct Crowd<'c> {
     wishes: &'c Wishes<'c>,
     /// Number of pods that have not started, if it is limited.
     left: AtomicUsize,
-    /// What each running pod has, by its name.
+    /// Grants of the running pods, by name of the pod.
     running: Mutex<BTreeMap<String, Grant>>,
     tally: Mutex<Tally>,
     is_over: AtomicBool,

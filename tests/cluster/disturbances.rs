@@ -46,7 +46,7 @@ pub enum Lasting {
     Time(Duration),
     /// After this number of disturbances.
     Events(usize),
-    /// When the last pod of the crowd has started.
+    /// After the start of the last pod of the crowd.
     Pods,
 }
 

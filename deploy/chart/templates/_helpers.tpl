@@ -181,7 +181,7 @@ metadata:
 spec:
   policyName: {{ $policy }}
   {{- if has (index . 1) (list "configurations" "generations") }}
-  # Whether there are parameters is asked before matchConditions: Deny would refuse everybody's Instances where there is no Configuration.
+  # The API server looks for parameters before it evaluates matchConditions: if there is no Configuration, Deny would refuse the Instances of all users.
   paramRef: {selector: {}, parameterNotFoundAction: Allow}
   {{- end }}
   {{- if eq (index . 1) "generations" }}

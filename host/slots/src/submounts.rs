@@ -1,7 +1,7 @@
 //! Makes read-only mounts cover the file systems mounted below them, too.
 //!
 //! The kubelet's API marks a mount as read-only, and container runtimes apply that to one file system only: file systems mounted below stay writable.
-//! So the agent adds a read-only mount for each of them.
+//! The agent adds a read-only mount for each of them.
 
 use std::collections::BTreeSet;
 

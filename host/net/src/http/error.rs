@@ -18,10 +18,10 @@ pub enum HttpError {
     /// The request is invalid.
     #[error("cannot send the request: {0}")]
     Request(String),
-    /// So many requests of the call are in progress, the maximum.
+    /// The call already has this number of requests in progress, the maximum.
     #[error("cannot send the request: {0} requests are already in progress")]
     Busy(usize),
-    /// The call has used up its bytes, so many.
+    /// The call has used up this number of bytes, the maximum.
     #[error("the requests of this call have used up their {0} bytes")]
     Spent(u64),
     /// The name has no address.
