@@ -158,7 +158,7 @@ impl PodEvictor<'_> {
         };
         let now = Instant::now();
         self.losses.update(&world, now, Timestamp::now());
-        let (due, mut next) = self.losses.due(&world, now);
+        let (due, mut next) = self.losses.due(now);
         self.attempts.forget(|pod| due.contains_key(pod), now);
         let mut jobs = Vec::new();
         for (pod, loss) in due {

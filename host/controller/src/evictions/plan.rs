@@ -59,7 +59,8 @@ pub struct Loss {
 #[derive(Debug, Default)]
 pub struct Losses {
     held: BTreeMap<Use, Owner>,
-    lost: BTreeMap<Use, (Owner, Timestamp, Instant)>,
+    /// Uses with the time of their loss, and the `Instant` since which the loss is certain.
+    lost: BTreeMap<Use, (Owner, Timestamp, Option<Instant>)>,
 }
 
 impl World<'_> {
@@ -126,27 +127,32 @@ impl World<'_> {
 
 impl Losses {
     /// Compares the uses with those of the last call: a use is lost if its node no longer sees the device. A use that ended before, or
-    /// whose device comes back, is not lost.
+    /// whose device comes back, is not lost. While a loss is uncertain, its wait does not begin: when a handler works again, its report may
+    /// arrive before its devices.
     pub fn update(&mut self, world: &World<'_>, now: Instant, clock: Timestamp) {
         let before = std::mem::replace(&mut self.held, world.uses());
         for (one, owner) in before {
             if !world.is_seen(&one) && world.is_certain(&one.node, &owner) {
-                self.lost.insert(one, (owner, clock, now));
+                self.lost.insert(one, (owner, clock, None));
             }
         }
         self.lost
             .retain(|one, (owner, _, _)| !world.is_seen(one) && world.restarts(owner));
+        for (one, (owner, _, certain)) in &mut self.lost {
+            let is_certain = world.is_certain(&one.node, owner);
+            *certain = is_certain.then_some(certain.unwrap_or(now));
+        }
     }
 
     /// Returns the pods to evict, each with its first loss, and the time at which the next one is due.
-    pub fn due(&self, world: &World<'_>, now: Instant) -> (BTreeMap<PodKey, Loss>, Earliest) {
+    pub fn due(&self, now: Instant) -> (BTreeMap<PodKey, Loss>, Earliest) {
         let (mut due, mut next) = (BTreeMap::new(), Earliest::default());
-        for (one, (owner, since, at)) in &self.lost {
-            if !world.is_certain(&one.node, owner) {
+        for (one, (owner, since, certain)) in &self.lost {
+            let Some(at) = certain.map(|certain| certain + WAIT) else {
                 continue;
-            }
-            if *at + WAIT > now {
-                next.by(*at + WAIT);
+            };
+            if at > now {
+                next.by(at);
                 continue;
             }
             due.entry(one.pod.clone()).or_insert_with(|| Loss {

@@ -124,7 +124,7 @@ fn due(states: &[&Cluster]) -> Vec<String> {
     for state in states {
         losses.update(&state.world(), now, at(100));
         now += WAIT;
-        let (due, _) = losses.due(&state.world(), now);
+        let (due, _) = losses.due(now);
         found = due.keys().map(ToString::to_string).collect();
     }
     found
@@ -273,17 +273,36 @@ fn a_device_that_comes_back_in_time_and_one_that_was_lost_before_evict_nobody() 
 }
 
 #[test]
+fn devices_have_time_to_come_back_after_their_handler_has_failed() {
+    let (before, mut losses, begun) = (Cluster::new(), Losses::default(), Instant::now());
+    losses.update(&before.world(), begun, at(50));
+    let mut gone = before.clone();
+    gone.delete();
+    losses.update(&gone.world(), begun, at(100));
+    let mut failing = gone.clone();
+    for node in ["a", "b"] {
+        failing.report(node, Some("DiscoveryFailed"));
+    }
+    losses.update(&failing.world(), begun, at(100));
+    assert_eq!(losses.due(begun + WAIT).1.0, None);
+    let now = begun + WAIT * 2;
+    losses.update(&gone.world(), now, at(120));
+    let (due, next) = losses.due(now);
+    assert_eq!((due.len(), next.0), (0, Some(now + WAIT)));
+}
+
+#[test]
 fn a_pod_is_due_after_a_while_until_its_loss_is_settled() {
     let (before, mut losses, begun) = (Cluster::new(), Losses::default(), Instant::now());
     losses.update(&before.world(), begun, at(50));
     let mut gone = before.clone();
     gone.delete();
     losses.update(&gone.world(), begun, at(100));
-    let (due, next) = losses.due(&gone.world(), begun);
+    let (due, next) = losses.due(begun);
     assert_eq!((due.len(), next.0), (0, Some(begun + WAIT)));
     let now = begun + WAIT;
     losses.update(&gone.world(), now, at(110));
-    let (due, next) = losses.due(&gone.world(), now);
+    let (due, next) = losses.due(now);
     assert_eq!(next.0, None);
     let loss = Loss {
         configuration: key(),
@@ -293,9 +312,9 @@ fn a_pod_is_due_after_a_while_until_its_loss_is_settled() {
     };
     assert_eq!(due.get(&pod("p")), Some(&loss));
     losses.settle(&pod("p"), "b");
-    assert_eq!(losses.due(&gone.world(), now).0.len(), 2);
+    assert_eq!(losses.due(now).0.len(), 2);
     losses.settle(&pod("p"), "a");
-    let (due, _) = losses.due(&gone.world(), now);
+    let (due, _) = losses.due(now);
     assert_eq!(due.into_keys().collect::<Vec<_>>(), [pod("q")]);
 }
 
