@@ -472,6 +472,15 @@ mod every_type {
 }
 
 #[test]
+fn a_no_break_space_in_a_comment_hides_no_mistake() {
+    let text = "# Cam\u{e9}ra:\u{a0}ici\na: [b\n";
+    assert_eq!(no_break_space(text), None);
+    let mistake = read::<Value>(text).unwrap_err();
+    assert!(!mistake.message.contains("no-break"), "{}", mistake.message);
+    assert_eq!(no_break_space("a:\u{a0}b").unwrap().line, Some(1));
+}
+
+#[test]
 fn no_message_has_a_word_of_rust() {
     use every_type::{Every, FIELDS, VALUES, of_rust};
     let mut wrong = 0;
