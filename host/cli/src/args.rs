@@ -447,7 +447,7 @@ pub struct InspectArgs {
     pub file: PathBuf,
 
     /// Print only a grants file to start from
-    #[arg(long, env = "LEAFHOST_PRINT_GRANTS")]
+    #[arg(long)]
     pub grants: bool,
 
     #[command(flatten)]

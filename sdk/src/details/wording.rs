@@ -329,20 +329,8 @@ mod tests {
                 "is 5, must be text; write it in quotes",
             ),
             (
-                "invalid type: unit value, expected i64",
-                "is empty, must be a whole number",
-            ),
-            (
                 "invalid type: map, expected a string at line 2 column 3",
                 "is a map, must be text; a text with ': ' must be in quotes",
-            ),
-            (
-                "invalid value: integer `300`, expected u8",
-                "is 300, must be a whole number from 0 to 255",
-            ),
-            (
-                "invalid type: string \"7\", expected u8",
-                "is \"7\"; write 7 without quotes",
             ),
             (
                 "invalid length 4, expected sequence of 3 elements",
@@ -361,6 +349,13 @@ mod tests {
                 "the sequence number is too large at line 1 column 2",
             ),
         ] {
+            assert_eq!(reworded(theirs), ours, "{theirs}");
+        }
+    }
+
+    #[test]
+    fn messages_that_the_host_words_too_have_the_same_words() {
+        for (theirs, ours) in include!("wording.cases") {
             assert_eq!(reworded(theirs), ours, "{theirs}");
         }
     }

@@ -37,13 +37,13 @@ fn with_variables(command: Command, path: &str) -> Command {
     let name = |text: &str| text.to_uppercase().replace('-', "_");
     let with_variable = |arg: Arg| {
         let arg = match arg.get_long() {
-            Some(long) if arg.get_env().is_none() => {
+            Some(long) => {
                 let is_common = PROGRAMS.contains(&path) || SHARED.contains(&long);
                 let prefix = if is_common { PREFIX } else { path };
                 let variable = format!("{prefix}_{}", name(long));
                 arg.env(variable)
             }
-            _ => arg,
+            None => arg,
         };
         match arg.get_action() {
             ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use super::{
     ALLOCATION_ANNOTATION, EVICT_ANNOTATION, FieldProblem, GRACE_ANNOTATION, RESOURCES_ANNOTATION,
-    Resources, backend, parse_duration,
+    RESTART_PODS_ANNOTATION, Resources, backend, parse_duration, restarts,
 };
 use crate::text;
 
 /// Beginning of the names of our annotations.
 const OURS: &str = "leafhost.dev/";
 /// Annotations that are read.
-const KNOWN: [&str; 4] = [
+const KNOWN: [&str; 5] = [
     ALLOCATION_ANNOTATION,
     EVICT_ANNOTATION,
     GRACE_ANNOTATION,
     RESOURCES_ANNOTATION,
+    RESTART_PODS_ANNOTATION,
 ];
 /// Maximum number of annotations that are named.
 const MOST: usize = 16;
@@ -38,9 +39,11 @@ pub fn grace(annotations: &BTreeMap<String, String>) -> Result<Option<Duration>,
 pub fn invalid_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldProblem> {
     let resources = annotations.get(RESOURCES_ANNOTATION);
     let resources = resources.and_then(|text| Resources::parse(text).err());
-    let (_, _, backend) = backend::read(annotations);
+    let (backend, _, allocation) = backend::read(annotations);
     let problems = grace(annotations).err().into_iter().chain(resources);
-    problems.chain(backend).collect()
+    let problems = problems.chain(allocation);
+    let restarts = restarts::read(annotations, backend).err();
+    problems.chain(restarts).collect()
 }
 
 /// Returns a problem for each annotation whose name begins like ours and is not known. It has no effect.
@@ -92,7 +95,7 @@ mod tests {
             [
                 "metadata.annotations.leafhost.dev/Evict: unknown annotation leafhost.dev/Evict; did you mean leafhost.dev/evict?",
                 "metadata.annotations.leafhost.dev/alocation: unknown annotation leafhost.dev/alocation; did you mean leafhost.dev/allocation?",
-                "metadata.annotations.leafhost.dev/owner: unknown annotation leafhost.dev/owner; known: leafhost.dev/allocation, leafhost.dev/evict, leafhost.dev/grace, leafhost.dev/resources",
+                "metadata.annotations.leafhost.dev/owner: unknown annotation leafhost.dev/owner; known: leafhost.dev/allocation, leafhost.dev/evict, leafhost.dev/grace, leafhost.dev/resources, leafhost.dev/restart-pods",
             ]
         );
         assert_eq!(invalid_annotations(&all), []);
@@ -105,6 +108,7 @@ mod tests {
             (EVICT_ANNOTATION, "yes"),
             (GRACE_ANNOTATION, "soon"),
             (RESOURCES_ANNOTATION, "none"),
+            (RESTART_PODS_ANNOTATION, "yes"),
         ]);
         let problems = shown(&invalid_annotations(&all));
         for name in KNOWN {
@@ -115,7 +119,7 @@ mod tests {
                 "{name}"
             );
         }
-        assert_eq!(problems.len(), 4);
+        assert_eq!(problems.len(), KNOWN.len());
         assert_eq!(unknown_annotations(&all), []);
     }
 }

@@ -196,13 +196,14 @@ pub fn tab(text: &str, line: Option<usize>, message: &str) -> Option<usize> {
 }
 
 /// Returns the first of `most` lines from line `from` on that begins with a character that only looks like a space, or has one after its first
-/// colon.
+/// colon. Skips comments.
 pub fn no_break(text: &str, from: usize, most: usize) -> Option<usize> {
     let looks = |character: char| character.is_whitespace() && !character.is_ascii();
     let has = |line: &str| {
         let after = line.split_once(':').map(|(_, after)| after);
-        line.trim_start_matches([' ', '-']).starts_with(looks)
-            || after.is_some_and(|after| after.starts_with(looks))
+        let content = line.trim_start_matches([' ', '-']);
+        !content.starts_with('#')
+            && (content.starts_with(looks) || after.is_some_and(|after| after.starts_with(looks)))
     };
     let lines = text.split('\n').enumerate();
     let mut lines = lines.skip(from.saturating_sub(1)).take(most);
