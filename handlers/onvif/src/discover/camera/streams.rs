@@ -25,7 +25,7 @@ impl Exchange<'_> {
             media.note("the camera is asked for its streams in a later call");
             return true;
         }
-        self.ends = self.ends.saturating_add(limit);
+        self.ends = self.host.elapsed().saturating_add(limit);
         let mut failed = Vec::new();
         match self.profiles(media).await {
             Err(why) => failed.push(why),
