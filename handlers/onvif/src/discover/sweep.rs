@@ -93,6 +93,8 @@ pub async fn sweep(
         };
         for (place, to) in targets {
             if host.time_left() < timeout.saturating_mul(2) {
+                let reason = "the call has no time to probe this address and the next ones: lower discoveryTimeoutSeconds, or raise limits.wallSeconds in the grants";
+                host.skipped(to.ip().to_string(), "addresses", reason);
                 break;
             }
             for payload in &payloads {
