@@ -209,6 +209,16 @@ fn ports_of_other_buses() {
             "port:pci-0000:00:1f.3/sound/card/pcmCD0p/0",
         ),
         (
+            "/devices/pci0000:00/0000:00:15.0/i2c_designware.1/i2c-5/i2c-dev/i2c-5".to_owned(),
+            "i2c-dev",
+            "port:pci-0000:00:15.0/i2c_designware./i2c-dev/i2c-/0",
+        ),
+        (
+            "/devices/pci0000:00/0000:00:05.0/video4linux/v4l-subdev3".to_owned(),
+            "video4linux",
+            "port:pci-0000:00:05.0/video4linux/v4l-subdev/0",
+        ),
+        (
             "/devices/platform/soc/fe201000.serial/tty/ttyAMA0".to_owned(),
             "tty",
             "port:platform/soc/fe201000.serial/tty/ttyAMA0",
