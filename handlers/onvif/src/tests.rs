@@ -118,6 +118,23 @@ fn answering(host: FakeHost, from: &str, payload: Vec<u8>) -> FakeHost {
     })
 }
 
+/// Adds camera 9; also returns the number of password digests that it was sent. `reply` answers a request, with its text, and
+/// true if that has a digest.
+fn with_digests(
+    reply: impl Fn(&http::Request, &str, bool) -> http::Response + 'static,
+) -> (FakeHost, Rc<Cell<usize>>) {
+    let proofs = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&proofs);
+    let host = announced(mk_network(), 9);
+    let host = host.http_server("http://192.168.7.9:80", move |request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        let has_token = body.contains("PasswordDigest");
+        counted.set(counted.get() + usize::from(has_token));
+        reply(request, &body, has_token).into()
+    });
+    (host, proofs)
+}
+
 fn mk_soap(body: &str) -> Vec<u8> {
     format!(
         r#"<s:Envelope xmlns:s="http://www.w3.org/2003/05/soap-envelope" xmlns:tds="http://www.onvif.org/ver10/device/wsdl" xmlns:tt="http://www.onvif.org/ver10/schema"><s:Body>{body}</s:Body></s:Envelope>"#

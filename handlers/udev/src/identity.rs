@@ -81,19 +81,20 @@ fn places(
     facts: &Facts,
 ) -> Vec<(Option<Place>, Option<u64>)> {
     let mut places = Vec::new();
-    // Paths of the devices with one place.
-    let mut siblings: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    // Devices with one place.
+    let mut siblings: BTreeMap<String, Vec<&Device>> = BTreeMap::new();
     for group in groups {
         let number = number(&tree.chain(&group.head.devpath), facts);
         let place = Place::of(group.head, tree, number.is_some());
         if let Some(place) = place.as_ref().filter(|place| place.is_numbered) {
             let key = id("", &place.hardware, &place.below, None);
-            siblings.entry(key).or_default().push(&group.head.devpath);
+            siblings.entry(key).or_default().push(group.head);
         }
         places.push((place, number));
     }
-    for paths in siblings.values_mut() {
-        paths.sort_by_key(|path| natural::key(path));
+    for devices in siblings.values_mut() {
+        // Compares names: the counters of HID devices in the paths are hexadecimal.
+        devices.sort_by_key(|device| (natural::key(&device.kernel), device.devpath.as_str()));
     }
     for (group, (place, number)) in groups.iter().zip(&mut places) {
         let Some(place) = place.as_ref().filter(|place| place.is_numbered) else {
@@ -101,10 +102,10 @@ fn places(
             continue;
         };
         if number.is_none() {
-            let paths = siblings.get(&id("", &place.hardware, &place.below, None));
-            let rank = paths.and_then(|paths| {
-                let mut paths = paths.iter();
-                paths.position(|path| *path == group.head.devpath)
+            let devices = siblings.get(&id("", &place.hardware, &place.below, None));
+            let rank = devices.and_then(|devices| {
+                let mut devices = devices.iter();
+                devices.position(|device| device.devpath == group.head.devpath)
             });
             *number = rank.and_then(|rank| u64::try_from(rank).ok());
         }

@@ -6,6 +6,9 @@ use leafhost_sdk::udev::Device;
 use crate::resource::is_pci_address;
 use crate::tree::Tree;
 
+/// Beginnings of names in which a digit is no counter.
+const WITH_DIGIT: [&str; 2] = ["i2c", "v4l"];
+
 /// Place of a device in the hardware.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
@@ -177,10 +180,13 @@ fn without_counter(part: &str) -> String {
         return part.to_owned();
     }
     without_letters(part).unwrap_or_else(|| {
-        let start = part.find(|c: char| c.is_ascii_digit());
-        let (before, from) = part.split_at(start.unwrap_or(part.len()));
+        let kind = WITH_DIGIT.into_iter().find(|kind| part.starts_with(kind));
+        let kind = kind.unwrap_or_default();
+        let rest = part.strip_prefix(kind).unwrap_or(part);
+        let start = rest.find(|c: char| c.is_ascii_digit());
+        let (before, from) = rest.split_at(start.unwrap_or(rest.len()));
         format!(
-            "{before}{}",
+            "{kind}{before}{}",
             from.trim_start_matches(|c: char| c.is_ascii_digit())
         )
     })

@@ -128,7 +128,6 @@ impl Asker<'_> {
         let mut exchange = self.exchange(xaddr, credential, limit);
         let mut reply = exchange.questions().await;
         if let Ok(reply) = &mut reply {
-            exchange.ends = exchange.ends.max(self.host.elapsed());
             reply.is_cut_short |= exchange.streams(streams, &mut reply.info.media).await;
         }
         Asked {

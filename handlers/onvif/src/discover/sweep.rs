@@ -17,6 +17,8 @@ pub const MAX_PROBED: usize = 256;
 const PACE: Duration = Duration::from_millis(2);
 /// Maximum number of datagrams that are read.
 const MAX_READ: usize = 2_048;
+/// Maximum number of bytes in the answers that are kept; others are dropped.
+const MAX_BYTES: usize = MAX_READ * (2 << 10);
 /// Number of datagrams read before other tasks run.
 const TURN: usize = 64;
 /// Maximum number of senders and addresses that are reported.
@@ -85,11 +87,14 @@ pub async fn sweep(
             asked: &asked,
             began,
             read: 0,
+            bytes: 0,
             replies: Vec::new(),
             strangers: Vec::new(),
         };
         for (place, to) in targets {
             if host.time_left() < timeout.saturating_mul(2) {
+                let reason = "the call has no time to probe this address and the next ones: lower discoveryTimeoutSeconds, or raise limits.wallSeconds in the grants";
+                host.skipped(to.ip().to_string(), "addresses", reason);
                 break;
             }
             for payload in &payloads {
@@ -120,6 +125,8 @@ struct Reader<'a> {
     asked: &'a [SocketAddr],
     began: Duration,
     read: usize,
+    /// Number of bytes in the replies.
+    bytes: usize,
     replies: Vec<udp::Reply>,
     /// Senders that were not asked.
     strangers: Vec<IpAddr>,
@@ -137,12 +144,16 @@ impl Reader<'_> {
             };
             let ip = from.ip().to_canonical();
             if self.asked.iter().any(|to| to.ip() == ip) {
-                self.replies.push(udp::Reply {
-                    from,
-                    local: self.socket.local(),
-                    after: self.host.elapsed().saturating_sub(self.began),
-                    payload,
-                });
+                let bytes = self.bytes.saturating_add(payload.len());
+                if bytes <= MAX_BYTES {
+                    self.bytes = bytes;
+                    self.replies.push(udp::Reply {
+                        from,
+                        local: self.socket.local(),
+                        after: self.host.elapsed().saturating_sub(self.began),
+                        payload,
+                    });
+                }
             } else if self.strangers.len() < MAX_REPORTED && !self.strangers.contains(&ip) {
                 self.strangers.push(ip);
             }

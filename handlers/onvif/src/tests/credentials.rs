@@ -186,18 +186,12 @@ fn a_wrong_password_is_not_tried_again_for_a_quarter_of_an_hour() {
 #[test]
 fn a_cameras_earlier_answers_stay_while_credentials_are_not_tried() {
     // The camera's user may read everything but the scopes.
-    let proofs = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&proofs);
-    let host = announced(mk_network(), 9);
-    let host = host.http_server("http://192.168.7.9:80", move |request| {
-        let body = String::from_utf8_lossy(&request.body).into_owned();
-        let has_token = body.contains("PasswordDigest");
-        counted.set(counted.get() + usize::from(has_token));
+    let (host, proofs) = with_digests(|request, body, has_token| {
         let may = has_token && !body.contains("<GetScopes ");
         if may || body.contains("<GetSystemDateAndTime ") {
-            answer(9, request).into()
+            answer(9, request)
         } else {
-            http::Response::new(401, "").into()
+            http::Response::new(401, "")
         }
     });
     let mut found = secretive(call("")).run(&host).unwrap();

@@ -206,25 +206,38 @@ fn values_that_change_with_each_answer_change_no_device() {
     assert_eq!(again.devices, Devices::Unchanged);
 }
 
+#[test]
+fn a_changing_value_is_left_out_if_the_first_profile_has_no_url() {
+    let host = with_streams(|token, count| {
+        let stream = match token {
+            "main" => String::new(),
+            token => format!("rtsp://192.168.7.9/{token}?token={count}&a=1"),
+        };
+        (stream, format!("http://192.168.7.9/{token}"))
+    });
+    let found = call(DETAILS).run(&host).unwrap();
+    assert_eq!(
+        values(&found, &URIS),
+        [
+            None,
+            Some("http://192.168.7.9/main"),
+            Some("rtsp://192.168.7.9/sub?a=1"),
+        ]
+    );
+}
+
 /// Adds camera 9, which gives its streams only with a password.
 fn with_locked_streams() -> (FakeHost, Rc<Cell<usize>>) {
-    let proofs = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&proofs);
-    let host = announced(mk_network(), 9);
-    let host = host.http_server("http://192.168.7.9:80", move |request| {
-        let body = String::from_utf8_lossy(&request.body).into_owned();
-        let has_token = body.contains("PasswordDigest");
-        counted.set(counted.get() + usize::from(has_token));
+    with_digests(|request, body, has_token| {
         let is_media = ["<GetProfiles ", "<GetStreamUri ", "<GetSnapshotUri "]
             .iter()
             .any(|name| body.contains(name));
         if is_media && !has_token {
-            http::Response::new(401, "").into()
+            http::Response::new(401, "")
         } else {
-            media_answer(request, 0, &usual).into()
+            media_answer(request, 0, &usual)
         }
-    });
-    (host, proofs)
+    })
 }
 
 #[test]

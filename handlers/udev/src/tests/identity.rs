@@ -151,6 +151,28 @@ fn video_nodes_are_numbered_by_their_driver_and_others_by_the_order_of_their_nam
 }
 
 #[test]
+fn a_receiver_keeps_the_order_of_its_devices_when_the_kernel_counts_on() {
+    let path = format!("{HUB2}/1-1");
+    for counters in ["0008 0009", "0009 000A", "000F 0010"] {
+        let mut host = stick(FakeHost::new().udev(hub(HUB2, 2)), &path, "1/2/3", None);
+        for (counter, number) in counters.split(' ').zip(0..) {
+            let hid = format!("{}/0003:046D:4054.{counter}", interface(&path, 0));
+            let name = format!("hidraw{number}");
+            host = host.udev(node(&format!("{hid}/hidraw/{name}"), "hidraw"));
+        }
+        let more = "leafhost.dev/identity: port";
+        let answer = discover(&host, &[r#"SUBSYSTEM=="hidraw""#], more);
+        for device in answer.devices() {
+            let node = device.get_property("UDEV_DEVNODE").unwrap();
+            let number = node.strip_prefix("/dev/hidraw").unwrap();
+            let expected = format!("port:pci-0000:00:14.0/usbv2-1/1.0/hid/hidraw/{number}");
+            assert_eq!(device.id, expected, "{counters}");
+        }
+        assert_eq!(answer.devices().len(), 2);
+    }
+}
+
+#[test]
 fn a_usb_device_keeps_its_id_with_another_product_id() {
     let rule = [r#"ENV{DEVTYPE}=="usb_device", KERNEL=="*-*""#];
     let ids = |path: &str, product| {
@@ -207,6 +229,16 @@ fn ports_of_other_buses() {
             "/devices/pci0000:00/0000:00:1f.3/sound/card2/pcmC2D0p".to_owned(),
             "sound",
             "port:pci-0000:00:1f.3/sound/card/pcmCD0p/0",
+        ),
+        (
+            "/devices/pci0000:00/0000:00:15.0/i2c_designware.1/i2c-5/i2c-dev/i2c-5".to_owned(),
+            "i2c-dev",
+            "port:pci-0000:00:15.0/i2c_designware./i2c-dev/i2c-/0",
+        ),
+        (
+            "/devices/pci0000:00/0000:00:05.0/video4linux/v4l-subdev3".to_owned(),
+            "video4linux",
+            "port:pci-0000:00:05.0/video4linux/v4l-subdev/0",
         ),
         (
             "/devices/platform/soc/fe201000.serial/tty/ttyAMA0".to_owned(),

@@ -25,7 +25,7 @@ impl Exchange<'_> {
             media.note("the camera is asked for its streams in a later call");
             return true;
         }
-        self.ends = self.ends.saturating_add(limit);
+        self.ends = self.host.elapsed().saturating_add(limit);
         let mut failed = Vec::new();
         match self.profiles(media).await {
             Err(why) => failed.push(why),
@@ -94,12 +94,12 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Asks for the streams or snapshots of all profiles. That of the first is asked for twice: a value that changes with each
-    /// answer would change the device each time.
+    /// Asks for the streams or snapshots of all profiles. That of the first profile that has one is asked for twice: a value
+    /// that changes with each answer would change the device each time.
     async fn links(&mut self, operation: Operation, media: &mut Media) -> Result<(), Failed> {
         let is_stream = operation == Operation::GetStreamUri;
         let tokens: Vec<String> = media.profiles.iter().map(|one| one.token.clone()).collect();
-        let mut changing = Vec::new();
+        let mut changing = None;
         for (place, token) in tokens.iter().enumerate() {
             let url = match self.link(operation, token, media).await {
                 Ok(url) => url,
@@ -111,10 +111,13 @@ impl Exchange<'_> {
                 }
                 Err(failed) => return Err(failed),
             };
-            if place == 0 && !url.is_empty() {
-                let again = self.link(operation, token, media).await;
-                let again = again.ok().filter(|again| !again.is_empty());
-                let again = again.unwrap_or_else(|| url.clone());
+            if changing.is_none() && !url.is_empty() {
+                let again = match self.link(operation, token, media).await {
+                    Ok(again) if !again.is_empty() => again,
+                    Ok(_) | Err(Failed(_, QuestionError::Answer(_))) => url.clone(),
+                    // Without the comparison a changing value would change the device.
+                    Err(failed) => return Err(failed),
+                };
                 let Some(names) = link::differences(&url, &again) else {
                     media.note(&format!(
                         "{}: the camera gives another URL each time, so none is given",
@@ -122,17 +125,17 @@ impl Exchange<'_> {
                     ));
                     return Ok(());
                 };
-                changing = names;
-            }
-            if !changing.is_empty() {
-                media.note(&format!(
-                    "{}: the camera changes {} each time, which is left out",
-                    operation.name(),
-                    changing.join(" and ")
-                ));
+                if !names.is_empty() {
+                    media.note(&format!(
+                        "{}: the camera changes {} each time, which is left out",
+                        operation.name(),
+                        names.join(" and ")
+                    ));
+                }
+                changing = Some(names);
             }
             if let Some(profile) = media.profiles.get_mut(place) {
-                let url = link::without(&url, &changing);
+                let url = link::without(&url, changing.as_deref().unwrap_or_default());
                 if is_stream {
                     profile.stream = url;
                 } else {
