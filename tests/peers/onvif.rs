@@ -345,25 +345,41 @@ fn only_probes_and_requests_to_granted_cameras_leave_the_host() -> Result<()> {
         .collect();
     liars.push(strict_camera(&liar, OTHER, &all)?);
 
-    let capture = Capture::start(&client)?;
-    let found = discover(&client, "onvif", "{}", &["--explain"])?;
-    let flows = capture.end()?;
-    assert_eq!(found.ids().len(), 1, "{found:?}");
-    let expected = [
-        ("tcp", good.address()?.to_string(), 80),
-        ("udp", "239.255.255.250".to_owned(), 3702),
-        ("udp", "ff02::c".to_owned(), 3702),
+    let flow = |protocol: &str, to: &str, port| (protocol.to_owned(), to.to_owned(), port);
+    let probes = [
+        flow("udp", "239.255.255.250", 3702),
+        flow("udp", "ff02::c", 3702),
     ];
-    let expected = expected.map(|(protocol, to, port)| (protocol.to_owned(), to, port));
-    assert_eq!(
-        destinations(&flows, &neighbours),
-        BTreeSet::from(expected),
-        "{found:?}"
-    );
-    // Each address is explained.
-    for xaddr in elsewhere {
-        let named = found.0.to_string().contains(xaddr);
-        assert!(named, "{xaddr} is not named: {:#}", found.0);
+    let good = good.address()?.to_string();
+    for (details, answering) in [
+        ("leafhost.dev/xaddrs: all", vec![&good]),
+        // The sender's address is asked after the announced ones.
+        ("{}", neighbours.iter().collect()),
+    ] {
+        let capture = Capture::start(&client)?;
+        let found = discover(&client, "onvif", details, &["--explain"])?;
+        let asked = destinations(&capture.end()?, &neighbours);
+        let allowed: BTreeSet<_> = answering
+            .iter()
+            .map(|to| flow("tcp", to, 80))
+            .chain(probes.clone())
+            .collect();
+        assert!(asked.is_subset(&allowed), "{details}: {asked:?} {found:?}");
+        let mut always = BTreeSet::from(probes.clone());
+        always.insert(flow("tcp", &good, 80));
+        assert!(asked.is_superset(&always), "{details}: {asked:?} {found:?}");
+        for id in found.ids() {
+            let is_at_sender = |to: &&String| id.starts_with(&format!("http://{to}"));
+            assert!(
+                answering.iter().any(|to| is_at_sender(to)),
+                "{details}: {found:?}"
+            );
+        }
+        // Each address is explained.
+        for xaddr in elsewhere {
+            let named = found.0.to_string().contains(xaddr);
+            assert!(named, "{details}: {xaddr} is not named: {:#}", found.0);
+        }
     }
     Ok(())
 }
