@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
-use leafhost_tests::cluster::Cluster;
+use leafhost_tests::cluster::{Cluster, Namespace};
+use leafhost_tests::wait::within;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -20,14 +21,24 @@ const IN_FLIGHT: usize = 16;
 pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
     let node = cluster.nodes().first().context("no node")?;
     let mut lines = Vec::new();
-    for (devices, target) in [(100, "≤ 1 s"), (1_000, "≤ 3 s")] {
+    let rows: [(usize, &[&str], &str); 3] = [
+        (100, &[], "≤ 1 s"),
+        (1_000, &[], "≤ 3 s"),
+        (1_000, &["--no-kubelet"], "–"),
+    ];
+    for (row, (devices, flags, target)) in rows.into_iter().enumerate() {
         let (mut took, mut alone) = (Vec::new(), Vec::new());
         for number in 0..TIMES {
             let mut home = agent(cluster, node, &["mock-gpu"])?;
-            home.start(&[])?;
+            home.start(flags)?;
+            home.until("the handler is loaded", |status| {
+                status
+                    .pointer("/handlers/0/status")
+                    .is_some_and(|is| is == "Waiting")
+            })?;
             let space = cluster.namespace("many")?;
             let begun = Instant::now();
-            let name = format!("many-{devices}-{number}");
+            let name = format!("many-{row}-{number}");
             configure(
                 cluster,
                 &space,
@@ -38,13 +49,23 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
             let all = until_instances(cluster, &space, devices, &home)?;
             took.push(all - begun);
             home.stop(Signal::SIGTERM)?;
-            alone.push(create(cluster, instances(cluster, &space)?)?);
+            let other = cluster.namespace("alone")?;
+            alone.push(create(cluster, &other, instances(cluster, &space)?)?);
+            drop((space, other));
+            // The API server must not delete these Instances during the next measure.
+            within(Duration::from_mins(2), "all Instances are deleted", || {
+                let list = cluster.get("/apis/akri.sh/v0/instances?limit=1")?;
+                let items = list.get("items").and_then(Value::as_array);
+                ensure!(items.is_some_and(Vec::is_empty), "some are left");
+                Ok(())
+            })?;
         }
         took.sort();
         alone.sort();
         lines.push(Line {
             what: format!(
-                "Configuration created → {devices} Instances in the API server, worst of {TIMES}"
+                "Configuration created → {devices} Instances in the API server{}, worst of {TIMES}",
+                if flags.is_empty() { "" } else { ", no kubelet" }
             ),
             value: seconds(quantile(&took, 1.0)),
             target: target.into(),
@@ -60,9 +81,12 @@ pub fn measure(cluster: &'static Cluster) -> Result<Vec<Line>> {
 }
 
 /// Measures the creation of these objects in another namespace.
-fn create(cluster: &'static Cluster, objects: Vec<Value>) -> Result<Duration> {
-    let space = cluster.namespace("alone")?;
-    let path = collection(&space, "instances");
+fn create(
+    cluster: &'static Cluster,
+    space: &Namespace<'_>,
+    objects: Vec<Value>,
+) -> Result<Duration> {
+    let path = collection(space, "instances");
     let requests = objects.into_iter().map(|mut object| {
         let metadata = object.pointer_mut("/metadata").context("no metadata")?;
         let name = metadata.get("name").cloned();
