@@ -3,7 +3,7 @@ use tokio::time::advance;
 use super::*;
 use crate::fixture::{Fixture, instance};
 
-/// Returns the store of a node that has begun to see `cams-a`, which was created at this moment.
+/// Returns the waits of a node that begins to see `cams-a` when that is created, the store, and that time.
 fn begun() -> (Warmup, Fixture, Timestamp) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[])])]);
     let created = "2026-01-01T00:00:00Z".parse().unwrap();
