@@ -38,6 +38,7 @@ fn view(
 }
 
 mod cluster;
+mod status;
 
 fn snapshot(views: impl IntoIterator<Item = ConfigurationDevices>) -> DeviceSnapshot {
     DeviceSnapshot {

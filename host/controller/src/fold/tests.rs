@@ -138,7 +138,7 @@ fn brokers_that_cannot_be_made_are_a_condition_and_an_event_of_their_configurati
     let works = cluster.shown();
     let refused = |name| Problem::BrokerNotWritten {
         configuration: key(name),
-        object: "Pod default/cams-1-pod".into(),
+        object: format!("Pod default/{name}-1-pod"),
         error: "exceeded quota".into(),
         more: 0,
     };
@@ -148,7 +148,8 @@ fn brokers_that_cannot_be_made_are_a_condition_and_an_event_of_their_configurati
         format!("{works} BrokersMade=False/BrokerNotWritten")
     );
     let message = cluster.message(ConditionType::BrokersMade);
-    assert!(message.contains("exceeded quota"), "{message}");
+    let told = "Pod default/cams-1-pod: exceeded quota";
+    assert!(message.contains(told), "{message}");
     let events = cluster.fold().events;
     let reasons: Vec<&str> = events.keys().map(|(_, reason)| reason.as_str()).collect();
     assert_eq!(reasons, ["BrokerNotWritten"]);
@@ -161,7 +162,7 @@ fn pods_that_are_not_restarted_although_it_is_asked_for_are_a_condition_and_an_e
     let works = cluster.shown();
     let denied = |name| Problem::PodsNotRestarted {
         configuration: key(name),
-        error: "no right".into(),
+        error: format!("no right to end the pods of {name}"),
     };
     cluster.restarts = vec![denied("others"), denied("cams")];
     assert_eq!(
@@ -170,7 +171,7 @@ fn pods_that_are_not_restarted_although_it_is_asked_for_are_a_condition_and_an_e
     );
     let message = cluster.message(ConditionType::PodsRestarted);
     assert!(
-        message.contains("no right") && message.contains("controller.restartPods=true"),
+        message.contains("the pods of cams") && message.contains("controller.restartPods=true"),
         "{message}"
     );
     let events = cluster.fold().events;
@@ -214,7 +215,11 @@ fn what_is_skipped_or_denied_is_a_condition_and_an_event_where_devices_are_missi
     assert_eq!(shown, format!("{works} DevicesLeftOut=True/Denied"));
     let told = "2 denied, first on a, b: no entry of `network.tcp` has it; if it is wanted, grant it in onvif.grants.yaml";
     assert!(events[0].starts_with(told), "{events:?}");
+    assert!(events[0].contains("; 4 skipped, first "), "{events:?}");
     assert_eq!(events.len(), 1);
+    let (_, events) = set(1, 0, 1);
+    assert!(events[0].starts_with(told), "{events:?}");
+    assert!(!events[0].contains("skipped"), "{events:?}");
 }
 
 #[test]

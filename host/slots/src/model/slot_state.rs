@@ -224,3 +224,6 @@ impl Holder {
             .is_some_and(|pods| pods.iter().all(|pod| pod.name.is_some()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -286,4 +286,42 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn an_init_container_is_no_second_holder_and_a_container_of_another_pod_is() {
+        let pod = |name: Option<&str>, uid: Option<&str>, container: &str| Pod {
+            name: name.map(Into::into),
+            uid: uid.map(Into::into),
+            container: container.into(),
+        };
+        let listed = BTreeSet::from([pod(Some("d/p"), None, "main")]);
+        let booked = BTreeSet::from([
+            pod(None, Some("u"), "main"),
+            pod(None, Some("u"), "init"),
+            pod(None, Some("v"), "other"),
+            pod(None, None, "odd"),
+        ]);
+        let expected = BTreeSet::from([
+            pod(Some("d/p"), Some("u"), "main"),
+            pod(None, Some("v"), "other"),
+            pod(None, None, "odd"),
+        ]);
+        assert_eq!(join(&listed, &booked), expected);
+    }
+
+    #[test]
+    fn a_kubelet_or_its_absence_answers_and_one_without_a_socket_is_missing_it() {
+        for (is_listed, runs, is_answer, is_socket_missing) in [
+            (true, true, true, false),
+            (true, false, true, true),
+            (false, true, false, false),
+            (false, false, true, false),
+        ] {
+            let mut snapshot = crate::fixture::snapshot(1, &[]);
+            snapshot.listed = snapshot.listed.filter(|_| is_listed);
+            snapshot.kubelet_run = snapshot.kubelet_run.filter(|_| runs);
+            let shown = (snapshot.is_answer(), snapshot.is_socket_missing());
+            assert_eq!(shown, (is_answer, is_socket_missing), "{is_listed} {runs}");
+        }
+    }
 }

@@ -75,3 +75,6 @@ impl Warmup {
         self.waiting.values().min().copied()
     }
 }
+
+#[cfg(test)]
+mod tests;

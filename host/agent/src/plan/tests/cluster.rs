@@ -108,6 +108,18 @@ fn of_two_nodes_at_one_generation_neither_writes_its_own_view_of_the_properties(
 }
 
 #[test]
+fn what_the_only_node_sees_of_a_device_is_written_within_a_generation() {
+    let none = serde_json::json!({});
+    let set = settled(&cams_at(1, &none));
+    let known = Device {
+        physical_id: Some("x".into()),
+        ..shared("foo0")
+    };
+    let changes = planned(&snapshot([view(at(1, &none), [known])]), &set);
+    assert_eq!(shown(&changes), ["update cams-8120fe: common"]);
+}
+
+#[test]
 fn a_configuration_that_is_being_deleted_creates_nothing() {
     let mut deleting = at(1, &serde_json::json!({}));
     deleting.configuration.deleting = true;

@@ -339,7 +339,7 @@ async fn what_was_made_anew_is_claimed_anew() {
             .describe()
             .is_some()
     );
-    let chosen = SlotContext {
+    let context = SlotContext {
         node: NODE,
         devices: &Arc::new(fixture.devices.clone()),
         instances: &fixture.instances,
@@ -348,14 +348,16 @@ async fn what_was_made_anew_is_claimed_anew() {
         new: &BTreeMap::new(),
         barred: &BTreeSet::new(),
         kubelet: None,
-    }
-    .choose(
-        "akri.sh/cams-a",
-        &ids(&["cams-a-0"]),
-        BTreeSet::new(),
-        &mut RoundRobin::new(),
-    );
-    assert_eq!(shown(&chosen.unwrap()), ["cams-a-0=cams-a-0 node-a"]);
+    };
+    let choose = |resource: &str, id: &str| {
+        let mut round_robin = RoundRobin::new();
+        context.choose(resource, &ids(&[id]), BTreeSet::new(), &mut round_robin)
+    };
+    let chosen = choose("akri.sh/cams-a", "cams-a-0").unwrap();
+    assert_eq!(shown(&chosen), ["cams-a-0=cams-a-0 node-a"]);
+    // No other id stands for the slot.
+    assert!(choose("akri.sh/cams-a", "cams-a-1").is_err());
+    assert!(choose("akri.sh/cams", "cams-0").is_err());
 }
 
 #[test]

@@ -3,7 +3,7 @@ use leafhost_core::resource_names::Reservation;
 use leafhost_fakes::key;
 
 use super::*;
-use crate::fixture::{Fixture, instance};
+use crate::fixture::{Fixture, NODE, instance};
 
 const EARLY: &str = "2026-01-01T00:00:00Z";
 const LATE: &str = "2026-02-01T00:00:00Z";
@@ -100,5 +100,47 @@ fn a_reserved_name_is_offered_for_its_namespace_alone_also_while_that_has_no_con
             problems.iter().any(|problem| problem.contains(&told)),
             "{problems:?}"
         );
+    }
+}
+
+#[test]
+fn the_owners_stay_while_the_same_instances_concern_the_node_in_the_same_way() {
+    let [a, b, c] = ["a", "b", "c"].map(|hash| instance("cams", hash, 2, &[]));
+    let set = |instances: &[&Instance]| {
+        let instances = instances
+            .iter()
+            .map(|&one| (one.key(), Arc::new(one.clone())));
+        InstanceSet::read(instances.collect())
+    };
+    let before = set(&[&a, &b]);
+    let altered = |alter: fn(&mut Instance)| {
+        let mut a = a.clone();
+        alter(&mut a);
+        set(&[&a, &b])
+    };
+    let used = |one: &mut Instance| {
+        let usage = &mut one.spec.device_usage;
+        usage.insert("cams-a-0".into(), "node-b".into());
+    };
+    for (what, after, same) in [
+        ("nothing", before.clone(), true),
+        ("another object", altered(|_| {}), true),
+        ("a slot of another node", altered(used), true),
+        ("its nodes", altered(|one| one.spec.nodes.clear()), false),
+        (
+            "its age",
+            altered(|one| one.metadata.creation_timestamp = None),
+            false,
+        ),
+        (
+            "its Configuration",
+            altered(|one| one.spec.configuration_name = "others".into()),
+            false,
+        ),
+        ("another Instance", set(&[&a, &c]), false),
+        ("one more", set(&[&a, &b, &c]), false),
+        ("one less", set(&[&a]), false),
+    ] {
+        assert_eq!(has_same_names(NODE, &before, &after), same, "{what}");
     }
 }

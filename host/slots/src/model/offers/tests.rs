@@ -8,7 +8,7 @@ use leafhost_fakes::key;
 use std::time::Duration;
 
 use super::*;
-use crate::fixture::{Fixture, NODE, device_id, instance, snapshot};
+use crate::fixture::{Fixture, NODE, device_id, ids, instance, snapshot};
 use crate::model::slot_table::SlotTable;
 
 const LIMITS: Limits = Limits {
@@ -113,6 +113,35 @@ fn a_configuration_has_one_free_id_an_instance_and_those_in_use() {
         offered.new_names.into_iter().collect::<Vec<_>>(),
         ["cams-a", "cams-b", "cams-c"]
     );
+}
+
+#[test]
+fn of_the_idle_ids_of_an_instance_one_is_healthy_and_stands_for_its_free_slots() {
+    for (usage, own, through) in [
+        (vec![(0, NODE)], "cams-a-0+ cams-a-1+ cams-a-2+", "cams-0+"),
+        (
+            vec![(0, "C:cams-4:node-a"), (1, "C:cams-7:node-a")],
+            "cams-a-0- cams-a-1- cams-a-2+",
+            "cams-4+ cams-7-",
+        ),
+    ] {
+        let fixture = cams(3, &usage);
+        let mut slot_table = slot_table(&fixture);
+        let device_ids: Vec<_> = slot_table.by_device_id.keys().cloned().collect();
+        slot_table.refused(device_ids.into_iter());
+        let offered = offer(&fixture, &slot_table);
+        assert_eq!(list(&offered, "cams-a"), own);
+        assert_eq!(list(&offered, "cams"), through);
+    }
+}
+
+#[test]
+fn a_slot_whose_id_another_slot_has_is_listed_nowhere() {
+    let instances = ["a", "b"].map(|hash| instance("cams", hash, 1, &[(0, "C:cams-0:node-a")]));
+    let fixture = Fixture::new(&[("cams", &instances)]);
+    let offered = offer(&fixture, &slot_table(&fixture));
+    assert_eq!(list(&offered, "cams"), "cams-0+");
+    assert_eq!(offered.problems, BTreeSet::new());
 }
 
 #[test]
@@ -363,6 +392,44 @@ fn the_instances_of_one_namespace_take_no_resource_of_another() {
     let names: Vec<_> = offered.offers.keys().map(ToString::to_string).collect();
     let expected = ["cams", "cams-0", "cams-1", "plc", "plc-a", "plc-b"];
     assert_eq!(names, expected.map(|name| format!("akri.sh/{name}")));
+}
+
+#[test]
+fn while_some_names_are_left_the_oldest_instances_get_them() {
+    let mut instances = ["0", "1", "2"].map(|hash| instance("cams", hash, 1, &[]));
+    instances[2].metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
+    let fixture = Fixture::new(&[("cams", &instances)]);
+    let limits = Limits { live: 256, ever: 2 };
+    let offered = offer_with(&fixture, &slot_table(&fixture), &BTreeSet::new(), limits);
+    assert_eq!(offered.new_names, ids(&["cams-0", "cams-2"]));
+}
+
+#[test]
+fn what_is_offered_goes_before_what_was_offered_once_and_is_older() {
+    let known = ids(&["cams-a", "cams-b", "cams-c"]);
+    let limits = Limits {
+        live: 2,
+        ever: 1000,
+    };
+    let mut maker = OfferBuilder::default();
+    for (hashes, shown) in [
+        (&["a", "b"][..], &["a", "b"][..]),
+        (&["b"], &["b"]),
+        (&["a", "b", "c"], &["b", "c"]),
+    ] {
+        let made = hashes.iter().map(|hash| {
+            let mut one = instance("cams", hash, 1, &[]);
+            if *hash == "c" {
+                one.metadata.creation_timestamp = Some("2020-01-01T00:00:00Z".into());
+            }
+            one
+        });
+        let fixture = Fixture::new(&[("cams", &made.collect::<Vec<_>>())]);
+        let offered = again(&mut maker, &fixture, &slot_table(&fixture), &known, limits);
+        let is_shown = |hash: &&&str| !list(&offered, &format!("cams-{hash}")).is_empty();
+        let listed: Vec<&str> = ["a", "b", "c"].iter().filter(is_shown).copied().collect();
+        assert_eq!(listed, shown);
+    }
 }
 
 #[test]

@@ -8,6 +8,9 @@ use crate::model::snapshot::Pod;
 
 const GRACE: Duration = Duration::from_mins(5);
 
+mod absence;
+mod duplicates;
+
 /// Returns a table in which slot 0 of `cams-a` is this node's, through its own resource.
 fn held() -> (SlotTable, DeviceId) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
@@ -347,13 +350,15 @@ async fn strangers_are_taken_over_where_their_slot_is_known() {
         ]
     );
     // An old checkpoint is believed about pods that are present.
-    let mut old = snapshot.clone();
-    old.listed = Some(BTreeMap::new());
-    old.checkpoint.as_mut().unwrap().fresh = false;
-    old.alive = BTreeMap::from([("uid-p".to_owned(), false)]);
-    let mut slot_table = SlotTable::default();
-    slot_table.adopt(NODE, &fixture.name_index(), &old);
-    assert!(slot_table.by_device_id.is_empty());
+    for (fresh, alive, adopted) in [(false, false, 0), (false, true, 3), (true, false, 3)] {
+        let mut old = snapshot.clone();
+        old.listed = Some(BTreeMap::new());
+        old.checkpoint.as_mut().unwrap().fresh = fresh;
+        old.alive = BTreeMap::from([("uid-p".to_owned(), alive)]);
+        let mut slot_table = SlotTable::default();
+        slot_table.adopt(NODE, &fixture.name_index(), &old);
+        assert_eq!(slot_table.by_device_id.len(), adopted, "{fresh} {alive}");
+    }
 }
 
 /// Returns a fixture in which `cams-0` maps to slots of both `cams-a` and `cams-b`.
