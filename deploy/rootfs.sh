@@ -49,6 +49,7 @@ mkdir -p "$root/etc/ssl/certs"
 cat /usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
 install -Dm644 -t "$root/usr/share/doc/ca-certificates" /usr/share/doc/ca-certificates/copyright
 install -Dm644 "$(dirname "$0")/../LICENSE" "$root/usr/share/doc/leafhost/LICENSE"
+"$(dirname "$0")/licenses.sh" >"$root/usr/share/doc/leafhost/THIRD-PARTY-LICENSES"
 # The chart mounts folders of the node here.
 mkdir -p "$root/dev" "$root/etc/cdi" "$root/proc" "$root/run/udev" "$root/sys" "$root/var/lib/kubelet" "$root/var/lib/leafhost"
 mkdir -m 1777 "$root/tmp"

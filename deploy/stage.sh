@@ -26,5 +26,7 @@ mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$shar
 "$native" man "$share/man/man1"
 install -Dm644 -t "$folder/lib/systemd/system" deploy/systemd/leafhost.service
 install -m644 LICENSE "$folder/LICENSE"
+mkdir -p "$share/doc/leafhost"
+deploy/licenses.sh >"$share/doc/leafhost/THIRD-PARTY-LICENSES"
 install -m644 deploy/release.mk "$folder/Makefile"
 (cd "$folder" && find bin lib libexec share Makefile LICENSE -type f | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)

@@ -70,3 +70,9 @@ fn the_links_of_the_guide_lead_to_the_source_and_to_documentation() {
         );
     }
 }
+
+#[test]
+fn no_link_leads_to_what_is_not_published_yet() {
+    let links = GUIDE.lines().filter(|line| line.contains("](http"));
+    assert_eq!(links.collect::<Vec<_>>(), Vec::<&str>::new());
+}

@@ -1,9 +1,9 @@
-//! Size and imports of the shipped components.
+//! Size, imports and licences of the shipped components.
 
 use std::fs;
 
 use anyhow::Result;
-use leafhost_tests::program;
+use leafhost_tests::program::{self, source_tree};
 
 const HANDLERS: [&str; 5] = ["debug-echo", "mock-gpu", "onvif", "opcua", "udev"];
 
@@ -61,6 +61,27 @@ fn a_component_imports_only_what_its_code_can_reach() -> Result<()> {
             needs,
             "{name}: {said}"
         );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_licences_of_what_ships_are_collected() -> Result<()> {
+    let script = source_tree().join("deploy/licenses.sh");
+    let text = program::run(script, [] as [&str; 0])?.good()?;
+    for words in [
+        "\nwasmtime-",
+        "\ntokio-",
+        "\nserde_yaml_ng-",
+        "\n----",
+        "Apache License",
+        "Permission is hereby granted",
+    ] {
+        assert!(text.contains(words), "{words:?} is missing");
+    }
+    // Neither our own crates nor those that only tests use.
+    for words in ["\nleafhost-", "\ncriterion-"] {
+        assert!(!text.contains(words), "{words:?} is there");
     }
     Ok(())
 }

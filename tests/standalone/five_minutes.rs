@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use leafhost_tests::program::{self, source_tree};
@@ -12,13 +13,14 @@ use tempfile::TempDir;
 
 /// Fenced block: its info string and text.
 #[derive(Debug, Default)]
-struct Block {
-    language: String,
-    mark: String,
-    text: String,
+pub struct Block {
+    pub language: String,
+    pub mark: String,
+    pub text: String,
 }
 
-fn blocks(markdown: &str) -> Vec<Block> {
+/// Returns the fenced blocks that begin at the margin.
+pub fn blocks(markdown: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut open: Option<Block> = None;
     for line in markdown.lines() {
@@ -42,16 +44,16 @@ fn blocks(markdown: &str) -> Vec<Block> {
     found
 }
 
-/// Shell of a handler author.
-struct Author {
+/// Shell of a reader.
+pub struct Reader {
     home: TempDir,
-    folder: PathBuf,
+    pub folder: PathBuf,
     environment: Vec<(&'static str, OsString)>,
     agent: Option<Child>,
 }
 
-impl Author {
-    fn new() -> Result<Self> {
+impl Reader {
+    pub fn new() -> Result<Self> {
         let home = tempfile::tempdir()?;
         let bin = program::build_folder()?;
         let search = std::env::var_os("PATH").unwrap_or_default();
@@ -101,7 +103,7 @@ impl Author {
     }
 
     /// Runs a script of a block. A `cd` applies to the next blocks, as for a reader.
-    fn run(&mut self, script: &str) -> Result<String> {
+    pub fn run(&mut self, script: &str) -> Result<String> {
         let place = self.home.path().join("pwd");
         // The target folder is elsewhere; a reader finds it in the crate.
         let script = format!("{script}\npwd > '{}'\n", place.display());
@@ -124,9 +126,22 @@ impl Author {
         }
         Ok(text)
     }
+
+    /// Starts the agent of a block that ends with `&`, and waits until the command `status` succeeds.
+    pub fn start(&mut self, block: &str, status: &str) -> Result<()> {
+        let script = block.trim().trim_end_matches('&');
+        let script = script.replace("leafhost agent", "exec leafhost agent");
+        let log = fs::File::create(self.home.path().join("log"))?;
+        let mut command = self.shell(&script);
+        self.agent = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+        within(Duration::from_secs(30), "the agent answers", || {
+            self.run(status)
+        })?;
+        Ok(())
+    }
 }
 
-impl Drop for Author {
+impl Drop for Reader {
     fn drop(&mut self) {
         if let Some(agent) = &mut self.agent {
             let _ = agent.kill();
@@ -148,35 +163,21 @@ fn toolchain() -> Result<String> {
 #[test]
 fn the_sdks_five_minute_guide_works_as_written() -> Result<()> {
     let readme = fs::read_to_string(source_tree().join("sdk/README.md"))?;
-    let mut author = Author::new()?;
+    let mut reader = Reader::new()?;
     let mut shown = String::new();
     for block in blocks(&readme) {
         match (block.language.as_str(), block.mark.as_str()) {
             (_, mark) if mark.starts_with("file:") => {
-                let file = author.folder.join(mark.trim_start_matches("file:"));
+                let file = reader.folder.join(mark.trim_start_matches("file:"));
                 fs::write(&file, &block.text)
                     .with_context(|| format!("cannot write {}", file.display()))?;
             }
             ("sh", "once") | (_, "shown") => {}
-            ("sh", "") => drop(author.run(&block.text)?),
-            ("sh", "agent") => {
-                let script = block
-                    .text
-                    .trim()
-                    .trim_end_matches('&')
-                    .replace("leafhost agent", "exec leafhost agent");
-                let log = fs::File::create(author.home.path().join("log"))?;
-                let mut command = author.shell(&script);
-                author.agent = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
-                within(
-                    std::time::Duration::from_secs(30),
-                    "the agent answers",
-                    || author.run("leafhost status"),
-                )?;
-            }
+            ("sh", "") => drop(reader.run(&block.text)?),
+            ("sh", "agent") => reader.start(&block.text, "leafhost status")?,
             ("sh", "eventually") => {
                 shown = eventually("the device is in the table", || {
-                    let text = author.run(&block.text)?;
+                    let text = reader.run(&block.text)?;
                     ensure!(text.contains("akri.sh/entropy="), "{text}");
                     Ok(text)
                 })?;
@@ -185,7 +186,7 @@ fn the_sdks_five_minute_guide_works_as_written() -> Result<()> {
         }
     }
     assert!(shown.contains("entropy-"), "{shown}");
-    let detail = author.run("leafhost status configuration entropy")?;
+    let detail = reader.run("leafhost status configuration entropy")?;
     assert!(
         detail.contains("/dev/random") && detail.contains("--device akri.sh/entropy="),
         "{detail}"

@@ -7,6 +7,7 @@ mod endpoint;
 mod five_minutes;
 mod handlers;
 mod instances;
+mod readme;
 mod soak;
 mod verbs;
 mod webhook;

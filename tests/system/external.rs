@@ -306,3 +306,43 @@ fn a_handler_in_go_registers_by_address_and_by_path_and_its_end_is_noticed() -> 
     }
     Ok(())
 }
+
+/// Returns the first block of a language in a text.
+fn block<'a>(text: &'a str, language: &str) -> Result<&'a str> {
+    let (_, rest) = text
+        .split_once(&format!("\n```{language}\n"))
+        .context("no block")?;
+    let (block, _) = rest.split_once("```\n").context("no end")?;
+    Ok(block)
+}
+
+#[test]
+fn the_handler_in_the_documentation_works_as_written() -> Result<()> {
+    const GRANTS: &str = r#"devices: {nodes: ["/dev/ttyUSB*"], env: [FILES_PATH]}"#;
+    let Some((mut home, python)) = home()? else {
+        return Ok(());
+    };
+    let text = fs::read_to_string(program::source_tree().join("docs/external.md"))?;
+    let (_, text) = text
+        .split_once("\n## Write a handler in Python or Go\n")
+        .context("no section")?;
+    ensure!(text.contains(GRANTS), "{text}");
+    // Every machine has this device.
+    let here = |text: &str| text.replace("/dev/ttyUSB*", "/dev/random");
+    home.write("configurations/sticks.yaml", here(block(text, "yaml")?))?;
+    home.write("handlers/files.grants.yaml", here(GRANTS))?;
+    home.write("files.py", block(text, "python")?)?;
+    let proto = program::source_tree().join("host/external/proto/discovery.proto");
+    home.write("discovery.proto", fs::read(proto)?)?;
+    start(&mut home, &[])?;
+    let mut command = Command::new(&python);
+    command.arg(home.path().join("files.py"));
+    command.arg(home.path().join("akri"));
+    let _peer = Peer::begin(command)?;
+    let instances = home.instances(1)?;
+    assert_eq!(
+        ids_in(&instances, "/spec/brokerProperties/FILES_PATH"),
+        ["/dev/random"]
+    );
+    Ok(())
+}

@@ -14,11 +14,12 @@ const EMULATOR: &str = "/usr/bin/qemu-aarch64";
 const COMPILER: &str = "/usr/bin/aarch64-linux-gnu-gcc";
 
 /// Installed files, below `PREFIX`.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "bin/leafhost",
     "libexec/leafhost/leafhost-compile",
     "lib/systemd/system/leafhost.service",
     "share/bash-completion/completions/leafhost",
+    "share/doc/leafhost/THIRD-PARTY-LICENSES",
     "share/fish/vendor_completions.d/leafhost.fish",
     "share/leafhost/handlers/debug-echo.wasm",
     "share/leafhost/sdk/Cargo.toml",
@@ -217,6 +218,8 @@ fn an_image_works(architecture: &str) -> Result<()> {
     ensure!(size <= IMAGE_BYTES, "{}: {size} bytes", image.display());
     let folder = tempfile::tempdir()?;
     let root = unpack(&image, architecture, folder.path())?;
+    let licences = root.join("usr/share/doc/leafhost/THIRD-PARTY-LICENSES");
+    ensure!(licences.is_file(), "{} is missing", licences.display());
     fs::write(root.join("tmp/details.yaml"), "descriptions: [one, two]\n")?;
     let configurations = source_tree().join("deploy/samples/standalone/configurations");
     let (from, to) = (configurations.as_os_str(), root.join("tmp"));

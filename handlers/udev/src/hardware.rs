@@ -60,6 +60,8 @@ pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, Attrib
                 .map(str::to_owned)
         })
     };
+    // Each node of a camera has its own, so no ancestor is asked.
+    let own_text = |name: &str| device.property(name).map(str::to_owned);
     let (vendor_id, model_id) = nearest_ids(chain).unzip();
     let usb = usb_device(chain);
     let pci = resource::nearest_pci(&device.devpath);
@@ -73,6 +75,8 @@ pub fn attributes(chain: &[&Device], facts: &Facts) -> Vec<(&'static str, Attrib
         ("model", text(&["ID_MODEL", "ID_MODEL_FROM_DATABASE"])),
         ("serial", text(&["ID_SERIAL_SHORT"])),
         ("devname", Some(device.kernel.clone())),
+        ("v4lCapabilities", own_text("ID_V4L_CAPABILITIES")),
+        ("v4lProduct", own_text("ID_V4L_PRODUCT")),
         ("port", usb.map(|usb| usb.kernel.clone())),
         ("pciBusID", pci.map(|(_, address)| address.to_owned())),
         (

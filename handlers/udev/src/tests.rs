@@ -21,6 +21,7 @@ fn mk_host() -> FakeHost {
             .devnode(&format!("/dev/video{number}"))
             .property("ID_MODEL", "C270")
             .property("ID_V4L_CAPABILITIES", capabilities)
+            .property("ID_V4L_PRODUCT", "C270: C270")
     };
     let interface = |number: u8, driver: &str| {
         UdevDevice::new(&format!("{USB}/1-1:1.{number}"))
@@ -129,6 +130,8 @@ fn a_camera_is_a_device_named_by_its_path() {
             ("model", text("C270")),
             ("serial", text("SN1")),
             ("devname", text("video0")),
+            ("v4lCapabilities", text(":capture:")),
+            ("v4lProduct", text("C270: C270")),
             ("port", text("1-1")),
             ("pciBusID", text("0000:00:14.0")),
             ("resource.kubernetes.io/pcieRoot", text("pci0000:00")),
@@ -137,6 +140,19 @@ fn a_camera_is_a_device_named_by_its_path() {
             ("numaNode", AttributeValue::Integer(1)),
         ]
     );
+}
+
+#[test]
+fn a_node_that_captures_differs_by_attribute_from_one_with_metadata() {
+    let found = discover(&mk_host(), &[r#"SUBSYSTEM=="video4linux""#], "");
+    let capabilities = |device: &Device| {
+        let mut attributes = device.attributes.iter();
+        let found = attributes.find(|attribute| attribute.name == "v4lCapabilities");
+        found.map(|attribute| attribute.value.clone())
+    };
+    let capabilities: Vec<_> = found.devices().iter().map(capabilities).collect();
+    let text = |text: &str| Some(AttributeValue::Text(text.to_owned()));
+    assert_eq!(capabilities, [text(":capture:"), text(":")]);
 }
 
 #[test]

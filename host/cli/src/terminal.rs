@@ -8,6 +8,7 @@ use clap::ValueEnum;
 pub use leafhost_core::text::escape;
 use leafhost_core::yaml;
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,12 +123,12 @@ pub fn count(number: usize, what: &str) -> String {
     }
 }
 
-/// Wraps the text to lines of at most `width` characters, between words if possible.
+/// Wraps the text to lines of at most `width` columns, between words if possible.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+        if !line.is_empty() && line.width() + 1 + word.width() > width {
             lines.push(std::mem::take(&mut line));
         } else if !line.is_empty() {
             line.push(' ');
@@ -138,28 +139,30 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the first `width` characters of a line that may contain colours; a cut line ends in `…`.
+/// Returns what fits into `width` columns of a line that may contain colours; a cut line ends in `…`.
 pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
-    let mut kept = String::new();
     let mut shown = 0;
-    let mut rest = line.chars();
-    while let Some(c) = rest.next() {
+    // End of what fits beside the `…`.
+    let mut end = 0;
+    let mut rest = line.char_indices();
+    while let Some((start, c)) = rest.next() {
         if c == '\x1b' {
-            kept.push(c);
-            kept.extend(rest.by_ref().take_while(|c| *c != 'm'));
-            kept.push('m');
+            for (_, c) in rest.by_ref() {
+                if c == 'm' {
+                    break;
+                }
+            }
             continue;
         }
-        shown += 1;
+        shown += c.width().unwrap_or_default();
         if shown > width {
-            kept.pop();
-            kept.push('…');
-            if line.contains('\x1b') {
-                kept.push_str("\x1b[0m");
-            }
-            return Cow::Owned(kept);
+            let kept = line.get(..end).unwrap_or_default();
+            let reset = if line.contains('\x1b') { "\x1b[0m" } else { "" };
+            return Cow::Owned(format!("{kept}…{reset}"));
         }
-        kept.push(c);
+        if shown < width {
+            end = start + c.len_utf8();
+        }
     }
     Cow::Borrowed(line)
 }
@@ -212,6 +215,7 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("one-two-three four", 5), ["one-two-three", "four"]);
         assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("相机 相机", 8), ["相机", "相机"]);
     }
 
     #[test]
@@ -221,6 +225,11 @@ mod tests {
         assert_eq!(cut("\x1b[32mabc\x1b[0m", 3), "\x1b[32mabc\x1b[0m");
         assert_eq!(cut("\x1b[32mabcd\x1b[0m", 3), "\x1b[32mab…\x1b[0m");
         assert_eq!(cut("äöü", 2), "ä…");
+        // A wide character takes two columns.
+        assert_eq!(cut("相机", 4), "相机");
+        assert_eq!(cut("相机相机", 5), "相机…");
+        assert_eq!(cut("相机", 3), "相…");
+        assert_eq!(cut("相机", 2), "…");
     }
 
     #[test]

@@ -97,7 +97,17 @@ impl Search<'_> {
                 Some(State::Alive(settings, why)) => (settings.clone(), why.clone()),
                 Some(State::Dead(why)) => {
                     let name = quoted(&wanted.application.name);
-                    let reason = format!("listed as {name}, but there is no server: {why}");
+                    // The server answered at the URL in the details, and lists another address or port of itself.
+                    let answered = asked.filter(|asked| {
+                        wanted.own && !further && !location.moved && peer_of(&asked.url) != peer
+                    });
+                    let remedy = answered.map_or_else(String::new, |asked| {
+                        format!(
+                            "; it answered at {}: behind a router or a mapped port write hostRewrite: use-configured-host",
+                            asked.url.as_str()
+                        )
+                    });
+                    let reason = format!("listed as {name}, but there is no server: {why}{remedy}");
                     self.skip(&subject, "Hello", reason);
                     continue;
                 }

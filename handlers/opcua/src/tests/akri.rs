@@ -83,6 +83,29 @@ fn a_server_has_the_url_it_has_in_akri() {
 }
 
 #[test]
+fn a_server_that_lists_an_address_beyond_a_router_has_the_remedy() {
+    const ASKED: &str = "opc.tcp://10.1.2.3:14840/";
+    const LISTED: &str = "opc.tcp://192.168.0.5:4840/";
+    let mk_host = || Fake::server("urn:plc", "PLC", LISTED).at(FakeHost::new(), "10.1.2.3:14840");
+    let host = mk_host();
+    assert_eq!(discover(&host, &[ASKED], "").devices(), []);
+    let why = reason(&host, LISTED);
+    assert!(
+        why.contains("it answered at opc.tcp://10.1.2.3:14840/")
+            && why.ends_with("write hostRewrite: use-configured-host"),
+        "{why}"
+    );
+    let found = discover(&mk_host(), &[ASKED], "hostRewrite: use-configured-host");
+    assert_eq!(ids(&found), [ASKED]);
+    // A server that is down has no other address.
+    let host = Fake::discovery(ASKED).knows("urn:plc", "PLC", LISTED);
+    let host = host.at(FakeHost::new(), "10.1.2.3:14840");
+    assert_eq!(discover(&host, &[ASKED], "").devices(), []);
+    let why = reason(&host, LISTED);
+    assert!(!why.contains("hostRewrite"), "{why}");
+}
+
+#[test]
 fn hosts_are_rewritten_as_the_details_say() {
     const LDS: &str = "opc.tcp://10.1.2.3:4840/";
     for (mode, listed, expected) in [

@@ -1,5 +1,7 @@
 //! Tests against kubectl, and of places and limits.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Fields of a document, and what kubectl 1.32 makes of them, `None` if it refuses them. Measured by
@@ -305,7 +307,11 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
             "text",
             "is false, must be text; write it in quotes",
         ),
-        ("text: {}", "text", "is a map, must be text"),
+        (
+            "text: {}",
+            "text",
+            "is a map, must be text; a text with ': ' must be in quotes",
+        ),
         ("number: '5'", "number", "is \"5\"; write 5 without quotes"),
         (
             "number: many",
@@ -330,6 +336,27 @@ fn a_wrong_type_is_told_in_words_of_yaml() {
         assert!(mistake.line.is_some(), "{text}");
     }
     assert!(read::<Fields>("text:\nlist: ~").is_ok());
+}
+
+#[test]
+fn a_text_with_a_colon_that_is_not_in_quotes_has_its_line_and_the_remedy() {
+    for (text, line, words) in [
+        (
+            "rules:\n- KERNEL==\"a: b\"\n",
+            2,
+            "a text with ': ' must be in quotes",
+        ),
+        (
+            "rules:\n- x\n- KERNEL==\"a: b: c\"\n",
+            3,
+            "write the value in quotes",
+        ),
+        ("note: a: b\n", 1, "write the value in quotes"),
+    ] {
+        let mistake = read::<BTreeMap<String, Vec<String>>>(text).unwrap_err();
+        assert_eq!(mistake.line, Some(line), "{text}: {mistake:?}");
+        assert!(mistake.message.contains(words), "{text}: {mistake:?}");
+    }
 }
 
 #[test]

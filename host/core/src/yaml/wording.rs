@@ -57,6 +57,10 @@ pub fn reworded(message: &str) -> String {
     let is_scalar = !matches!(shown, "a map" | "a list" | "empty");
     let expected = match expected {
         "a string" | "a borrowed string" if is_scalar => "text; write it in quotes",
+        // A text with a colon and a space is read as a map.
+        "a string" | "a borrowed string" if shown == "a map" => {
+            "text; a text with ': ' must be in quotes"
+        }
         "a string" | "a borrowed string" | "byte array" => "text",
         "a character" => "one character",
         "a boolean" => "true or false",

@@ -314,6 +314,11 @@ fn read_header(value: &Value, document: &yaml::Document<'_>) -> Result<(), Vec<M
     }
 }
 
+/// Returns true for the message about a map or a list in place of a text.
+fn is_nested(message: &str) -> bool {
+    message.starts_with("is a ") && message.contains(", must be text")
+}
+
 fn read_manifest(
     value: &Value,
     document: &yaml::Document<'_>,
@@ -324,7 +329,7 @@ fn read_manifest(
     serde_ignored::deserialize(reader, |path| unknown.extend(Unknown::new(&path))).map_err(
         |error: serde_json::Error| {
             let mut mistake = document.mistake(&track.path().to_string(), &error.to_string());
-            if mistake.path == DETAILS && mistake.message.ends_with(", must be text") {
+            if mistake.path == DETAILS && is_nested(&mistake.message) {
                 "must be text: write `discoveryDetails: |` and indent what follows"
                     .clone_into(&mut mistake.message);
             }

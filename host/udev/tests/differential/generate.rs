@@ -1,4 +1,5 @@
-//! Random rules: terms about real devices, with values turned into patterns that match, nearly match, or do not.
+//! Random rules: terms about real devices, with values turned into patterns that match, nearly match, or do not; and rules with globs of ports,
+//! the most frequent ones in the field.
 
 use leafhost_udev::{Field, Rule, Term};
 
@@ -23,13 +24,20 @@ const FIELDS: [Field; 12] = [
 pub struct Generator<'a> {
     random: Random,
     samples: &'a Samples,
+    /// Indexes of the devices that are a USB device or below one.
+    on_ports: Vec<usize>,
 }
 
 impl<'a> Generator<'a> {
     pub fn new(seed: u64, samples: &'a Samples) -> Self {
+        let is_on_port = |device: &usize| {
+            let chain = samples.chain(*device);
+            chain.iter().any(|sample| is_port(&sample.kernel))
+        };
         Self {
             random: Random(seed),
             samples,
+            on_ports: (0..samples.all.len()).filter(is_on_port).collect(),
         }
     }
 
@@ -42,6 +50,55 @@ impl<'a> Generator<'a> {
         let count = 1 + self.random.below(4);
         let terms = (0..count).map(|_| self.term(&chain, above)).collect();
         Rule::new(terms).unwrap_or_else(|error| panic!("a generated rule is none: {error}"))
+    }
+
+    /// Generates a rule that begins with a glob of ports, such as `KERNELS=="1-1.*"`; most of these rules have one or two more terms.
+    pub fn rule_with_ports(&mut self) -> Rule {
+        let chain = self.samples.chain(*self.random.pick(&self.on_ports));
+        let ports = chain.iter().copied();
+        let ports: Vec<&Sample> = ports.filter(|sample| is_port(&sample.kernel)).collect();
+        let above = *self.random.pick(&ports);
+        let mut terms = vec![self.port(above)];
+        for _ in 0..self.random.below(3) {
+            terms.push(self.term(&chain, above));
+        }
+        Rule::new(terms).unwrap_or_else(|error| panic!("a generated rule is none: {error}"))
+    }
+
+    /// Generates a term with a glob of ports.
+    fn port(&mut self, about: &Sample) -> Term {
+        let devpath = about.attributes.get("devpath");
+        let (field, key, name) = match devpath {
+            Some(devpath) if self.random.percent(20) => {
+                (Field::Attrs, Some("devpath".to_owned()), devpath)
+            }
+            _ if self.random.percent(15) => (Field::Kernel, None, &about.kernel),
+            _ => (Field::Kernels, None, &about.kernel),
+        };
+        Term {
+            field,
+            key,
+            negated: self.random.percent(15),
+            value: self.ports(name),
+        }
+    }
+
+    /// Generates a glob from a name such as `1-3.1:1.0`, or from `3.1`, which has no bus.
+    fn ports(&mut self, name: &str) -> String {
+        let device = name.split(':').next().unwrap_or(name);
+        let hub = device.rsplit_once('.').map_or(device, |(hub, _)| hub);
+        match self.random.below(10) {
+            0 => name.to_owned(),
+            1 => format!("{device}.*"),
+            2 => format!("{hub}.*"),
+            3 => format!("{hub}.[1-3]"),
+            4 => format!("{hub}.?:1.0"),
+            5 => format!("{device}:*"),
+            6 => format!("{device}:1.*"),
+            7 => format!("{hub}*"),
+            8 => format!("?{}*", device.split_at(1).1),
+            _ => format!("{name}|{hub}.*"),
+        }
     }
 
     fn term(&mut self, chain: &[&'a Sample], above: &'a Sample) -> Term {
@@ -171,6 +228,13 @@ impl<'a> Generator<'a> {
             _ => high.to_string(),
         }
     }
+}
+
+/// Returns true for the kernel's name of a USB device or interface, such as `1-3.1:1.0`.
+fn is_port(kernel: &str) -> bool {
+    let begins_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    let parts = kernel.split_once('-');
+    parts.is_some_and(|(bus, port)| begins_with_digit(bus) && begins_with_digit(port))
 }
 
 /// Returns the value of the field on a device.
