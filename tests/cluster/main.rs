@@ -43,6 +43,7 @@ mod migrate;
 mod names;
 mod node_labels;
 mod nodes;
+mod non_root;
 mod objects;
 mod older;
 mod pair;
