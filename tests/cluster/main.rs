@@ -51,6 +51,7 @@ mod partition;
 mod paused;
 mod pods;
 mod races;
+mod reboot;
 mod refused;
 mod replaced;
 mod requests;
