@@ -8,7 +8,7 @@ use leafhost_tests::zram::{self, Zram};
 use crate::device::{Site, variable};
 
 /// Starts an agent that finds these devices.
-fn site(cluster: &'static Cluster, name: &str, devices: &[Zram]) -> Result<Site> {
+pub fn site(cluster: &'static Cluster, name: &str, devices: &[Zram]) -> Result<Site> {
     let mut site = Site::on(cluster, cluster.take_node()?)?;
     site.home.add_handler("udev")?;
     let names: Vec<String> = devices.iter().map(Zram::name).collect();

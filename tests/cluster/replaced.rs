@@ -1,16 +1,16 @@
 //! Pods that controllers replace: each new pod has a slot, and the end of the old one does not free it.
 
 use anyhow::{Context, Result, ensure};
-use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Pod};
+use leafhost_tests::cluster::{self, Cluster, Container, Namespace, Node, Pod};
 use leafhost_tests::random;
 use serde_json::{Value, json};
 
 use crate::device::Site;
 
 /// Returns a controller whose pods request one of `resource`.
-fn controller(kind: &str, name: &str, site: &Site, resource: &str) -> Value {
+pub fn controller(kind: &str, name: &str, node: &Node, resource: &str) -> Value {
     let main = Container::new("main").device(resource, 1);
-    let pod = Pod::new(name, &[main]).on(site.node);
+    let pod = Pod::new(name, &[main]).on(node);
     let pod = pod.with("restartPolicy", "Always".into());
     json!({
         "apiVersion": "apps/v1",
@@ -63,9 +63,10 @@ fn stateful_set(rounds: u64) -> Result<()> {
     site.home.start(&[])?;
     let resource = site.only_resource(2)?;
     let path = format!("/apis/apps/v1/namespaces/{}/statefulsets", space.name());
-    cluster
-        .api()
-        .create(&path, &controller("StatefulSet", "set", &site, &resource))?;
+    cluster.api().create(
+        &path,
+        &controller("StatefulSet", "set", site.node, &resource),
+    )?;
     let uid = |pod: &Value| pod.pointer("/metadata/uid").cloned();
     for round in 0..rounds {
         let pod = space.wait_running("set-0")?;
@@ -121,7 +122,7 @@ fn deployment(rounds: u64) -> Result<()> {
     site.configure("recreate", 1, &["one"])?;
     site.home.start(&[])?;
     let resource = site.only_resource(1)?;
-    let mut object = controller("Deployment", "only", &site, &resource);
+    let mut object = controller("Deployment", "only", site.node, &resource);
     let spec = object.get_mut("spec").and_then(Value::as_object_mut);
     spec.context("no spec")?
         .insert("strategy".to_owned(), json!({"type": "Recreate"}));

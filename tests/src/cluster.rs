@@ -50,6 +50,8 @@ pub struct Setup {
     pub emulated: Option<&'static str>,
     /// True if the nodes run the kubelet of 1.35.
     pub older_kubelets: bool,
+    /// Text of a file that containerd's configuration imports.
+    pub containerd: String,
 }
 
 impl Default for Setup {
@@ -59,6 +61,7 @@ impl Default for Setup {
             gates: vec!["ResourceHealthStatus=true".to_owned()],
             emulated: None,
             older_kubelets: false,
+            containerd: String::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod external;
 mod hotplug;
 mod obstacles;
 mod podman;
+mod reenumerated;
 mod release;
 mod samples;
 mod terminal;

@@ -85,8 +85,13 @@ impl Node {
         let address = id.node_address(index);
         let pods = id.pods_group(&letter.to_string())?;
         let cni = folder.join("cni");
+        let imported = folder.join("imported.toml");
         for (path, text) in [
-            (folder.join("containerd.toml"), settings::containerd(&cni)),
+            (
+                folder.join("containerd.toml"),
+                settings::containerd(&cni, &imported),
+            ),
+            (imported, setup.containerd.clone()),
             (
                 cni.join("pods.conflist"),
                 settings::network(&id.pod_range(index)),

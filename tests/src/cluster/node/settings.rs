@@ -49,10 +49,11 @@ unshare --mount sh -c '
   done'
 "#;
 
-/// Returns containerd's configuration in TOML.
-pub fn containerd(cni: &Path) -> String {
+/// Returns containerd's configuration in TOML, which imports another file.
+pub fn containerd(cni: &Path, imported: &Path) -> String {
     format!(
         r#"version = 3
+imports = ["{imported}"]
 root = "/var/lib/containerd"
 state = "/run/containerd"
 
@@ -77,6 +78,7 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = false
 "#,
         image = image::NAME,
+        imported = imported.display(),
         cni = cni.display(),
     )
 }
