@@ -125,6 +125,31 @@ fn a_camera_has_akris_id_and_properties_and_the_facts_that_zeep_reads() -> Resul
 }
 
 #[test]
+fn each_video_source_of_a_recorder_is_a_device() -> Result<()> {
+    if requirement::lacks(peer::missing())? {
+        return Ok(());
+    }
+    let lan = Lan::new()?;
+    let (client, host) = (lan.host("client")?, lan.host("recorder")?);
+    let _camera = camera(&host, UUID, &["--channels", "2"])?;
+    let found = discover(&client, "onvif", "channels: devices", &["--explain"])?;
+    let (url, address) = (url_of_crate(&host)?, host.address()?);
+    let id = |n: u8| format!("{url}-{UUID}#VideoSource=source{n}");
+    assert_eq!(found.ids(), [id(1), id(2)], "{found:?}");
+    for n in [1, 2] {
+        let id = id(n);
+        let device = found.device_at(&id)?;
+        let stream = format!("rtsp://{address}:554/profile{n}");
+        assert_eq!(
+            device.properties().get("ONVIF_DEVICE_STREAM_URI"),
+            Some(&&*stream),
+            "{found:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn a_password_gives_more_facts_and_is_never_sent() -> Result<()> {
     if requirement::lacks(peer::missing())? {
         return Ok(());

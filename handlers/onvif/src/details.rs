@@ -41,6 +41,9 @@ pub struct Details {
     /// True if the cameras are asked for the URLs of their streams and snapshots.
     #[serde(default)]
     pub streams: bool,
+    /// Devices of a camera with several video sources.
+    #[serde(default)]
+    pub channels: Channels,
     /// Addresses and networks to probe one by one.
     #[serde(default)]
     addresses: Vec<String>,
@@ -90,6 +93,18 @@ pub enum Identity {
     Url,
     /// Endpoint reference alone.
     EndpointReference,
+}
+
+/// Devices of a camera with several video sources, such as a recorder.
+#[leafhost_sdk::details]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Channels {
+    /// One device.
+    #[default]
+    One,
+    /// One device for each video source.
+    Devices,
 }
 
 fn default_timeout() -> i64 {
@@ -293,6 +308,8 @@ mod tests {
             "uuids: {items: [a]}",
             "leafhost.dev/xaddrs: all",
             "streams: true",
+            "channels: devices",
+            "channels: one\nstreams: true",
             "addresses: [10.20.0.5, '10.20.0.5:13702', 10.20.0.0/24, '2001:db8::9', '[2001:db8::9]:3702']",
             "leafhost.dev/identity: endpoint-reference",
             "leafhost.dev/xaddrs: all\nleafhost.dev/identity: url",
@@ -406,6 +423,7 @@ mod tests {
                 "leafhost.dev/xaddrs",
                 "must be first or all",
             ),
+            ("channels: some", "channels", "must be one or devices"),
             (
                 "leafhost.dev/identity: mac",
                 "leafhost.dev/identity",

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use leafhost_sdk::{Discovery, Event, Host, Request};
 
-use crate::details::Details;
+use crate::details::{Channels, Details};
 use crate::discover::camera::Asker;
 use crate::discover::candidates::ReceivedAnnouncement;
 use crate::discover::cursor::{Cursor, Moment};
@@ -40,6 +40,8 @@ const LATE: Duration = Duration::from_secs(2);
 const MAX_REPLIES: usize = 64;
 /// Milliseconds between two scans that also wait for late answers.
 const LISTENING: Moment = 15 * 60_000;
+/// Maximum number of devices in an answer if channels are devices: each repeats the data of its recorder.
+const MAX_CHANNELS: usize = 1_024;
 /// WS-Discovery actions that wake the session.
 const ACTIONS: [&str; 3] = ["/Hello", "/Bye", "/ProbeMatches"];
 
@@ -71,13 +73,17 @@ async fn run(request: &Request<Details>, host: &Host) -> Discovery {
             .iter()
             .any(|event| matches!(event, Event::First | Event::Changed | Event::Timer))
         || (news.is_vague && since_probe >= SOONEST);
+    let most = usize::try_from(request.budget.devices).unwrap_or(usize::MAX);
     let mut scan = Scan {
         details: &request.details,
         asker: Asker {
             host,
             credentials: &credentials,
         },
-        most: usize::try_from(request.budget.devices).unwrap_or(usize::MAX),
+        most: match request.details.channels {
+            Channels::One => most,
+            Channels::Devices => most.min(MAX_CHANNELS),
+        },
         cursor,
         asks_again: is_changed,
         is_cut_short: false,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leafhost_sdk::{Host, http, net};
 
+use crate::details::Channels;
 use crate::discover::cursor::Info;
 use crate::security::credentials::Credentials;
 use crate::security::digest::Challenge;
@@ -27,8 +28,8 @@ pub enum Streams {
     No,
     /// They are wanted, and not asked for in this call.
     Later,
-    /// They are asked for, with this time limit.
-    Within(Duration),
+    /// They are asked for, with this time limit and for these devices.
+    Within(Duration, Channels),
 }
 
 /// Capabilities and credentials for asking cameras.

@@ -2,9 +2,9 @@
 
 use leafhost_sdk::{Device, Health};
 
-use crate::details::Identity;
+use crate::details::{Channels, Details, Identity};
 use crate::discover::cursor::Camera;
-use crate::discover::cursor::media::Media;
+use crate::discover::cursor::media::{Media, Profile, Sources};
 use crate::filter::mac;
 use crate::wsd;
 
@@ -32,7 +32,7 @@ pub fn mac(scope: &str) -> Option<String> {
 }
 
 /// Returns the id of the device.
-pub fn id(url: &str, uuid: &str, identity: Identity) -> String {
+fn id(url: &str, uuid: &str, identity: Identity) -> String {
     match identity {
         Identity::Url => format!("{url}-{uuid}"),
         Identity::EndpointReference => wsd::urn(uuid),
@@ -49,10 +49,31 @@ fn health(camera: &Camera) -> Health {
     }
 }
 
-/// Builds the device of a camera.
-pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
+/// Builds the devices of a camera: one, or one for each of its video sources. There is none while those are to be devices and
+/// not known, because another id would be given up as soon as they are.
+pub fn devices(url: &str, camera: &Camera, details: &Details) -> Vec<Device> {
+    let media = &camera.info.media;
+    let sources = match (details.channels, media.known) {
+        (Channels::Devices, Sources::NotAsked | Sources::NotReported) => Vec::new(),
+        (Channels::Devices, Sources::Several) => media.sources(),
+        (Channels::Devices, Sources::One) | (Channels::One, _) => vec![""],
+    };
+    let sources = sources.into_iter();
+    sources
+        .map(|source| device(url, camera, details.identity, source))
+        .collect()
+}
+
+/// Builds the device of a video source, or of the whole camera without one.
+fn device(url: &str, camera: &Camera, identity: Identity, source: &str) -> Device {
     let Camera { uuid, info, .. } = camera;
-    let mut device = Device::new(id(url, uuid, identity))
+    let mut id = id(url, uuid, identity);
+    if !source.is_empty() {
+        // Endpoint references are in lower case, so none can imitate this.
+        id.push_str("#VideoSource=");
+        id.push_str(source);
+    }
+    let mut device = Device::new(id)
         .physical_id(uuid)
         .health(health(camera))
         .property("ONVIF_DEVICE_SERVICE_URL", url)
@@ -73,16 +94,23 @@ pub fn device(url: &str, camera: &Camera, identity: Identity) -> Device {
     ] {
         device = text(device, name, value);
     }
-    device = streams(device, &info.media);
+    if !source.is_empty() {
+        device = device.property("ONVIF_DEVICE_VIDEO_SOURCE", source);
+        device = text(device, "video_source", source);
+    }
+    device = streams(device, &info.media, source);
     for scope in &camera.scopes {
         device = attribute(device, scope);
     }
     device
 }
 
-/// Adds the streams and snapshots: those of each profile, and of the first without a number.
-fn streams(mut device: Device, media: &Media) -> Device {
-    for (place, profile) in media.profiles.iter().enumerate() {
+/// Adds the streams and snapshots: those of each profile of the source, and of the first without a number.
+fn streams(mut device: Device, media: &Media, source: &str) -> Device {
+    let is_whole = source.is_empty();
+    let all = media.profiles.iter();
+    let profiles: Vec<&Profile> = all.filter(|one| is_whole || one.source == source).collect();
+    for (place, profile) in profiles.iter().enumerate() {
         for (name, value) in [
             ("NAME", &profile.name),
             ("STREAM_URI", &profile.stream),
@@ -95,7 +123,7 @@ fn streams(mut device: Device, media: &Media) -> Device {
             }
         }
     }
-    let Some(first) = media.profiles.first() else {
+    let Some(first) = profiles.first() else {
         return device;
     };
     for (name, value) in [
@@ -108,7 +136,12 @@ fn streams(mut device: Device, media: &Media) -> Device {
     }
     device = text(device, "resolution", &first.resolution);
     device = text(device, "codec", &first.codec);
-    device.attribute("ptz", media.has_ptz)
+    let has_ptz = if is_whole {
+        media.has_ptz
+    } else {
+        profiles.iter().any(|one| one.has_ptz)
+    };
+    device.attribute("ptz", has_ptz)
 }
 
 /// Adds the attribute of a scope: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each
@@ -207,6 +240,7 @@ mod tests {
             "http://192.168.7.9/onvif/device_service",
             &mk_camera(&[]),
             Identity::Url,
+            "",
         );
         assert_eq!(
             device.id,
@@ -288,6 +322,7 @@ mod tests {
                 "",
             ]),
             Identity::Url,
+            "",
         );
         let yes = AttributeValue::Boolean(true);
         for (name, value) in [
@@ -306,7 +341,7 @@ mod tests {
         let scopes: Vec<String> = (0..99).map(|n| format!("{SCOPE}type/{n}")).collect();
         let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
         assert_eq!(
-            device("u", &mk_camera(&scopes), Identity::Url)
+            device("u", &mk_camera(&scopes), Identity::Url, "")
                 .attributes
                 .len(),
             MAX_ATTRIBUTES

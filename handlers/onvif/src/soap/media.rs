@@ -10,8 +10,10 @@ pub const MEDIA: &str = "http://www.onvif.org/ver10/media/wsdl";
 pub(super) const UNICAST: &str = "<StreamSetup><Stream xmlns=\"http://www.onvif.org/ver10/schema\">RTP-Unicast</Stream>\
      <Transport xmlns=\"http://www.onvif.org/ver10/schema\"><Protocol>RTSP</Protocol></Transport></StreamSetup>";
 
-/// Maximum number of profiles that are kept.
-pub const MAX_PROFILES: usize = 4;
+/// Maximum number of profiles that are read.
+pub const MAX_PROFILES: usize = 128;
+/// Maximum number of bytes in the token of a video source, as in ONVIF.
+const MAX_SOURCE: usize = 64;
 /// Maximum number of bytes in the name of a codec.
 const MAX_CODEC: usize = 32;
 
@@ -43,6 +45,10 @@ pub struct Profile {
     pub codec: String,
     /// Width and height of the video; 0 if the camera does not report them.
     pub size: (u32, u32),
+    /// Token of its video source; empty if there is none that can be used in an id.
+    pub source: String,
+    /// True if it can pan, tilt or zoom.
+    pub has_ptz: bool,
 }
 
 impl Media {
@@ -61,7 +67,13 @@ impl Media {
                 }
             }
             ("Profiles", "Name") => profile.name = cut(text),
-            ("Profiles", "PTZConfiguration") => self.has_ptz = true,
+            ("Profiles", "PTZConfiguration") => {
+                self.has_ptz = true;
+                profile.has_ptz = true;
+            }
+            ("VideoSourceConfiguration", "SourceToken") if is_printable(text) => {
+                text.clone_into(&mut profile.source);
+            }
             ("VideoEncoderConfiguration", "Encoding") => {
                 profile.codec = cut(text);
                 let end = profile.codec.floor_char_boundary(MAX_CODEC);
@@ -80,6 +92,11 @@ impl Media {
 
 fn is_of_encoder(element: &Element<'_>) -> bool {
     element.name(2) == "VideoEncoderConfiguration"
+}
+
+/// Returns true if the token of a video source can be part of an id.
+fn is_printable(token: &str) -> bool {
+    token.len() <= MAX_SOURCE && token.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
 /// Returns the text, or nothing if it is too long for a URL.
@@ -109,7 +126,8 @@ mod tests {
         let answer = media(
             Operation::GetProfiles,
             "<trt:Profiles token='b&amp;1' fixed='true'><tt:Name>Main</tt:Name>\
-             <tt:VideoSourceConfiguration token='x'><tt:Name>no</tt:Name></tt:VideoSourceConfiguration>\
+             <tt:VideoSourceConfiguration token='x'><tt:Name>no</tt:Name><tt:SourceToken>s 1</tt:SourceToken></tt:VideoSourceConfiguration>\
+             <tt:AudioSourceConfiguration><tt:SourceToken>no</tt:SourceToken></tt:AudioSourceConfiguration>\
              <tt:VideoEncoderConfiguration token='y'><tt:Name>no</tt:Name><tt:Encoding>H264</tt:Encoding>\
              <tt:Resolution><tt:Width>1920</tt:Width><tt:Height>1080</tt:Height></tt:Resolution></tt:VideoEncoderConfiguration>\
              <tt:AudioEncoderConfiguration><tt:Encoding>G711</tt:Encoding></tt:AudioEncoderConfiguration></trt:Profiles>\
@@ -121,9 +139,12 @@ mod tests {
             name: "Main".to_owned(),
             codec: "H264".to_owned(),
             size: (1920, 1080),
+            source: "s 1".to_owned(),
+            has_ptz: false,
         };
         let other = Profile {
             token: "a".to_owned(),
+            has_ptz: true,
             ..Profile::default()
         };
         assert_eq!(answer.profiles, [main, other]);
@@ -142,6 +163,26 @@ mod tests {
             (MAX_PROFILES, 3)
         );
         assert!(!answer.has_ptz);
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_part_of_an_id_is_not_kept() {
+        let long = "s".repeat(MAX_SOURCE + 1);
+        for (token, kept) in [
+            ("VideoSource_1", "VideoSource_1"),
+            ("{0}:a/b", "{0}:a/b"),
+            (&long[..MAX_SOURCE], &long[..MAX_SOURCE]),
+            (long.as_str(), ""),
+            ("s&#10;1", ""),
+            ("\u{e4}", ""),
+            ("", ""),
+        ] {
+            let inside = format!(
+                "<Profiles token='a'><VideoSourceConfiguration><SourceToken>{token}</SourceToken></VideoSourceConfiguration></Profiles>"
+            );
+            let answer = media(Operation::GetProfiles, &inside);
+            assert_eq!(answer.profiles[0].source, kept, "{token}");
+        }
     }
 
     #[test]

@@ -297,8 +297,8 @@ fn a_camera_without_snapshots_has_streams() {
     );
 }
 
-#[test]
-fn more_cameras_than_a_call_asks_are_asked_for_streams_later() {
+/// Adds 100 cameras with streams.
+fn with_crowd() -> FakeHost {
     let mut host = mk_network();
     for n in 10..110 {
         host = announced(host, n);
@@ -316,23 +316,216 @@ fn more_cameras_than_a_call_asks_are_asked_for_streams_later() {
             }
         });
     }
+    host
+}
+
+/// Makes twelve more calls of the session; returns the last answer with devices.
+fn later(host: &FakeHost, details: &str, first: &Discovery) -> Discovery {
+    let (mut found, mut known) = (first.clone(), first.clone());
+    for _ in 0..12 {
+        host.pass(Duration::from_secs(9));
+        found = next(&found, details, vec![Event::Timer]).run(host).unwrap();
+        if found.devices != Devices::Unchanged {
+            known = found.clone();
+        }
+    }
+    known
+}
+
+#[test]
+fn more_cameras_than_a_call_asks_are_asked_for_streams_later() {
+    let host = with_crowd();
     let with_stream = |found: &Discovery| {
         let devices = found.devices().iter();
         devices
             .filter(|device| device.get_property("ONVIF_DEVICE_STREAM_URI").is_some())
             .count()
     };
-    let mut found = call(DETAILS).run(&host).unwrap();
-    let mut known = found.clone();
-    assert_eq!((known.devices().len(), with_stream(&known)), (100, 64));
-    for _ in 0..8 {
-        host.pass(Duration::from_secs(9));
-        found = next(&found, DETAILS, vec![Event::Timer])
-            .run(&host)
-            .unwrap();
-        if found.devices != Devices::Unchanged {
-            known = found.clone();
+    let found = call(DETAILS).run(&host).unwrap();
+    assert_eq!((found.devices().len(), with_stream(&found)), (100, 64));
+    assert_eq!(with_stream(&later(&host, DETAILS, &found)), 100);
+}
+
+/// Tokens of a camera's profiles, each with that of its video source.
+type Profiles = &'static [(&'static str, &'static str)];
+/// Profiles that a recorder reports; nothing if that request times out.
+type Reported = Rc<Cell<Option<Profiles>>>;
+
+const CHANNELS: &str = "channels: devices";
+const TWO: Profiles = &[("m1", "1"), ("m2", "2"), ("s1", "1")];
+
+fn mk_reported(profiles: Option<Profiles>) -> Reported {
+    Rc::new(Cell::new(profiles))
+}
+
+/// Adds camera 9, which reports these profiles, and is off if there are none.
+fn with_recorder(reported: &Reported) -> FakeHost {
+    let reported = Rc::clone(reported);
+    announced(mk_network(), 9).http_server("http://192.168.7.9:80", move |request| {
+        let is_question = String::from_utf8_lossy(&request.body).contains("<GetProfiles ");
+        match reported.get() {
+            Some([]) => fails(net::Error::Refused),
+            None if is_question => fails(net::Error::TimedOut),
+            Some(profiles) if is_question => {
+                let profiles = profiles.iter().map(|(token, source)| {
+                    format!(
+                        "<trt:Profiles token='{token}'><tt:VideoSourceConfiguration><tt:SourceToken>{source}</tt:SourceToken></tt:VideoSourceConfiguration></trt:Profiles>"
+                    )
+                });
+                let inside: String = profiles.collect();
+                mk_response("GetProfiles", &inside).into()
+            }
+            _ => media_answer(request, 0, &usual).into(),
         }
+    })
+}
+
+/// Returns the ids of the devices of camera 9 for these video sources.
+fn of_sources<const N: usize>(sources: [&str; N]) -> [String; N] {
+    sources.map(|source| format!("{}#VideoSource={source}", id(9)))
+}
+
+#[test]
+fn each_video_source_is_a_device_if_the_details_want_that() {
+    let host = with_recorder(&mk_reported(Some(TWO)));
+    let found = call(CHANNELS).run(&host).unwrap();
+    assert!(host.skipped().is_empty(), "{:?}", host.skipped());
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
+    let [first, second] = found.devices() else {
+        unreachable!()
+    };
+    for (name, one, other) in [
+        ("ONVIF_DEVICE_VIDEO_SOURCE", Some("1"), Some("2")),
+        (
+            "ONVIF_DEVICE_STREAM_URI",
+            Some("rtsp://192.168.7.9:554/m1?unicast=1"),
+            Some("rtsp://192.168.7.9:554/m2?unicast=1"),
+        ),
+        (
+            "ONVIF_DEVICE_PROFILE_1_SNAPSHOT_URI",
+            Some("http://192.168.7.9/snap/s1.jpg"),
+            None,
+        ),
+    ] {
+        assert_eq!(first.get_property(name), one, "{name}");
+        assert_eq!(second.get_property(name), other, "{name}");
     }
-    assert_eq!(with_stream(&known), 100);
+    assert_eq!(second.get_attribute("video_source"), Some(&"2".into()));
+    assert_eq!(second.physical_id, first.physical_id);
+    // All of them are one device otherwise.
+    let found = call(DETAILS).run(&host).unwrap();
+    assert_eq!(ids(&found), [id(9)]);
+    assert_eq!(
+        values(&found, &["ONVIF_DEVICE_PROFILE_2_STREAM_URI"]),
+        [Some("rtsp://192.168.7.9:554/s1?unicast=1")]
+    );
+}
+
+#[test]
+fn a_camera_with_one_video_source_keeps_its_id() {
+    let sources: [Profiles; 2] = [&[("m", "1"), ("s", "1")], &[("m", ""), ("s", "")]];
+    for profiles in sources {
+        let host = with_recorder(&mk_reported(Some(profiles)));
+        let found = call(CHANNELS).run(&host).unwrap();
+        assert_eq!(ids(&found), [id(9)], "{profiles:?}");
+        assert_eq!(
+            values(&found, &["ONVIF_DEVICE_VIDEO_SOURCE", URIS[2]]),
+            [None, Some("rtsp://192.168.7.9:554/s?unicast=1")]
+        );
+    }
+}
+
+#[test]
+fn channels_stay_until_the_recorder_reports_others() {
+    let reported = mk_reported(Some(TWO));
+    let host = with_recorder(&reported);
+    let found = call(CHANNELS).run(&host).unwrap();
+    let report = |profiles: Option<Profiles>, found: &Discovery| {
+        reported.set(profiles);
+        host.pass(Duration::from_mins(16));
+        next(found, CHANNELS, vec![Event::Timer])
+            .run(&host)
+            .unwrap()
+    };
+    let found = report(None, &found);
+    assert_eq!(found.devices, Devices::Unchanged);
+    // The only channel that is left keeps its id.
+    let found = report(Some(&[("m2", "2")]), &found);
+    assert!(is_complete(&found));
+    assert_eq!(ids(&found), of_sources(["2"]));
+    let found = report(Some(TWO), &found);
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
+}
+
+#[test]
+fn a_recorder_is_no_device_until_its_video_sources_are_known() {
+    let reported = mk_reported(None);
+    let host = with_recorder(&reported);
+    let found = call(CHANNELS).run(&host).unwrap();
+    assert!(found.devices().is_empty());
+    let said = reasons(&host, &url(9));
+    assert_eq!(
+        said[0],
+        "channels: is no device until it reports its video sources"
+    );
+    assert!(said[1].starts_with("streams: GetProfiles: "), "{said:?}");
+    reported.set(Some(TWO));
+    let found = later(&host, CHANNELS, &found);
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
+}
+
+#[test]
+fn channels_without_a_usable_token_and_beyond_the_limit_are_explained() {
+    let host = with_recorder(&mk_reported(Some(&[
+        ("a", "1"),
+        ("b", "2"),
+        ("c", "\u{e4}"),
+        ("d", ""),
+    ])));
+    let found = call(CHANNELS).run(&host).unwrap();
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
+    assert_eq!(
+        reasons(&host, &url(9)),
+        [
+            "streams: a profile is in no channel: its video source has no token of 1 to 64 printable ASCII characters"
+        ]
+    );
+    let many: Vec<(&str, &str)> = (0..80)
+        .map(|n| {
+            let token: &str = format!("p{n}").leak();
+            let source: &str = format!("{}", n / 2).leak();
+            (token, source)
+        })
+        .collect();
+    let host = with_recorder(&mk_reported(Some(many.leak())));
+    let found = call(CHANNELS).run(&host).unwrap();
+    assert_eq!(found.devices().len(), 32);
+    assert_eq!(
+        reasons(&host, &url(9)),
+        ["streams: the camera has 80 profiles; the first 32 are given"]
+    );
+    assert!(requests(&host).len() < 80);
+}
+
+#[test]
+fn a_recorder_that_leaves_takes_its_channels_along() {
+    let reported = mk_reported(Some(TWO));
+    let host = with_recorder(&reported);
+    let found = call(CHANNELS).run(&host).unwrap();
+    host.pass(Duration::from_secs(3));
+    reported.set(Some(&[]));
+    let bye = mk_bye(9, "192.168.7.9:3702");
+    let found = next(&found, CHANNELS, vec![bye]).run(&host).unwrap();
+    assert_eq!(found.departed, of_sources(["1", "2"]));
+}
+
+#[test]
+fn recorders_that_are_asked_later_withdraw_no_channels() {
+    let host = with_crowd();
+    let found = call(CHANNELS).run(&host).unwrap();
+    assert!(is_partial(&found));
+    assert!((1..100).contains(&found.devices().len()));
+    let found = later(&host, CHANNELS, &found);
+    assert!(is_complete(&found));
+    assert_eq!(found.devices().len(), 100);
 }

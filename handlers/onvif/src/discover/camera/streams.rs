@@ -5,9 +5,15 @@ use std::time::Duration;
 use leafhost_sdk::net::Error::{Closed, TimedOut};
 
 use super::{Exchange, QuestionError, Streams};
-use crate::discover::cursor::media::{Media, Profile};
+use crate::details::Channels;
+use crate::discover::cursor::media::{Media, Profile, Sources};
 use crate::link::{self, Link};
-use crate::soap::{Answer, Operation};
+use crate::soap::{self, Answer, Operation};
+
+/// Maximum number of profiles of a device.
+const MAX_OF_DEVICE: usize = 4;
+/// Maximum number of profiles of all devices of a camera.
+const MAX_OF_CAMERA: usize = 32;
 
 /// Request without a usable answer.
 struct Failed(Operation, QuestionError);
@@ -15,10 +21,10 @@ struct Failed(Operation, QuestionError);
 impl Exchange<'_> {
     /// Asks for the streams. Returns true if a request timed out, or the camera is to be asked later.
     pub(super) async fn streams(&mut self, streams: Streams, media: &mut Media) -> bool {
-        let limit = match streams {
+        let (limit, channels) = match streams {
             Streams::No => return false,
-            Streams::Later => Duration::ZERO,
-            Streams::Within(limit) => limit,
+            Streams::Later => (Duration::ZERO, Channels::One),
+            Streams::Within(limit, channels) => (limit, channels),
         };
         if limit.is_zero() {
             media.is_incomplete = true;
@@ -26,10 +32,16 @@ impl Exchange<'_> {
             return true;
         }
         self.ends = self.host.elapsed().saturating_add(limit);
+        media.known = Sources::NotReported;
         let mut failed = Vec::new();
-        match self.profiles(media).await {
+        match self.profiles(channels, media).await {
             Err(why) => failed.push(why),
             Ok(()) => {
+                media.known = if media.sources().len() > 1 {
+                    Sources::Several
+                } else {
+                    Sources::One
+                };
                 for operation in [Operation::GetStreamUri, Operation::GetSnapshotUri] {
                     failed.extend(self.links(operation, media).await.err());
                 }
@@ -50,7 +62,7 @@ impl Exchange<'_> {
     }
 
     /// Asks for the media service and its profiles.
-    async fn profiles(&mut self, media: &mut Media) -> Result<(), Failed> {
+    async fn profiles(&mut self, channels: Channels, media: &mut Media) -> Result<(), Failed> {
         let mut service = match self.question(Operation::GetCapabilities, "").await {
             Ok(answer) => answer.media.service,
             Err(Failed(_, QuestionError::Answer(_))) => String::new(),
@@ -67,24 +79,51 @@ impl Exchange<'_> {
         }
         let answer = self.question(Operation::GetProfiles, "").await?.media;
         media.has_ptz = answer.has_ptz;
-        let most = answer.profiles.len();
-        for profile in answer.profiles {
-            let (width, height) = profile.size;
-            let is_known = width > 0 && height > 0;
-            media.profiles.push(Profile {
-                token: profile.token,
-                name: profile.name,
-                codec: profile.codec,
-                resolution: if is_known {
-                    format!("{width}x{height}")
-                } else {
-                    String::new()
-                },
-                ..Profile::default()
-            });
+        let mut left = answer.profiles;
+        let has_none = |one: &soap::media::Profile| one.source.is_empty();
+        if channels == Channels::One {
+            for profile in &mut left {
+                profile.source.clear();
+            }
+        } else if left.iter().any(has_none) {
+            media.note(
+                "a profile is in no channel: its video source has no token of 1 to 64 printable ASCII characters",
+            );
+            if !left.iter().all(has_none) {
+                left.retain(|one| !has_none(one));
+            }
         }
-        if answer.more_profiles > 0 {
-            let all = most + answer.more_profiles;
+        let all = left.len() + answer.more_profiles;
+        // The first profile of each video source comes before the second one of any.
+        for round in 1..=MAX_OF_DEVICE {
+            let mut later = Vec::new();
+            for profile in left {
+                let given = media.profiles.iter();
+                let same = given.filter(|one| one.source == profile.source).count();
+                if same >= round || media.profiles.len() >= MAX_OF_CAMERA {
+                    later.push(profile);
+                    continue;
+                }
+                let (width, height) = profile.size;
+                let is_known = width > 0 && height > 0;
+                media.profiles.push(Profile {
+                    token: profile.token,
+                    name: profile.name,
+                    codec: profile.codec,
+                    resolution: if is_known {
+                        format!("{width}x{height}")
+                    } else {
+                        String::new()
+                    },
+                    source: profile.source,
+                    has_ptz: profile.has_ptz,
+                    ..Profile::default()
+                });
+            }
+            left = later;
+        }
+        let most = media.profiles.len();
+        if most < all {
             media.note(&format!(
                 "the camera has {all} profiles; the first {most} are given"
             ));

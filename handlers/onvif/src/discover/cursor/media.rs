@@ -17,6 +17,22 @@ pub struct Media {
     pub notes: Vec<String>,
     /// True if the camera was not asked for everything, or did not answer everything.
     pub is_incomplete: bool,
+    /// Largest number of video sources that the camera reported.
+    pub known: Sources,
+}
+
+/// Number of video sources that a camera reported, in ascending order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sources {
+    /// The camera was not asked yet.
+    #[default]
+    NotAsked,
+    /// The camera was asked and did not report them.
+    NotReported,
+    /// At most one.
+    One,
+    /// Two or more.
+    Several,
 }
 
 /// Profile of a camera; texts that are not known are empty.
@@ -34,10 +50,14 @@ pub struct Profile {
     pub stream: String,
     /// URL of the snapshot.
     pub snapshot: String,
+    /// Token of the video source, if those are devices.
+    pub source: String,
+    /// True if it can pan, tilt or zoom.
+    pub has_ptz: bool,
 }
 
 impl Profile {
-    fn texts(&self) -> [&String; 6] {
+    fn texts(&self) -> [&String; 7] {
         let Self {
             token,
             name,
@@ -45,8 +65,10 @@ impl Profile {
             resolution,
             stream,
             snapshot,
+            source,
+            has_ptz: _,
         } = self;
-        [token, name, codec, resolution, stream, snapshot]
+        [token, name, codec, resolution, stream, snapshot, source]
     }
 }
 
@@ -59,8 +81,21 @@ impl Media {
         }
     }
 
-    /// Keeps what is missing here from an earlier answer, and the order of the same profiles.
+    /// Returns the tokens of the video sources, in the order of their first profiles.
+    pub fn sources(&self) -> Vec<&str> {
+        let mut sources = Vec::new();
+        for Profile { source, .. } in &self.profiles {
+            if !source.is_empty() && !sources.contains(&source.as_str()) {
+                sources.push(source.as_str());
+            }
+        }
+        sources
+    }
+
+    /// Keeps what is missing here from an earlier answer, and the order of the same profiles. A camera that had several
+    /// video sources keeps the ids of those, even if it now reports only one.
     pub fn keep(&mut self, before: &Self) {
+        self.known = self.known.max(before.known);
         let place = |profile: &Profile| {
             let mut others = before.profiles.iter();
             others.position(|other| other.token == profile.token)
@@ -99,6 +134,12 @@ impl Media {
         let mut media = Self {
             has_ptz: reader.number()? != 0,
             is_incomplete: reader.number()? != 0,
+            known: match reader.number()? {
+                0 => Sources::NotAsked,
+                1 => Sources::NotReported,
+                2 => Sources::One,
+                _ => Sources::Several,
+            },
             ..Self::default()
         };
         for _ in 0..reader.number()? {
@@ -109,6 +150,8 @@ impl Media {
                 resolution: reader.text()?,
                 stream: reader.text()?,
                 snapshot: reader.text()?,
+                source: reader.text()?,
+                has_ptz: reader.number()? != 0,
             });
         }
         for _ in 0..reader.number()? {
@@ -120,9 +163,18 @@ impl Media {
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.number(u64::from(self.has_ptz));
         writer.number(u64::from(self.is_incomplete));
+        writer.number(match self.known {
+            Sources::NotAsked => 0,
+            Sources::NotReported => 1,
+            Sources::One => 2,
+            Sources::Several => 3,
+        });
         writer.count(self.profiles.len());
-        for text in self.profiles.iter().flat_map(Profile::texts) {
-            writer.text(text);
+        for profile in &self.profiles {
+            for text in profile.texts() {
+                writer.text(text);
+            }
+            writer.number(u64::from(profile.has_ptz));
         }
         writer.count(self.notes.len());
         for note in &self.notes {
@@ -164,6 +216,28 @@ mod tests {
             let mut media = mk_media(now, is_incomplete);
             media.keep(&before);
             assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_camera_that_had_several_video_sources_keeps_their_ids() {
+        for (before, now, kept) in [
+            (Sources::Several, Sources::One, Sources::Several),
+            (Sources::Several, Sources::NotReported, Sources::Several),
+            (Sources::One, Sources::NotAsked, Sources::One),
+            (Sources::One, Sources::Several, Sources::Several),
+            (
+                Sources::NotAsked,
+                Sources::NotReported,
+                Sources::NotReported,
+            ),
+        ] {
+            let [before, mut now] = [before, now].map(|known| Media {
+                known,
+                ..Media::default()
+            });
+            now.keep(&before);
+            assert_eq!(now.known, kept, "{before:?}");
         }
     }
 

@@ -26,12 +26,15 @@ fn mk_cursor() -> Cursor {
     camera.info.media = Media {
         profiles: vec![media::Profile {
             token: "t".to_owned(),
+            source: "s".to_owned(),
+            has_ptz: true,
             stream: "rtsp://c".to_owned(),
             ..media::Profile::default()
         }],
         has_ptz: true,
         notes: vec!["n".to_owned()],
         is_incomplete: true,
+        known: media::Sources::Several,
     };
     cursor.cameras.insert("http://b".to_owned(), camera);
     cursor
@@ -63,7 +66,7 @@ fn an_unreadable_cursor_counts_as_empty() {
         assert_eq!(Cursor::read(Some(cut)), Cursor::default(), "{end}");
     }
     let mut later = bytes;
-    later[0] = 10;
+    later[0] = 11;
     assert_eq!(Cursor::read(Some(&later)), Cursor::default());
 }
 

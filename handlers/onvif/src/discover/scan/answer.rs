@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use leafhost_sdk::{AttributeValue, Device, Discovery, Health};
 
-use super::Scan;
+use super::{FRESH, Scan};
+use crate::details::Channels;
+use crate::discover::cursor::media::Sources;
 use crate::discover::cursor::{Camera, Info, digest};
-use crate::discover::devices;
+use crate::discover::{devices, now};
 use crate::filter;
 
 impl Scan<'_> {
@@ -17,10 +19,30 @@ impl Scan<'_> {
             .cameras
             .iter()
             .filter(|(_, camera)| camera.is_here());
-        here.filter(|(_, camera)| self.filter(camera).is_ok())
-            .map(|(url, camera)| devices::device(url, camera, self.details.identity))
-            .take(self.most)
-            .collect()
+        let mut rendered = Vec::new();
+        for (url, camera) in here {
+            if rendered.len() < self.most && self.filter(camera).is_ok() {
+                rendered.extend(devices::devices(url, camera, self.details));
+            }
+        }
+        rendered.truncate(self.most);
+        rendered
+    }
+
+    /// Returns true if the video sources of the camera are to be devices and it has not reported more than this.
+    fn lacks_sources(&self, camera: &Camera, known: Sources) -> bool {
+        self.details.channels == Channels::Devices && camera.info.media.known <= known
+    }
+
+    /// Returns true if a camera is still to be asked for its video sources, for which a call asks only some cameras.
+    fn awaits_sources(&self) -> bool {
+        let now = now(self.asker.host);
+        self.cursor.cameras.iter().any(|(_, camera)| {
+            camera.is_here()
+                && self.lacks_sources(camera, Sources::NotAsked)
+                && now.saturating_sub(camera.asked) < FRESH
+                && self.filter(camera).is_ok()
+        })
     }
 
     /// Applies the address filters to the addresses that the camera told.
@@ -52,6 +74,10 @@ impl Scan<'_> {
                     };
                     self.asker.host.skipped(url, dropped.rule, reason);
                 }
+                Ok(()) if self.lacks_sources(camera, Sources::NotReported) => {
+                    let reason = "is no device until it reports its video sources";
+                    self.asker.host.skipped(url, "channels", reason);
+                }
                 Ok(()) if !trouble.is_empty() => {
                     let reason = format!("is a device, but does not tell all: {trouble}");
                     self.asker.host.skipped(url, "answer", reason);
@@ -74,7 +100,7 @@ impl Scan<'_> {
         let before = self.cursor.sent_digest.replace(digest);
         if before == Some(digest) && self.departed.is_empty() {
             Discovery::unchanged()
-        } else if self.is_cut_short {
+        } else if self.is_cut_short || self.awaits_sources() {
             // A partial answer withdraws no device, so the next answer must be complete.
             self.cursor.sent_digest = None;
             Discovery::partial(devices)

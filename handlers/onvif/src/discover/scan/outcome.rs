@@ -9,6 +9,7 @@ use super::{FRESH, Scan, is_among};
 use crate::details::XAddrs;
 use crate::discover::camera::{AskError, Asked, CameraReply};
 use crate::discover::candidates::Candidate;
+use crate::discover::cursor::media::Sources;
 use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
 use crate::xaddr::{Host, XAddr};
@@ -57,8 +58,9 @@ impl Scan<'_> {
             Outcome::Gone(xaddr) if self.follows_references() => self.miss(&xaddr.url, now),
             Outcome::Gone(XAddr { url, .. }) => {
                 if let Some(camera) = self.cursor.cameras.remove(&url) {
-                    let id = devices::id(&url, &camera.uuid, self.details.identity);
-                    self.departed.push(id);
+                    let devices = devices::devices(&url, &camera, self.details);
+                    let ids = devices.into_iter().map(|device| device.id);
+                    self.departed.extend(ids);
                 }
             }
         }
@@ -127,6 +129,8 @@ impl Scan<'_> {
                 camera.fresh_for = FRESH;
                 camera.info.trouble = error.to_string();
                 camera.hides_time = true;
+                let known = &mut camera.info.media.known;
+                *known = (*known).max(Sources::NotReported);
                 return;
             }
             // A Hello can be forged, and the camera may be starting: the next full scan decides.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use leafhost_sdk::net::CONNECTIONS;
 
 use super::{FRESH, Scan};
+use crate::details::Channels;
 use crate::discover::camera::{self, AskError, Asked, Asker, Streams};
 use crate::discover::candidates::Candidate;
 use crate::discover::cursor::{Camera, Claim, Cursor, Moment};
@@ -32,6 +33,8 @@ const STREAMS: Duration = Duration::from_secs(5);
 const MAX_STREAMS: usize = 64;
 /// Number of connections that are kept for each task of a call, and for the streams of a camera.
 const CONNECTIONS_EACH: (usize, usize) = (8, 20);
+/// Number of connections that are kept for the streams of a camera whose channels are devices.
+const CONNECTIONS_CHANNELS: usize = 80;
 
 /// Task for one camera.
 pub(super) enum Task {
@@ -62,6 +65,10 @@ pub(super) enum Outcome {
 impl Scan<'_> {
     pub(super) async fn run_tasks(&mut self, tasks: Vec<Task>, may_be_starting: bool) {
         let (of_task, of_streams) = CONNECTIONS_EACH;
+        let of_streams = match self.details.channels {
+            Channels::One => of_streams,
+            Channels::Devices => CONNECTIONS_CHANNELS,
+        };
         let spare = CONNECTIONS.saturating_sub(tasks.len() * of_task);
         self.streams_left.set(MAX_STREAMS.min(spare / of_streams));
         let this = &*self;
@@ -216,10 +223,11 @@ impl Scan<'_> {
         let Candidate { xaddr, uuid, .. } = candidate;
         let limit = camera::LIMIT.min(left);
         let chances = self.streams_left.get();
+        let channels = self.details.channels;
         let streams = match chances {
-            _ if !self.details.streams => Streams::No,
+            _ if !self.details.streams && channels == Channels::One => Streams::No,
             0 => Streams::Later,
-            _ => Streams::Within(STREAMS.min(left.saturating_sub(limit))),
+            _ => Streams::Within(STREAMS.min(left.saturating_sub(limit)), channels),
         };
         self.streams_left.set(chances.saturating_sub(1));
         let asker = &self.asker;

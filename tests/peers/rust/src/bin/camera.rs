@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use clap::Parser;
 use onvif_server::{
-    DeviceInfo, DeviceService, MediaService, NetworkInterface, OnvifError, OnvifServer, Scope,
-    ScopeDefinition,
+    DeviceInfo, DeviceService, MediaProfile, MediaService, NetworkInterface, OnvifError,
+    OnvifServer, Scope, ScopeDefinition,
 };
 use uuid::Uuid;
 
@@ -34,6 +34,9 @@ struct Camera {
     user: Option<String>,
     #[arg(long)]
     password: Option<String>,
+    /// Number of video sources, each with one profile.
+    #[arg(long, default_value_t = 1)]
+    channels: u16,
 }
 
 #[async_trait]
@@ -74,8 +77,23 @@ impl DeviceService for Camera {
 
 #[async_trait]
 impl MediaService for Camera {
-    async fn get_stream_uri(&self, _: &str) -> Result<String, OnvifError> {
-        Ok(format!("rtsp://{}:554/stream", self.address))
+    fn profiles(&self) -> Vec<MediaProfile> {
+        (1..=self.channels)
+            .map(|n| MediaProfile {
+                token: format!("profile{n}"),
+                name: format!("Channel {n}"),
+                video_source_token: format!("source{n}"),
+                width: 1920,
+                height: 1080,
+                encoding: "H264".to_owned(),
+                framerate: 30,
+                bitrate: 4096,
+            })
+            .collect()
+    }
+
+    async fn get_stream_uri(&self, profile: &str) -> Result<String, OnvifError> {
+        Ok(format!("rtsp://{}:554/{profile}", self.address))
     }
 }
 
