@@ -157,8 +157,8 @@ pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
         shown += c.width().unwrap_or_default();
         if shown > width {
             let kept = line.get(..end).unwrap_or_default();
-            let reset = if line.contains('\x1b') { "\x1b[0m" } else { "" };
-            return Cow::Owned(format!("{kept}…{reset}"));
+            let end = if line.contains('\x1b') { "\x1b[0m" } else { "" };
+            return Cow::Owned(format!("{kept}…{end}"));
         }
         if shown < width {
             end = start + c.len_utf8();

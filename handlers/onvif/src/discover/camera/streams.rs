@@ -34,17 +34,16 @@ impl Exchange<'_> {
         self.ends = self.host.elapsed().saturating_add(limit);
         media.known = Sources::NotReported;
         let mut failed = Vec::new();
-        match self.profiles(channels, media).await {
-            Err(why) => failed.push(why),
-            Ok(()) => {
-                media.known = if media.sources().len() > 1 {
-                    Sources::Several
-                } else {
-                    Sources::One
-                };
-                for operation in [Operation::GetStreamUri, Operation::GetSnapshotUri] {
-                    failed.extend(self.links(operation, media).await.err());
-                }
+        if let Err(why) = self.profiles(channels, media).await {
+            failed.push(why);
+        } else {
+            media.known = if media.sources().len() > 1 {
+                Sources::Several
+            } else {
+                Sources::One
+            };
+            for operation in [Operation::GetStreamUri, Operation::GetSnapshotUri] {
+                failed.extend(self.links(operation, media).await.err());
             }
         }
         for Failed(operation, why) in &failed {
