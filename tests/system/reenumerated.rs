@@ -12,7 +12,7 @@ use leafhost_tests::agent::Home;
 use leafhost_tests::kubelet::Blocking;
 use leafhost_tests::kubelet::pods::PodSpec;
 use leafhost_tests::mounts::{self, Mounts};
-use leafhost_tests::requirement;
+use leafhost_tests::{program, requirement};
 use serde_json::Value;
 
 const HUB: &str = "devices/pci0000:00/0000:00:14.0/usb1";
@@ -97,6 +97,20 @@ fn a_stick_that_appears_again_at_its_port_keeps_its_instance_and_the_slot_of_its
     plug(sys, 0)?;
     let mounts = Arc::new(Mounts::new()?);
     mounts.mount([OsStr::new("--bind"), sys.as_os_str(), OsStr::new("/sys")])?;
+    let dev = tempfile::tempdir()?;
+    for (name, major, minor) in [
+        ("null", "1", "3"),
+        ("ttyUSB0", "188", "0"),
+        ("ttyUSB1", "188", "1"),
+    ] {
+        let path = dev.path().join(name);
+        program::run("mknod", [&path.to_string_lossy(), "c", major, minor])?.good()?;
+    }
+    mounts.mount([
+        OsStr::new("--bind"),
+        dev.path().as_os_str(),
+        OsStr::new("/dev"),
+    ])?;
     let node = tempfile::tempdir()?;
     let kubelet = Blocking::start(node.path())?;
     let mut home = Home::new()?;
