@@ -30,13 +30,8 @@ impl Release {
     /// Installs the chart in the cluster of all tests; the udev handler is its only one. It has no webhook, which would refuse objects of other
     /// tests.
     pub fn install(cluster: &'static Cluster) -> Result<Self> {
-        Self::install_with(cluster, &[])
-    }
-
-    /// Installs the chart as [`Self::install`] does, with additional arguments of helm.
-    pub fn install_with(cluster: &'static Cluster, more: &[&str]) -> Result<Self> {
         let values = ["--set", "webhookConfiguration.enabled=false"];
-        Self::with(cluster, &chart(), 2, &[&values[..], more].concat())
+        Self::with(cluster, &chart(), 2, &values)
     }
 
     /// Installs the chart with all of its components in a cluster of one node.

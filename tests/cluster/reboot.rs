@@ -1,8 +1,10 @@
 //! Reboots of a node whose pods have devices: the pods that the kubelet does not admit again are counted, and all run again in the end.
 //!
-//! A reboot of these nodes keeps their network namespaces and restarts no kernel.
+//! A reboot of these nodes keeps their network namespaces and restarts no kernel, so the file of the agent gets the id of another boot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -18,8 +20,8 @@ use crate::replaced::controller;
 
 /// Devices of one slot each, and as many pods.
 const DEVICES: [&str; 5] = ["one", "two", "three", "four", "five"];
-/// Sets the time after which the slots of rejected pods are free: the kubelet after a reboot has no record of them.
-const GRACE: [&str; 2] = ["--slot-grace", "5s"];
+/// Id of an earlier boot.
+const OTHER_BOOT: &str = "00000000-0000-4000-8000-000000000000";
 
 /// Pods of a Deployment.
 #[derive(Default)]
@@ -89,10 +91,23 @@ fn deploy(cluster: &Cluster, space: &Namespace<'_>, node: &Node, name: &str) -> 
     until_running(cluster, space, &Seen::default())
 }
 
-/// Ends everything on the node, and removes what does not outlive a reboot.
-fn cut(node: &Node) -> Result<()> {
+/// Waits until the agent with this state folder has noted the boot in which all slots are in the kubelet's records.
+fn until_noted(state: &Path) -> Result<()> {
+    eventually("the agent has noted the kubelet", || {
+        let noted = fs::read_to_string(state.join("kubelet"))?;
+        ensure!(noted.lines().count() == 2, "{noted}");
+        Ok(())
+    })
+}
+
+/// Ends everything on the node, and changes what does not outlive a reboot.
+fn cut(node: &Node, state: &Path) -> Result<()> {
     node.stop_kubelet(Signal::SIGKILL)?;
     node.stop_containers()?;
+    let file = state.join("kubelet");
+    let noted = fs::read_to_string(&file)?;
+    let kubelet = noted.lines().next().unwrap_or_default();
+    fs::write(&file, format!("{kubelet}\n{OTHER_BOOT}\n"))?;
     node.empty_run()
 }
 
@@ -129,8 +144,7 @@ fn after_a_reboot_with_the_agent_in_a_pod_each_pod_runs_again_with_a_slot_of_its
         return Ok(());
     };
     let name = "reboot";
-    let grace = format!("agent.args={{{}}}", GRACE.join("="));
-    let release = Release::install_with(cluster, &["--set", &grace])?;
+    let release = Release::install(cluster)?;
     release.add_handler("debug-echo")?;
     let node = release.nodes.first().context("no node")?;
     let space = cluster.namespace(name)?;
@@ -143,8 +157,10 @@ fn after_a_reboot_with_the_agent_in_a_pod_each_pod_runs_again_with_a_slot_of_its
     cluster.apply(&configuration.to_string())?;
     let before = deploy(cluster, &space, node, name).with_context(|| release.state())?;
     until_held(cluster, &space, node.name(), &before).with_context(|| release.state())?;
+    let state = node.path("/var/lib/leafhost");
+    until_noted(&state)?;
 
-    cut(node)?;
+    cut(node, &state)?;
     let begun = Instant::now();
     node.start_kubelet()?;
     node.wait_ready()?;
@@ -168,14 +184,16 @@ fn after_a_reboot_with_the_agent_before_the_kubelet_each_pod_runs_again_with_a_s
     let mut site = Site::new(cluster)?;
     let space = site.namespace(name)?;
     site.configure(name, 1, &DEVICES)?;
-    site.home.start(&GRACE)?;
+    site.home.start(&[])?;
     let before = deploy(cluster, &space, site.node, name)?;
     site.until_held_by(&space, &before.pods())?;
+    let state = site.home.path().join("state");
+    until_noted(&state)?;
 
     site.home.stop(Signal::SIGKILL)?;
-    cut(site.node)?;
+    cut(site.node, &state)?;
     // As the systemd unit orders it.
-    site.home.start(&GRACE)?;
+    site.home.start(&[])?;
     let begun = Instant::now();
     site.node.start_kubelet()?;
     site.node.wait_ready()?;

@@ -497,6 +497,10 @@ pub trait ResourceLedger: Send + Sync {
     async fn add(&self, names: BTreeSet<String>) -> Result<(), String>;
     /// Returns the last recorded kubelet.
     fn kubelet(&self) -> Option<String>;
+    /// Returns true if that kubelet was recorded before the machine's last boot, so that no container of then runs any more.
+    fn has_rebooted(&self) -> bool {
+        false
+    }
     /// Records that each slot of this node is in the records of that kubelet, or is not held; durable on return.
     async fn set_kubelet(&self, kubelet: String) -> Result<(), String>;
 }

@@ -1,5 +1,5 @@
 //! The names of resources that this node has ever offered, one per line in a file of the state folder; another file has the kubelet whose
-//! records have all its slots.
+//! records have all its slots, and in its second line the boot in which it was recorded.
 //!
 //! Names are only added. An operator who has recreated the Node object removes their file.
 
@@ -21,12 +21,19 @@ const NAME: &str = "offered-resources";
 /// Name of the kubelet's file.
 const KUBELET: &str = "kubelet";
 
+/// File with the random id that the kernel gives each boot; see random(4).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Ledger in the state folder.
 #[derive(Debug)]
 pub struct FileLedger {
     folder: PathBuf,
     names: Mutex<BTreeSet<String>>,
     kubelet: Option<String>,
+    /// Id of the boot in which the kubelet was recorded; empty if it is unknown.
+    recorded_in: String,
+    /// Id of the current boot; empty if it cannot be read.
+    boot: String,
 }
 
 impl FileLedger {
@@ -41,9 +48,13 @@ impl FileLedger {
             let (names, kubelet) = (read(NAME)?, read(KUBELET)?);
             let names = names.lines();
             let names = names.filter(|line| !line.is_empty() && line.len() <= 253);
+            let mut kubelet = kubelet.lines().map(str::to_owned);
+            let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
             Ok(Self {
                 names: Mutex::new(names.map(str::to_owned).collect()),
-                kubelet: Some(kubelet.trim_end().to_owned()).filter(|line| !line.is_empty()),
+                kubelet: kubelet.next().filter(|line| !line.is_empty()),
+                recorded_in: kubelet.next().unwrap_or_default(),
+                boot: boot.trim_end().to_owned(),
                 folder,
             })
         })
@@ -76,7 +87,13 @@ impl ResourceLedger for FileLedger {
     }
 
     async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
-        self.write(KUBELET, format!("{kubelet}\n")).await
+        self.write(KUBELET, format!("{kubelet}\n{}\n", self.boot))
+            .await
+    }
+
+    fn has_rebooted(&self) -> bool {
+        let ids = [&self.recorded_in, &self.boot];
+        ids.iter().all(|id| !id.is_empty()) && self.recorded_in != self.boot
     }
 }
 
@@ -120,6 +137,27 @@ mod tests {
         ledger.set_kubelet("12 34".to_owned()).await.unwrap();
         let again = FileLedger::open(folder.path().into()).await.unwrap();
         assert_eq!(again.kubelet().as_deref(), Some("12 34"));
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_of_an_earlier_boot_is_known_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = FileLedger::open(folder.path().into()).await.unwrap();
+        assert!(!ledger.has_rebooted());
+        ledger.set_kubelet("12 34".to_owned()).await.unwrap();
+        for (boot, has_rebooted) in [
+            (None, false),
+            (Some("12 34\n00000000-0000-4000-8000-000000000000\n"), true),
+            // An earlier version wrote no boot.
+            (Some("12 34\n"), false),
+        ] {
+            if let Some(text) = boot {
+                fs::write(folder.path().join(KUBELET), text).unwrap();
+            }
+            let again = FileLedger::open(folder.path().into()).await.unwrap();
+            assert_eq!(again.kubelet().as_deref(), Some("12 34"));
+            assert_eq!(again.has_rebooted(), has_rebooted, "{boot:?}");
+        }
     }
 
     #[tokio::test]

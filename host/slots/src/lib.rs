@@ -123,7 +123,10 @@ impl SlotTask {
             node: queue.handle.node,
             config,
             instances: ports.store.instances(),
-            slot_table: SlotTable::new(ports.ledger.kubelet().and_then(|text| text.parse().ok())),
+            slot_table: SlotTable::new(
+                ports.ledger.kubelet().and_then(|text| text.parse().ok()),
+                ports.ledger.has_rebooted(),
+            ),
             store: ports.store,
             devices: ports.devices,
             requests: queue.requests,

@@ -37,6 +37,8 @@ pub struct SlotState {
     pub absent: bool,
     /// Kubelet whose records name the holder if there is one: the kubelet that was answered. `None` if it is unknown.
     pub kubelet: Option<KubeletRun>,
+    /// True if it was claimed before the machine's last boot, so that no container of then runs any more.
+    pub is_before_boot: bool,
 }
 
 /// Holder of a slot, as far as it was observed.
@@ -106,19 +108,22 @@ pub type SlotKey = (InstanceKey, String);
 
 impl SlotState {
     /// Returns true if no answer for it reached the kubelet: the kubelet's records, as a later snapshot shows them, do not have it. An
-    /// agent that has ended sends no more answers.
+    /// agent that has ended sends no more answers. After a reboot the records of any kubelet count.
     pub fn is_undelivered(&self, first: Option<Instant>, snapshot: &Snapshot) -> bool {
         let answered = self.allocated.or(first);
         matches!(self.holder, Holder::Unseen(_))
-            && self.kubelet.is_some()
-            && self.kubelet == snapshot.kubelet_run
+            && (self.is_before_boot
+                || (self.kubelet.is_some() && self.kubelet == snapshot.kubelet_run))
             && answered.is_some_and(|at| at + RECORD_WAIT <= snapshot.begun)
     }
 
     /// Returns true if a kubelet before `current` may have given it to a pod that still runs: no pod was seen to have it since, and
     /// `current` may have lost its records.
     pub fn is_uncertain(&self, current: Option<KubeletRun>) -> bool {
-        matches!(self.holder, Holder::Unseen(_)) && current.is_some() && self.kubelet != current
+        matches!(self.holder, Holder::Unseen(_))
+            && !self.is_before_boot
+            && current.is_some()
+            && self.kubelet != current
     }
 
     /// Returns the Instance that last recorded the claim, while it exists.

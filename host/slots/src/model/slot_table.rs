@@ -31,6 +31,8 @@ pub struct SlotTable {
     first: Option<Instant>,
     /// Kubelet whose records had all slots of this node, as this or an earlier agent saw it.
     trusted: Option<KubeletRun>,
+    /// True if the machine has booted since an earlier agent last noted a kubelet.
+    has_rebooted: bool,
 }
 
 /// Claim of one slot, as the store records it.
@@ -41,10 +43,12 @@ struct Claim {
 }
 
 impl SlotTable {
-    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted.
-    pub fn new(trusted: Option<KubeletRun>) -> Self {
+    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted, `has_rebooted` is true if it noted it before the
+    /// machine's last boot.
+    pub fn new(trusted: Option<KubeletRun>, has_rebooted: bool) -> Self {
         Self {
             trusted,
+            has_rebooted,
             ..Self::default()
         }
     }
@@ -92,11 +96,13 @@ impl SlotTable {
         for (device_id, Claim { key, slot, usage }) in stored {
             // If several slots have one id, the container may have another of them.
             let kubelet = self.trusted.filter(|_| !device_id.resource.is_empty());
+            let is_before_boot = self.has_rebooted && !device_id.resource.is_empty();
             let state = self
                 .by_device_id
                 .entry(device_id)
                 .or_insert_with(|| SlotState {
                     kubelet,
+                    is_before_boot,
                     ..SlotState::default()
                 });
             state.instance.clone_from(&key.name);
@@ -119,6 +125,7 @@ impl SlotTable {
                 state.holder = Holder::default();
                 state.absent = false;
                 state.kubelet = kubelet;
+                state.is_before_boot = false;
             }
         }
     }
@@ -177,7 +184,12 @@ impl SlotTable {
                     state.absent |= certain;
                     let was_lost = state.holder.is_lost();
                     if rewritten && state.is_undelivered(first, snapshot) {
-                        back.push((device_id.clone(), Reason::Undelivered));
+                        let reason = if state.is_before_boot {
+                            Reason::PodGone
+                        } else {
+                            Reason::Undelivered
+                        };
+                        back.push((device_id.clone(), reason));
                     } else if let Some(reason) = state.holder.miss(snapshot, certain, grace) {
                         back.push((device_id.clone(), reason));
                     }
@@ -361,6 +373,7 @@ impl SlotTable {
     /// Records that the ledger has noted this kubelet.
     pub fn trust(&mut self, kubelet: KubeletRun) {
         self.trusted = Some(kubelet);
+        self.has_rebooted = false;
     }
 
     /// Returns the kubelet that was last read.

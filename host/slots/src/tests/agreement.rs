@@ -49,7 +49,7 @@ impl World {
         }
         // Kubelet that an earlier agent has served.
         let earlier = [None, Some(kubelet(1)), Some(kubelet(2))];
-        let mut slot_table = SlotTable::new(*earlier.iter().choose(rng).unwrap());
+        let mut slot_table = SlotTable::new(*earlier.iter().choose(rng).unwrap(), false);
         slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
         let held: BTreeSet<DeviceId> = slot_table
             .by_device_id

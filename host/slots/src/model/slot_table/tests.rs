@@ -465,8 +465,13 @@ fn a_slots_id_tells_its_instance() {
 
 /// Returns a table in which slot 0 of `cams-a` is claimed by an earlier agent that has served the kubelet `trusted`.
 fn found(trusted: Option<KubeletRun>) -> (SlotTable, DeviceId) {
+    found_after(trusted, false)
+}
+
+/// Returns the same table; the machine may have booted since.
+fn found_after(trusted: Option<KubeletRun>, has_rebooted: bool) -> (SlotTable, DeviceId) {
     let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
-    let mut slot_table = SlotTable::new(trusted);
+    let mut slot_table = SlotTable::new(trusted, has_rebooted);
     slot_table.update(NODE, &fixture.name_index(), &fixture.instances);
     (slot_table, device_id("cams-a", "cams-a-0"))
 }
