@@ -11,8 +11,6 @@ const MAX_NOTES: usize = 6;
 pub struct Media {
     /// Profiles in the camera's order.
     pub profiles: Vec<Profile>,
-    /// True if a profile can pan, tilt or zoom.
-    pub has_ptz: bool,
     /// Explanations of missing and changed URLs.
     pub notes: Vec<String>,
     /// True if the camera was not asked for everything, or did not answer everything.
@@ -52,7 +50,7 @@ pub struct Profile {
     pub snapshot: String,
     /// Token of the video source, if those are devices.
     pub source: String,
-    /// True if it can pan, tilt or zoom.
+    /// True if it can pan, tilt or zoom; if video sources are no devices, true if a profile of the camera can.
     pub has_ptz: bool,
 }
 
@@ -102,7 +100,6 @@ impl Media {
         };
         if self.is_incomplete && self.profiles.is_empty() {
             self.profiles.clone_from(&before.profiles);
-            self.has_ptz = before.has_ptz;
         }
         if self.is_incomplete {
             for profile in &mut self.profiles {
@@ -132,7 +129,6 @@ impl Media {
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut media = Self {
-            has_ptz: reader.number()? != 0,
             is_incomplete: reader.number()? != 0,
             known: match reader.number()? {
                 0 => Sources::NotAsked,
@@ -161,7 +157,6 @@ impl Media {
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        writer.number(u64::from(self.has_ptz));
         writer.number(u64::from(self.is_incomplete));
         writer.number(match self.known {
             Sources::NotAsked => 0,
