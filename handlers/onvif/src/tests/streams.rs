@@ -458,6 +458,23 @@ fn channels_stay_until_the_recorder_reports_others() {
 }
 
 #[test]
+fn a_channel_that_is_missing_after_a_hello_is_withdrawn_by_the_next_scan() {
+    let reported = mk_reported(Some(TWO));
+    let host = with_recorder(&reported);
+    let found = call(CHANNELS).run(&host).unwrap();
+    let after = |seconds, event, found: &Discovery| {
+        host.pass(Duration::from_secs(seconds));
+        next(found, CHANNELS, vec![event]).run(&host).unwrap()
+    };
+    reported.set(Some(&[("m2", "2")]));
+    let found = after(6, mk_hello(9), &found);
+    assert_eq!(found.devices, Devices::Unchanged);
+    let found = after(9, Event::Timer, &found);
+    assert!(is_complete(&found));
+    assert_eq!(ids(&found), of_sources(["2"]));
+}
+
+#[test]
 fn a_recorder_is_no_device_until_its_video_sources_are_known() {
     let reported = mk_reported(None);
     let host = with_recorder(&reported);
