@@ -458,7 +458,7 @@ fn channels_stay_until_the_recorder_reports_others() {
 }
 
 #[test]
-fn a_channel_that_is_missing_after_a_hello_is_withdrawn_by_the_next_scan() {
+fn a_channel_that_is_missing_after_a_hello_is_withdrawn_and_soon_asked_for_again() {
     let reported = mk_reported(Some(TWO));
     let host = with_recorder(&reported);
     let found = call(CHANNELS).run(&host).unwrap();
@@ -472,6 +472,11 @@ fn a_channel_that_is_missing_after_a_hello_is_withdrawn_by_the_next_scan() {
     let found = after(9, Event::Timer, &found);
     assert!(is_complete(&found));
     assert_eq!(ids(&found), of_sources(["2"]));
+    let found = after(30, Event::Timer, &found);
+    assert_eq!(found.devices, Devices::Unchanged);
+    reported.set(Some(TWO));
+    let found = after(60, Event::Timer, &found);
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
 }
 
 #[test]

@@ -90,6 +90,13 @@ impl Media {
         sources
     }
 
+    /// Returns true if a video source of an earlier answer is missing here.
+    pub fn lacks_source_of(&self, before: &Self) -> bool {
+        let sources = self.sources();
+        let mut before = before.sources().into_iter();
+        before.any(|source| !sources.contains(&source))
+    }
+
     /// Keeps what is missing here from an earlier answer, and the order of the same profiles. A camera that had several
     /// video sources keeps the ids of those, even if it now reports only one.
     pub fn keep(&mut self, before: &Self) {
