@@ -358,6 +358,16 @@ fn mk_reported(profiles: Option<Profiles>) -> Reported {
     Rc::new(Cell::new(profiles))
 }
 
+/// Returns the answer to GetProfiles.
+fn mk_profiles(profiles: Profiles) -> http::Response {
+    let profiles = profiles.iter().map(|(token, source)| {
+        format!(
+            "<trt:Profiles token='{token}'><tt:VideoSourceConfiguration><tt:SourceToken>{source}</tt:SourceToken></tt:VideoSourceConfiguration></trt:Profiles>"
+        )
+    });
+    mk_response("GetProfiles", &profiles.collect::<String>())
+}
+
 /// Adds camera 9, which reports these profiles, and is off if there are none.
 fn with_recorder(reported: &Reported) -> FakeHost {
     let reported = Rc::clone(reported);
@@ -366,15 +376,7 @@ fn with_recorder(reported: &Reported) -> FakeHost {
         match reported.get() {
             Some([]) => fails(net::Error::Refused),
             None if is_question => fails(net::Error::TimedOut),
-            Some(profiles) if is_question => {
-                let profiles = profiles.iter().map(|(token, source)| {
-                    format!(
-                        "<trt:Profiles token='{token}'><tt:VideoSourceConfiguration><tt:SourceToken>{source}</tt:SourceToken></tt:VideoSourceConfiguration></trt:Profiles>"
-                    )
-                });
-                let inside: String = profiles.collect();
-                mk_response("GetProfiles", &inside).into()
-            }
+            Some(profiles) if is_question => mk_profiles(profiles).into(),
             _ => media_answer(request, 0, &usual).into(),
         }
     })
@@ -477,6 +479,45 @@ fn a_channel_that_is_missing_after_a_hello_is_withdrawn_and_soon_asked_for_again
     reported.set(Some(TWO));
     let found = after(60, Event::Timer, &found);
     assert_eq!(ids(&found), of_sources(["1", "2"]));
+}
+
+#[test]
+fn a_recorder_at_another_address_keeps_its_channels() {
+    const FOLLOWED: &str = "channels: devices\nleafhost.dev/identity: endpoint-reference";
+    let at = Rc::new(Cell::new(9));
+    let mut host = mk_network();
+    for n in [9, 10] {
+        let (heard, asked) = (Rc::clone(&at), Rc::clone(&at));
+        let from = format!("192.168.7.{n}:3702").parse().unwrap();
+        host = host.udp_peer(GROUP, move |_, _| {
+            let answer = UdpAnswer {
+                after: Duration::from_millis(30),
+                from,
+                payload: mk_match(&uuid(9), &url(n)),
+            };
+            (heard.get() == n).then_some(answer).into_iter().collect()
+        });
+        host = host.http_server(&format!("http://192.168.7.{n}:80"), move |request| {
+            let is_question = String::from_utf8_lossy(&request.body).contains("<GetProfiles ");
+            match (asked.get(), is_question) {
+                (9, true) => mk_profiles(TWO).into(),
+                (at, false) if at == n => media_answer(request, 0, &usual).into(),
+                _ => fails(net::Error::TimedOut),
+            }
+        });
+    }
+    let channels = ["1", "2"].map(|one| format!("urn:uuid:{}#VideoSource={one}", uuid(9)));
+    let found = call(FOLLOWED).run(&host).unwrap();
+    assert_eq!(ids(&found), channels);
+    at.set(10);
+    host.pass(Duration::from_secs(9));
+    let next = next(&found, FOLLOWED, vec![Event::Timer]);
+    let found = next.run(&host).unwrap();
+    assert!(is_complete(&found));
+    assert_eq!(ids(&found), channels);
+    let url = url(10);
+    let told = values(&found, &["ONVIF_DEVICE_SERVICE_URL", URIS[0]]);
+    assert_eq!(told, [Some(url.as_str()), None]);
 }
 
 #[test]

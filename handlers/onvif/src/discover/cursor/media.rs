@@ -98,8 +98,9 @@ impl Media {
     }
 
     /// Keeps what is missing here from an earlier answer, and the order of the same profiles. A camera that had several
-    /// video sources keeps the ids of those, even if it now reports only one.
-    pub fn keep(&mut self, before: &Self) {
+    /// video sources keeps the ids of those, even if it now reports only one. URLs hold the address, so those of another
+    /// address do not stay.
+    pub fn keep(&mut self, before: &Self, has_moved: bool) {
         self.known = self.known.max(before.known);
         let place = |profile: &Profile| {
             let mut others = before.profiles.iter();
@@ -107,8 +108,12 @@ impl Media {
         };
         if self.is_incomplete && self.profiles.is_empty() {
             self.profiles.clone_from(&before.profiles);
+            for profile in self.profiles.iter_mut().filter(|_| has_moved) {
+                profile.stream.clear();
+                profile.snapshot.clear();
+            }
         }
-        if self.is_incomplete {
+        if self.is_incomplete && !has_moved {
             for profile in &mut self.profiles {
                 let old = place(profile).and_then(|place| before.profiles.get(place));
                 let Some(old) = old else {
@@ -216,7 +221,20 @@ mod tests {
             (&[("c", "2"), ("a", "1")], false, &[("c", "2"), ("a", "1")]),
         ] {
             let mut media = mk_media(now, is_incomplete);
-            media.keep(&before);
+            media.keep(&before, false);
+            assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn the_urls_of_another_address_do_not_stay() {
+        let before = mk_media(&[("a", "1"), ("b", "2")], false);
+        for (now, kept) in [
+            (&[][..], &[("a", ""), ("b", "")][..]),
+            (&[("b", ""), ("a", "3")], &[("a", "3"), ("b", "")]),
+        ] {
+            let mut media = mk_media(now, true);
+            media.keep(&before, true);
             assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
         }
     }
@@ -238,7 +256,7 @@ mod tests {
                 known,
                 ..Media::default()
             });
-            now.keep(&before);
+            now.keep(&before, false);
             assert_eq!(now.known, kept, "{before:?}");
         }
     }

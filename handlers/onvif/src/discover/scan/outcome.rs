@@ -83,12 +83,16 @@ impl Scan<'_> {
             Ok(mut reply) => {
                 self.cursor.failed.remove(&url);
                 let cameras = &self.cursor.cameras;
-                let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
-                // URLs of streams hold the address, so those of another address do not stay.
+                let here = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                let before = here.or_else(|| {
+                    let mut cameras = cameras.iter().filter(|_| self.follows_references());
+                    let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
+                    Some(camera)
+                });
                 let mut fresh_for = FRESH;
                 if let Some(before) = before {
                     let (media, old) = (&mut reply.info.media, &before.info.media);
-                    media.keep(old);
+                    media.keep(old, here.is_none());
                     // A recorder may report its channels one by one while it starts: it is asked again soon, then less often.
                     if media.lacks_source_of(old) {
                         fresh_for = CUT_SHORT;
@@ -96,11 +100,6 @@ impl Scan<'_> {
                         fresh_for = before.fresh_for.saturating_mul(2);
                     }
                 }
-                let before = before.or_else(|| {
-                    let mut cameras = cameras.iter().filter(|_| self.follows_references());
-                    let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
-                    Some(camera)
-                });
                 // An incomplete answer keeps the earlier values of missing fields.
                 if let (Some(before), false) = (before, reply.info.trouble.is_empty()) {
                     reply.info.fill(&before.info);
