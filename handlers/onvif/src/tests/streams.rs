@@ -1,5 +1,7 @@
 //! Tests of the URLs of streams and snapshots.
 
+use leafhost_sdk::testing::budget;
+
 use super::*;
 
 const DETAILS: &str = "streams: true";
@@ -577,9 +579,12 @@ fn a_recorder_that_leaves_takes_its_channels_along() {
     let found = call(CHANNELS).run(&host).unwrap();
     host.pass(Duration::from_secs(3));
     reported.set(Some(&[]));
-    let bye = mk_bye(9, "192.168.7.9:3702");
-    let found = next(&found, CHANNELS, vec![bye]).run(&host).unwrap();
-    assert_eq!(found.departed, of_sources(["1", "2"]));
+    let bye = || next(&found, CHANNELS, vec![mk_bye(9, "192.168.7.9:3702")]);
+    let departed = |call: Call<Onvif>| call.run(&host).unwrap().departed;
+    assert_eq!(departed(bye()), of_sources(["1", "2"]));
+    let mut few = budget();
+    few.devices = 1;
+    assert_eq!(departed(bye().budget(few)), of_sources(["1"]));
 }
 
 #[test]

@@ -60,7 +60,8 @@ impl Scan<'_> {
                 if let Some(camera) = self.cursor.cameras.remove(&url) {
                     let devices = devices::devices(&url, &camera, self.details);
                     let ids = devices.into_iter().map(|device| device.id);
-                    self.departed.extend(ids);
+                    let left = self.most.saturating_sub(self.departed.len());
+                    self.departed.extend(ids.take(left));
                 }
             }
         }
