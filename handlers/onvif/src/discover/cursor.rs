@@ -19,7 +19,7 @@ const MAX_CAMERAS: usize = 2_000;
 /// Maximum number of stored addresses that did not answer.
 const MAX_FAILED: usize = 1_000;
 /// Version of the encoding.
-const VERSION: u64 = 10;
+const VERSION: u64 = 11;
 
 /// Milliseconds of the host's monotonic clock.
 pub type Moment = u64;

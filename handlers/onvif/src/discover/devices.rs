@@ -107,9 +107,9 @@ fn device(url: &str, camera: &Camera, identity: Identity, source: &str) -> Devic
 
 /// Adds the streams and snapshots: those of each profile of the source, and of the first without a number.
 fn streams(mut device: Device, media: &Media, source: &str) -> Device {
-    let is_whole = source.is_empty();
     let all = media.profiles.iter();
-    let profiles: Vec<&Profile> = all.filter(|one| is_whole || one.source == source).collect();
+    let is_part = |one: &&Profile| source.is_empty() || one.source == source;
+    let profiles: Vec<&Profile> = all.filter(is_part).collect();
     for (place, profile) in profiles.iter().enumerate() {
         for (name, value) in [
             ("NAME", &profile.name),
@@ -136,12 +136,7 @@ fn streams(mut device: Device, media: &Media, source: &str) -> Device {
     }
     device = text(device, "resolution", &first.resolution);
     device = text(device, "codec", &first.codec);
-    let has_ptz = if is_whole {
-        media.has_ptz
-    } else {
-        profiles.iter().any(|one| one.has_ptz)
-    };
-    device.attribute("ptz", has_ptz)
+    device.attribute("ptz", profiles.iter().any(|one| one.has_ptz))
 }
 
 /// Adds the attribute of a scope: `name/…`, `location/…` and `hardware/…` are texts, of which the first counts; each

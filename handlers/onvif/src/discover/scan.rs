@@ -36,7 +36,7 @@ const BYE_REMEMBERED: Moment = 60_000;
 pub(super) struct Scan<'a> {
     pub details: &'a Details,
     pub asker: Asker<'a>,
-    /// Maximum number of devices in an answer.
+    /// Maximum number of devices in an answer, and of those that departed.
     pub most: usize,
     pub cursor: Cursor,
     /// True if known cameras are asked again because credentials may have changed.

@@ -26,8 +26,6 @@ pub struct Media {
     pub profiles: Vec<Profile>,
     /// Number of further profiles.
     pub more_profiles: usize,
-    /// True if a profile can pan, tilt or zoom.
-    pub has_ptz: bool,
     /// URL of a stream or snapshot.
     pub uri: String,
     /// True if the service that is being read is the media service.
@@ -67,10 +65,7 @@ impl Media {
                 }
             }
             ("Profiles", "Name") => profile.name = cut(text),
-            ("Profiles", "PTZConfiguration") => {
-                self.has_ptz = true;
-                profile.has_ptz = true;
-            }
+            ("Profiles", "PTZConfiguration") => profile.has_ptz = true,
             ("VideoSourceConfiguration", "SourceToken") if is_printable(text) => {
                 text.clone_into(&mut profile.source);
             }
@@ -148,7 +143,6 @@ mod tests {
             ..Profile::default()
         };
         assert_eq!(answer.profiles, [main, other]);
-        assert!(answer.has_ptz);
         assert_eq!(answer.more_profiles, 1);
     }
 
@@ -162,7 +156,6 @@ mod tests {
             (answer.profiles.len(), answer.more_profiles),
             (MAX_PROFILES, 3)
         );
-        assert!(!answer.has_ptz);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Tests of the URLs of streams and snapshots.
 
+use leafhost_sdk::testing::budget;
+
 use super::*;
 
 const DETAILS: &str = "streams: true";
@@ -358,6 +360,16 @@ fn mk_reported(profiles: Option<Profiles>) -> Reported {
     Rc::new(Cell::new(profiles))
 }
 
+/// Returns the answer to GetProfiles.
+fn mk_profiles(profiles: Profiles) -> http::Response {
+    let profiles = profiles.iter().map(|(token, source)| {
+        format!(
+            "<trt:Profiles token='{token}'><tt:VideoSourceConfiguration><tt:SourceToken>{source}</tt:SourceToken></tt:VideoSourceConfiguration></trt:Profiles>"
+        )
+    });
+    mk_response("GetProfiles", &profiles.collect::<String>())
+}
+
 /// Adds camera 9, which reports these profiles, and is off if there are none.
 fn with_recorder(reported: &Reported) -> FakeHost {
     let reported = Rc::clone(reported);
@@ -366,15 +378,7 @@ fn with_recorder(reported: &Reported) -> FakeHost {
         match reported.get() {
             Some([]) => fails(net::Error::Refused),
             None if is_question => fails(net::Error::TimedOut),
-            Some(profiles) if is_question => {
-                let profiles = profiles.iter().map(|(token, source)| {
-                    format!(
-                        "<trt:Profiles token='{token}'><tt:VideoSourceConfiguration><tt:SourceToken>{source}</tt:SourceToken></tt:VideoSourceConfiguration></trt:Profiles>"
-                    )
-                });
-                let inside: String = profiles.collect();
-                mk_response("GetProfiles", &inside).into()
-            }
+            Some(profiles) if is_question => mk_profiles(profiles).into(),
             _ => media_answer(request, 0, &usual).into(),
         }
     })
@@ -458,6 +462,67 @@ fn channels_stay_until_the_recorder_reports_others() {
 }
 
 #[test]
+fn a_channel_that_is_missing_after_a_hello_is_withdrawn_and_soon_asked_for_again() {
+    let reported = mk_reported(Some(TWO));
+    let host = with_recorder(&reported);
+    let found = call(CHANNELS).run(&host).unwrap();
+    let after = |seconds, event, found: &Discovery| {
+        host.pass(Duration::from_secs(seconds));
+        next(found, CHANNELS, vec![event]).run(&host).unwrap()
+    };
+    reported.set(Some(&[("m2", "2")]));
+    let found = after(6, mk_hello(9), &found);
+    assert_eq!(found.devices, Devices::Unchanged);
+    let found = after(9, Event::Timer, &found);
+    assert!(is_complete(&found));
+    assert_eq!(ids(&found), of_sources(["2"]));
+    let found = after(30, Event::Timer, &found);
+    assert_eq!(found.devices, Devices::Unchanged);
+    reported.set(Some(TWO));
+    let found = after(60, Event::Timer, &found);
+    assert_eq!(ids(&found), of_sources(["1", "2"]));
+}
+
+#[test]
+fn a_recorder_at_another_address_keeps_its_channels() {
+    const FOLLOWED: &str = "channels: devices\nleafhost.dev/identity: endpoint-reference";
+    let at = Rc::new(Cell::new(9));
+    let mut host = mk_network();
+    for n in [9, 10] {
+        let (heard, asked) = (Rc::clone(&at), Rc::clone(&at));
+        let from = format!("192.168.7.{n}:3702").parse().unwrap();
+        host = host.udp_peer(GROUP, move |_, _| {
+            let answer = UdpAnswer {
+                after: Duration::from_millis(30),
+                from,
+                payload: mk_match(&uuid(9), &url(n)),
+            };
+            (heard.get() == n).then_some(answer).into_iter().collect()
+        });
+        host = host.http_server(&format!("http://192.168.7.{n}:80"), move |request| {
+            let is_question = String::from_utf8_lossy(&request.body).contains("<GetProfiles ");
+            match (asked.get(), is_question) {
+                (9, true) => mk_profiles(TWO).into(),
+                (at, false) if at == n => media_answer(request, 0, &usual).into(),
+                _ => fails(net::Error::TimedOut),
+            }
+        });
+    }
+    let channels = ["1", "2"].map(|one| format!("urn:uuid:{}#VideoSource={one}", uuid(9)));
+    let found = call(FOLLOWED).run(&host).unwrap();
+    assert_eq!(ids(&found), channels);
+    at.set(10);
+    host.pass(Duration::from_secs(9));
+    let next = next(&found, FOLLOWED, vec![Event::Timer]);
+    let found = next.run(&host).unwrap();
+    assert!(is_complete(&found));
+    assert_eq!(ids(&found), channels);
+    let url = url(10);
+    let told = values(&found, &["ONVIF_DEVICE_SERVICE_URL", URIS[0]]);
+    assert_eq!(told, [Some(url.as_str()), None]);
+}
+
+#[test]
 fn a_recorder_is_no_device_until_its_video_sources_are_known() {
     let reported = mk_reported(None);
     let host = with_recorder(&reported);
@@ -514,9 +579,12 @@ fn a_recorder_that_leaves_takes_its_channels_along() {
     let found = call(CHANNELS).run(&host).unwrap();
     host.pass(Duration::from_secs(3));
     reported.set(Some(&[]));
-    let bye = mk_bye(9, "192.168.7.9:3702");
-    let found = next(&found, CHANNELS, vec![bye]).run(&host).unwrap();
-    assert_eq!(found.departed, of_sources(["1", "2"]));
+    let bye = || next(&found, CHANNELS, vec![mk_bye(9, "192.168.7.9:3702")]);
+    let departed = |call: Call<Onvif>| call.run(&host).unwrap().departed;
+    assert_eq!(departed(bye()), of_sources(["1", "2"]));
+    let mut few = budget();
+    few.devices = 1;
+    assert_eq!(departed(bye().budget(few)), of_sources(["1"]));
 }
 
 #[test]

@@ -77,12 +77,13 @@ impl Exchange<'_> {
             return Ok(());
         }
         let answer = self.question(Operation::GetProfiles, "").await?.media;
-        media.has_ptz = answer.has_ptz;
         let mut left = answer.profiles;
         let has_none = |one: &soap::media::Profile| one.source.is_empty();
         if channels == Channels::One {
+            let has_ptz = left.iter().any(|one| one.has_ptz);
             for profile in &mut left {
                 profile.source.clear();
+                profile.has_ptz = has_ptz;
             }
         } else if left.iter().any(has_none) {
             media.note(

@@ -11,8 +11,6 @@ const MAX_NOTES: usize = 6;
 pub struct Media {
     /// Profiles in the camera's order.
     pub profiles: Vec<Profile>,
-    /// True if a profile can pan, tilt or zoom.
-    pub has_ptz: bool,
     /// Explanations of missing and changed URLs.
     pub notes: Vec<String>,
     /// True if the camera was not asked for everything, or did not answer everything.
@@ -52,7 +50,7 @@ pub struct Profile {
     pub snapshot: String,
     /// Token of the video source, if those are devices.
     pub source: String,
-    /// True if it can pan, tilt or zoom.
+    /// True if it can pan, tilt or zoom; if video sources are no devices, true if a profile of the camera can.
     pub has_ptz: bool,
 }
 
@@ -92,9 +90,17 @@ impl Media {
         sources
     }
 
+    /// Returns true if a video source of an earlier answer is missing here.
+    pub fn lacks_source_of(&self, before: &Self) -> bool {
+        let sources = self.sources();
+        let mut before = before.sources().into_iter();
+        before.any(|source| !sources.contains(&source))
+    }
+
     /// Keeps what is missing here from an earlier answer, and the order of the same profiles. A camera that had several
-    /// video sources keeps the ids of those, even if it now reports only one.
-    pub fn keep(&mut self, before: &Self) {
+    /// video sources keeps the ids of those, even if it now reports only one. URLs hold the address, so those of another
+    /// address do not stay.
+    pub fn keep(&mut self, before: &Self, has_moved: bool) {
         self.known = self.known.max(before.known);
         let place = |profile: &Profile| {
             let mut others = before.profiles.iter();
@@ -102,9 +108,12 @@ impl Media {
         };
         if self.is_incomplete && self.profiles.is_empty() {
             self.profiles.clone_from(&before.profiles);
-            self.has_ptz = before.has_ptz;
+            for profile in self.profiles.iter_mut().filter(|_| has_moved) {
+                profile.stream.clear();
+                profile.snapshot.clear();
+            }
         }
-        if self.is_incomplete {
+        if self.is_incomplete && !has_moved {
             for profile in &mut self.profiles {
                 let old = place(profile).and_then(|place| before.profiles.get(place));
                 let Some(old) = old else {
@@ -132,7 +141,6 @@ impl Media {
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let mut media = Self {
-            has_ptz: reader.number()? != 0,
             is_incomplete: reader.number()? != 0,
             known: match reader.number()? {
                 0 => Sources::NotAsked,
@@ -161,7 +169,6 @@ impl Media {
     }
 
     pub(super) fn write(&self, writer: &mut Writer) {
-        writer.number(u64::from(self.has_ptz));
         writer.number(u64::from(self.is_incomplete));
         writer.number(match self.known {
             Sources::NotAsked => 0,
@@ -214,7 +221,20 @@ mod tests {
             (&[("c", "2"), ("a", "1")], false, &[("c", "2"), ("a", "1")]),
         ] {
             let mut media = mk_media(now, is_incomplete);
-            media.keep(&before);
+            media.keep(&before, false);
+            assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn the_urls_of_another_address_do_not_stay() {
+        let before = mk_media(&[("a", "1"), ("b", "2")], false);
+        for (now, kept) in [
+            (&[][..], &[("a", ""), ("b", "")][..]),
+            (&[("b", ""), ("a", "3")], &[("a", "3"), ("b", "")]),
+        ] {
+            let mut media = mk_media(now, true);
+            media.keep(&before, true);
             assert_eq!(media.profiles, mk_media(kept, false).profiles, "{now:?}");
         }
     }
@@ -236,7 +256,7 @@ mod tests {
                 known,
                 ..Media::default()
             });
-            now.keep(&before);
+            now.keep(&before, false);
             assert_eq!(now.known, kept, "{before:?}");
         }
     }

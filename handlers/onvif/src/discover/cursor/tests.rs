@@ -31,7 +31,6 @@ fn mk_cursor() -> Cursor {
             stream: "rtsp://c".to_owned(),
             ..media::Profile::default()
         }],
-        has_ptz: true,
         notes: vec!["n".to_owned()],
         is_incomplete: true,
         known: media::Sources::Several,
@@ -66,7 +65,7 @@ fn an_unreadable_cursor_counts_as_empty() {
         assert_eq!(Cursor::read(Some(cut)), Cursor::default(), "{end}");
     }
     let mut later = bytes;
-    later[0] = 11;
+    later[0] = 12;
     assert_eq!(Cursor::read(Some(&later)), Cursor::default());
 }
 

@@ -112,9 +112,14 @@ impl Scan<'_> {
     /// Returns the answer after a partial scan: devices that differ from `before`.
     pub fn difference(&mut self, before: &[Device]) -> Discovery {
         let devices = self.rendered();
-        // Only a complete answer withdraws a camera.
+        // Only a complete answer withdraws a device, so the next one must be complete if one is missing here.
+        let is_missing = |old: &Device| {
+            !devices.iter().any(|one| one.id == old.id) && !self.departed.contains(&old.id)
+        };
+        let is_whole = !before.iter().any(is_missing);
         let digest = digest_of(&devices);
-        self.cursor.sent_digest = self.cursor.sent_digest.map(|_| digest);
+        let sent = self.cursor.sent_digest.filter(|_| is_whole);
+        self.cursor.sent_digest = sent.map(|_| digest);
         let changed: Vec<Device> = devices
             .into_iter()
             .filter(|device| !before.contains(device))

@@ -14,7 +14,7 @@ use crate::discover::cursor::{Camera, Failed, Moment};
 use crate::discover::devices;
 use crate::xaddr::{Host, XAddr};
 
-/// Milliseconds as [`FRESH`] if time ran out before the camera told everything.
+/// Milliseconds as [`FRESH`] if time ran out before the camera told everything, or a channel is missing.
 const CUT_SHORT: Moment = 30_000;
 /// Maximum number of scopes stored per camera.
 const MAX_SCOPES: usize = 64;
@@ -60,7 +60,8 @@ impl Scan<'_> {
                 if let Some(camera) = self.cursor.cameras.remove(&url) {
                     let devices = devices::devices(&url, &camera, self.details);
                     let ids = devices.into_iter().map(|device| device.id);
-                    self.departed.extend(ids);
+                    let left = self.most.saturating_sub(self.departed.len());
+                    self.departed.extend(ids.take(left));
                 }
             }
         }
@@ -83,16 +84,23 @@ impl Scan<'_> {
             Ok(mut reply) => {
                 self.cursor.failed.remove(&url);
                 let cameras = &self.cursor.cameras;
-                let before = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
-                // URLs of streams hold the address, so those of another address do not stay.
-                if let Some(before) = before {
-                    reply.info.media.keep(&before.info.media);
-                }
-                let before = before.or_else(|| {
+                let here = cameras.get(&url).filter(|one| one.uuid == candidate.uuid);
+                let before = here.or_else(|| {
                     let mut cameras = cameras.iter().filter(|_| self.follows_references());
                     let (_, camera) = cameras.find(|(_, one)| one.uuid == candidate.uuid)?;
                     Some(camera)
                 });
+                let mut fresh_for = FRESH;
+                if let Some(before) = before {
+                    let (media, old) = (&mut reply.info.media, &before.info.media);
+                    media.keep(old, here.is_none());
+                    // A recorder may report its channels one by one while it starts: it is asked again soon, then less often.
+                    if media.lacks_source_of(old) {
+                        fresh_for = CUT_SHORT;
+                    } else if old.known == Sources::Several {
+                        fresh_for = before.fresh_for.saturating_mul(2);
+                    }
+                }
                 // An incomplete answer keeps the earlier values of missing fields.
                 if let (Some(before), false) = (before, reply.info.trouble.is_empty()) {
                     reply.info.fill(&before.info);
@@ -104,6 +112,7 @@ impl Scan<'_> {
                 let mut camera = remember(candidate, reply, now);
                 (camera.moved, camera.moved_from) = moved.unwrap_or_default();
                 camera.refused = refused;
+                camera.fresh_for = camera.fresh_for.min(fresh_for);
                 self.cursor.cameras.insert(url, camera);
                 return;
             }
