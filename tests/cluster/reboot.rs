@@ -91,23 +91,11 @@ fn deploy(cluster: &Cluster, space: &Namespace<'_>, node: &Node, name: &str) -> 
     until_running(cluster, space, &Seen::default())
 }
 
-/// Waits until the agent with this state folder has noted the boot in which all slots are in the kubelet's records.
-fn until_noted(state: &Path) -> Result<()> {
-    eventually("the agent has noted the kubelet", || {
-        let noted = fs::read_to_string(state.join("kubelet"))?;
-        ensure!(noted.lines().count() == 2, "{noted}");
-        Ok(())
-    })
-}
-
 /// Ends everything on the node, and changes what does not outlive a reboot.
 fn cut(node: &Node, state: &Path) -> Result<()> {
     node.stop_kubelet(Signal::SIGKILL)?;
     node.stop_containers()?;
-    let file = state.join("kubelet");
-    let noted = fs::read_to_string(&file)?;
-    let kubelet = noted.lines().next().unwrap_or_default();
-    fs::write(&file, format!("{kubelet}\n{OTHER_BOOT}\n"))?;
+    fs::write(state.join("boot"), OTHER_BOOT)?;
     node.empty_run()
 }
 
@@ -158,7 +146,6 @@ fn after_a_reboot_with_the_agent_in_a_pod_each_pod_runs_again_with_a_slot_of_its
     let before = deploy(cluster, &space, node, name).with_context(|| release.state())?;
     until_held(cluster, &space, node.name(), &before).with_context(|| release.state())?;
     let state = node.path("/var/lib/leafhost");
-    until_noted(&state)?;
 
     cut(node, &state)?;
     let begun = Instant::now();
@@ -188,7 +175,6 @@ fn after_a_reboot_with_the_agent_before_the_kubelet_each_pod_runs_again_with_a_s
     let before = deploy(cluster, &space, site.node, name)?;
     site.until_held_by(&space, &before.pods())?;
     let state = site.home.path().join("state");
-    until_noted(&state)?;
 
     site.home.stop(Signal::SIGKILL)?;
     cut(site.node, &state)?;

@@ -497,7 +497,7 @@ pub trait ResourceLedger: Send + Sync {
     async fn add(&self, names: BTreeSet<String>) -> Result<(), String>;
     /// Returns the last recorded kubelet.
     fn kubelet(&self) -> Option<String>;
-    /// Returns true if that kubelet was recorded before the machine's last boot, so that no container of then runs any more.
+    /// Returns true if the machine has booted since the last agent of this node started, so that no container of then runs any more.
     fn has_rebooted(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
 //! The names of resources that this node has ever offered, one per line in a file of the state folder; another file has the kubelet whose
-//! records have all its slots, and in its second line the boot in which it was recorded.
+//! records have all its slots, a third the boot in which an agent last started.
 //!
 //! Names are only added. An operator who has recreated the Node object removes their file.
 
@@ -21,6 +21,9 @@ const NAME: &str = "offered-resources";
 /// Name of the kubelet's file.
 const KUBELET: &str = "kubelet";
 
+/// Name of the boot's file.
+const BOOT: &str = "boot";
+
 /// File with the random id that the kernel gives each boot; see random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -30,14 +33,11 @@ pub struct FileLedger {
     folder: PathBuf,
     names: Mutex<BTreeSet<String>>,
     kubelet: Option<String>,
-    /// Id of the boot in which the kubelet was recorded; empty if it is unknown.
-    recorded_in: String,
-    /// Id of the current boot; empty if it cannot be read.
-    boot: String,
+    has_rebooted: bool,
 }
 
 impl FileLedger {
-    /// Reads the files of a state folder. Skips a line that cannot be a name.
+    /// Reads the files of a state folder, and notes the current boot. Skips a line that cannot be a name.
     pub async fn open(folder: PathBuf) -> io::Result<Self> {
         blocking(move || {
             let read = |name: &str| match fs::read(folder.join(name)) {
@@ -48,13 +48,18 @@ impl FileLedger {
             let (names, kubelet) = (read(NAME)?, read(KUBELET)?);
             let names = names.lines();
             let names = names.filter(|line| !line.is_empty() && line.len() <= 253);
-            let mut kubelet = kubelet.lines().map(str::to_owned);
-            let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
+            let (before, boot) = (
+                read(BOOT).unwrap_or_default(),
+                fs::read_to_string(BOOT_ID).unwrap_or_default(),
+            );
+            let is_other = before.trim_end() != boot.trim_end();
+            let are_ids = [&before, &boot].iter().all(|id| is_id(id.trim_end()));
+            // Otherwise this agent's claims could pass for claims of an earlier boot when the next agent starts.
+            let is_noted = is_other && atomic::write(&folder, BOOT, boot.as_bytes()).is_ok();
             Ok(Self {
                 names: Mutex::new(names.map(str::to_owned).collect()),
-                kubelet: kubelet.next().filter(|line| !line.is_empty()),
-                recorded_in: kubelet.next().unwrap_or_default(),
-                boot: boot.trim_end().to_owned(),
+                kubelet: Some(kubelet.trim_end().to_owned()).filter(|line| !line.is_empty()),
+                has_rebooted: are_ids && is_noted,
                 folder,
             })
         })
@@ -87,14 +92,17 @@ impl ResourceLedger for FileLedger {
     }
 
     async fn set_kubelet(&self, kubelet: String) -> Result<(), String> {
-        self.write(KUBELET, format!("{kubelet}\n{}\n", self.boot))
-            .await
+        self.write(KUBELET, format!("{kubelet}\n")).await
     }
 
     fn has_rebooted(&self) -> bool {
-        let ids = [&self.recorded_in, &self.boot];
-        ids.iter().all(|id| !id.is_empty()) && self.recorded_in != self.boot
+        self.has_rebooted
     }
+}
+
+/// Returns true if a text can be the id of a boot, which is a UUID.
+fn is_id(text: &str) -> bool {
+    text.len() == 36 && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }
 
 impl FileLedger {
@@ -140,24 +148,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubelet_of_an_earlier_boot_is_known_as_such() {
+    async fn the_first_agent_of_a_boot_knows_that_the_machine_has_booted() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = FileLedger::open(folder.path().into()).await.unwrap();
-        assert!(!ledger.has_rebooted());
-        ledger.set_kubelet("12 34".to_owned()).await.unwrap();
         for (boot, has_rebooted) in [
             (None, false),
-            (Some("12 34\n00000000-0000-4000-8000-000000000000\n"), true),
-            // An earlier version wrote no boot.
-            (Some("12 34\n"), false),
+            (Some("00000000-0000-4000-8000-000000000000\n"), true),
+            (None, false),
+            (Some("00000000-0000\n"), false),
+            (Some(""), false),
         ] {
             if let Some(text) = boot {
-                fs::write(folder.path().join(KUBELET), text).unwrap();
+                fs::write(folder.path().join(BOOT), text).unwrap();
             }
-            let again = FileLedger::open(folder.path().into()).await.unwrap();
-            assert_eq!(again.kubelet().as_deref(), Some("12 34"));
-            assert_eq!(again.has_rebooted(), has_rebooted, "{boot:?}");
+            let ledger = FileLedger::open(folder.path().into()).await.unwrap();
+            assert_eq!(ledger.has_rebooted(), has_rebooted, "{boot:?}");
+            let noted = fs::read_to_string(folder.path().join(BOOT)).unwrap();
+            assert_eq!(noted, fs::read_to_string(BOOT_ID).unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn a_boot_that_cannot_be_noted_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(BOOT)).unwrap();
+        let ledger = FileLedger::open(folder.path().into()).await.unwrap();
+        assert!(!ledger.has_rebooted());
     }
 
     #[tokio::test]

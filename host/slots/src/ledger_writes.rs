@@ -71,7 +71,9 @@ impl SlotTask {
     /// Begins to store which kubelet has all slots in its records, if it changed. Without it the next agent keeps slots that no pod is seen
     /// to have for the grace.
     pub(super) fn store_kubelet(&mut self) {
-        if let Some(kubelet) = self.slot_table.kubelet_to_trust()
+        // The slots of Instances that are not read yet may be unknown to this kubelet.
+        if self.current.0.complete
+            && let Some(kubelet) = self.slot_table.kubelet_to_trust()
             && !std::mem::replace(&mut self.ledger_writes.has_kubelet, true)
         {
             let ledger = Arc::clone(&self.ledger_writes.ledger);

@@ -31,7 +31,7 @@ pub struct SlotTable {
     first: Option<Instant>,
     /// Kubelet whose records had all slots of this node, as this or an earlier agent saw it.
     trusted: Option<KubeletRun>,
-    /// True if the machine has booted since an earlier agent last noted a kubelet.
+    /// True if the machine has booted since the agent before this one started.
     has_rebooted: bool,
 }
 
@@ -43,8 +43,8 @@ struct Claim {
 }
 
 impl SlotTable {
-    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted, `has_rebooted` is true if it noted it before the
-    /// machine's last boot.
+    /// Returns an empty set; `trusted` is the kubelet that an earlier agent has noted, `has_rebooted` is true if the machine has booted since
+    /// that agent started.
     pub fn new(trusted: Option<KubeletRun>, has_rebooted: bool) -> Self {
         Self {
             trusted,

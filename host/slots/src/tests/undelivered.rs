@@ -143,3 +143,27 @@ fn as_many_nodes_as_an_instance_has_free_slots_prefer_different_ones() {
     let (_sender, unknown) = watch::channel(Arc::default());
     assert!(preferred(&unknown).len() > 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_is_noted_only_once_all_instances_are_read() {
+    let fixture = Fixture::new(&[("cams", &[instance("cams", "a", 2, &[(0, NODE)])])]);
+    let store = Arc::new(Store::default());
+    store.edit(|set| set.complete = false);
+    let devices = watch::Sender::new(Arc::new(fixture.devices.clone()));
+    let ledger = Arc::new(Ledger::default());
+    let rig = Rig::start(
+        Arc::clone(&store),
+        Kubelet::new(Some(1)),
+        devices,
+        Arc::clone(&ledger) as _,
+    );
+    idle().await;
+    assert_eq!(ledger.kubelet(), None);
+    rig.store.edit(|set| set.clone_from(&fixture.instances));
+    pass(30).await;
+    assert_eq!(
+        ledger.kubelet(),
+        None,
+        "it may have lost the record of the slot"
+    );
+}
