@@ -1,6 +1,6 @@
 //! Rejected devices of an answer: a bounded number is shown, the ids of all are kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,8 @@ pub struct LeftOuts {
     pub more: u64,
     /// Ids of all rejected devices, except ids that no device can have.
     pub ids: BTreeSet<String>,
+    /// Property or path in the container that the grants do not allow, by the id of the rejected device that has it.
+    pub ungranted: BTreeMap<String, String>,
 }
 
 impl LeftOuts {

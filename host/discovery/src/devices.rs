@@ -113,6 +113,12 @@ impl SessionDevices {
         if devices != Devices::Unchanged {
             self.left_out = left_out.ids;
             self.over = 0;
+            // A new version of a handler may want more than is granted: only a device that already gives the item has lost its grant.
+            let ungranted = &left_out.ungranted;
+            differs |= self.let_go(|key, tracked| {
+                let item = ungranted.get(&key.id);
+                item.is_some_and(|item| tracked.device.gives(item))
+            });
         }
         let (reported, complete) = match devices {
             Devices::Complete(devices) => (devices, true),

@@ -178,6 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_grants_do_not_allow_is_named_by_its_place_in_the_container() {
+        for (device, item) in [
+            (with_property("B", "x"), Some("B")),
+            (with_property("A_B", "\u{0}"), None),
+            (with_node("/dev/zero", "rw"), Some("/dev/null")),
+            (with_node("/dev/nula", "rw"), None),
+        ] {
+            let found = check(vec![device]).unwrap();
+            let ungranted = found.left_out.ungranted.get("d").map(String::as_str);
+            assert_eq!(ungranted, item, "{:?}", found.left_out);
+        }
+    }
+
+    #[test]
     fn a_set_over_a_limit_is_refused_whole_with_the_remedy() {
         let many = (0..4097)
             .map(|number| mk_device(&number.to_string()))

@@ -37,6 +37,23 @@ pub trait Reported {
     }
 }
 
+/// Reason why a device is left out.
+pub(crate) struct Rejection {
+    /// Message for the operator.
+    pub reason: String,
+    /// Property or path in the container that the grants do not allow.
+    pub ungranted: Option<String>,
+}
+
+impl From<String> for Rejection {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            ungranted: None,
+        }
+    }
+}
+
 /// Rules that the devices of an answer are checked against.
 pub struct Bounds<'a> {
     /// Grants with the paths that may be handed out.
@@ -62,32 +79,35 @@ impl Bounds<'_> {
             let checked = if is_new {
                 self.device(raw)
             } else {
-                Err("the id was there before in the same answer; the first one counts".to_owned())
+                let reason = "the id was there before in the same answer; the first one counts";
+                Err(reason.to_owned().into())
             };
             match checked {
                 Ok(device) => devices.push(device),
-                Err(reason) => left_out.add(&id, || LeftOut {
-                    id: self.secrets.clean(&id, SHOWN_ID),
-                    reason: self.secrets.clean(&reason, SHOWN_REASON),
-                }),
+                Err(Rejection { reason, ungranted }) => {
+                    left_out.add(&id, || LeftOut {
+                        id: self.secrets.clean(&id, SHOWN_ID),
+                        reason: self.secrets.clean(&reason, SHOWN_REASON),
+                    });
+                    left_out.ungranted.extend(ungranted.map(|item| (id, item)));
+                }
             }
         }
         devices
     }
 
-    fn device<R: Reported>(&self, raw: R) -> Result<Device, String> {
+    fn device<R: Reported>(&self, raw: R) -> Result<Device, Rejection> {
         if raw.text() > device::MAX_TEXT {
-            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
+            return Err(format!("has more than {} bytes of text", device::MAX_TEXT).into());
         }
         // Secrets are checked first: later errors quote texts escaped, and a secret would not be recognized in that form.
         if let Some(name) = self.secret_in(&raw) {
-            return Err(format!(
-                "has the value of the secret property {name}, or a part of it"
-            ));
+            let reason = format!("has the value of the secret property {name}, or a part of it");
+            return Err(reason.into());
         }
         let mut device = raw.into_device(self.shared)?;
         if let Some(problem) = device.problem() {
-            return Err(problem);
+            return Err(problem.into());
         }
         self.hand_out(&mut device)?;
         Ok(device)

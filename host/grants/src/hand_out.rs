@@ -2,7 +2,7 @@
 
 use leafhost_core::device::{self, Device};
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Rejection};
 
 mod paths;
 
@@ -14,38 +14,49 @@ impl Bounds<'_> {
     ///
     /// # Errors
     /// Returns a message for the operator that names the item that is not granted or cannot be handed out.
-    pub(crate) fn hand_out(&self, device: &mut Device) -> Result<(), String> {
+    pub(crate) fn hand_out(&self, device: &mut Device) -> Result<(), Rejection> {
         let grants = &self.grants.devices;
         if let Some(name) = device
             .properties
             .keys()
             .find(|name| !grants.allows_env(name))
         {
-            return Err(format!(
-                "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, PYTHON*, *_PROXY and the like)"
-            ));
+            return Err(Rejection {
+                reason: format!(
+                    "property {name} is not granted; `devices.env` in the grants lists what may be set (never PATH, LD_*, PYTHON*, *_PROXY and the like)"
+                ),
+                ungranted: Some(name.clone()),
+            });
         }
         for node in &mut device.nodes {
             let granted = |path: &str| {
                 grants.allows_node(path) || (grants.udev_nodes && self.udev_nodes.contains(path))
             };
-            node.host_path = self.granted_path(&node.host_path, "nodes", granted)?;
+            // What `udev` stands for are the devices that the handler has seen in this call.
+            let ungranted = (!granted(&node.host_path) && !grants.udev_nodes)
+                .then(|| node.container_path.clone());
+            node.host_path = self
+                .granted_path(&node.host_path, "nodes", granted)
+                .map_err(|reason| Rejection { reason, ungranted })?;
             if let Some(problem) = paths::node_target_problem(&node.container_path, &node.host_path)
             {
-                return Err(format!("device node {:?} {problem}", node.container_path));
+                return Err(format!("device node {:?} {problem}", node.container_path).into());
             }
         }
         for mount in &mut device.mounts {
             let read_only = mount.read_only;
             let granted = |path: &str| grants.allows_mount(path, read_only);
-            mount.host_path = self.granted_path(&mount.host_path, "mounts", granted)?;
+            let ungranted = (!granted(&mount.host_path)).then(|| mount.container_path.clone());
+            mount.host_path = self
+                .granted_path(&mount.host_path, "mounts", granted)
+                .map_err(|reason| Rejection { reason, ungranted })?;
             if let Some(problem) = paths::mount_target_problem(&mount.container_path) {
-                return Err(format!("mount {:?} {problem}", mount.container_path));
+                return Err(format!("mount {:?} {problem}", mount.container_path).into());
             }
         }
         // Targets of links may be longer than the links.
         if device.text() > device::MAX_TEXT {
-            return Err(format!("has more than {} bytes of text", device::MAX_TEXT));
+            return Err(format!("has more than {} bytes of text", device::MAX_TEXT).into());
         }
         Ok(())
     }

@@ -60,6 +60,22 @@ fn with(devices: &[Device]) -> SessionDevices {
 }
 
 #[test]
+fn only_a_device_that_gives_what_is_no_longer_granted_goes() {
+    let mut device = local("a");
+    device.properties.insert("A".into(), "1".into());
+    for (item, left) in [("A", vec![]), ("B", vec!["a"])] {
+        let mut session = with(std::slice::from_ref(&device));
+        let mut answer = Discovery {
+            left_out: left_out("a"),
+            ..complete(&[])
+        };
+        answer.left_out.ungranted = [("a".to_owned(), item.to_owned())].into();
+        assert_eq!(session.fold(answer, DEFAULTS, at(5)), left.is_empty());
+        assert_eq!(shown(&session), left, "{item}");
+    }
+}
+
+#[test]
 fn each_kind_of_answer_leaves_what_it_should() {
     let left_out = |id: &str| Discovery {
         left_out: left_out(id),

@@ -100,6 +100,24 @@ fn what_is_granted_is_handed_out() {
 }
 
 #[test]
+fn a_node_that_the_handler_has_not_seen_in_this_call_has_lost_no_grant() {
+    let table: [(Break, Option<&str>); 2] = [
+        (|d| d.device_nodes = vec![node("/dev/sda")], None),
+        (
+            |d| d.mounts = vec![mount("/x", "/etc/ssl", true)],
+            Some("/x"),
+        ),
+    ];
+    for (breaks, item) in table {
+        let mut device = raw("d");
+        breaks(&mut device);
+        let found = discovery(vec![device], &Secrets::default());
+        let ungranted = found.left_out.ungranted.get("d").map(String::as_str);
+        assert_eq!(ungranted, item, "{:?}", found.left_out);
+    }
+}
+
+#[test]
 fn what_is_not_granted_leaves_the_device_out_and_says_why() {
     let table: [(Break, &str); 22] = [
         (
