@@ -76,11 +76,7 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
     let Some((field, needs_key)) = field(name) else {
         return Err(start.mistake(match name {
             "" => no_field(start.rest),
-            "SYMLINK" => {
-                "SYMLINK is not known here; compare all links of the device, as in \
-                 ENV{DEVLINKS}==\"*/dev/serial/by-id/usb-*\""
-                    .to_owned()
-            }
+            "SYMLINK" => no_symlink(*reader),
             _ if UNSUPPORTED.contains(&name) => {
                 format!("{name} is not about finding devices; remove it")
             }
@@ -101,6 +97,39 @@ fn term(reader: &mut Reader<'_>) -> Result<Term, Mistake> {
         negated,
         value,
     })
+}
+
+/// Describes how a rule compares links. `reader` is behind the word SYMLINK; the remedy has the value that follows it, if any.
+fn no_symlink(mut reader: Reader<'_>) -> String {
+    let written = comparison(&mut reader).unwrap_or_default();
+    let (negated, links) = match written {
+        (_, links) if links.is_empty() => (false, "serial/by-id/usb-*".to_owned()),
+        written => written,
+    };
+    let operator = if negated { "!=" } else { "==" };
+    let globs = links.split('|').map(|link| {
+        let link = link.strip_prefix("/dev/").unwrap_or(link);
+        let glob = format!("*/dev/{link}");
+        if link.ends_with('*') {
+            glob
+        } else {
+            // A space follows every link but the last.
+            format!("{glob}|{glob} *")
+        }
+    });
+    let globs: Vec<String> = globs.collect();
+    let globs = globs.join("|").replace('"', "\\\"");
+    format!(
+        "SYMLINK is not known here; compare all links of the device: ENV{{DEVLINKS}}{operator}\"{globs}\""
+    )
+}
+
+/// Parses an operator and a value; `None` if they are not written so.
+fn comparison(reader: &mut Reader<'_>) -> Option<(bool, String)> {
+    reader.skip(char::is_whitespace);
+    let negated = operator(reader, "SYMLINK").ok()?;
+    reader.skip(char::is_whitespace);
+    Some((negated, value(reader).ok()?))
 }
 
 /// Describes a text that begins with no field.
@@ -444,6 +473,34 @@ mod tests {
                 "{line:?}"
             );
             assert_eq!(looks_like_port(value, None), is_port, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_remedy_for_symlink_has_the_value() {
+        for (text, remedy) in [
+            (
+                "SYMLINK==\"zigbee\"",
+                "ENV{DEVLINKS}==\"*/dev/zigbee|*/dev/zigbee *\"",
+            ),
+            (
+                "SYMLINK == \"/dev/serial/by-id/usb-X*\"",
+                "ENV{DEVLINKS}==\"*/dev/serial/by-id/usb-X*\"",
+            ),
+            (
+                "SYMLINK!=\"a*|b\"",
+                "ENV{DEVLINKS}!=\"*/dev/a*|*/dev/b|*/dev/b *\"",
+            ),
+            ("SYMLINK==\"a\\\"*\"", "ENV{DEVLINKS}==\"*/dev/a\\\"*\""),
+            (
+                "SYMLINK+=\"zigbee\"",
+                "ENV{DEVLINKS}==\"*/dev/serial/by-id/usb-*\"",
+            ),
+            ("SYMLINK", "ENV{DEVLINKS}==\"*/dev/serial/by-id/usb-*\""),
+        ] {
+            let mistake = parse(text).unwrap_err();
+            assert!(mistake.what.ends_with(remedy), "{text}: {mistake}");
+            assert!(parse(remedy).is_ok(), "{remedy}");
         }
     }
 

@@ -473,6 +473,11 @@ fn problems_of_details_name_the_field() {
             "permission",
             "unknown field permission; did you mean permissions?",
         ),
+        (
+            "{udevRules: [], identity: port}",
+            "identity",
+            "unknown field identity; did you mean leafhost.dev/identity?",
+        ),
         ("udevRules: KERNEL", "udevRules", "must be a list"),
         (
             "udevRules: [KERNEL: a]",

@@ -34,7 +34,8 @@ pub struct Found {
     /// Devices for which a rule holds, and their ancestors, sorted by devpath.
     pub devices: Vec<Device>,
     /// Notes for the operator: first terms that are globs here and were regular expressions in Akri, then terms that held only as a regular
-    /// expression, then devices that no rule took and one nearly did, those with the most matching terms first. At most [`MAX_NOTES`].
+    /// expression, then devices that no rule took and one nearly did, those with the most matching terms first; devices
+    /// that only lack the value share one note. At most [`MAX_NOTES`].
     pub notes: Vec<Note>,
     /// Number of notes that were dropped.
     pub notes_dropped: u64,
@@ -125,6 +126,7 @@ pub fn find(rules: &[Rule], allowed: &Subsystems) -> Result<Found> {
                 notes.missed(index, devpath, miss);
             }
         } else {
+            notes.matched();
             let (rules, node) = (held, own);
             matched.insert(devpath, Matched { rules, node });
         }

@@ -58,15 +58,19 @@ impl Unknown {
     }
 }
 
-/// Returns the most similar known field if it differs in at most a third of its letters.
+/// Returns the most similar known field if it differs in at most a third of its letters. A prefix such as `leafhost.dev/` may be absent.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
-    let distances = known.iter().map(|known| {
-        let distance = strsim::osa_distance(&name, &known.to_ascii_lowercase());
-        (distance, *known)
+    let spellings = known.iter().flat_map(|&known| {
+        let last = known.rsplit('/').next().unwrap_or(known);
+        [(known, known), (last, known)]
     });
-    let (distance, known) = distances.min()?;
-    (distance <= known.len() / 3).then_some(known)
+    let distances = spellings.map(|(spelling, known)| {
+        let distance = strsim::osa_distance(&name, &spelling.to_ascii_lowercase());
+        (distance, known, spelling.len())
+    });
+    let (distance, known, length) = distances.min()?;
+    (distance <= length / 3).then_some(known)
 }
 
 /// Step from a value into one of its fields or items.

@@ -187,7 +187,10 @@ fn skipped_lines(out: &mut Page, session: &SessionView, all: bool) {
     if session.skipped.is_empty() && session.skipped_dropped == 0 {
         return;
     }
-    out.section(&format!("Seen by {} but not matched", session.source));
+    out.section(&format!(
+        "Seen by {}, but not matched or not complete",
+        session.source
+    ));
     if !session.skipped.is_empty() {
         out.table(&skipped(&session.skipped, all));
     }

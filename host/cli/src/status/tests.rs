@@ -464,7 +464,7 @@ Use one device, or all
   podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/cams=all IMAGE
   (podman before 5.5 has no --cdi-spec-dir: as root, start the agent with --cdi-dir /etc/cdi, or copy the specs there from /home/a/cdi)
 
-Seen by cam.wasm but not matched
+Seen by cam.wasm, but not matched or not complete
   SKIPPED   RULE   WHY
   10.0.0.7  types  is a printer
   and 3 more

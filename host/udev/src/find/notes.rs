@@ -1,13 +1,13 @@
 //! Notes of a search, bounded, the most useful first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::readings::Glob;
 use super::{MAX_NOTES, Note};
 use crate::listing::Listing;
 use crate::pattern::Match;
 use crate::rule::{Field, Rule, Term};
-use crate::verdict::Miss;
+use crate::verdict::{Miss, costs_a_file};
 
 /// Maximum number of devices for which a hint is looked up.
 const MAX_HINTS: usize = 100;
@@ -21,6 +21,28 @@ pub(super) struct Notes<'a> {
     as_regex: BTreeMap<(u32, usize), (&'a str, usize)>,
     missed: Vec<(u32, &'a str, Miss)>,
     forgotten: usize,
+    /// True if a rule holds for some device.
+    has_matched: bool,
+}
+
+/// A device that a rule nearly matches.
+struct Told<'a> {
+    rule: u32,
+    devpath: &'a str,
+    miss: Miss,
+    hint: Option<String>,
+}
+
+impl Told<'_> {
+    /// Returns true if nothing is known of the device but that the value is absent.
+    fn is_bare(&self) -> bool {
+        self.hint.is_none() && self.miss.actual.is_none() && self.miss.at.is_none()
+    }
+
+    /// Returns rule and term.
+    fn place(&self) -> (u32, usize) {
+        (self.rule, self.miss.failed)
+    }
 }
 
 impl<'a> Notes<'a> {
@@ -49,6 +71,11 @@ impl<'a> Notes<'a> {
     /// Records a term that holds only as a regular expression.
     pub(super) fn matched_as_regex(&mut self, rule: u32, term: usize, devpath: &'a str) {
         self.as_regex.entry((rule, term)).or_insert((devpath, 0)).1 += 1;
+    }
+
+    /// Records that a rule holds for some device.
+    pub(super) fn matched(&mut self) {
+        self.has_matched = true;
     }
 
     /// Records a rule that nearly held.
@@ -112,16 +139,40 @@ impl<'a> Notes<'a> {
                 })
             });
         let missed = self.missed.into_iter().enumerate();
-        let missed = missed.filter_map(|(place, (rule, devpath, miss))| {
-            let (rule, term) = lookup(rules, rule, miss.failed)?;
-            let value = found(term, &miss);
-            let is_first = place < MAX_HINTS;
-            let hint = is_first.then(|| hint(rule, miss.failed, devpath)).flatten();
-            let why = match hint {
+        let missed: Vec<Told<'_>> = missed
+            .filter_map(|(place, (rule, devpath, miss))| {
+                let (of_rule, _) = lookup(rules, rule, miss.failed)?;
+                let is_first = place < MAX_HINTS;
+                let hint = is_first.then(|| hint(of_rule, miss.failed, devpath));
+                Some(Told {
+                    rule,
+                    devpath,
+                    miss,
+                    hint: hint.flatten(),
+                })
+            })
+            .collect();
+        let bare = folded(&missed);
+        let total = bare.values().fold(total, |total, count| total + 1 - count);
+        let is_all = |rule: u32, count: usize| {
+            let of_rule = missed.iter().filter(|told| told.rule == rule);
+            !self.has_matched && self.forgotten == 0 && of_rule.count() == count
+        };
+        let mut said = BTreeSet::new();
+        let missed = missed.iter().filter_map(|told| {
+            let (rule, term) = lookup(rules, told.rule, told.miss.failed)?;
+            if told.is_bare()
+                && let Some(count) = bare.get(&told.place())
+            {
+                let is_new = said.insert(told.place());
+                return is_new.then(|| none(rule, term, is_all(told.rule, *count)));
+            }
+            let value = found(term, &told.miss);
+            let why = match &told.hint {
                 Some(hint) => format!("{value}; {hint}"),
                 None => value,
             };
-            Some(near(devpath, rule, term, &why))
+            Some(near(told.devpath, rule, term, &why))
         });
         let notes: Vec<Note> = globs
             .chain(as_regex)
@@ -131,6 +182,74 @@ impl<'a> Notes<'a> {
         let dropped = total.saturating_sub(notes.len());
         (notes, u64::try_from(dropped).unwrap_or(u64::MAX))
     }
+}
+
+/// Returns the numbers of devices that share a note, by rule and term.
+fn folded(missed: &[Told<'_>]) -> BTreeMap<(u32, usize), usize> {
+    let mut bare: BTreeMap<(u32, usize), usize> = BTreeMap::new();
+    for told in missed.iter().filter(|told| told.is_bare()) {
+        *bare.entry(told.place()).or_default() += 1;
+    }
+    bare.retain(|_, count| *count > 1);
+    bare
+}
+
+/// Returns the note about all devices of which nothing is known but that the value of `failed` is absent. There are others unless `is_all`
+/// is set.
+fn none(rule: &Rule, failed: &Term, is_all: bool) -> Note {
+    let on_ancestors = failed.field.is_plural();
+    // Before a term that needs a file fails, those that need none hold; before one on ancestors, all others.
+    let holding = rule
+        .terms()
+        .filter(|term| !term.field.is_plural() && (on_ancestors || !costs_a_file(term.field)));
+    let (subsystems, others): (Vec<&Term>, Vec<&Term>) =
+        holding.partition(|term| term.field == Field::Subsystem && !term.negated);
+    let mut devices = if is_all {
+        "no device"
+    } else {
+        "no other device"
+    }
+    .to_owned();
+    for term in subsystems {
+        devices = format!("{devices} of subsystem {}", term.value);
+    }
+    let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+    if !others.is_empty() {
+        devices = format!("{devices} with {}", others.join(" and "));
+    }
+    let lacking: Vec<String> = rule
+        .terms()
+        .filter(|term| {
+            if on_ancestors {
+                term.field.is_plural()
+            } else {
+                *term == failed
+            }
+        })
+        .map(wanted)
+        .collect();
+    let place = match lacking.len() {
+        _ if !on_ancestors => "",
+        1 => " at any ancestor that the handler may see",
+        _ => " at one ancestor that the handler may see",
+    };
+    Note {
+        subject: "this machine".to_owned(),
+        rule: rule.to_string(),
+        reason: format!("{devices} has {}{place}", lacking.join(" and ")),
+    }
+}
+
+/// Returns the name and the value that a term asks for.
+fn wanted(term: &Term) -> String {
+    let than = if term.negated { "other than " } else { "" };
+    format!("{} {than}{:?}", name(term), term.value)
+}
+
+/// Returns the key of a term, else its field.
+fn name(term: &Term) -> String {
+    let field = || term.field.to_string().to_lowercase();
+    term.key.clone().unwrap_or_else(field)
 }
 
 /// Returns the note about a device that a rule nearly matches.
@@ -169,10 +288,7 @@ fn lookup(rules: &[Rule], rule: u32, term: usize) -> Option<(&Rule, &Term)> {
 
 /// Returns the value that does not match.
 fn found(term: &Term, miss: &Miss) -> String {
-    let what = term
-        .key
-        .clone()
-        .unwrap_or_else(|| term.field.to_string().to_lowercase());
+    let what = name(term);
     let is_attribute = matches!(term.field, Field::Attr | Field::Attrs);
     let here = match &miss.actual {
         Some(actual) => format!("{what} is {actual:?}"),
@@ -245,6 +361,77 @@ mod tests {
                     r#"TAG=="x*" does not hold: tag is absent or empty"#
                 ),
                 ("/devices/x00000", r#"TAG=="x*" does not hold: tag is "y""#),
+            ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn devices_without_the_value_share_a_note() -> Result<(), InvalidRule> {
+        let term = |field, key: &str, value: &str| Term {
+            field,
+            key: (!key.is_empty()).then(|| key.to_owned()),
+            negated: false,
+            value: value.to_owned(),
+        };
+        let tty = || term(Field::Subsystem, "", "tty");
+        let rules = [
+            Rule::new(vec![
+                tty(),
+                term(Field::Attrs, "idVendor", "10c4"),
+                term(Field::Attrs, "idProduct", "ea60"),
+            ])?,
+            Rule::new(vec![
+                tty(),
+                term(Field::Kernel, "", "tty*"),
+                term(Field::Env, "ID_MODEL", "x"),
+            ])?,
+        ];
+        let miss = |failed| Miss {
+            held: 1,
+            failed,
+            actual: None,
+            at: None,
+        };
+        let paths: Vec<String> = (0..68).map(|number| format!("/devices/{number}")).collect();
+        let written = |rule: u32, failed: usize, has_matched: bool, near: &str| {
+            let mut notes = Notes::default();
+            for path in &paths {
+                notes.missed(rule, path, miss(failed));
+            }
+            if has_matched {
+                notes.matched();
+            }
+            let hint = |_: &Rule, _: usize, path: &str| (path == near).then(|| "near".to_owned());
+            let (written, dropped) = notes.written(&rules, hint);
+            assert_eq!(dropped, 0);
+            let texts = written.into_iter().map(|note| (note.subject, note.reason));
+            texts.collect::<Vec<(String, String)>>()
+        };
+        let ancestors = r#"device of subsystem tty has idVendor "10c4" and idProduct "ea60" at one ancestor that the handler may see"#;
+        let own = r#"device of subsystem tty with KERNEL=="tty*" has ID_MODEL "x""#;
+        let machine = "this machine".to_owned();
+        assert_eq!(
+            written(0, 1, false, ""),
+            [(machine.clone(), format!("no {ancestors}"))]
+        );
+        assert_eq!(
+            written(1, 2, false, ""),
+            [(machine.clone(), format!("no {own}"))]
+        );
+        assert_eq!(
+            written(1, 2, true, ""),
+            [(machine.clone(), format!("no other {own}"))]
+        );
+        assert_eq!(
+            written(1, 2, false, "/devices/0"),
+            [
+                (
+                    "/devices/0".to_owned(),
+                    r#"ENV{ID_MODEL}=="x" does not hold: ID_MODEL is absent or empty; near"#
+                        .to_owned()
+                ),
+                (machine, format!("no other {own}")),
             ]
         );
         Ok(())
