@@ -143,15 +143,17 @@ impl Request {
 
     fn table(&self, status: &Status, now: Timestamp) -> Result<String> {
         let size = (self.args.watch && terminal::is_terminal()).then(terminal::size);
+        let width = size.map(|size| size.width);
         let lines = match (self.args.view, &self.args.name) {
             (None, _) => overview::lines(status, now, self.paint, size),
             (Some(View::Handlers), _) => tables::handlers(&status.handlers, now).lines(self.paint),
             (Some(View::Instances), _) => {
-                tables::instances(status, &self.instances(status)?, now).lines(self.paint)
+                tables::instances(status, &self.instances(status)?, now, width).lines(self.paint)
             }
             (Some(View::Instance), name) => {
                 let name = name.as_deref().unwrap_or_default();
-                instance::lines(status, instance::find(status, name)?, now, self.paint)
+                let instance = instance::find(status, name)?;
+                instance::lines(status, instance, now, width, self.paint)
             }
             (Some(View::Slots), _) => slots::table(status).lines(self.paint),
             (Some(View::Resources), _) => kubelet::lines(status, self.paint),
@@ -160,7 +162,7 @@ impl Request {
             }
             (Some(View::Configuration), Some(name)) => {
                 let view = configuration::find(status, name)?;
-                configuration::lines(status, view, now, self.args.all, self.paint)
+                configuration::lines(status, view, now, self.args.all, width, self.paint)
             }
         };
         let mut text = lines.join("\n");

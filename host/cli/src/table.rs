@@ -4,7 +4,7 @@ use std::iter::repeat_n;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::terminal::{Paint, Tone, cut, escape};
+use crate::terminal::{Paint, Tone, cut, cut_middle, escape};
 
 /// Text of a table cell with its tone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Table(Vec<Vec<Cell>>);
 
 /// Lower bound of a useful width of the last column.
 const LAST_COLUMN: usize = 20;
+/// Lower bound of the width to which the last column is cut.
+const LEAST: usize = 10;
 /// Number of spaces between two columns.
 const PADDING: usize = 2;
 
@@ -91,6 +93,17 @@ impl Table {
                 let mut places = 0..;
                 row.retain(|_| places.next() != place);
             }
+        }
+        self
+    }
+
+    /// Cuts cells of the last column in their middle, so that the table has at most `width` characters if its other columns leave room.
+    #[must_use]
+    pub fn cut_in_middle(mut self, width: usize) -> Self {
+        let before = self.width_with(0);
+        let most = width.saturating_sub(before).max(LEAST);
+        for cell in self.0.iter_mut().skip(1).filter_map(|row| row.last_mut()) {
+            cell.text = cut_middle(&cell.text, most).into_owned();
         }
         self
     }
@@ -169,6 +182,25 @@ mod tests {
             ["NAME   NOTE", "a-lo…  -", "b\\tc   why"].map(str::to_owned)
         );
         assert_eq!(lines(6), ["NOTE", "-", "why"]);
+    }
+
+    #[test]
+    fn the_last_column_is_cut_in_its_middle() {
+        let lines = |width| {
+            let mut table = Table::new(&["NAME", "ID"]);
+            table.row(["a".into(), "http://10.0.0.2/service#1".into()]);
+            table.row(["b".into(), "short".into()]);
+            table.cut_in_middle(width).lines(Paint::PLAIN)
+        };
+        assert_eq!(
+            lines(31),
+            ["NAME  ID", "a     http://10.0.0.2/service#1", "b     short"]
+        );
+        assert_eq!(
+            lines(21),
+            ["NAME  ID", "a     http://…rvice#1", "b     short"]
+        );
+        assert_eq!(lines(1), ["NAME  ID", "a     http…ice#1", "b     short"]);
     }
 
     #[test]

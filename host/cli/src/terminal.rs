@@ -167,6 +167,29 @@ pub fn cut(line: &str, width: usize) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
+/// Returns what fits into `width` columns of a text without colours; a cut text has its beginning, `…` and its end.
+pub fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return Cow::Borrowed(text);
+    }
+    let room = width.saturating_sub(1);
+    let end = fitting(text.chars().rev(), room - room / 2);
+    let mut kept: String = fitting(text.chars(), room / 2).iter().collect();
+    kept.push('…');
+    kept.extend(end.iter().rev());
+    Cow::Owned(kept)
+}
+
+/// Returns the first characters that fit into `width` columns.
+fn fitting(characters: impl Iterator<Item = char>, width: usize) -> Vec<char> {
+    let mut shown = 0;
+    let fits = |character: &char| {
+        shown += character.width().unwrap_or_default();
+        shown <= width
+    };
+    characters.take_while(fits).collect()
+}
+
 /// Formats a value as JSON or YAML. In a `stream` each value is one line of JSON or one YAML document.
 pub fn document(output: Output, stream: bool, value: &impl Serialize) -> Result<String> {
     Ok(match (output, stream) {
@@ -230,6 +253,20 @@ mod tests {
         assert_eq!(cut("相机相机", 5), "相机…");
         assert_eq!(cut("相机", 3), "相…");
         assert_eq!(cut("相机", 2), "…");
+    }
+
+    #[test]
+    fn a_long_text_keeps_its_beginning_and_its_end() {
+        for (text, width, expected) in [
+            ("abcd", 4, "abcd"),
+            ("abcdefgh", 5, "ab…gh"),
+            ("abcdefgh", 4, "a…gh"),
+            ("abcdefgh", 1, "…"),
+            ("相机相机", 5, "相…机"),
+            ("相机相机", 4, "…机"),
+        ] {
+            assert_eq!(cut_middle(text, width), expected);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use leafhost_core::instance::Instance;
 use leafhost_core::left_out::LeftOut;
 use leafhost_core::session::Explanation;
 
-use super::page::Page;
+use super::page::{INDENT, Page};
 use super::{kubelet, podman, tables};
 use crate::age::{age, bytes, length};
 use crate::table::{Cell, Table};
@@ -53,12 +53,13 @@ pub fn find<'a>(status: &'a Status, name: &str) -> Result<&'a ConfigurationView>
     }
 }
 
-/// Returns the Configuration's details as lines.
+/// Returns the Configuration's details as lines. If `width` is given, Instances and commands fit it.
 pub fn lines(
     status: &Status,
     view: &ConfigurationView,
     now: Timestamp,
     all: bool,
+    width: Option<usize>,
     paint: Paint,
 ) -> Vec<String> {
     let mut out = Page::new(paint);
@@ -117,12 +118,13 @@ pub fn lines(
         session_lines(&mut out, session, now);
     }
     let instances: Vec<&Instance> = tables::of(status, Some(view)).collect();
-    let instances = tables::instances(status, &instances, now);
+    let within = width.map(|width| width.saturating_sub(INDENT));
+    let instances = tables::instances(status, &instances, now, within);
     if !instances.is_empty() {
         out.section("Instances");
         out.table(&instances);
     }
-    podman_lines(&mut out, status, view);
+    podman_lines(&mut out, status, view, within);
     let pod_lines = kubelet::pod_lines(status, view);
     if !pod_lines.is_empty() {
         out.section("In a pod's container: any device, or a particular one");
@@ -240,7 +242,7 @@ pub fn skipped(explanations: &[Explanation], all: bool) -> Table {
     table
 }
 
-fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
+fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView, width: Option<usize>) {
     let (Some(dir), Some(kind)) = (&status.cdi_dir, &view.cdi_kind) else {
         return;
     };
@@ -255,11 +257,11 @@ fn podman_lines(out: &mut Page, status: &Status, view: &ConfigurationView) {
     // A device that does not work is a bad example.
     if let Some(first) = offered(true) {
         out.section("Use one device, or all");
-        out.indented([podman::run_line(dir, first)]);
+        out.indented(podman::run_lines(dir, first, width));
     } else {
         out.section("Use all devices");
     }
-    out.indented([podman::run_line(dir, &format!("{kind}=all"))]);
+    out.indented(podman::run_lines(dir, &format!("{kind}=all"), width));
     if let Some(note) = podman::other_podman(dir) {
         let note = out.paint.apply(Tone::Faint, &format!("  ({note})"));
         out.lines.push(note);

@@ -9,7 +9,7 @@ use leafhost_core::attribute::AttributeValue;
 use leafhost_core::instance::Instance;
 use leafhost_core::text;
 
-use super::page::Page;
+use super::page::{INDENT, Page};
 use super::{kubelet, podman, slots, tables};
 use crate::age::age;
 use crate::table::Table;
@@ -68,8 +68,14 @@ fn instead(status: &Status, name: &str) -> String {
     }
 }
 
-/// Returns the Instance's details as lines.
-pub fn lines(status: &Status, instance: &Instance, now: Timestamp, paint: Paint) -> Vec<String> {
+/// Returns the Instance's details as lines. If `width` is given, the command fits it.
+pub fn lines(
+    status: &Status,
+    instance: &Instance,
+    now: Timestamp,
+    width: Option<usize>,
+    paint: Paint,
+) -> Vec<String> {
     let mut out = Page::new(paint);
     let (metadata, spec) = (&instance.metadata, &instance.spec);
     out.field("Instance", &instance.key().to_string());
@@ -103,7 +109,8 @@ pub fn lines(status: &Status, instance: &Instance, now: Timestamp, paint: Paint)
     }
     if let (Some(dir), Some(device)) = (&status.cdi_dir, cdi_device) {
         out.section("Use it");
-        out.indented([podman::run_line(dir, device)]);
+        let width = width.map(|width| width.saturating_sub(INDENT));
+        out.indented(podman::run_lines(dir, device, width));
     }
     if let Some(line) = kubelet::pod_line(status, instance) {
         out.section("In a pod's container");

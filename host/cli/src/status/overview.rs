@@ -53,7 +53,7 @@ pub fn lines(status: &Status, now: Timestamp, paint: Paint, size: Option<Size>) 
         .iter()
         .partition(|instance| tables::is_troubled(instance, &status.node));
     first.extend(rest);
-    let instances = tables::narrow_instances(status, &first, now, size.width);
+    let instances = tables::instances(status, &first, now, Some(size.width));
     let instances = table(&instances, NO_INSTANCES, paint);
 
     // An empty line precedes each table, and one line is kept for the cursor.
@@ -90,7 +90,10 @@ fn whole(status: &Status, now: Timestamp, paint: Paint) -> Vec<String> {
             tables::configurations(&status.configurations, now),
             no_configurations(status),
         ),
-        (tables::instances(status, &instances, now), NO_INSTANCES),
+        (
+            tables::instances(status, &instances, now, None),
+            NO_INSTANCES,
+        ),
     ] {
         lines.push(String::new());
         lines.extend(table(&content, nothing, paint));

@@ -3,6 +3,9 @@
 use crate::table::Table;
 use crate::terminal::{Paint, Tone};
 
+/// Number of spaces before what is under a heading.
+pub const INDENT: usize = 2;
+
 /// Lines grouped under headings.
 #[derive(Debug)]
 pub struct Page {
@@ -61,7 +64,8 @@ impl Page {
 
     /// Adds indented lines.
     pub fn indented(&mut self, lines: impl IntoIterator<Item = String>) {
-        let lines = lines.into_iter().map(|line| format!("  {line}"));
+        let lines = lines.into_iter();
+        let lines = lines.map(|line| format!("{:INDENT$}{line}", ""));
         self.lines.extend(lines);
     }
 }

@@ -3,6 +3,7 @@
 use leafhost_agent::status::Status;
 
 use crate::folders::SYSTEM_CDI;
+use crate::terminal::wrap;
 
 /// Returns the option before `run` by which podman finds the specs, empty if none is needed, and a note for versions of
 /// podman that need another one.
@@ -34,10 +35,22 @@ pub fn hint(status: &Status) -> Option<String> {
     })
 }
 
-/// Returns the line for one device, or for `all` of a kind.
-pub fn run_line(cdi_dir: &str, device: &str) -> String {
+/// Returns the command for one device, or for `all` of a kind. If `width` is given, it is wrapped so that a shell reads one command.
+pub fn run_lines(cdi_dir: &str, device: &str, width: Option<usize>) -> Vec<String> {
+    /// Continues a command in the next line.
+    const CONTINUED: &str = " \\";
     let (option, _) = spec_option(cdi_dir);
-    format!("podman {option}run --rm --device {device} IMAGE")
+    let command = format!("podman {option}run --rm --device {device} IMAGE");
+    // A quoted path may have spaces.
+    let Some(width) = width.filter(|_| !command.contains('\'')) else {
+        return vec![command];
+    };
+    let mut lines = wrap(&command, width.saturating_sub(CONTINUED.len()));
+    let last = lines.len().saturating_sub(1);
+    for line in lines.iter_mut().take(last) {
+        line.push_str(CONTINUED);
+    }
+    lines
 }
 
 /// Returns a note for other versions of podman, if the line does not suit them.
@@ -75,8 +88,14 @@ mod tests {
                 "podman --cdi-spec-dir /home/a/cdi run --rm --device akri.sh/a=1 IMAGE",
             ),
         ] {
-            assert_eq!(run_line(dir, "akri.sh/a=1"), line);
+            assert_eq!(run_lines(dir, "akri.sh/a=1", None), [line]);
+            let wrapped = run_lines(dir, "akri.sh/a=1", Some(30)).join("\n");
+            assert_eq!(wrapped.replace("\\\n", ""), line);
         }
+        assert_eq!(
+            run_lines("/etc/cdi", "akri.sh/a=1", Some(34)),
+            ["podman run --rm --device \\", "akri.sh/a=1 IMAGE"]
+        );
         assert_eq!(other_podman("/etc/cdi"), None);
         assert!(other_podman("/x").unwrap().contains("/etc/cdi"));
         let newer = other_podman("/run/cdi").unwrap();

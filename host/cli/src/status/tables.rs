@@ -258,24 +258,21 @@ fn beginning(what: &str, count: u64, first: &str) -> String {
     }
 }
 
-/// Builds the table with one line per Instance.
-pub fn instances(status: &Status, instances: &[&Instance], now: Timestamp) -> Table {
-    instances_with(status, instances, now, |id| id.into())
-}
-
-/// Builds the same table in at most `width` characters: ids by their base names, without the less important columns.
-pub fn narrow_instances(
+/// Builds the table with one line per Instance. If it does not fit `width` characters, it has ids by their base names or cut in
+/// their middle, and lacks less important columns.
+pub fn instances(
     status: &Status,
     instances: &[&Instance],
     now: Timestamp,
-    width: usize,
+    width: Option<usize>,
 ) -> Table {
     let table = instances_with(status, instances, now, |id| id.into());
-    if table.width() <= width {
+    let Some(width) = width.filter(|width| table.width() > *width) else {
         return table;
-    }
+    };
     let table = instances_with(status, instances, now, base_name);
-    table.fitted(width, &["SHARED", "CDI-DEVICE", "AGE"])
+    let table = table.fitted(width, &["SHARED", "CDI-DEVICE", "AGE"]);
+    table.cut_in_middle(width)
 }
 
 fn instances_with(

@@ -381,6 +381,21 @@ fn a_path_is_shown_by_its_base_name_where_the_whole_does_not_fit() {
 }
 
 #[test]
+fn an_id_keeps_its_end_where_the_whole_does_not_fit() {
+    let mut status = mk_status();
+    let id = "http://10.77.0.2:80/onvif/device_service?from=the-recorder#VideoSource=2";
+    let spec = json!({"leafhost": {"id": id}});
+    let instance = serde_json::from_value(mk_instance("t", "d46b65", &spec)).unwrap();
+    status.instances = [instance].into();
+    let lines = overview::lines(&status, now(), Paint::PLAIN, Some(mk_size(24)));
+    let row = lines.iter().find(|line| line.starts_with("t-d46b65"));
+    let row = row.unwrap();
+    assert!(row.contains("  http://"), "{row}");
+    assert!(row.ends_with("Source=2"), "{row}");
+    assert!(row.chars().count() <= 80, "{row}");
+}
+
+#[test]
 fn instances_are_filtered_by_configuration_and_health() {
     let names = |name: Option<&str>, unhealthy| {
         let mut request = request(Some(View::Instances), name, Output::Json);

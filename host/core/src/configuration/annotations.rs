@@ -46,21 +46,31 @@ pub fn invalid_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldP
     problems.chain(restarts).collect()
 }
 
-/// Returns a problem for each annotation whose name begins like ours and is not known. It has no effect.
+/// Returns a problem for each annotation that is meant for Leafhost and is not known. It has no effect.
 pub fn unknown_annotations(annotations: &BTreeMap<String, String>) -> Vec<FieldProblem> {
-    let names = annotations.keys().filter_map(|name| {
-        let rest = name.strip_prefix(OURS)?;
-        (!KNOWN.contains(&name.as_str())).then_some((name, rest))
-    });
-    let problem = |(name, rest): (&String, &str)| {
-        let known = KNOWN.iter().filter_map(|known| known.strip_prefix(OURS));
-        let hint = match text::nearest(rest, known) {
+    let names = annotations.keys().map(String::as_str);
+    let problem = |name: &str| {
+        let hint = hint(name)?;
+        let message = format!("unknown annotation {name}; {hint}");
+        Some(FieldProblem::new(path(name), message))
+    };
+    let unknown = names.filter(|name| !KNOWN.contains(name));
+    unknown.filter_map(problem).take(MOST).collect()
+}
+
+/// Returns a hint for an unknown annotation whose name begins like ours, or is ours after a prefix that looks like ours.
+fn hint(name: &str) -> Option<String> {
+    let (prefix, rest) = name.split_once('/')?;
+    let mut known = KNOWN.iter().filter_map(|known| known.strip_prefix(OURS));
+    if name.starts_with(OURS) {
+        return Some(match text::nearest(rest, known) {
             Some(near) => format!("did you mean {OURS}{near}?"),
             None => format!("known: {}", KNOWN.join(", ")),
-        };
-        FieldProblem::new(path(name), format!("unknown annotation {name}; {hint}"))
-    };
-    names.take(MOST).map(problem).collect()
+        });
+    }
+    let is_alike = prefix == "akri.sh" || prefix.contains("leafhost");
+    let is_meant = is_alike && known.any(|known| known == rest);
+    is_meant.then(|| format!("did you mean {OURS}{rest}?"))
 }
 
 fn path(name: &str) -> String {
@@ -99,6 +109,27 @@ mod tests {
             ]
         );
         assert_eq!(invalid_annotations(&all), []);
+    }
+
+    #[test]
+    fn an_annotation_with_another_prefix_is_named_with_ours() {
+        let all = annotations(&[
+            ("akri.sh/configuration", "a"),
+            ("akri.sh/grace", "30s"),
+            ("example.com/grace", "30s"),
+            ("grace", "30s"),
+            ("leafhost.io/evict", "true"),
+            ("leafhost.io/owner", "me"),
+            ("leafhost/grace", "30s"),
+        ]);
+        assert_eq!(
+            shown(&unknown_annotations(&all)),
+            [
+                "metadata.annotations.akri.sh/grace: unknown annotation akri.sh/grace; did you mean leafhost.dev/grace?",
+                "metadata.annotations.leafhost.io/evict: unknown annotation leafhost.io/evict; did you mean leafhost.dev/evict?",
+                "metadata.annotations.leafhost/grace: unknown annotation leafhost/grace; did you mean leafhost.dev/grace?",
+            ]
+        );
     }
 
     #[test]
