@@ -360,7 +360,7 @@ fn mk_reported(profiles: Option<Profiles>) -> Reported {
     Rc::new(Cell::new(profiles))
 }
 
-/// Returns the answer to GetProfiles.
+/// Returns the answer to `GetProfiles`.
 fn mk_profiles(profiles: Profiles) -> http::Response {
     let profiles = profiles.iter().map(|(token, source)| {
         format!(
