@@ -6,7 +6,7 @@ mod wording;
 use serde::de::DeserializeOwned;
 
 use self::unknown::{Unknown, join};
-use self::wording::{reworded, with_tab};
+use self::wording::reworded;
 use crate::Problem;
 
 /// Maximum number of unknown fields that are reported.
@@ -26,8 +26,7 @@ pub(crate) fn parse<D: DeserializeOwned>(text: &str) -> Result<D, Vec<Problem>> 
         }
     });
     let failed = |error: serde_yaml_ng::Error| {
-        let message = with_tab(error.to_string(), text);
-        problem(&track.path().to_string(), &message, &mut unknown)
+        problem(&track.path().to_string(), &error.to_string(), &mut unknown)
     };
     let mut problems: Vec<Problem> = Vec::new();
     let read: Option<D> = read.map_err(|error| problems.push(failed(error))).ok();

@@ -35,34 +35,6 @@ const READER: [&str; 5] = [
 /// Message for a colon where no field may begin.
 const COLON: &str =
     "has ': ' where no field may begin; write the value in quotes, or correct the indentation";
-/// Message for a line that is indented with a tab.
-const TAB: &str = "has a tab; YAML indents with spaces";
-/// Beginning of the reader's messages for a tab.
-const FOUND_TAB: &str = "found a tab character";
-/// Message of the reader for any character that may not begin a value, a tab among them.
-const CANNOT_START: &str = "found character that cannot start any token";
-
-/// Returns the message of the YAML reader about `text` with the word tab, if the character that it does not name is one.
-pub fn with_tab(message: String, text: &str) -> String {
-    let character = || {
-        let (line, column) = first_place(&message).unwrap_or((1, 1));
-        let line = text.split('\n').nth(line.checked_sub(1)?)?;
-        line.chars().nth(column.checked_sub(1)?)
-    };
-    if message.contains(CANNOT_START) && character() == Some('\t') {
-        message.replacen(CANNOT_START, FOUND_TAB, 1)
-    } else {
-        message
-    }
-}
-
-/// Returns line and column of the first place in a message.
-fn first_place(message: &str) -> Option<(usize, usize)> {
-    let (_, place) = message.split_once(" at line ")?;
-    let (line, rest) = place.split_once(" column ")?;
-    let column = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
-    Some((line.parse().ok()?, column.parse().ok()?))
-}
 
 /// Returns the message of the YAML reader in words of YAML.
 pub fn reworded(message: &str) -> String {
@@ -85,13 +57,6 @@ pub fn reworded(message: &str) -> String {
     let wrong = wrong.iter().find_map(|begin| mistake.strip_prefix(begin));
     if let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
         return wrong_type(found, expected);
-    }
-    if message.starts_with(FOUND_TAB) {
-        // The last place may be that of the value before.
-        return match first_place(message) {
-            Some((line, column)) => format!("{TAB} at line {line} column {column}"),
-            None => TAB.to_owned(),
-        };
     }
     if mistake.contains("mapping values are not allowed") {
         return format!("{COLON}{place}");
@@ -386,30 +351,6 @@ mod tests {
         ] {
             assert_eq!(reworded(theirs), ours, "{theirs}");
         }
-    }
-
-    #[test]
-    fn a_tab_is_named_with_its_place() {
-        for (text, expected) in [
-            (
-                "list:\n\t- a\n",
-                "has a tab; YAML indents with spaces at line 2 column 1",
-            ),
-            (
-                "list:\n  \t- a\n",
-                "has a tab; YAML indents with spaces at line 2 column 3",
-            ),
-            (
-                "text: a\n\tnumber: 1\n",
-                "has a tab; YAML indents with spaces at line 2 column 1",
-            ),
-            ("\ttext: a\n", "has a tab; YAML indents with spaces"),
-        ] {
-            let problem = parse::<Every>(text).unwrap_err().remove(0);
-            assert_eq!(problem.message, expected, "{text:?}");
-        }
-        let other = parse::<Every>("text: @a\n\n").unwrap_err().remove(0);
-        assert!(!other.message.contains("tab"), "{}", other.message);
     }
 
     #[test]

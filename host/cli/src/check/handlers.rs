@@ -95,7 +95,7 @@ pub async fn validate(handler: &dyn Handler, found: &Document) -> Vec<SourceProb
     match handler.validate(&found.configuration.details).await {
         Ok(wrong) => wrong
             .into_iter()
-            .map(|wrong| mistake(found, &wrong.path, &wrong.to_string()))
+            .map(|wrong| at_details(found, &wrong.path, wrong.to_string()))
             .collect(),
         Err(fault) => {
             let message = format!("the handler failed to check them: {fault}");
@@ -111,21 +111,6 @@ pub async fn remarks(handler: &dyn Handler, found: &Document) -> Vec<String> {
     let remarks = remarks.into_iter().map(text);
     let remarks = remarks.map(|text| at_details(found, "", text).to_string());
     remarks.collect()
-}
-
-/// Creates a problem of a field in a Configuration's details. The place of a mistake of YAML becomes a line of the file.
-fn mistake(found: &Document, field: &str, message: &str) -> SourceProblem {
-    let (shorter, place) = message.rsplit_once(" at line ").unwrap_or((message, ""));
-    let place = place.split_once(" column ");
-    let place = place.filter(|(_, column)| column.parse::<usize>().is_ok());
-    let line = place.and_then(|(line, _)| found.line_of_mistake(line.parse().ok()?));
-    if line.is_none() {
-        return at_details(found, field, message.to_owned());
-    }
-    SourceProblem {
-        line,
-        ..at_details(found, "", shorter.to_owned())
-    }
 }
 
 /// Creates a problem of a field in a Configuration's details.
@@ -165,34 +150,4 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         .collect();
     files.sort();
     Ok(files)
-}
-
-#[cfg(test)]
-mod tests {
-    use leafhost_files::check_file;
-
-    use super::*;
-
-    #[test]
-    fn the_place_of_a_mistake_of_yaml_is_a_line_of_the_file() {
-        let text = "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: a}\nspec:\n  discoveryHandler:\n    name: x\n    discoveryDetails: |\n      rules:\n      \t- a\n";
-        let found = check_file("f.yaml", text).documents.remove(0);
-        let details = "spec.discoveryHandler.discoveryDetails";
-        for (message, expected) in [
-            (
-                "rules: has a tab at line 2 column 1",
-                format!("f.yaml:9: {details}: rules: has a tab"),
-            ),
-            (
-                "rules: is missing",
-                format!("f.yaml:7: {details}: rules: is missing"),
-            ),
-            (
-                "rules: ends at line 9 column 1",
-                format!("f.yaml:7: {details}: rules: ends at line 9 column 1"),
-            ),
-        ] {
-            assert_eq!(mistake(&found, "rules", message).to_string(), expected);
-        }
-    }
 }

@@ -26,9 +26,6 @@ pub fn reworded(message: &str) -> String {
         let expected = expected.strip_prefix("expected ").unwrap_or("another word");
         return format!("is {word:?}, must be {}", expected.replace('`', ""));
     }
-    if message.starts_with("found a tab character") {
-        return TAB.to_owned();
-    }
     if message.starts_with("data did not match any variant of") {
         return "has none of the known forms; compare it with an example".to_owned();
     }

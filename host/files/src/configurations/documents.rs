@@ -46,16 +46,6 @@ impl Document {
         Some(line + within.flatten().unwrap_or(0))
     }
 
-    /// Returns the line of a mistake in a line of its `discoveryDetails`, from 1, if the details are no YAML: then no field of them has a line.
-    pub fn line_of_mistake(&self, number: usize) -> Option<usize> {
-        let details = &self.configuration.details;
-        let written = details.lines().nth(number.checked_sub(1)?)?;
-        let line = self.line_of(DETAILS)?;
-        // Readers of handlers refuse some tabs that ours takes.
-        let is_wrong = written.contains('\t') || yaml::Document::read(details).is_err();
-        (is_wrong && self.is_literal(line)).then_some(line + number)
-    }
-
     /// Returns true if each line of the value at that line is a line of its own in the file.
     fn is_literal(&self, line: usize) -> bool {
         let number = line.checked_sub(self.first_line + 1);

@@ -313,23 +313,6 @@ fn a_field_of_details_has_its_line_where_the_file_has_the_lines_of_the_details()
     }
 }
 
-#[test]
-fn a_mistake_in_details_has_its_line_where_the_file_has_the_lines_of_the_details() {
-    for (details, expected) in [
-        ("|\n      rules:\n      \t- a\n", [None, Some(8), None]),
-        ("\"rules:\\n\\t- a\\n\"", [None; 3]),
-        // No mistake of YAML.
-        ("|\n      rules:\n      - a\n", [None; 3]),
-    ] {
-        let text = format!(
-            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {{name: a}}\nspec:\n  discoveryHandler:\n    discoveryDetails: {details}\n    name: x\n"
-        );
-        let located = check_file("f", &text).documents;
-        let lines = [0, 2, 3].map(|number| located[0].line_of_mistake(number));
-        assert_eq!(lines, expected, "{text}");
-    }
-}
-
 struct Home {
     folder: TempDir,
     sets: Configurations,
