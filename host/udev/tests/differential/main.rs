@@ -152,7 +152,7 @@ fn missing() -> Option<String> {
 
 fn go_inside(test: &str, source: &str) -> Outcome {
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("udev-{source}-{}", std::process::id()));
+        .join(format!("{test}-{source}-{}", std::process::id()));
     std::fs::create_dir_all(&kept)?;
     let seed = std::env::var(SEED).unwrap_or_else(|_| now().to_string());
     let output = Command::new("unshare")
