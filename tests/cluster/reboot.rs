@@ -104,7 +104,7 @@ fn until_held(cluster: &Cluster, space: &Namespace<'_>, node: &str, pods: &Seen)
     let path = format!("/apis/akri.sh/v0/namespaces/{}/instances", space.name());
     let name = |pod: &str| format!("{}/{pod}", space.name());
     let expected: Vec<String> = pods.pods().into_iter().map(name).collect();
-    eventually("each pod has one slot, and nobody else has any", || {
+    eventually("each pod has one slot, and no other slot is in use", || {
         let list = cluster.get(&path)?;
         let all = list["items"].as_array().context("no items")?;
         let held = all

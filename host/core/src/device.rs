@@ -79,13 +79,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns true if containers get this property, or something at this path.
-    pub fn gives(&self, item: &str) -> bool {
-        self.properties.contains_key(item)
-            || self.nodes.iter().any(|node| node.container_path == item)
-            || self.mounts.iter().any(|mount| mount.container_path == item)
-    }
-
     /// Creates a healthy device with an id and nothing else.
     pub fn new(id: impl Into<String>, shared: bool) -> Self {
         Self {
@@ -99,6 +92,13 @@ impl Device {
             capacity: Capacities::new(),
             health: Health::Healthy,
         }
+    }
+
+    /// Returns true if containers get this property, or something at this path.
+    pub fn gives(&self, item: &str) -> bool {
+        self.properties.contains_key(item)
+            || self.nodes.iter().any(|node| node.container_path == item)
+            || self.mounts.iter().any(|mount| mount.container_path == item)
     }
 
     /// Returns the key of the device within a Configuration.
