@@ -104,6 +104,7 @@ pub fn is_as_expected(home: &Home, expected: &Expected) -> Result<()> {
     }
     let usual = [
         "accepted",
+        "boot",
         "instances",
         "lock",
         "native",
